@@ -1,0 +1,62 @@
+"""Named points at which a process can be made to die: real crashes for tests and for users.
+
+``HOLDFAST_FAULT=<point>[:epoch]`` kills the process with SIGKILL the first time it reaches the point (of
+that epoch).  Without the variable a point costs one dictionary look-up.  ``POINTS`` lists them all: a
+test walks the list, so a point that is not listed is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+POINTS: dict[str, str] = {
+    "before-stage": "the epoch's positions are fixed, no row of it is durable",
+    "stage-write": "an executor has written some rows and staged none (kills the worker process only)",
+    "after-stage": "every handle is with the driver, nothing is decided",
+    "after-decide": "the decision is durable, no sink is published",
+    "before-publish": "before a sink's publish",
+    "publish-begun": "inside a sink's publish: its own record of intent is durable, its rows are not all visible",
+    "publish-uncommitted": "inside a sink's publish: everything is written, its COMMIT is not sent",
+    "after-publish": "one sink has published, the next has not",
+    "before-forget": "every sink has published, the decision still holds the handles",
+    "after-forget": "the epoch is done, Spark's commit log does not know it",
+    "recovery-resolved": "recovery has published or discarded what was in doubt, the query has not started",
+}
+
+Hook = Callable[[str, int], None]
+_hook: Hook | None = None
+
+
+def install(hook: Hook | None) -> None:
+    """Install a hook that is called at every point with ``(point, epoch)``: simulation raises from it.  None removes it."""
+    global _hook
+    _hook = hook
+
+
+def reach(point: str, epoch: int) -> None:
+    """Die here if ``HOLDFAST_FAULT`` names this point (and epoch, when it gives one).
+
+    Parameters
+    ----------
+    point : str
+        A key of ``POINTS``.
+    epoch : int
+        The epoch at work.
+
+    Notes
+    -----
+    Runs on the driver and, for ``stage-write``, on executors.
+    """
+    assert point in POINTS, f"{point!r} is not listed in faults.POINTS"
+    if _hook is not None:
+        _hook(point, epoch)
+    wanted = os.environ.get("HOLDFAST_FAULT")
+    if wanted and _matches(wanted, point, epoch):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _matches(wanted: str, point: str, epoch: int) -> bool:
+    name, _, number = wanted.partition(":")
+    return name == point and number in ("", str(epoch))

@@ -1,0 +1,369 @@
+"""Every border of Holdfast on one page: what a source, a sink, a writer, a store and a clock must do.
+
+The coordinator knows sinks only by :class:`Sink`; fakes and real systems pass the same contract tests.
+Specs (:class:`SourceSpec`, :class:`SinkSpec`) are frozen, picklable values declared in the graph; they
+open nothing until a run starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from holdfast.positions import Positions, SourcePositions
+
+
+class Guarantee(Enum):
+    """What a node promises for each row that reaches it."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+class Outcome(Enum):
+    """The sink's word on an epoch, always asked, never remembered."""
+
+    ABSENT = "absent"
+    """The sink holds nothing of the epoch."""
+    STAGED = "staged"
+    """The sink itself began to publish it and has not finished; its own ``open`` or ``publish`` completes it."""
+    PUBLISHED = "published"
+    """Visible, together with its ledger row."""
+    UNKNOWN = "unknown"
+    """The sink did not answer, or cannot tell: ask again."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One generation of one pipeline, as sinks see it."""
+
+    pipeline: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a sink says it holds of a pipeline, from its own ledger.
+
+    Parameters
+    ----------
+    epoch : int
+        Highest epoch held; 0 when none (epochs start at 1).
+    generation : int
+        Highest generation that opened the sink *before* this one; 0 when none.
+    positions : Positions
+        End positions of that epoch; empty when none.
+    pts : int, optional
+        Minimum timestamp over the inputs at that epoch, microseconds.
+    """
+
+    epoch: int = 0
+    generation: int = 0
+    positions: Positions = field(default_factory=dict)
+    pts: int | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attempt of one task of one epoch: the name that orphans are found by."""
+
+    pipeline: str
+    generation: int
+    epoch: int
+    task: int
+    attempt: int
+
+    @property
+    def name(self) -> str:
+        """``pipeline/generation/epoch/task/attempt``."""
+        return f"{self.pipeline}/{self.generation}/{self.epoch}/{self.task}/{self.attempt}"
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Handle of rows that one task made durable for one sink; not yet visible.
+
+    Parameters
+    ----------
+    name : str
+        :attr:`Task.name` of the attempt that staged them.
+    row_count : int
+        Rows staged.
+    reference : mapping of str to str
+        What the sink needs to publish or discard them (a transaction id, a table, a path).  JSON, no secrets.
+    """
+
+    name: str
+    row_count: int
+    reference: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Rows that the driver itself holds: written by ``publish`` in the sink's own transaction."""
+
+    rows: pa.Table
+
+    @property
+    def row_count(self) -> int:
+        """Rows carried."""
+        return int(self.rows.num_rows)
+
+
+Part = Staged | Carried
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What is known of an epoch apart from its rows.
+
+    Parameters
+    ----------
+    pipeline, epoch, generation
+        Identity; ``generation`` is the one that decided the epoch.
+    positions : Positions
+        End positions: the epoch is everything before them that earlier epochs did not hold.
+    pts : int, optional
+        Minimum over the inputs of the highest timestamp seen so far, microseconds; None when no input declares one.
+    """
+
+    pipeline: str
+    epoch: int
+    generation: int
+    positions: Positions
+    pts: int | None = None
+
+
+@dataclass(frozen=True)
+class Publication:
+    """One epoch's rows for one sink, ready to become visible."""
+
+    record: EpochRecord
+    parts: tuple[Part, ...]
+
+    @property
+    def row_count(self) -> int:
+        """Rows of all parts."""
+        return sum(part.row_count for part in self.parts)
+
+
+class Writer(Protocol):
+    """Writes one task's rows where they are durable and invisible.  Runs on an executor, one thread."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows.  Nothing need be durable before :meth:`stage` returns."""
+
+    def stage(self) -> Staged:
+        """Make everything written durable, invisible and findable by the task's name; return the handle.
+
+        A worker never has the last word: the rows count only once the driver has received this handle.
+        """
+
+    def abort(self) -> None:
+        """Drop everything written; called instead of :meth:`stage` after an error.  Must not raise."""
+
+
+class WriterFactory(Protocol):
+    """Picklable; travels to the executors."""
+
+    def __call__(self, task: Task) -> Writer:
+        """Open a writer for one attempt of one task."""
+
+
+class Sink(Protocol):
+    """Where rows go: one system, one table or directory.  Runs on the driver, one thread at a time.
+
+    ``publish``, ``outcome`` and ``discard`` raise :class:`~holdfast.errors.Unavailable` only when nothing was
+    changed, and :class:`~holdfast.errors.InDoubt` when nobody here knows (a connection that broke during COMMIT).
+    """
+
+    name: str
+    guarantee: Guarantee
+
+    @property
+    def staging(self) -> str:
+        """How large epochs are staged here, in a word or two for people: ``inspect`` shows it."""
+
+    def open(self, run: Run) -> Held:
+        """Create the sink's own ledger, **fence** lower generations, finish what the sink itself had begun to publish,
+        sweep orphans of lower generations, and return what is held.
+
+        Raises
+        ------
+        Fenced
+            If the sink has already been opened by ``run.generation`` or a higher one.  Nothing is changed.
+        """
+
+    def writer_factory(self) -> WriterFactory:
+        """Return the factory that executors call; valid after :meth:`open`."""
+
+    def publish(self, publications: Sequence[Publication]) -> None:
+        """Make the epochs visible, all of them together with the ledger row of the last one, atomically and idempotently.
+
+        Epochs ascend.  An epoch that the sink already holds is left out.  Several epochs in one call are one
+        transaction (commit grouping).
+
+        Raises
+        ------
+        Fenced
+            If a higher generation has opened the sink.  Nothing is changed.
+        """
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Ask the sink whether it holds ``epoch``."""
+
+    def discard(self, parts: Sequence[Part]) -> None:
+        """Drop staged rows that will never be published.  Unknown handles are ignored."""
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """Drop orphans: whatever a name shows to be this pipeline's, of a lower generation, or of this one and an
+        epoch below ``below_epoch``.  Called again and again: workers of a dead driver stage late.  Returns how many.
+        """
+
+    def close(self) -> None:
+        """Release connections.  Must not raise."""
+
+
+class SinkSpec(Protocol):
+    """Frozen, picklable declaration of a sink, as it stands in the graph."""
+
+    kind: str
+    guarantee: Guarantee
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: JSON values, secrets left out."""
+
+    def check_columns(self, columns: Collection[str] | None) -> None:
+        """Check names (keys, the delete column, partition columns) against the columns, where known.  No I/O.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a column that the sink needs is not there.
+        """
+
+    def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
+        """Make the sink for a run.  Connects and checks that every column fits; changes nothing but creating an
+        absent target.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a column does not fit its target: names the column and both types.
+        Unavailable
+            If the system does not answer.
+        """
+
+
+@dataclass(frozen=True)
+class Span:
+    """Part of an epoch that one task reads from one source.  Picklable."""
+
+    value: Any
+    row_count: int | None = None
+    size_bytes: int | None = None
+
+
+class Source(Protocol):
+    """Where rows come from.  Lives in the process that plans epochs (on the driver's machine); ``read`` runs on executors.
+
+    Everything it needs after a crash is durable before a position leaves it: the same ``(start, end)`` gives the
+    same rows, always.
+    """
+
+    def initial(self) -> SourcePositions:
+        """Positions before the first row."""
+
+    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+        """End positions of the next epoch from ``start``: what is there now, limited by ``max_rows_per_epoch`` and
+        ``max_files_per_epoch``; equal to ``start`` when nothing is.  With ``bounded`` only what was there when
+        :meth:`freeze` was called.  Durable when it returns.
+        """
+
+    def freeze(self) -> None:
+        """Note what is there now: the end of an ``available_now`` run."""
+
+    def newest(self) -> SourcePositions | None:
+        """Positions after everything that is known now, for the display of lag; None when unknown."""
+
+    def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
+        """Cut the rows between two positions into the parts that tasks read, at most a few per core."""
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span, in order, with the source's schema.  Stateless; runs on executors."""
+
+    def committed(self, end: SourcePositions) -> None:
+        """Everything before ``end`` has been published in every sink: what is only needed for replay may be dropped."""
+
+
+class SourceSpec(Protocol):
+    """Frozen, picklable declaration of a source, as it stands in the graph."""
+
+    kind: str
+    schema: pa.Schema
+    timestamp: str | None
+    rejects: bool
+    """Whether malformed rows become rows of the ``rejects`` side output.
+
+    Then :meth:`Source.read` yields batches of ``read_schema`` = ``schema`` (all nullable) + ``REJECT_COLUMN``.
+    """
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: JSON values, secrets left out."""
+
+    def open(self, name: str, workspace: str) -> Source:
+        """Open the source for a run.
+
+        Parameters
+        ----------
+        name : str
+            The node's name.
+        workspace : str
+            Directory or URL below the checkpoint that belongs to this source alone (file log, journal); created when absent.
+        """
+
+
+REJECT_COLUMN = "__holdfast_reject"
+"""Hidden column of a source with rejects: null for a good row, else ``REJECT_TYPE``."""
+
+REJECT_TYPE = pa.struct([("reason", pa.string()), ("raw", pa.string()), ("position", pa.string())])
+"""Of a rejected row: why, the raw text, and where it stands (``path:line`` for files)."""
+
+REJECT_SCHEMA = pa.schema(list(REJECT_TYPE))
+"""Schema of the ``rejects`` side output."""
+
+
+class Store(Protocol):
+    """Small durable objects under keys (``a/b/c``): local directory, object store, or simulated.
+
+    Every write is atomic and durable when it returns: a reader sees the old or the new object, never a part.
+    """
+
+    def get(self, key: str) -> bytes | None:
+        """Return the object, or None when absent."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Create or replace the object."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Create the object; return False, changing nothing, when it exists.  Exactly one of several callers wins."""
+
+    def delete(self, key: str) -> None:
+        """Remove the object; absent is fine."""
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys that start with ``prefix``, sorted."""
+
+
+class Clock(Protocol):
+    """Clock time and waiting; simulated in tests."""
+
+    def now_us(self) -> int:
+        """Microseconds of Unix time."""
+
+    def sleep_s(self, seconds: float) -> None:
+        """Wait."""

@@ -1,0 +1,81 @@
+"""Quantities with their unit: durations and sizes as users write them."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.errors import InvalidPipeline
+
+_DURATION_US = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "sec": 1_000_000,
+    "second": 1_000_000,
+    "min": 60_000_000,
+    "minute": 60_000_000,
+    "h": 3_600_000_000,
+    "hour": 3_600_000_000,
+    "d": 86_400_000_000,
+    "day": 86_400_000_000,
+}
+_SIZE_BYTES = {
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
+
+
+def duration_us(text: str, *, argument: str = "duration") -> int:
+    """Return a duration such as ``"100 ms"`` in microseconds.
+
+    Parameters
+    ----------
+    text : str
+        A number and a unit: us, ms, s, min, h, d (or second(s), minute(s), hour(s), day(s)).
+    argument : str
+        The argument's name, for the error.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the text is not a number with one of these units.
+
+    Examples
+    --------
+    >>> duration_us("100 ms"), duration_us("1 hour")
+    (100000, 3600000000)
+    """
+    return _quantity(text, _DURATION_US, argument, "100 ms", plural=True)
+
+
+def size_bytes(text: str, *, argument: str = "size") -> int:
+    """Return a size such as ``"128 MB"`` in bytes (MB is 10**6, MiB is 2**20).
+
+    Examples
+    --------
+    >>> size_bytes("128 MB"), size_bytes("4KiB")
+    (128000000, 4096)
+    """
+    return _quantity(text, _SIZE_BYTES, argument, "128 MB", plural=False)
+
+
+def _quantity(text: str, units: dict[str, int], argument: str, example: str, *, plural: bool) -> int:
+    match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
+    unit = match[2].lower() if match else ""
+    if plural and unit not in units:
+        unit = unit.removesuffix("s")
+    if match is None or unit not in units:
+        raise InvalidPipeline(
+            f"{argument}={text!r} is not a number with a unit.",
+            why=f"known units are {', '.join(units)}.",
+            do=f'write for instance {argument}="{example}".',
+        )
+    return round(float(match[1]) * units[unit])
