@@ -1,0 +1,220 @@
+"""What a run says about itself: frozen values, made by the engine, shown by the display, ``--json`` and tests.
+
+A :class:`Status` is a picture of one moment: it never changes, and its numbers belong together.  Epochs start at 1, so
+0 means "none yet".  Counts grow within one run and start from 0 with the next one; what a *sink* holds over all runs
+is asked of the sink (``holdfast inspect``), never of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, cast
+
+from holdfast.positions import SourcePositions
+
+State = Literal["starting", "running", "stopping", "stopped", "failed"]
+"""Life of a run; ``stopped`` and ``failed`` are its ends."""
+
+STAGES: tuple[str, ...] = ("plan", "evaluate", "decide", "publish", "forget", "log")
+"""Stages of an epoch in their order, for display; an :class:`EpochStatus` may name others, shown behind these."""
+
+
+@dataclass(frozen=True)
+class SourceStatus:
+    """One source at one moment.
+
+    Parameters
+    ----------
+    name : str
+        The node's name.
+    positions : mapping of str to int or str
+        Segment -> next position to read, after the last published epoch.
+    newest : mapping of str to int or str, optional
+        Positions after everything the source knows now; None when it cannot tell.
+    lag : int, optional
+        Positions between the two (:func:`lag_between`); None when unknown.
+    rows : int
+        Rows read by this run.
+    rejects : int
+        Malformed rows that went to the side output ``rejects`` in this run.
+    """
+
+    name: str
+    positions: SourcePositions = field(default_factory=dict)
+    newest: SourcePositions | None = None
+    lag: int | None = None
+    rows: int = 0
+    rejects: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return _as_json(self)
+
+
+@dataclass(frozen=True)
+class SinkStatus:
+    """One sink at one moment.
+
+    Parameters
+    ----------
+    name, kind : str
+        The node's name, and the kind of system (``sqlite``, ``postgres``, ``files``, ...).
+    guarantee : str
+        ``exactly-once`` or ``at-least-once``.
+    staging : str
+        How the sink stages large epochs, in its own words.
+    epoch : int
+        Highest epoch that the sink has published; 0 when none.
+    rows : int
+        Rows published by this run.
+    last_choice : str
+        Whether the last epoch was ``carried`` or ``staged``; empty before the first.
+    """
+
+    name: str
+    kind: str
+    guarantee: str
+    staging: str = ""
+    epoch: int = 0
+    rows: int = 0
+    last_choice: Literal["carried", "staged", ""] = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return _as_json(self)
+
+
+@dataclass(frozen=True)
+class EpochStatus:
+    """One finished epoch and where its milliseconds went.
+
+    Parameters
+    ----------
+    epoch : int
+        Its number.
+    rows : int
+        Rows that all sinks together received.
+    bytes : int
+        Size of what was read; 0 when unknown.
+    duration_ms : mapping of str to float
+        Stage (see :data:`STAGES`) -> milliseconds.
+    carried : bool
+        Whether the driver carried the rows (small epoch) instead of executors staging them.
+    """
+
+    epoch: int
+    rows: int = 0
+    bytes: int = 0
+    duration_ms: Mapping[str, float] = field(default_factory=dict)
+    carried: bool = False
+
+    @property
+    def total_ms(self) -> float:
+        """Milliseconds of all stages together."""
+        return sum(self.duration_ms.values())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return _as_json(self)
+
+
+@dataclass(frozen=True)
+class Status:
+    """A run at one moment.
+
+    Parameters
+    ----------
+    pipeline : str
+        Name of the pipeline.
+    generation : int
+        Generation of this run; 0 until it has taken over.
+    state : str
+        ``starting``, ``running``, ``stopping``, ``stopped`` or ``failed``.
+    epoch : int
+        Last epoch published in every sink; 0 when none.
+    rows_total : int
+        Rows published by this run, over all sinks.
+    rows_per_s : float
+        The same per second, over the recent past.
+    sources, sinks : tuple
+        In the order of the graph.
+    retries : int
+        Transient failures that were tried again by this run.
+    queue : int
+        Epochs decided and waiting for the commit thread.
+    started_at_us : int
+        When the run began, microseconds of Unix time.
+    last_epoch : EpochStatus, optional
+        The last finished epoch.
+    error : str, optional
+        Message of the error that ended a failed run.
+    """
+
+    pipeline: str
+    generation: int = 0
+    state: State = "starting"
+    epoch: int = 0
+    rows_total: int = 0
+    rows_per_s: float = 0.0
+    sources: tuple[SourceStatus, ...] = ()
+    sinks: tuple[SinkStatus, ...] = ()
+    retries: int = 0
+    queue: int = 0
+    started_at_us: int = 0
+    last_epoch: EpochStatus | None = None
+    error: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the run has ended, well or badly."""
+        return self.state in ("stopped", "failed")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values, sources and sinks included."""
+        return _as_json(self)
+
+
+def lag_between(positions: SourcePositions, newest: SourcePositions | None) -> int | None:
+    """Return how many positions a source is behind, over all its segments.
+
+    Parameters
+    ----------
+    positions, newest : mapping of str to int or str
+        Segment -> next position to read, and the same after everything that is known.
+
+    Returns
+    -------
+    int or None
+        None when ``newest`` is unknown or a position is an opaque text that differs; a segment without a position counts
+        from 0.
+
+    Examples
+    --------
+    >>> lag_between({"log": 3}, {"log": 10}), lag_between({}, {"log": 4}), lag_between({"log": 3}, None)
+    (7, 4, None)
+    """
+    if newest is None:
+        return None
+    lag = 0
+    for segment, end in newest.items():
+        here = positions.get(segment, 0)
+        if isinstance(end, int) and isinstance(here, int):
+            lag += max(0, end - here)
+        elif end != here:
+            return None
+    return lag
+
+
+def _as_json(value: Any) -> dict[str, Any]:
+    return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(inner) for inner in value]
+    if hasattr(value, "as_json"):
+        return cast("dict[str, Any]", value.as_json())
+    return value
