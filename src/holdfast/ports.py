@@ -190,7 +190,10 @@ class Sink(Protocol):
 
     def open(self, run: Run) -> Held:
         """Create the sink's own ledger, **fence** lower generations, finish what the sink itself had begun to publish,
-        sweep orphans of lower generations, and return what is held.
+        and return what is held.
+
+        What lower generations staged stays: a decision in the checkpoint may name it.  Recovery publishes such
+        decisions first and sweeps afterwards.
 
         Raises
         ------
@@ -211,6 +214,8 @@ class Sink(Protocol):
         ------
         Fenced
             If a higher generation has opened the sink.  Nothing is changed.
+        Diverged
+            If staged rows of a part are gone (they were discarded or swept).  Nothing is changed.
         """
 
     def outcome(self, epoch: int) -> Outcome:

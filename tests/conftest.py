@@ -1,0 +1,10 @@
+"""What every test shares: the project's root on the import path, and the fixtures that start servers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = str(Path(__file__).resolve().parents[1])
+if ROOT not in sys.path:
+    sys.path.insert(0, ROOT)
