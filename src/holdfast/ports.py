@@ -298,6 +298,12 @@ class Source(Protocol):
     def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
         """Cut the rows between two positions into the parts that tasks read, at most a few per core."""
 
+    def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Bytes between two positions, known without reading them; None when unknown.  Cheap."""
+
+    def rows_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Rows between two positions, where known without reading them.  Cheap."""
+
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span, in order, with the source's schema.  Stateless; runs on executors."""
 

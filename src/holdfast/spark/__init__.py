@@ -1,0 +1,1 @@
+"""The engine: the only room of the house that knows PySpark."""
