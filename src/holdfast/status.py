@@ -186,8 +186,8 @@ def lag_between(positions: SourcePositions, newest: SourcePositions | None) -> i
     Returns
     -------
     int or None
-        None when ``newest`` is unknown or a position is an opaque text that differs; a segment without a position counts
-        from 0.
+        None when ``newest`` is unknown, or a position is an opaque text that differs; a segment without a position
+        counts from 0.
 
     Examples
     --------

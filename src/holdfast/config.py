@@ -1,0 +1,303 @@
+"""Settings of a process, read from ``HOLDFAST_*`` variables: what they bound, their defaults, and why these.
+
+A setting never changes *what* a pipeline writes, only how soon, how much at a time, and how much it says: what
+belongs to a pipeline stands in its code.  Quantities are kept as the user wrote them (``"16 MB"``); the properties with
+a unit in their name (``carry_max_bytes``) are what code reads.
+
+This table is the only list of settings: ``docs/configuration.md`` is made from it, and so is the warning about a
+variable that nobody reads.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from holdfast.errors import InvalidPipeline
+from holdfast.units import duration_us, size_bytes
+
+PREFIX = "HOLDFAST_"
+
+OTHER_VARIABLES: dict[str, str] = {
+    "HOLDFAST_FAULT": "`<point>[:epoch]`: kill this process at a named crash point (`holdfast.faults.POINTS`)",
+    "HOLDFAST_POSTGRES": "DSN of a PostgreSQL for demo, benchmark and tests instead of the one they start themselves",
+    "HOLDFAST_SEED": "seed of the random tests and of the demo's kills",
+}
+"""Variables that are no settings: read by tests, demo and benchmark."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a setting may be: its kind, and the range or the choices, inclusive."""
+
+    kind: Literal["size", "duration", "count", "choice", "switch", "text"]
+    low: str | int | None = None
+    high: str | int | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The range as people read it."""
+        if self.choices:
+            return ", ".join(self.choices)
+        return {"switch": "true, false", "text": "any"}.get(self.kind) or f"{self.low} to {self.high}"
+
+
+def _setting(default: Any, limit: Limit, reason: str) -> Any:
+    return Field(default=default, description=reason, json_schema_extra={"limit": limit})  # type: ignore[dict-item]
+
+
+class Settings(BaseSettings):
+    """Settings of this process, checked; frozen.
+
+    ``Settings()`` reads the environment; arguments go before it (tests, embedding).  An empty variable counts as
+    absent.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a value has no unit, is out of range or is none of the choices: names the variable, and what it may be.
+
+    Examples
+    --------
+    >>> Settings(carry_max="1 MB").carry_max_bytes
+    1000000
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="forbid")
+
+    carry_max: str = _setting(
+        "16 MB",
+        Limit("size", "0 B", "1 GB"),
+        "Epochs up to this size are carried by the driver instead of staged by executors.  A carried epoch needs no "
+        "Python worker (81 ms against 156 ms for 1000 rows), but the driver holds its rows, several times while they "
+        "are written; beyond 16 MB the workers' parallelism wins.  0 B stages everything.",
+    )
+    prefetch_max: str = _setting(
+        "4 MB",
+        Limit("size", "0 B", "256 MB"),
+        "Epochs up to this size are read by the planning process itself and handed to the JVM with the plan, so that "
+        "no Python worker reads them.  Larger ones are read in parallel.  0 B reads everything in workers.",
+    )
+    commit_queue: int = _setting(
+        4,
+        Limit("count", 1, 64),
+        "Decided epochs that may wait for the commit thread before the next one has to wait itself.  Bounds what has "
+        "to be published after a crash, and the rows that wait with it.",
+    )
+    ledger_keep: int = _setting(
+        100,
+        Limit("count", 10, 100_000),
+        "Finished epochs kept in the checkpoint's ledger for people to read.  Nothing depends on them; each is a small "
+        "file.",
+    )
+    retry_attempts: int = _setting(
+        10,
+        Limit("count", 1, 100),
+        "Attempts at publishing when a sink does not answer, before the run stops.  With the two settings below, 10 "
+        "attempts outlast a database that is away for a minute.",
+    )
+    retry_first: str = _setting(
+        "500 ms",
+        Limit("duration", "1 ms", "10 min"),
+        "Wait before the second attempt; it doubles with each further one, with jitter so that several pipelines do "
+        "not come back at the same moment.",
+    )
+    retry_cap: str = _setting(
+        "15 s",
+        Limit("duration", "1 ms", "1 h"),
+        "Longest wait between two attempts: a database that is back is noticed within this time.",
+    )
+    sweep_interval: str = _setting(
+        "60 s",
+        Limit("duration", "1 s", "1 d"),
+        "How often orphans are looked for.  Workers of a dead driver may stage rows after the new run has started, so "
+        "once at the start is not enough; orphans are invisible and only cost room.",
+    )
+    progress_interval: str = _setting(
+        "5 s",
+        Limit("duration", "100 ms", "1 h"),
+        "Time between two progress lines where there is no terminal.",
+    )
+    log_level: str = _setting(
+        "INFO",
+        Limit("choice", choices=("DEBUG", "INFO", "WARNING", "ERROR")),
+        "Lowest level on stderr.  The log file in the checkpoint has everything from INFO on, or from here when lower.",
+    )
+    log_json: bool = _setting(
+        False,
+        Limit("switch"),
+        "Log lines on stderr and in the log file as JSON objects, for collectors.",
+    )
+    master: str = _setting(
+        "local[*]",
+        Limit("text"),
+        "Spark master: `local[2]`, `spark://host:7077`, `yarn`, ...  The default uses every core of this machine.",
+    )
+    driver_memory: str = _setting(
+        "2 GiB",
+        Limit("size", "512 MiB", "1 TiB"),
+        "Heap of the JVM.  Spark's own default of 1 GiB is little for local mode, where executors live in the same "
+        "JVM; rows of large epochs never gather here, so more is rarely needed.",
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check(cls, value: Any, info: ValidationInfo) -> Any:
+        assert info.field_name is not None
+        return _checked(variable(info.field_name), value, limit_of(info.field_name))
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Settings:
+        if self.retry_first_s > self.retry_cap_s:
+            raise InvalidPipeline(
+                f"HOLDFAST_RETRY_FIRST={self.retry_first!r} is longer than HOLDFAST_RETRY_CAP={self.retry_cap!r}.",
+                why="the first wait cannot be longer than the longest one.",
+                do="raise HOLDFAST_RETRY_CAP, or lower HOLDFAST_RETRY_FIRST.",
+            )
+        return self
+
+    @property
+    def carry_max_bytes(self) -> int:
+        """Largest carried epoch, bytes."""
+        return size_bytes(self.carry_max)
+
+    @property
+    def prefetch_max_bytes(self) -> int:
+        """Largest prefetched epoch, bytes."""
+        return size_bytes(self.prefetch_max)
+
+    @property
+    def retry_first_s(self) -> float:
+        """Wait before the second attempt, seconds."""
+        return duration_us(self.retry_first) / 1e6
+
+    @property
+    def retry_cap_s(self) -> float:
+        """Longest wait between two attempts, seconds."""
+        return duration_us(self.retry_cap) / 1e6
+
+    @property
+    def sweep_interval_s(self) -> float:
+        """Time between two looks for orphans, seconds."""
+        return duration_us(self.sweep_interval) / 1e6
+
+    @property
+    def progress_interval_s(self) -> float:
+        """Time between two progress lines, seconds."""
+        return duration_us(self.progress_interval) / 1e6
+
+    @property
+    def driver_memory_mib(self) -> int:
+        """Heap of the JVM, MiB (Spark wants whole ones: ``f"{driver_memory_mib}m"``)."""
+        return size_bytes(self.driver_memory) // 2**20
+
+
+def variable(name: str) -> str:
+    """Return the environment variable of a setting.
+
+    Examples
+    --------
+    >>> variable("carry_max")
+    'HOLDFAST_CARRY_MAX'
+    """
+    return PREFIX + name.upper()
+
+
+def limit_of(name: str) -> Limit:
+    """Return what the setting ``name`` may be."""
+    extra = cast("Mapping[str, Any]", Settings.model_fields[name].json_schema_extra)
+    return cast("Limit", extra["limit"])
+
+
+def known_variables() -> list[str]:
+    """Return every variable that Holdfast reads, sorted."""
+    return sorted([*(variable(name) for name in Settings.model_fields), *OTHER_VARIABLES])
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return a warning for each ``HOLDFAST_*`` variable that nobody reads, with the nearest known name.
+
+    Values are left out: they may be secrets.
+
+    Examples
+    --------
+    >>> unknown_variables({"HOLDFAST_CARY_MAX": "1 MB"})
+    ['HOLDFAST_CARY_MAX is no setting and is ignored; did you mean HOLDFAST_CARRY_MAX?']
+    """
+    known = known_variables()
+    warnings = []
+    for name in sorted(os.environ if environ is None else environ):
+        if not name.upper().startswith(PREFIX) or name.upper() in known:
+            continue
+        nearest = difflib.get_close_matches(name.upper(), known, n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else "docs/configuration.md lists them all."
+        warnings.append(f"{name} is no setting and is ignored; {hint}")
+    return warnings
+
+
+def markdown_table() -> str:
+    """Return every setting as a Markdown table: name, default, range, reason."""
+    lines = ["| variable | default | may be | what it bounds, and why this default |", "|---|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        default = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
+        reason = " ".join((field.description or "").split())
+        lines.append(f"| `{variable(name)}` | `{default}` | {limit_of(name).words} | {reason} |")
+    return "\n".join(lines)
+
+
+def _checked(name: str, value: Any, limit: Limit) -> Any:
+    if limit.kind == "size":
+        return _quantity(name, value, limit, size_bytes)
+    if limit.kind == "duration":
+        return _quantity(name, value, limit, duration_us)
+    if limit.kind == "count":
+        return _count(name, value, limit)
+    if limit.kind == "choice":
+        if str(value).upper() in limit.choices:
+            return str(value).upper()
+        raise _refused(name, value, f"it may be {limit.words}.", limit.choices[0])
+    if limit.kind == "switch":
+        return _switch(name, value)
+    if isinstance(value, str) and value.strip():
+        return value.strip()
+    raise _refused(name, value, "it must not be empty.", "local[*]")
+
+
+def _quantity(name: str, value: Any, limit: Limit, measure: Callable[..., int]) -> str:
+    amount = measure(value, argument=name)
+    low, high = measure(limit.low), measure(limit.high)
+    if not low <= amount <= high:
+        raise _refused(name, value, f"it may be {limit.words}.", str(limit.low if amount < low else limit.high))
+    return str(value).strip()
+
+
+def _count(name: str, value: Any, limit: Limit) -> int:
+    assert isinstance(limit.low, int)
+    assert isinstance(limit.high, int)
+    try:
+        count = int(str(value))
+    except ValueError:
+        raise _refused(name, value, "it must be a whole number.", str(limit.low)) from None
+    if not limit.low <= count <= limit.high:
+        raise _refused(name, value, f"it may be {limit.words}.", str(limit.low if count < limit.low else limit.high))
+    return count
+
+
+def _switch(name: str, value: Any) -> bool:
+    word = str(value).strip().lower()
+    if word in ("1", "true", "yes", "on"):
+        return True
+    if word in ("0", "false", "no", "off"):
+        return False
+    raise _refused(name, value, "it may be true or false.", "true")
+
+
+def _refused(name: str, value: Any, why: str, example: str) -> InvalidPipeline:
+    return InvalidPipeline(f"{name}={value!r} cannot be used.", why=why, do=f"for instance {name}={example!r}.")
