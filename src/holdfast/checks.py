@@ -1,0 +1,210 @@
+"""Checks of a whole graph before anything runs; each error names the node and the line that built it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from holdfast import naming
+from holdfast.errors import InvalidPipeline
+from holdfast.naming import Origin
+
+if TYPE_CHECKING:
+    from holdfast.graph import Node, Pipeline, SinkNode, Stream
+
+
+def at_node(error: InvalidPipeline, kind: str, name: str, built_at: Origin) -> InvalidPipeline:
+    """Return an error with the node and the line that built it put in front."""
+    return InvalidPipeline(
+        f"{kind} {name!r}, built at {built_at}: {error.what}", why=error.why, do=error.do, participant=name
+    )
+
+
+def require_columns(wanted: Iterable[str], columns: Collection[str] | None, argument: str) -> None:
+    """Check that columns exist, where columns are known.  Names are compared as Spark does, without regard to case.
+
+    Raises
+    ------
+    InvalidPipeline
+        Naming the missing column, those that exist and the nearest of them.
+    """
+    if columns is None:
+        return
+    known = {column.lower(): column for column in columns}
+    for name in wanted:
+        if name.lower() in known:
+            continue
+        near = get_close_matches(name.lower(), list(known), n=1)
+        meant = f"did you mean {known[near[0]]!r}? " if near else ""
+        raise InvalidPipeline(
+            f"{argument} names the column {name!r}, which does not exist.",
+            why=f"the columns are {', '.join(columns)}.",
+            do=f"{meant}Mend the name, or add the column before: stream | hf.select(\"*\", {_word(name)}=...)".strip(),
+        )
+
+
+def _word(name: str) -> str:
+    return name if name.isidentifier() else "name"
+
+
+def not_attachable(stream: Stream, consumer: Any, built_at: Origin) -> InvalidPipeline:
+    """Return the error for something that may not stand to the right of ``stream |``."""
+    return InvalidPipeline(
+        f"stream {stream.name!r}, built at {stream.origin}, was given {_called(consumer)} at {built_at}.",
+        why="to the right of | stands an operator or a sink of Holdfast.",
+        do=_cure_of(consumer),
+        participant=stream.name,
+    )
+
+
+def _called(value: Any) -> str:
+    name = getattr(value, "__qualname__", None)
+    return f"the function {name!r}" if callable(value) and name else f"a {type(value).__name__}"
+
+
+def _cure_of(consumer: Any) -> str:
+    if type(consumer).__name__ == "Stream":
+        return "to bring two streams together write hf.union(left, right)."
+    if consumer is print:
+        return "to see rows write stream | hf.write.console(); wrong: stream | print"
+    if callable(consumer):
+        return "to call a function on each epoch write stream | hf.map(function); wrong: stream | function"
+    if isinstance(consumer, str):
+        return f"to keep some rows write stream | hf.filter({consumer!r}); wrong: stream | {consumer!r}"
+    return 'write for instance stream | hf.filter("a > 1"), or stream | hf.write.files("out").'
+
+
+def no_such_attribute(name: str) -> str:
+    """Return the text for an attribute that a stream lacks; DataFrame's methods are what users try."""
+    if name.startswith("_"):
+        return name
+    return f"a Stream has no attribute {name!r}: operators stand behind |, for instance stream | hf.filter(\"a > 1\")"
+
+
+def check_arguments(
+    name: Any, sinks: Sequence[Any], built_at: Origin, *, stream_type: type[Stream], sink_type: type[SinkNode]
+) -> None:
+    """Check what was given to ``Pipeline``: a name, and at least one sink, each attached."""
+    right = 'hf.Pipeline("trips", stream | hf.write.files("out"))'
+    if not isinstance(name, str):
+        raise InvalidPipeline(
+            f"the pipeline built at {built_at} has no name.",
+            why=f"a {type(name).__name__} stands first.",
+            do=f"give the name first, then the sinks: {right}",
+        )
+    naming.checked_name(name, of="pipeline", built_at=built_at)
+    if not sinks:
+        raise InvalidPipeline(
+            f"pipeline {name!r}, built at {built_at}, has no sink.",
+            why="a pipeline without a sink has no effect.",
+            do=f"give it at least one: {right}",
+            pipeline=name,
+        )
+    for place, given in enumerate(sinks, start=1):
+        if isinstance(given, stream_type):
+            raise InvalidPipeline(
+                f"argument {place} of pipeline {name!r}, built at {built_at}, is no sink but the stream {given.name!r}, "
+                f"built at {given.origin}.",
+                why="a pipeline is given its sinks; the streams follow from them.",
+                do=f"end the stream with a sink: {right}; wrong: hf.Pipeline({name!r}, stream)",
+                pipeline=name,
+                participant=given.name,
+            )
+        if not isinstance(given, sink_type):
+            raise InvalidPipeline(
+                f"argument {place} of pipeline {name!r}, built at {built_at}, is no sink but {_called(given)}.",
+                why="a pipeline is given its sinks; the streams follow from them."
+                + (" Several sinks are several arguments." if isinstance(given, list | tuple | set) else ""),
+                do=f"write {right}" if not isinstance(given, list | tuple | set) else f"write hf.Pipeline({name!r}, *sinks)",
+                pipeline=name,
+            )
+        if given.stream is None:
+            raise InvalidPipeline(
+                f"sink {given.name!r}, built at {given.origin}, takes no stream.",
+                why="it was given to the pipeline without standing behind a stream.",
+                do=f"write stream | hf.write....; right: {right}",
+                pipeline=name,
+                participant=given.name,
+            )
+
+
+def check_graph(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode], built_at: Origin) -> None:
+    """Check the graph as a whole: no target is written twice, no name is used twice."""
+    _check_targets(pipeline, sinks)
+    _check_names(pipeline, nodes, sinks)
+
+
+def _check_targets(pipeline: str, sinks: Sequence[SinkNode]) -> None:
+    seen: dict[str, SinkNode] = {}
+    for sink in sinks:
+        target = naming.where(sink.arguments())
+        if not target:
+            continue
+        other = seen.setdefault(naming.canonical_json([sink.kind, target]), sink)
+        if other is not sink:
+            raise InvalidPipeline(
+                f"sinks {other.name!r}, built at {other.origin}, and {sink.name!r}, built at {sink.origin}, write to the "
+                "same target.",
+                why=f"both are {sink.kind} with {', '.join(f'{k}={v!r}' for k, v in target.items())}.",
+                do="bring the streams together first: hf.union(left, right) | hf.write....; or give them targets of their own.",
+                pipeline=pipeline,
+                participant=sink.name,
+            )
+
+
+def _check_names(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]) -> None:
+    seen: dict[str, Node | SinkNode] = {}
+    for node in (*nodes, *sinks):
+        # Without regard to case: names become files and tables, and not every system tells `a` from `A`.
+        other = seen.setdefault(node.name.lower(), node)
+        if other is node:
+            continue
+        both_derived = not node.is_named and not other.is_named
+        raise InvalidPipeline(
+            f"two nodes of pipeline {pipeline!r} have the name {node.name!r}: {other.kind}, built at {other.origin}, and "
+            f"{node.kind}, built at {node.origin}.",
+            why="both have the same kind, arguments and place, so the same name was derived."
+            if both_derived
+            else "a name is the identity of a node in the checkpoint and in the sinks' ledgers.",
+            do='use one of them for both purposes, or give one a name: name="..."'
+            if both_derived
+            else "give one of them another name.",
+            pipeline=pipeline,
+            participant=node.name,
+        )
+
+
+# What follows finds streams that lead nowhere.  A Python object does not know who uses it, so every node is noted
+# weakly when it is built, and when a pipeline starts the living ones that hang on its nodes are looked through.
+
+_built: weakref.WeakSet[Node | SinkNode] = weakref.WeakSet()
+_adopted: weakref.WeakSet[Node | SinkNode] = weakref.WeakSet()
+
+
+def register(node: Node | SinkNode) -> None:
+    """Note that a node was built."""
+    _built.add(node)
+
+
+def adopt(pipeline: Pipeline) -> None:
+    """Note that the nodes belong to a pipeline."""
+    _adopted.update((*pipeline.nodes, *pipeline.sinks))
+
+
+def check_unused(pipeline: Pipeline) -> None:
+    """Check, when a pipeline starts, that no stream or sink built beside it was forgotten."""
+    if _forgotten(pipeline):
+        gc.collect()  # a node in a cycle of dead objects is nobody's
+    for node in _forgotten(pipeline):
+        raise _unused(node, pipeline)
+
+
+def _forgotten(pipeline: Pipeline) -> list[Node | SinkNode]:
+    return []
+
+
+def _unused(node: Node | SinkNode, pipeline: Pipeline) -> InvalidPipeline:
+    return InvalidPipeline(f"{node!r}", pipeline=pipeline.name)

@@ -1,0 +1,502 @@
+"""The graph: streams, operators, sink nodes and the pipeline that they form.
+
+Everything here is a frozen value: building a graph runs nothing and opens nothing, so it can be checked, drawn,
+fingerprinted and compared.  A cycle cannot be built: a node's inputs exist before it does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from holdfast import checks, diagram, explain, naming
+from holdfast.errors import InvalidPipeline
+from holdfast.naming import Origin
+from holdfast.ports import REJECT_SCHEMA, Guarantee, SinkSpec, SourceSpec
+from holdfast.trigger import Trigger, every
+
+if TYPE_CHECKING:
+    from holdfast.spark.run import Run
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is known of a stream's rows before anything runs.
+
+    Parameters
+    ----------
+    columns : tuple of str, optional
+        Names in order; None when unknown (behind ``map``, for instance).
+    timestamp : str, optional
+        The column that holds event time; None when there is none or it is unknown.
+    """
+
+    columns: tuple[str, ...] | None = None
+    timestamp: str | None = None
+
+
+class OperatorSpec(Protocol):
+    """Frozen declaration of what one operator does, for the compiler; one kind per module of ``operators``."""
+
+    @property
+    def kind(self) -> str:
+        """The kind's name, as users write it."""
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: JSON values."""
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Return what is known of the output's rows.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the operator cannot work on such inputs.  The node and its line are added by the caller.
+        """
+
+
+class Attachable(Protocol[T_co]):
+    """What may stand to the right of ``stream |``."""
+
+    def attach(self, stream: Stream) -> T_co:
+        """Return the stream, sink node or parts that come of it."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A source or an operator in its place.  Equal only to itself.
+
+    Parameters
+    ----------
+    spec : SourceSpec or OperatorSpec
+        What it does.
+    inputs : tuple of Node
+        The nodes it reads; empty for a source.
+    name : str
+        Explicit, or derived from kind, arguments and place.
+    is_named : bool
+        Whether the name was given by the user.
+    origin : Origin
+        The line of the user's code that built it.
+    shape : Shape
+        What is known of its rows.
+    """
+
+    spec: SourceSpec | OperatorSpec
+    inputs: tuple[Node, ...]
+    name: str
+    is_named: bool
+    origin: Origin
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        checks.register(self)
+
+    @property
+    def kind(self) -> str:
+        """Kind of the source or operator."""
+        return self.spec.kind
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it reads no other node."""
+        return not self.inputs
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What it promises for each row; an operator keeps what it is given."""
+        return getattr(self.spec, "guarantee", Guarantee.EXACTLY_ONCE)
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of its rows' columns, where known."""
+        return self.shape.columns
+
+    @property
+    def timestamp(self) -> str | None:
+        """Its rows' timestamp column, where known."""
+        return self.shape.timestamp
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: JSON values, secrets left out."""
+        return self.spec.arguments()
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name!r} built at {self.origin}>"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The rows that a node gives.  ``stream | operator`` is a stream, ``stream | sink`` is a sink node.
+
+    Examples
+    --------
+    ::
+
+        late = flights | hf.filter("dep_delay > 15", name="late")
+        pipeline = hf.Pipeline("trips", late | hf.write.files("out/late", name="late_files"))
+    """
+
+    node: Node
+
+    @property
+    def name(self) -> str:
+        """Name of the node."""
+        return self.node.name
+
+    @property
+    def origin(self) -> Origin:
+        """The line of the user's code that built the node."""
+        return self.node.origin
+
+    @property
+    def shape(self) -> Shape:
+        """What is known of its rows."""
+        return self.node.shape
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the columns in order; None when unknown."""
+        return self.node.columns
+
+    @property
+    def timestamp(self) -> str | None:
+        """The column that holds event time; None when there is none or it is unknown."""
+        return self.node.timestamp
+
+    @property
+    def rejects(self) -> Stream:
+        """Side output of a source: the rows that could not be read, with reason, raw text and position.
+
+        Raises
+        ------
+        InvalidPipeline
+            If this is no source, or one that fails at a malformed row.
+        """
+        return _rejects(self)
+
+    def __or__(self, consumer: Attachable[T]) -> T:
+        if not callable(getattr(type(consumer), "attach", None)):
+            raise checks.not_attachable(self, consumer, naming.origin())
+        return consumer.attach(self)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(checks.no_such_attribute(name))
+
+    def __repr__(self) -> str:
+        columns = "unknown columns" if self.columns is None else ", ".join(self.columns)
+        return f"<stream of {self.node.kind} {self.name!r} built at {self.origin}: {columns}>"
+
+
+@dataclass(frozen=True)
+class Rejects:
+    """The malformed rows of a source, as rows of their own."""
+
+    kind: str = field(default="rejects", init=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return none."""
+        return {}
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Reason, raw text and position, whatever the source's columns are."""
+        return Shape(tuple(REJECT_SCHEMA.names))
+
+
+def _rejects(stream: Stream) -> Stream:
+    source = stream.node
+    built_at = naming.origin()
+    if not source.is_source:
+        raise InvalidPipeline(
+            f"{source.kind} {source.name!r} has no rejects; asked for at {built_at}.",
+            why="malformed rows leave at the source, so only a source has this side output.",
+            do='ask the source for it: flights = hf.read.files(..., on_bad_row="reject"); flights.rejects',
+            participant=source.name,
+        )
+    if not getattr(source.spec, "rejects", False):
+        raise InvalidPipeline(
+            f"source {source.name!r}, built at {source.origin}, has no rejects; asked for at {built_at}.",
+            why="it stops at the first malformed row.",
+            do='write on_bad_row="reject" where the source is built.',
+            participant=source.name,
+        )
+    return _stream(Rejects(), (stream,), naming.extended(source.name, "rejects"), source.is_named, built_at)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator that has no input yet: what ``hf.filter(...)`` and its like return.
+
+    Parameters
+    ----------
+    spec : OperatorSpec
+        What it does.
+    name : str, optional
+        The name the user gave.
+    origin : Origin
+        The line of the user's code that built it.
+    """
+
+    spec: OperatorSpec
+    name: str | None
+    origin: Origin
+
+    def attach(self, stream: Stream) -> Stream:
+        """Return the stream that comes of this operator on ``stream``."""
+        return apply(self.spec, (stream,), name=self.name, built_at=self.origin)
+
+
+def operator(spec: OperatorSpec, *, name: str | None = None) -> Operator:
+    """Declare an operator, to stand to the right of ``stream |``."""
+    built_at = naming.origin()
+    return Operator(spec, naming.checked_name(name, of=spec.kind, built_at=built_at), built_at)
+
+
+def apply(spec: OperatorSpec, inputs: tuple[Stream, ...], *, name: str | None, built_at: Origin) -> Stream:
+    """Put an operator in its place behind one or several streams."""
+    place = [stream.name for stream in inputs]
+    chosen = name or naming.derived_name(spec.kind, spec.arguments(), place)
+    return _stream(spec, inputs, chosen, name is not None, built_at)
+
+
+def _stream(spec: OperatorSpec, inputs: tuple[Stream, ...], name: str, is_named: bool, built_at: Origin) -> Stream:
+    try:
+        shape = spec.shape([stream.shape for stream in inputs])
+    except InvalidPipeline as error:
+        raise checks.at_node(error, spec.kind, name, built_at) from error
+    return Stream(Node(spec, tuple(stream.node for stream in inputs), name, is_named, built_at, shape))
+
+
+def stream_from(spec: SourceSpec, *, name: str | None = None) -> Stream:
+    """Return the stream of a source: what every function of ``hf.read`` ends with.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the name is not allowed, or the timestamp is no column of the schema.
+    """
+    built_at = naming.origin()
+    given = naming.checked_name(name, of="source", built_at=built_at)
+    arguments = spec.arguments()
+    chosen = given or naming.derived_name(spec.kind, naming.where(arguments) or arguments)
+    columns = tuple(spec.schema.names)
+    if spec.timestamp is not None:
+        try:
+            checks.require_columns([spec.timestamp], columns, "timestamp=")
+        except InvalidPipeline as error:
+            raise checks.at_node(error, "source", chosen, built_at) from error
+    return Stream(Node(spec, (), chosen, given is not None, built_at, Shape(columns, spec.timestamp)))
+
+
+@dataclass(frozen=True, eq=False)
+class SinkNode:
+    """A sink in its place: where one stream's rows go.
+
+    Parameters
+    ----------
+    spec : SinkSpec
+        What it writes to.
+    stream : Stream, optional
+        The stream it takes; None until it stands to the right of ``stream |``.
+    name : str
+        Explicit, or derived from kind and target.  The sink's ledger is kept under it.
+    is_named : bool
+        Whether the name was given by the user.
+    origin : Origin
+        The line of the user's code that built it.
+    """
+
+    spec: SinkSpec
+    stream: Stream | None
+    name: str
+    is_named: bool
+    origin: Origin
+
+    def __post_init__(self) -> None:
+        if self.stream is not None:
+            checks.register(self)
+
+    @property
+    def kind(self) -> str:
+        """Kind of the sink."""
+        return self.spec.kind
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The node whose rows it takes; empty while it is not attached."""
+        return () if self.stream is None else (self.stream.node,)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What it promises for each row."""
+        return self.spec.guarantee
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: JSON values, secrets left out."""
+        return self.spec.arguments()
+
+    def attach(self, stream: Stream) -> SinkNode:
+        """Return this sink, taking ``stream``.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the stream lacks a column that the sink needs.
+        """
+        try:
+            self.spec.check_columns(stream.columns)
+        except InvalidPipeline as error:
+            raise checks.at_node(error, "sink", self.name, self.origin) from error
+        return SinkNode(self.spec, stream, self.name, self.is_named, self.origin)
+
+    def __repr__(self) -> str:
+        return f"<sink {self.kind} {self.name!r} built at {self.origin}>"
+
+
+def sink(spec: SinkSpec, *, name: str | None = None) -> SinkNode:
+    """Return a sink that takes no stream yet: what every function of ``hf.write`` ends with."""
+    built_at = naming.origin()
+    given = naming.checked_name(name, of="sink", built_at=built_at)
+    arguments = spec.arguments()
+    chosen = given or naming.derived_name(spec.kind, naming.where(arguments) or arguments)
+    return SinkNode(spec, None, chosen, given is not None, built_at)
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Pipeline:
+    """A checked graph with a name: the unit that runs, commits and recovers as a whole.
+
+    Parameters
+    ----------
+    name : str
+        The pipeline's identity in its checkpoint and in every sink's ledger.
+    *sinks : SinkNode
+        The sinks, each attached to its stream.
+    unused : iterable of Stream
+        Streams that are meant to have no sink.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the graph is wrong; names the node and the line that built it.
+
+    Examples
+    --------
+    ::
+
+        flights = hf.read.files("data/flights", schema="origin STRING, dep_delay INT", name="flights")
+        pipeline = hf.Pipeline("trips", flights | hf.write.sqlite("trips.db", table="flights", name="flights_table"))
+        pipeline.run(checkpoint="ckpt/trips", trigger=hf.available_now())
+    """
+
+    name: str
+    sinks: tuple[SinkNode, ...]
+    nodes: tuple[Node, ...]
+    unused: tuple[Stream, ...]
+    origin: Origin
+
+    def __init__(self, name: str, *sinks: SinkNode, unused: Iterable[Stream] = ()) -> None:
+        built_at = naming.origin()
+        checks.check_arguments(name, sinks, built_at, stream_type=Stream, sink_type=SinkNode)
+        nodes = _in_order(sinks)
+        checks.check_graph(name, nodes, sinks, built_at)
+        for attribute, value in {
+            "name": name,
+            "sinks": tuple(sinks),
+            "nodes": nodes,
+            "unused": tuple(unused),
+            "origin": built_at,
+        }.items():
+            object.__setattr__(self, attribute, value)
+        checks.adopt(self)
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        """The source nodes, in the order of :attr:`nodes`."""
+        return tuple(node for node in self.nodes if node.is_source)
+
+    def start(self, *, checkpoint: str, trigger: Trigger | None = None, **options: Any) -> Run:
+        """Start the pipeline and return its run.
+
+        Parameters
+        ----------
+        checkpoint : str
+            Directory or URL that belongs to this pipeline alone.
+        trigger : Trigger, optional
+            ``hf.every("100 ms")`` (the default) or ``hf.available_now()``.
+        **options
+            Options of the engine, see :func:`holdfast.spark.run.start`.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a stream of this pipeline leads to no sink, or the checkpoint belongs to another pipeline.
+        """
+        checks.check_unused(self)
+        # The one seam between the graph and the engine: the graph must be importable, checkable and drawable where
+        # there is neither Java nor pyspark, and imports point down the ladder only, so the engine is looked up by name.
+        engine = importlib.import_module("holdfast.spark.run")
+        run: Run = engine.start(self, checkpoint=checkpoint, trigger=trigger or every("100 ms"), **options)
+        return run
+
+    def run(self, *, checkpoint: str, trigger: Trigger | None = None, **options: Any) -> Run:
+        """Start the pipeline, wait for its end, and return its run.  Takes what :meth:`start` takes."""
+        run = self.start(checkpoint=checkpoint, trigger=trigger, **options)
+        run.wait()
+        return run
+
+    def explain(self) -> str:
+        """Return the pipeline in words: every node, its guarantee, what is shared, what to mind."""
+        return explain.explain(self)
+
+    def diagram(self, format: str = "mermaid") -> str:
+        """Return the pipeline as a drawing: ``"mermaid"`` text, or a self-contained ``"svg"``."""
+        return diagram.diagram(self, format)
+
+    def spec(self) -> dict[str, Any]:
+        """Return the whole graph as a JSON value: names, kinds, arguments, edges; without secrets and line numbers."""
+        described = [
+            {
+                "name": node.name,
+                "kind": node.kind,
+                "arguments": dict(node.arguments()),
+                "inputs": [before.name for before in node.inputs],
+            }
+            for node in (*self.nodes, *self.sinks)
+        ]
+        return {
+            "pipeline": self.name,
+            "format": 1,
+            "nodes": sorted(described, key=lambda node: str(node["name"])),
+            "sinks": sorted(sink.name for sink in self.sinks),
+        }
+
+    def fingerprint(self) -> str:
+        """Return 16 hexadecimal digits that are equal for equal graphs, in whatever order their sinks are given."""
+        return hashlib.sha256(naming.canonical_json(self.spec()).encode()).hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        return f"<pipeline {self.name!r} built at {self.origin}: {len(self.nodes)} nodes, {len(self.sinks)} sinks>"
+
+
+def _in_order(sinks: Sequence[SinkNode]) -> tuple[Node, ...]:
+    """Return all nodes that the sinks need, inputs before their consumers, in the order in which the sinks need them."""
+    found: dict[Node, None] = {}
+    waiting = [node for sink in reversed(sinks) for node in sink.inputs]
+    while waiting:
+        node = waiting[-1]
+        missing = [before for before in node.inputs if before not in found]
+        if node in found or not missing:
+            found.setdefault(node)
+            waiting.pop()
+        else:
+            waiting.extend(reversed(missing))
+    return tuple(found)
