@@ -3,9 +3,9 @@
 For the demo, the benchmarks and the tests.  The server listens on 127.0.0.1 on a free port, asks for a password that is
 drawn for it, allows prepared transactions, and is durable as installed (``fsync`` on): a benchmark on it is honest.
 
-The wheel's own ``get_server`` is not used: as root it creates a system user and opens every directory above the data to
-the world.  PostgreSQL refuses to run as root, so here its processes run as ``postgres`` or ``nobody``, in a directory of
-their own below the system's temporary directory, and nothing else is changed.
+The wheel's own ``get_server`` is not used: as root it creates a system user and opens every directory above the data
+to the world.  PostgreSQL refuses to run as root, so here its processes run as ``postgres`` or ``nobody``, in a
+directory of their own below the system's temporary directory, and nothing else is changed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,52 @@
+# The project's commands.  Each makes .venv first when it is missing or out of date.
+#
+#   make check                 format, lint, types, import ladder, tests without JVM and database: under a minute, no Java
+#   make test                  check, then the tests on Spark, on PostgreSQL, and those that kill processes
+#   make demo                  real data, five SIGKILLs, every row once (SINK=postgres, MASTER=cluster, SEED=n)
+#   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
+#   make clean                 remove what the commands made, .venv apart
+
+SHELL := /bin/sh
+BIN := .venv/bin
+JAVA := sh tools/with_java.sh
+SINK ?= sqlite
+MASTER ?= local
+SCALE ?= full
+
+# Spark's workers must run the interpreter that has Holdfast, whatever "python3" is on the PATH.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check lint fast test demo bench clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup:
+	@PYTHON="$(PYTHON)" sh tools/setup.sh
+
+check: lint fast
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fast: setup
+	$(BIN)/python -m tools.run_tests fast
+
+test: lint
+	$(JAVA) $(BIN)/python -m tools.run_tests fast slow postgres spark crash
+
+demo: setup
+	$(JAVA) $(BIN)/python -m demo.driver --sink $(SINK) --master $(MASTER) $(if $(SEED),--seed $(SEED))
+
+bench: setup
+	$(JAVA) $(BIN)/python -m bench.run_all --scale $(SCALE)
+
+clean:
+	rm -rf demo/work demo/report.html bench/work build dist spark-warehouse metastore_db derby.log
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
