@@ -1,0 +1,172 @@
+"""Where log records go: short lines to stderr, everything with its traceback to a rotating file in the checkpoint.
+
+No secret reaches either: a filter on both masks message, arguments and traceback of every record, whoever logged it.
+A log that cannot be written (disk full, stderr closed) never stops a run.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from holdfast.errors import InvalidPipeline
+from holdfast.observe.masking import masked
+
+FILE_NAME = "holdfast.log"
+FILE_BYTES = 10_000_000
+"""Size at which the file is set aside; with :data:`FILES_KEPT` at most 60 MB stay."""
+FILES_KEPT = 5
+
+# py4j logs every closing connection, and errors of calls that are reported anyway.
+QUIET: dict[str, int] = {"py4j": logging.ERROR, "pyspark": logging.WARNING, "asyncio": logging.WARNING}
+"""Loggers of others, and the lowest level that is worth a line; lifted at level DEBUG."""
+
+
+@contextmanager
+def logging_to(file: Path | None, *, level: str = "INFO", as_json: bool = False) -> Iterator[None]:
+    """Send the records of this process to stderr and, where given, to a file; afterwards all is as it was before.
+
+    Parameters
+    ----------
+    file : Path, optional
+        The rotating file; its directory is created.  It takes INFO and above, or from ``level`` on when that is lower.
+    level : str
+        Lowest level on stderr.  Tracebacks appear on stderr at DEBUG only.
+    as_json : bool
+        One JSON object per line.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the file cannot be created: the checkpoint is not writable either.
+    """
+    lowest = logging.getLevelNamesMapping()[level]
+    is_debug = lowest <= logging.DEBUG
+    handlers: list[logging.Handler] = [_to_stderr(lowest, as_json, tracebacks=is_debug)]
+    if file is not None:
+        handlers.append(_to_file(file, min(lowest, logging.INFO), as_json))
+    root = logging.getLogger()
+    before = (root.level, root.handlers[:], {name: logging.getLogger(name).level for name in QUIET})
+    root.handlers[:] = handlers
+    root.setLevel(min(handler.level for handler in handlers))
+    for name, quiet in QUIET.items():
+        logging.getLogger(name).setLevel(logging.NOTSET if is_debug else quiet)
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        root.setLevel(before[0])
+        root.handlers[:] = before[1]
+        for name, loudness in before[2].items():
+            logging.getLogger(name).setLevel(loudness)
+        for handler in handlers:
+            with suppress(OSError):  # a full disk refuses the last flush too
+                handler.close()
+
+
+def mask_record(record: logging.LogRecord) -> bool:
+    """Cover the secrets in a record, its arguments and its traceback; a filter that lets every record pass."""
+    try:
+        text = record.getMessage()
+    except Exception:  # a wrong format string of somebody must not let the arguments through unmasked
+        text = f"{record.msg} {record.args!r}"
+    record.msg, record.args = masked(text), ()
+    if record.exc_info and record.exc_info[0] is not None:
+        # Kept as text and dropped as an object: every formatter that follows prints the masked text.
+        record.exc_text = masked("".join(traceback.format_exception(*record.exc_info)).rstrip())
+        record.exc_info = None
+    elif record.exc_text:
+        record.exc_text = masked(record.exc_text)
+    if record.stack_info:
+        record.stack_info = masked(record.stack_info)
+    return True
+
+
+class ShortFormatter(logging.Formatter):
+    """``12:04:05 message``; the level where it is not INFO; no traceback unless asked for."""
+
+    def __init__(self, *, tracebacks: bool) -> None:
+        super().__init__()
+        self._tracebacks = tracebacks
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        trace = f"\n{record.exc_text}" if self._tracebacks and record.exc_text else ""
+        return f"{at} {level}{record.getMessage()}{trace}"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record: at, level, logger, message, traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object as one line."""
+        entry = {
+            "at": _utc(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_text:
+            entry["traceback"] = record.exc_text
+        return json.dumps(entry, ensure_ascii=False)
+
+
+class FileFormatter(logging.Formatter):
+    """Time in UTC, level, process, thread, logger, message, traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line or lines."""
+        head = f"{_utc(record)} {record.levelname:<7} {record.process} {record.threadName} {record.name}"
+        rest = [part for part in (record.exc_text, record.stack_info) if part]
+        return "\n".join([f"{head}: {record.getMessage()}", *rest])
+
+
+def _utc(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+class _Stderr:
+    """Whatever ``sys.stderr`` is at the moment of writing: the live display puts itself there while it is on."""
+
+    def write(self, text: str) -> None:
+        sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def _to_stderr(level: int, as_json: bool, *, tracebacks: bool) -> logging.Handler:
+    formatter = JsonFormatter() if as_json else ShortFormatter(tracebacks=tracebacks)
+    return _arranged(logging.StreamHandler(_Stderr()), level, formatter)
+
+
+def _to_file(file: Path, level: int, as_json: bool) -> logging.Handler:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handler = RotatingFileHandler(file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
+    except OSError as error:
+        raise InvalidPipeline(
+            f"the checkpoint {str(file.parent)!r} cannot be written.",
+            why=f"{error.strerror or error}: {str(file)!r}.",
+            do="give this user the right to write there, free some room, or choose another --checkpoint.",
+        ) from error
+    return _arranged(handler, level, JsonFormatter() if as_json else FileFormatter())
+
+
+def _arranged(handler: logging.Handler, level: int, formatter: logging.Formatter) -> logging.Handler:
+    handler.setLevel(level)
+    handler.setFormatter(formatter)
+    handler.addFilter(mask_record)
+    # logging's own answer to a full disk is a traceback on stderr for each record.
+    handler.handleError = lambda record: None  # type: ignore[method-assign]
+    return handler

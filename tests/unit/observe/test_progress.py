@@ -1,0 +1,151 @@
+"""Progress: pure pictures of a status, and a display that can fail without the run noticing."""
+
+import io
+import json
+import sys
+import threading
+
+import pytest
+from rich.console import Console
+
+from holdfast.observe.progress import as_display, as_last_line, as_line, progress_of
+from holdfast.status import EpochStatus, SinkStatus, SourceStatus, Status
+
+RUNNING = Status(
+    pipeline="trips",
+    generation=3,
+    state="running",
+    epoch=41,
+    rows_total=12_345,
+    rows_per_s=250.4,
+    sources=(
+        SourceStatus("rides", {"log": 7}, {"log": 9}, 2, rows=12_000, rejects=4),
+        SourceStatus("weather", {"": '{"0":5}'}, None, None, rows=345),
+    ),
+    sinks=(
+        SinkStatus("trips_table", "sqlite", "exactly-once", "Arrow files", 41, 12_000, "carried"),
+        SinkStatus("archive", "files", "exactly-once", "Parquet files", 40, 345, "staged"),
+    ),
+    retries=1,
+    queue=2,
+    last_epoch=EpochStatus(41, 100, 2_048, {"publish": 39.2, "plan": 2.0, "evaluate": 40.4}, carried=True),
+)
+
+
+def drawn(status: Status, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(as_display(status))
+    return console.file.getvalue()
+
+
+def test_a_line_says_epoch_rate_lag_sinks_stages_and_retries():
+    assert as_line(RUNNING) == (
+        "trips running: epoch 41, 12,345 rows (250/s), lag rides=2 weather=?, rejects 4, sinks trips_table@41 "
+        "archive@40, 82 ms (plan 2, evaluate 40, publish 39), 2 waiting for the commit thread, retries 1"
+    )
+
+
+def test_a_line_before_the_first_epoch_is_short():
+    assert as_line(Status("trips")) == "trips starting: epoch 0, 0 rows (0/s)"
+
+
+def test_the_last_line_counts_the_whole_run():
+    status = Status("trips", state="failed", epoch=9, rows_total=100, retries=10, started_at_us=1_000_000)
+    assert as_last_line(status, 3_000_000) == "trips failed at epoch 9: 100 rows in 2.0 s (50/s), retries 10"
+
+
+def test_the_display_shows_each_source_each_sink_and_where_the_time_went():
+    text = drawn(RUNNING)
+    for word in ("generation 3", "epoch 41", "12,345 rows", "retries 1", "log=7", "trips_table", "archive"):
+        assert word in text
+    assert "staged: Parquet files" in text
+    assert "carried" in text
+    assert "last epoch: 100 rows carried, 82 ms (plan 2, evaluate 40, publish 39)" in text
+
+
+@pytest.mark.parametrize("state", ["starting", "running", "stopping", "stopped", "failed"])
+def test_every_state_can_be_drawn_even_when_little_is_known(state):
+    assert state in drawn(Status("trips", state=state))
+
+
+def test_an_error_is_drawn_without_its_secrets():
+    text = drawn(Status("trips", state="failed", error="no answer from postgresql://app:hunter2@db/x"))
+    assert "no answer" in text
+    assert "hunter2" not in text
+
+
+class FakeRun:
+    """Answers with one status after the other, the last one for ever, and says when it has been asked often enough."""
+
+    def __init__(self, *statuses, asked=3):
+        self.statuses = list(statuses)
+        self.count = 0
+        self.asked = asked
+        self.asked_enough = threading.Event()
+
+    def status(self):
+        self.count += 1
+        if self.count >= self.asked:
+            self.asked_enough.set()
+        status = self.statuses[0] if len(self.statuses) == 1 else self.statuses.pop(0)
+        if isinstance(status, Exception):
+            raise status
+        return status
+
+
+STOPPED = Status("trips", state="stopped", epoch=42, rows_total=10)
+
+
+def test_without_a_terminal_there_are_plain_lines_and_a_last_one(capsys):
+    run = FakeRun(RUNNING, RUNNING, STOPPED)
+    with progress_of(run, interval_s=0.001, now_us=lambda: 1_000_000, is_terminal=False):
+        assert run.asked_enough.wait(30)
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert lines[0] == as_line(RUNNING)
+    assert lines[-1] == "trips stopped at epoch 42: 10 rows in 1.0 s (10/s)"
+    assert "\x1b" not in err
+
+
+def test_a_run_shorter_than_the_interval_still_has_its_last_line(capsys):
+    with progress_of(FakeRun(STOPPED), interval_s=3600, now_us=lambda: 1_000_000, is_terminal=False):
+        pass
+    assert capsys.readouterr().err == "trips stopped at epoch 42: 10 rows in 1.0 s (10/s)\n"
+
+
+def test_json_lines_go_to_stdout_and_are_complete(capsys):
+    run = FakeRun(RUNNING, RUNNING, STOPPED)
+    with progress_of(run, interval_s=0.001, now_us=lambda: 0, as_json=True, is_terminal=True):
+        assert run.asked_enough.wait(30)
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out.splitlines()[0]) == RUNNING.as_json()
+    assert json.loads(out.splitlines()[-1]) == STOPPED.as_json()
+
+
+def test_a_status_that_cannot_be_had_leaves_the_last_one_in_place(capsys):
+    run = FakeRun(RUNNING, RuntimeError("the gateway is gone"))
+    with progress_of(run, interval_s=0.001, now_us=lambda: 1, is_terminal=False):
+        assert run.asked_enough.wait(30)
+    assert as_line(RUNNING) in capsys.readouterr().err
+
+
+def test_on_a_terminal_the_display_is_drawn_and_logs_keep_out_of_it(capsys):
+    run = FakeRun(RUNNING, RUNNING, STOPPED)
+    with progress_of(run, interval_s=1, now_us=lambda: 1_000_000, is_terminal=True):
+        assert run.asked_enough.wait(30)
+    assert "trips stopped at epoch 42" in capsys.readouterr().err
+
+
+class ClosedPipe(io.StringIO):
+    def write(self, text):
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize(("as_json", "is_terminal"), [(False, False), (True, False), (False, True)])
+def test_a_closed_pipe_stops_the_display_and_not_the_run(monkeypatch, as_json, is_terminal):
+    monkeypatch.setattr(sys, "stdout" if as_json else "stderr", ClosedPipe())
+    run = FakeRun(RUNNING, asked=1)
+    with progress_of(run, interval_s=0.001, now_us=lambda: 0, as_json=as_json, is_terminal=is_terminal):
+        assert run.asked_enough.wait(30)
