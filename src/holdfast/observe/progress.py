@@ -168,9 +168,12 @@ class _LastGood:
 
 @contextmanager
 def _live(picture: Callable[[], Status]) -> Iterator[None]:
+    console = Console(stderr=True)
+    # Rich's own answer to a terminal that is gone is to leave the program, and to send stdout to nowhere.
+    console.on_broken_pipe = lambda: None  # type: ignore[method-assign]
     live = Live(
         get_renderable=lambda: as_display(picture()),
-        console=Console(stderr=True),
+        console=console,
         refresh_per_second=REFRESHES_PER_S,
         # What a console sink prints must go where the user sent it, unless that is this terminal.
         redirect_stdout=sys.stdout.isatty(),
