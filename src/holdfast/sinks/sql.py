@@ -1,0 +1,307 @@
+"""What the SQL sinks share: how rows meet a table, the ledger row, the checks of names, values without a SQL type.
+
+Invariants: the ledger row of (pipeline, sink) moves in the transaction that writes the rows; its ``epoch`` and
+``generation`` only grow.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from holdfast.errors import BadRow, Diverged, Fenced, InvalidPipeline
+from holdfast.ports import EpochRecord, Held
+
+Mode = Literal["append", "upsert"]
+
+LEDGER = "holdfast_ledger"
+"""The sink's own ledger, beside the target: one row for each (pipeline, sink)."""
+
+RESERVED_PREFIX = "__holdfast"
+"""Columns that begin so are Holdfast's own (the order of staged rows, the delete flag)."""
+
+
+@dataclass(frozen=True)
+class TableMode:
+    """How rows meet the table.
+
+    Parameters
+    ----------
+    mode : {"append", "upsert"}
+        Add every row, or let the last row of each key win.
+    key : tuple of str
+        Columns that identify a row; needed for upsert.
+    delete : str, optional
+        Boolean column, upsert only: a true row deletes its key instead.  The column itself is not stored.
+    """
+
+    mode: Mode = "append"
+    key: tuple[str, ...] = ()
+    delete: str | None = None
+
+    def stored(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns that the table holds: all but the delete column."""
+        return pa.schema([field for field in schema if field.name != self.delete])
+
+    def check(self, node: str) -> None:
+        """Raise :class:`InvalidPipeline` if the arguments contradict each other."""
+        if self.mode not in ("append", "upsert"):
+            raise InvalidPipeline(
+                f"{node}: mode={self.mode!r} is not known.",
+                why='a table is written by mode="append" or mode="upsert".',
+                do='choose one of the two; upsert also needs key=["column", ...].',
+            )
+        if self.mode == "upsert" and not self.key:
+            raise InvalidPipeline(
+                f'{node}: mode="upsert" without a key.',
+                why="an upsert must know which columns identify a row.",
+                do='name them: mode="upsert", key=["id"].',
+            )
+        if self.mode == "append" and (self.key or self.delete):
+            given = f"key={list(self.key)!r}" if self.key else f"delete={self.delete!r}"
+            raise InvalidPipeline(
+                f'{node}: {given} has no meaning with mode="append".',
+                why="append adds every row and looks none up.",
+                do='write mode="upsert", or leave the argument out.',
+            )
+        if len(set(self.key)) != len(self.key) or self.delete in self.key:
+            raise InvalidPipeline(
+                f"{node}: key={list(self.key)!r}, delete={self.delete!r} name a column twice.",
+                why="each column has one part to play.",
+                do="name each column once.",
+            )
+
+    def check_columns(self, node: str, columns: Collection[str] | None) -> None:
+        """Raise :class:`InvalidPipeline` if a named column is not among ``columns`` (None: not known)."""
+        wanted = (*self.key, *([self.delete] if self.delete else []))
+        for column in wanted if columns is not None else ():
+            if column not in (columns or ()):
+                raise InvalidPipeline(
+                    f"{node}: column {column!r} is not among the rows' columns.",
+                    why=f"the rows have {', '.join(sorted(columns or ())) or 'no columns'}.",
+                    do="correct the name, or add the column before the sink.",
+                )
+
+    def check_schema(self, node: str, schema: pa.Schema) -> None:
+        """Raise :class:`InvalidPipeline` if no table can hold these columns in this mode."""
+        self.check_columns(node, schema.names)
+        repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        reserved = [name for name in schema.names if name.lower().startswith(RESERVED_PREFIX)]
+        if repeated or reserved or not self.stored(schema).names:
+            wrong = f"has column {(repeated or reserved)[0]!r}" if repeated or reserved else "has no column to store"
+            raise InvalidPipeline(
+                f"{node}: the rows' schema {wrong}{' twice' if repeated else ''}.",
+                why=f"a table needs distinct names, at least one, and names in {RESERVED_PREFIX}* are taken.",
+                do="rename or add a column before the sink.",
+            )
+        if self.delete and not pa.types.is_boolean(schema.field(self.delete).type):
+            raise InvalidPipeline(
+                f"{node}: the delete column {self.delete!r} is {schema.field(self.delete).type}, not boolean.",
+                why="a row either deletes its key or does not.",
+                do=f"make it boolean before the sink, for instance with select(\"... = 'D' as {self.delete}\").",
+            )
+
+
+def check_keys(node: str, mode: TableMode, rows: pa.RecordBatch | pa.Table) -> None:
+    """Raise :class:`BadRow` if a key is null: a null is equal to nothing, so no row would win."""
+    for column in mode.key:
+        if rows.column(column).null_count:
+            raise BadRow(
+                f"{node}: {rows.column(column).null_count} rows have a null in the key column {column!r}.",
+                why="a row is found again by its key, and null is equal to nothing.",
+                do=f'filter such rows out before the sink: hf.filter("{column} is not null").',
+            )
+
+
+def misfit(node: str, table: str, column: str, ours: str, theirs: str, cure: str) -> InvalidPipeline:
+    """Return the error of a column that does not fit the table: names the column and both types."""
+    return InvalidPipeline(
+        f"{node}: column {column!r} is {ours}, but {theirs} in table {table}.",
+        why="not every value of the one can be kept in the other.",
+        do=cure,
+    )
+
+
+def unknown_column(node: str, table: str, column: str, present: Collection[str]) -> InvalidPipeline:
+    """Return the error of a column that the table lacks."""
+    return InvalidPipeline(
+        f"{node}: column {column!r} does not exist in table {table}.",
+        why=f"the table has {', '.join(present)}.",
+        do="add it to the table, or leave it out with select(...) before the sink.",
+    )
+
+
+def unfilled_columns(node: str, table: str, columns: Collection[str]) -> InvalidPipeline:
+    """Return the error of NOT NULL columns that no row fills."""
+    names = ", ".join(repr(column) for column in columns)
+    return InvalidPipeline(
+        f"{node}: table {table} wants a value for {names}, and the rows have no such column.",
+        why="the table declares it NOT NULL and without a default.",
+        do="add the column before the sink, or give it a default in the table.",
+    )
+
+
+def no_unique_index(node: str, table: str, key: Collection[str], ddl: str) -> InvalidPipeline:
+    """Return the error of an upsert into a table that does not keep the key unique."""
+    return InvalidPipeline(
+        f"{node}: table {table} has no unique index on exactly ({', '.join(key)}).",
+        why="the database finds the row to replace by such an index.",
+        do=f"create it: {ddl}",
+    )
+
+
+def staged_rows_gone(node: str, name: str, why: str) -> Diverged:
+    """Return the error of a decided epoch whose staged rows the sink no longer has."""
+    return Diverged(
+        f"{node}: the rows staged as {name!r} are gone.",
+        why=why,
+        do="nothing was published; run `holdfast inspect` and restore the staged rows, or replay the epoch.",
+        participant=node,
+    )
+
+
+# --- the ledger row -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """What the sink's own ledger says of one pipeline."""
+
+    epoch: int
+    generation: int
+    positions: str
+    pts: int | None
+    in_progress: str | None = None
+
+    def held(self) -> Held:
+        """Return it as the coordinator sees it."""
+        return Held(self.epoch, self.generation, json.loads(self.positions), self.pts)
+
+
+def positions_text(record: EpochRecord) -> str:
+    """Return the positions of an epoch as the ledger stores them."""
+    return json.dumps({source: dict(segments) for source, segments in record.positions.items()}, sort_keys=True)
+
+
+def check_generation(node: str, pipeline: str, ours: int, row: LedgerRow | None) -> LedgerRow:
+    """Return the row if this generation owns it.
+
+    Raises
+    ------
+    Fenced
+        If a higher generation has opened the sink.
+    Diverged
+        If the row is gone or older than our own ``open``: somebody replaced the database under us.
+    """
+    if row is None or row.generation < ours:
+        raise Diverged(
+            f"{node}: the ledger row of pipeline {pipeline!r} is {'gone' if row is None else 'older than this run'}.",
+            why="the table was dropped, or the database was restored from a backup while the run was going on.",
+            do="stop the run, look at the database, and start again: recovery asks the sink what it holds.",
+            pipeline=pipeline,
+            participant=node,
+            generation=ours,
+        )
+    if row.generation > ours:
+        raise fenced(node, pipeline, ours, row.generation)
+    return row
+
+
+def fenced(node: str, pipeline: str, ours: int, theirs: int) -> Fenced:
+    """Return the error of a generation that no longer owns (or cannot take) the sink."""
+    return Fenced(
+        f"{node}: generation {ours} of pipeline {pipeline!r} is fenced by generation {theirs}.",
+        why="another run has taken this pipeline over.",
+        do="leave the newer run alone; nothing was changed by this one.",
+        pipeline=pipeline,
+        participant=node,
+        generation=ours,
+    )
+
+
+# --- values without a SQL type --------------------------------------------------------------------------------------
+
+
+def is_nested(kind: pa.DataType) -> bool:
+    """Tell whether values of this type are stored as JSON."""
+    return bool(pa.types.is_nested(kind))
+
+
+def json_text(values: pa.Array) -> pa.Array:
+    """Return nested values as JSON text, one per row.
+
+    Notes
+    -----
+    Python per row: Arrow has no kernel for it.  Maps become objects, bytes base64, decimals and times text; NaN and
+    infinities become null, as JSON has no word for them.
+
+    Examples
+    --------
+    >>> json_text(pa.array([{"a": [1, None]}, None])).to_pylist()
+    ['{"a": [1, null]}', None]
+    """
+    return pa.array(
+        [
+            None if value is None else json.dumps(_plain(value), ensure_ascii=False)
+            for value in values.to_pylist(maps_as_pydicts="lossy")
+        ],
+        pa.string(),
+    )
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {_word(key): _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+    return _word(value)
+
+
+def _word(value: Any) -> str:
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dt.datetime() | dt.date() | dt.time():
+            return value.isoformat()
+        case dt.timedelta():
+            return str(value // dt.timedelta(microseconds=1))
+        case Decimal():
+            return format(value, "f")
+    return str(value)
+
+
+def flat(values: pa.Array) -> pa.Array:
+    """Return values with their encoding taken off: dictionaries and extension types become their plain values.
+
+    A database knows nothing of Arrow's encodings; both sinks write plain values.
+    """
+    kind = values.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return flat(values.storage)
+    if pa.types.is_dictionary(kind):
+        return flat(values.dictionary_decode())
+    if pa.types.is_run_end_encoded(kind):
+        return flat(pa.compute.run_end_decode(values))
+    return values
+
+
+def flat_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of :func:`flat` values."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return flat_type(kind.storage_type)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return flat_type(kind.value_type)
+    return kind

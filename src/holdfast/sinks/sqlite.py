@@ -1,0 +1,353 @@
+"""``write.sqlite``: a table in a SQLite file, written exactly once.
+
+Invariants: the rows of an epoch and the ledger row move in one transaction, with ``synchronous=FULL``; executors
+never open the database, they leave Arrow files beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast import durable, faults, graph
+from holdfast.errors import BadRow, Corrupt, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Run, Sink
+from holdfast.sinks import sql
+from holdfast.sinks.sql import LEDGER, LedgerRow, Mode, TableMode
+from holdfast.sinks.sqlite_staging import Staging, StagingFactory
+from holdfast.sinks.sqlite_table import Table
+
+BUSY_TIMEOUT_S = 30.0
+"""How long a transaction waits for another process that writes the same file."""
+
+_LEDGER_DDL = f"""
+CREATE TABLE IF NOT EXISTS {LEDGER} (
+    pipeline TEXT NOT NULL, sink TEXT NOT NULL, epoch INTEGER NOT NULL, generation INTEGER NOT NULL,
+    positions TEXT NOT NULL, pts INTEGER, in_progress TEXT, updated_at TEXT NOT NULL,
+    PRIMARY KEY (pipeline, sink))
+"""
+
+
+def sqlite(
+    path: str | os.PathLike[str],
+    *,
+    table: str,
+    mode: Mode = "append",
+    key: Sequence[str] = (),
+    delete: str | None = None,
+    name: str | None = None,
+) -> graph.SinkNode:
+    """Write rows to a table of a SQLite file, exactly once.
+
+    Parameters
+    ----------
+    path : str or path
+        The database file.  Created when absent, with the directories above it.
+    table : str
+        The table.  Created from the rows' schema when absent.
+    mode : {"append", "upsert"}
+        Add every row, or let the last row of each key win.
+    key : sequence of str
+        Columns that identify a row: upsert only.
+    delete : str, optional
+        Boolean column, upsert only: a true row deletes its key.  The column is not stored.
+    name : str, optional
+        The sink's name: its ledger row is kept under it.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the arguments contradict each other.
+
+    Notes
+    -----
+    One process writes; any number may read meanwhile (WAL).  The executors must share the file system of the
+    driver: small epochs are carried by the driver, large ones are staged as Arrow files in ``<path>-holdfast/``.
+    """
+    columns = (key,) if isinstance(key, str) else tuple(key)
+    return graph.sink(SqliteSpec(os.fspath(path), table, mode, columns, delete), name=name)
+
+
+@dataclass(frozen=True)
+class SqliteSpec:
+    """Declaration of a SQLite table as a sink; parameters as :func:`sqlite`."""
+
+    path: str
+    table: str
+    mode: Mode = "append"
+    key: tuple[str, ...] = ()
+    delete: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """Kind of the sink."""
+        return "sqlite"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What it promises for each row."""
+        return Guarantee.EXACTLY_ONCE
+
+    def __post_init__(self) -> None:
+        self._mode.check("write.sqlite")
+        if not self.table or self.table.lower() == LEDGER or self.table.lower().startswith("sqlite_"):
+            raise InvalidPipeline(
+                f"write.sqlite: table={self.table!r} cannot be written.",
+                why=f"{LEDGER} is the sink's own ledger, and names in sqlite_* are SQLite's.",
+                do='name another table: table="flights".',
+            )
+        if not self.path or self.path == ":memory:" or self.path.startswith("file:"):
+            raise InvalidPipeline(
+                f"write.sqlite: path={self.path!r} is not a file.",
+                why="what is written exactly once must outlive the process.",
+                do='give a file: "out/flights.db"; for tests there is hf.write.memory.',
+            )
+
+    @property
+    def _mode(self) -> TableMode:
+        return TableMode(self.mode, self.key, self.delete)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint."""
+        return {
+            "path": self.path,
+            "table": self.table,
+            "mode": self.mode,
+            "key": list(self.key),
+            "delete": self.delete,
+        }
+
+    def check_columns(self, columns: Collection[str] | None) -> None:
+        """Check the key and the delete column against the rows' columns."""
+        self._mode.check_columns("write.sqlite", columns)
+
+    def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
+        """Open the file, create the table when absent, and check that every column fits."""
+        node = f"sink {name!r}"
+        self._mode.check_schema(node, schema)
+        lowered = [column.lower() for column in schema.names]
+        if len(set(lowered)) < len(lowered):
+            raise InvalidPipeline(
+                f"{node}: two columns differ only in their capitals: {', '.join(schema.names)}.",
+                why="SQLite holds such names for one.",
+                do="rename one before the sink.",
+            )
+        sink = SqliteSink(name, pipeline, os.path.abspath(self.path), Table(node, self.table, schema, self._mode))
+        try:
+            sink.prepare()
+        except BaseException:
+            sink.close()
+            raise
+        return sink
+
+
+class SqliteSink:
+    """One SQLite table during a run, on the driver."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+    staging = "Arrow files"
+
+    def __init__(self, name: str, pipeline: str, path: str, table: Table) -> None:
+        self.name = name
+        self._pipeline = pipeline
+        self._path = path
+        self._table = table
+        self._node = table.node
+        self._staging = Staging(f"{path}-holdfast", pipeline, name, self._node)
+        self._generation = 0
+        self._connection: sqlite3.Connection | None = None
+
+    def prepare(self) -> None:
+        """Create the file and the table when absent; check that every column fits."""
+        try:
+            durable.make_directory(os.path.dirname(self._path))
+            if not os.access(os.path.dirname(self._path), os.W_OK):
+                raise PermissionError(f"{os.path.dirname(self._path)} is not writable")
+        except OSError as error:
+            raise InvalidPipeline(
+                f"{self._node}: the database {self._path} cannot be created.",
+                why=f"{error.strerror or error}.",
+                do="give this user write permission to the directory, or choose another path.",
+            ) from error
+        with self._transaction():
+            self._table.create(self._open())
+            self._table.check(self._open())
+
+    def open(self, run: Run) -> Held:
+        """Create the ledger and take the sink for this generation."""
+        with self._transaction() as connection:
+            connection.execute(_LEDGER_DDL)
+            row = self._row(connection) or LedgerRow(0, 0, "{}", None)
+            if row.generation >= run.generation:
+                raise sql.fenced(self._node, self._pipeline, run.generation, row.generation)
+            connection.execute(
+                f"INSERT INTO {LEDGER} VALUES (?, ?, 0, ?, '{{}}', NULL, NULL, datetime('now'))"
+                " ON CONFLICT (pipeline, sink) DO UPDATE SET generation = excluded.generation,"
+                " updated_at = excluded.updated_at",
+                (self._pipeline, self.name, run.generation),
+            )
+        self._generation = run.generation
+        return row.held()
+
+    def writer_factory(self) -> StagingFactory:
+        """Return the factory of writers: each leaves one Arrow file."""
+        return self._staging.factory()
+
+    def publish(self, publications: Sequence[Publication]) -> None:
+        """Write the epochs' rows and move the ledger row, in one transaction."""
+        with self._transaction() as connection:
+            row = sql.check_generation(self._node, self._pipeline, self._generation, self._row(connection))
+            fresh = [publication for publication in publications if publication.record.epoch > row.epoch]
+            for publication in fresh:
+                for part in publication.parts:
+                    for batch in self._batches(part):
+                        self._table.write(connection, batch)
+            if fresh:
+                last = fresh[-1].record
+                connection.execute(
+                    f"UPDATE {LEDGER} SET epoch = ?, positions = ?, pts = ?, updated_at = datetime('now')"
+                    " WHERE pipeline = ? AND sink = ?",
+                    (last.epoch, sql.positions_text(last), last.pts, self._pipeline, self.name),
+                )
+                faults.reach("publish-uncommitted", last.epoch)
+        # Only now: a crash in between leaves files of a held epoch, which the next sweep finds by their names.
+        for publication in publications:
+            self.discard(publication.parts)
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Ask the ledger row."""
+        self.close()  # after a failed COMMIT only a fresh connection shows what the file holds
+        try:
+            with self._explained():
+                row = self._row(self._open())
+        except Unavailable:
+            return Outcome.UNKNOWN
+        return Outcome.PUBLISHED if row is not None and row.epoch >= epoch else Outcome.ABSENT
+
+    def discard(self, parts: Sequence[Part]) -> None:
+        """Remove the files of staged parts."""
+        self._staging.discard(parts)
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """Remove files of lower generations, and of this one below the epoch."""
+        return self._staging.sweep(self._generation, below_epoch)
+
+    def close(self) -> None:
+        """Close the database."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def _batches(self, part: Part) -> Iterator[pa.RecordBatch]:
+        if isinstance(part, Carried):
+            yield from part.rows.to_batches()
+        else:
+            yield from self._staging.batches(part)
+
+    def _row(self, connection: sqlite3.Connection) -> LedgerRow | None:
+        found = connection.execute(
+            f"SELECT epoch, generation, positions, pts FROM {LEDGER} WHERE pipeline = ? AND sink = ?",
+            (self._pipeline, self.name),
+        ).fetchone()
+        return LedgerRow(*found) if found else None
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            connection = sqlite3.connect(
+                self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+            self._connection = connection
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+        return self._connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Commit at the block's end; an error in the block rolls back, an error of COMMIT itself is in doubt."""
+        with self._explained():
+            connection = self._open()
+            # IMMEDIATE: the ledger row is read under the write lock, so nobody takes the sink over in between.
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self.close()
+            raise InDoubt(
+                f"{self._node}: nobody knows whether a COMMIT into {self._path} was kept.",
+                why=f"SQLite said: {error}.",
+                do="nothing by hand: the sink is asked next.",
+                pipeline=self._pipeline,
+                participant=self.name,
+            ) from error
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: sqlite3.Error) -> HoldfastError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        where = f"{self._node}: table {self._table.name} in {self._path}"
+        if isinstance(error, sqlite3.IntegrityError):
+            return BadRow(
+                f"{where} refused a row.",
+                why=f"SQLite said: {error}.",
+                do='mend the row before the sink, or use mode="upsert" where a row may come again.',
+                pipeline=self._pipeline,
+                participant=self.name,
+            )
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return Corrupt(
+                f"{where} cannot be read.",
+                why=f"SQLite said: {error}.",
+                do="restore the file from a backup, or choose another path.",
+                participant=self.name,
+            )
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+            return InvalidPipeline(
+                f"{where} cannot be written.",
+                why=f"SQLite said: {error}.",
+                do="give this user write permission to the file and its directory.",
+                participant=self.name,
+            )
+        if code in _TRANSIENT:
+            return Unavailable(
+                f"{where} did not take the transaction; nothing was changed.",
+                why=f"SQLite said: {error}.",
+                do="it is tried again; if it lasts, look for another writer (lsof) and for disk space (df).",
+                participant=self.name,
+            )
+        return InvalidPipeline(
+            f"{where} refused a statement.",
+            why=f"SQLite said: {error}.",
+            do="see that the table still is as it was when the run began.",
+            participant=self.name,
+        )
+
+
+_TRANSIENT = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)

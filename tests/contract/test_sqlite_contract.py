@@ -1,0 +1,38 @@
+"""SQLite keeps the promises of a sink."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from holdfast.ports import Sink
+from holdfast.sinks.sqlite import SqliteSpec
+from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
+
+TestSinkContract = SinkContract
+
+
+class SqliteTarget:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
+        return SqliteSpec(str(self._path), "words").connect(name, pipeline, SCHEMA)
+
+    def rows(self) -> list[Row]:
+        connection = sqlite3.connect(self._path)
+        try:
+            return connection.execute("SELECT id, word FROM words").fetchall()
+        finally:
+            connection.close()
+
+    def leftovers(self) -> list[str]:
+        directory = Path(f"{self._path}-holdfast")
+        return [path.name for path in directory.iterdir()] if directory.exists() else []
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> SqliteTarget:
+    return SqliteTarget(tmp_path / "words.db")
