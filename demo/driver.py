@@ -1,0 +1,219 @@
+"""Runs the demo: starts the pipeline, kills it five times, verifies, draws.  ``make demo`` calls this.
+
+Ends with ``demo: rows=<n> duplicates=0 lost=0 kills=5``; exit code 1 when that is not true.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from demo import data, report
+from demo.cluster import ExecutorKiller, Rerun, read_events, read_rerun, standalone_cluster
+from demo.kills import DemoFailed, Experiment, carry_out, undisturbed
+from demo.processes import Running, start
+from demo.verify import Verdict, expected_flights, expected_weather, verify
+from demo.watch import Counter, Watch, parquet_rows, postgres_rows, sqlite_rows
+from tools.postgres_server import postgres_dsn
+
+HERE = Path(__file__).resolve().parent
+KILL_COUNT = 5
+SCHEMA = "holdfast_demo"
+"""Schema of the demo's tables in a PostgreSQL that is given: dropped and made anew by each demo."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; return 0 when every row is in its sink once."""
+    options = _options(arguments)
+    console = Console(highlight=False)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _demo(options, console)
+    except DemoFailed as error:
+        console.print(f"[red]The demo could not be carried out:[/] {error}", markup=True, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        console.print("stopped; everything that was started is ended")
+        return 130
+
+
+def _demo(options: argparse.Namespace, console: Console) -> int:
+    work: Path = options.work
+    streams = data.prepare(work / "data")
+    _clear(work)
+    rows = {"flights": expected_flights(streams[0]).height, "weather": expected_weather(streams[1]).height}
+    console.print(f"sink={options.sink} master={options.master} seed={options.seed}; input: {_words(rows)}")
+    environment = {"DEMO_WORK": str(work), "PYTHONUNBUFFERED": "1"}
+    with ExitStack() as stack:
+        dsn = stack.enter_context(_postgres()) if options.sink == "postgres" else None
+        counters: dict[str, Counter] = {
+            "flights": postgres_rows(dsn, "flights") if dsn else sqlite_rows(work / "flights.db", "flights"),
+            "weather": parquet_rows(work / "weather"),
+        }
+        if dsn:
+            environment["DEMO_POSTGRES"] = dsn
+        killer = None
+        if options.master == "cluster":
+            cluster = stack.enter_context(standalone_cluster(work / "cluster"))
+            environment |= cluster.environment
+            killer = ExecutorKiller(cluster, options.seed)
+        watch = Watch(counters)
+        with _progress(console, rows) as progress:
+
+            def show() -> None:
+                for task, count in zip(progress.task_ids, watch.samples[-1].rows, strict=True):
+                    progress.update(task, completed=count)
+
+            experiment = carry_out(
+                lambda run: _start(run, work, environment),
+                watch,
+                rows_expected=sum(rows.values()),
+                kill_count=options.kills,
+                seed=options.seed,
+                say=console.print,
+                show=show,
+                disturb=killer or undisturbed,
+            )
+        verdicts = verify(work, dsn)
+        rerun = _rerun(killer) if killer else None
+    return _conclude(options, console, watch, experiment, verdicts, rerun)
+
+
+def _conclude(
+    options: argparse.Namespace,
+    console: Console,
+    watch: Watch,
+    experiment: Experiment,
+    verdicts: Sequence[Verdict],
+    rerun: Rerun | None,
+) -> int:
+    notes = []
+    if rerun is not None:
+        lost, again = sorted(rerun.lost), sorted(rerun.again)
+        notes.append(f"Executor {rerun.executor} was killed while it ran {_listed(lost)}; ran again: {_listed(again)}.")
+        console.print(notes[-1])
+    sinks = [
+        f"flights ({'PostgreSQL' if options.sink == 'postgres' else 'SQLite'})",
+        "weather (Parquet files)",
+    ]
+    settings = f"Master {options.master}, seed {options.seed}."
+    page = report.page(experiment, watch.samples, verdicts, sinks=sinks, settings=settings, notes=notes)
+    options.report.write_text(page, encoding="utf-8")
+    console.print(_table(experiment, verdicts))
+    for verdict in verdicts:
+        for each in verdict.sums:
+            if each.expected != each.held:
+                console.print(f"sum of {verdict.stream}.{each.column}: expected {each.expected!r}, held {each.held!r}")
+    console.print(f"report: {_relative(options.report)}", soft_wrap=True)
+    held, duplicates, lost_count = (sum(getattr(v, name) for v in verdicts) for name in ("held", "duplicates", "lost"))
+    kill_count = len(experiment.kills)
+    print(f"demo: rows={held} duplicates={duplicates} lost={lost_count} kills={kill_count}", flush=True)
+    is_good = all(verdict.is_exact for verdict in verdicts) and kill_count == options.kills
+    return 0 if is_good and (rerun is None or rerun.is_exact) else 1
+
+
+def _start(run: int, work: Path, environment: dict[str, str]) -> Running:
+    target = f"{HERE / 'pipeline.py'}:pipeline"
+    command = [sys.executable, "-m", "holdfast", "run", target, "--checkpoint", str(work / "checkpoint")]
+    return start([*command, "--available-now"], work / "logs" / f"run-{run}.log", environment)
+
+
+def _rerun(killer: ExecutorKiller) -> Rerun:
+    if not killer.killed_at_s:
+        raise DemoFailed("no executor was caught at work in the first run")
+    return read_rerun(read_events(killer.cluster.event_logs[0]))
+
+
+@contextmanager
+def _postgres() -> Iterator[str]:
+    """Yield a DSN whose unqualified tables lie in a fresh schema of the demo's own."""
+    import psycopg
+    from psycopg.conninfo import make_conninfo
+
+    with postgres_dsn() as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE".encode())
+            connection.execute(f"CREATE SCHEMA {SCHEMA}".encode())
+        yield make_conninfo(dsn, options=f"-c search_path={SCHEMA}")
+
+
+def _clear(work: Path) -> None:
+    """Remove what the last demo left, its input apart."""
+    for path in work.iterdir():
+        if path.name == "data":
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+@contextmanager
+def _progress(console: Console, rows: dict[str, int]) -> Iterator[Progress]:
+    columns = (TextColumn("{task.description:8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        for name, count in rows.items():
+            progress.add_task(name, total=count)
+        yield progress
+
+
+def _table(experiment: Experiment, verdicts: Sequence[Verdict]) -> Table:
+    table = Table("sink", "rows", "kills", "duplicates", "lost", "sums", title="Every row once?", title_justify="left")
+    for verdict in verdicts:
+        sums = "equal" if all(each.expected == each.held for each in verdict.sums) else "differ"
+        numbers = (verdict.held, len(experiment.kills), verdict.duplicates, verdict.lost)
+        table.add_row(verdict.stream, *(f"{number:,}" for number in numbers), sums)
+    table.add_section()
+    for number, kill in enumerate(experiment.kills, start=1):
+        seconds = kill.first_row_s or 0.0
+        table.add_row(
+            f"kill {number} at {kill.at_s:.1f} s", f"{kill.rows:,}", "", "", "", f"{seconds:.1f} s to new row"
+        )
+    return table
+
+
+def _words(rows: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in rows.items())
+
+
+def _listed(tasks: Sequence[str]) -> str:
+    return f"{len(tasks)} task(s) ({', '.join(tasks)})" if tasks else "no task"
+
+
+def _relative(path: Path) -> str:
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m demo.driver", description="Kill a pipeline, lose nothing.")
+    parser.add_argument("--sink", choices=("sqlite", "postgres"), default="sqlite", help="where the flights go")
+    parser.add_argument("--master", choices=("local", "cluster"), default="local", help="threads, or real processes")
+    parser.add_argument("--seed", type=int, help="seed of the kills; random and printed when absent")
+    parser.add_argument("--kills", type=int, default=KILL_COUNT)
+    parser.add_argument("--work", type=Path, default=HERE / "work", help="everything but the report goes here")
+    parser.add_argument("--report", type=Path, default=HERE / "report.html")
+    options = parser.parse_args(arguments)
+    if options.seed is None:
+        options.seed = int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().randrange(10_000))
+    options.work = options.work.absolute()
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

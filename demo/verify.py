@@ -1,0 +1,236 @@
+"""Was every row written once?  Computed from the raw files with Polars; nothing of Holdfast is used.
+
+Also a command: ``python -m demo.verify demo/work [--postgres DSN]`` looks again at what the last demo left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sqlite3
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+COLUMNS: Mapping[str, Mapping[str, pl.DataType]] = {
+    "flights": {
+        "time_hour": pl.Datetime("us"),
+        "carrier": pl.String(),
+        "flight": pl.Int64(),
+        "tailnum": pl.String(),
+        "origin": pl.String(),
+        "dest": pl.String(),
+        "distance": pl.Int64(),
+        "dep_delay": pl.Int64(),
+        "arr_delay": pl.Int64(),
+        "speed_mph": pl.Float64(),
+        "is_late": pl.Boolean(),
+        "is_cancelled": pl.Boolean(),
+    },
+    "weather": {
+        "time_hour": pl.Datetime("us"),
+        "origin": pl.String(),
+        "temp_c": pl.Float64(),
+        "humid": pl.Float64(),
+        "wind_speed": pl.Float64(),
+        "precip": pl.Float64(),
+        "is_foggy": pl.Boolean(),
+    },
+}
+"""Stream -> columns of its sink, with the types that both sides are brought to before they are compared."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Sum over one column, as computed and as held."""
+
+    column: str
+    expected: float
+    held: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one sink holds against what it should hold.
+
+    A row that was changed on its way counts in both: the original is lost, the changed one is surplus.
+    """
+
+    stream: str
+    expected: int
+    held: int
+    duplicates: int
+    """Rows held more often than they should be."""
+    lost: int
+    """Rows held less often than they should be."""
+    sums: tuple[Sum, ...]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every row is there once and every sum is equal."""
+        counts_agree = self.expected == self.held and self.duplicates == 0 and self.lost == 0
+        return counts_agree and all(s.expected == s.held for s in self.sums)
+
+
+def compare(stream: str, expected: pl.DataFrame, held: pl.DataFrame) -> Verdict:
+    """Compare two tables as multisets of whole rows, and the sums of their numbers.
+
+    Notes
+    -----
+    Sums are exact (``math.fsum``), so the order of the rows does not matter; floats are compared to the last bit.
+    """
+    wanted, found = normalised(stream, expected), normalised(stream, held)
+    keys = list(COLUMNS[stream])
+    counts = (
+        wanted.group_by(keys)
+        .len("wanted")
+        .join(found.group_by(keys).len("found"), on=keys, how="full", nulls_equal=True, coalesce=True)
+        .select(surplus=pl.col("found").fill_null(0).cast(pl.Int64) - pl.col("wanted").fill_null(0).cast(pl.Int64))
+    )["surplus"]
+    numbers = [name for name, kind in COLUMNS[stream].items() if kind.is_numeric()]
+    return Verdict(
+        stream=stream,
+        expected=wanted.height,
+        held=found.height,
+        duplicates=int(counts.filter(counts > 0).sum()),
+        lost=int(-counts.filter(counts < 0).sum()),
+        sums=tuple(Sum(name, _sum(wanted[name]), _sum(found[name])) for name in numbers),
+    )
+
+
+def expected_flights(directory: Path) -> pl.DataFrame:
+    """Compute what the sink of the flights should hold."""
+    raw = _read_raw(
+        directory, {"dep_time": pl.Int64, "dep_delay": pl.Int64, "arr_delay": pl.Int64, "air_time": pl.Int64}
+    )
+    return raw.filter(pl.col("distance") > 0).select(
+        "time_hour",
+        "carrier",
+        "flight",
+        pl.col("tailnum").fill_null("unknown"),
+        "origin",
+        "dest",
+        "distance",
+        "dep_delay",
+        "arr_delay",
+        (pl.col("distance") * 60 / pl.col("air_time")).alias("speed_mph"),
+        (pl.col("dep_delay") > 15).fill_null(value=False).alias("is_late"),
+        pl.col("dep_time").is_null().alias("is_cancelled"),
+    )
+
+
+def expected_weather(directory: Path) -> pl.DataFrame:
+    """Compute what the sink of the weather should hold."""
+    numbers = ("temp", "humid", "wind_speed", "precip", "visib")
+    raw = _read_raw(directory, dict.fromkeys(numbers, pl.Float64))
+    return raw.select(
+        "time_hour",
+        "origin",
+        ((pl.col("temp") - 32) * 5 / 9).alias("temp_c"),
+        "humid",
+        "wind_speed",
+        "precip",
+        (pl.col("visib") < 3).alias("is_foggy"),
+    )
+
+
+def held_in_sqlite(database: Path) -> pl.DataFrame:
+    """Read the flights from SQLite."""
+    connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        return _table(connection.execute(_select_flights()).fetchall())
+    finally:
+        connection.close()
+
+
+def held_in_postgres(dsn: str) -> pl.DataFrame:
+    """Read the flights from PostgreSQL."""
+    import psycopg
+
+    with psycopg.connect(dsn, options="-c TimeZone=UTC") as connection:
+        return _table(connection.execute(_select_flights()).fetchall())
+
+
+def held_in_files(directory: Path) -> pl.DataFrame:
+    """Read the weather as any reader of Parquet sees it: the files of the directory that are not hidden."""
+    files = sorted(path for path in directory.glob("**/*.parquet") if not _is_hidden(path.relative_to(directory)))
+    if not files:
+        return pl.DataFrame(schema=dict(COLUMNS["weather"]))
+    return pl.concat([pl.read_parquet(file, columns=list(COLUMNS["weather"])) for file in files])
+
+
+def normalised(stream: str, rows: pl.DataFrame) -> pl.DataFrame:
+    """Bring columns to the types of ``COLUMNS``: systems differ in how wide a number is and how an instant is kept."""
+    return rows.select(_normalised(rows[name], kind) for name, kind in COLUMNS[stream].items())
+
+
+def verify(work: Path, postgres: str | None = None) -> list[Verdict]:
+    """Compare both sinks of the demo with the raw files.
+
+    Parameters
+    ----------
+    work : Path
+        The demo's directory: ``data/`` and the sinks.
+    postgres : str, optional
+        DSN of the database that holds the flights; else they are in ``flights.db``.
+    """
+    flights = held_in_postgres(postgres) if postgres else held_in_sqlite(work / "flights.db")
+    return [
+        compare("flights", expected_flights(work / "data" / "flights"), flights),
+        compare("weather", expected_weather(work / "data" / "weather"), held_in_files(work / "weather")),
+    ]
+
+
+def _read_raw(directory: Path, numbers: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+    files = sorted(directory.glob("*.json"))
+    return pl.concat([pl.read_ndjson(file, schema_overrides=numbers, infer_schema_length=None) for file in files])
+
+
+def _select_flights() -> str:
+    return f"SELECT {', '.join(COLUMNS['flights'])} FROM flights"
+
+
+def _table(rows: Sequence[tuple[object, ...]]) -> pl.DataFrame:
+    names = list(COLUMNS["flights"])
+    return pl.DataFrame(rows, schema=names, orient="row", infer_schema_length=None)
+
+
+def _normalised(column: pl.Series, kind: pl.DataType) -> pl.Series:
+    if not isinstance(kind, pl.Datetime):
+        return column.cast(kind)
+    if column.dtype == pl.String:
+        return column.str.replace(" ", "T").str.to_datetime(time_unit="us", time_zone="UTC").dt.replace_time_zone(None)
+    if column.dtype.is_integer():  # microseconds of Unix time
+        return column.cast(pl.Int64).cast(kind)
+    instants = column.dt.convert_time_zone("UTC") if getattr(column.dtype, "time_zone", None) else column
+    return instants.dt.replace_time_zone(None).cast(kind)
+
+
+def _sum(column: pl.Series) -> float:
+    return math.fsum(column.drop_nulls())
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(("_", ".")) for part in path.parts)
+
+
+def main() -> int:
+    """Verify what a demo left behind, and say so."""
+    parser = argparse.ArgumentParser(prog="python -m demo.verify", description=__doc__)
+    parser.add_argument("work", type=Path, nargs="?", default=Path(__file__).parent / "work")
+    parser.add_argument("--postgres", metavar="DSN")
+    arguments = parser.parse_args()
+    verdicts = verify(arguments.work, arguments.postgres)
+    for verdict in verdicts:
+        print(
+            f"{verdict.stream}: expected={verdict.expected} held={verdict.held} "
+            f"duplicates={verdict.duplicates} lost={verdict.lost}"
+        )
+    return 0 if all(verdict.is_exact for verdict in verdicts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
