@@ -236,8 +236,13 @@ class Sink(Protocol):
 class SinkSpec(Protocol):
     """Frozen, picklable declaration of a sink, as it stands in the graph."""
 
-    kind: str
-    guarantee: Guarantee
+    @property
+    def kind(self) -> str:
+        """The kind's name, as users write it."""
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What it promises for each row."""
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint: JSON values, secrets left out."""
