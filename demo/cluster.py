@@ -54,7 +54,7 @@ class Cluster:
     def event_logs(self) -> list[Path]:
         """Spark's event logs, oldest first; one per run."""
         logs = (path for path in (self.directory / "events").iterdir() if path.is_file())
-        return sorted(logs, key=lambda path: path.stat().st_ctime)
+        return sorted(logs)  # named after the moment their application began
 
     def executors(self) -> list[psutil.Process]:
         """Return the executor processes that live now."""

@@ -1,0 +1,76 @@
+"""The demo's driver kills the whole tree, at moments that its seed decides, while rows are being written."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from demo import kills
+from demo.kills import DemoFailed, carry_out
+from demo.processes import Running, start
+from demo.watch import Watch, sqlite_rows
+
+STAND_IN = Path(__file__).with_name("demo_stand_in.py")
+ROWS = 2000
+
+
+def experiment(work: Path, mode: str, kill_count: int = 3, seed: int = 7) -> tuple[kills.Experiment, list[str]]:
+    said: list[str] = []
+
+    def start_run(run: int) -> Running:
+        return start([sys.executable, str(STAND_IN), str(work), mode], work / f"run-{run}.log")
+
+    watch = Watch({"flights": sqlite_rows(work / "flights.db", "flights")})
+    done = carry_out(start_run, watch, rows_expected=ROWS, kill_count=kill_count, seed=seed, say=said.append)
+    return done, said
+
+
+def is_alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.crash
+def test_a_writer_that_commits_rows_and_progress_together_ends_complete(tmp_path: Path) -> None:
+    done, said = experiment(tmp_path, "exact")
+    with sqlite3.connect(tmp_path / "flights.db") as connection:
+        numbers = [number for (number,) in connection.execute("SELECT number FROM flights ORDER BY number")]
+    connection.close()
+    assert numbers == list(range(ROWS))
+    assert len(done.kills) == len(said) == 3
+    assert all(kill.first_row_s is not None and kill.first_row_s > 0 for kill in done.kills)
+    assert all(0 < kill.rows < ROWS for kill in done.kills), "each kill hit real work"
+
+
+@pytest.mark.crash
+def test_the_kills_reach_children_in_sessions_of_their_own(tmp_path: Path) -> None:
+    experiment(tmp_path, "exact")
+    children = [int(line) for line in (tmp_path / "children").read_text().split()]
+    assert len(children) == 4
+    assert not [pid for pid in children if is_alive(pid)]
+
+
+@pytest.mark.crash
+def test_a_run_that_ends_before_its_kill_fails_the_demo(tmp_path: Path) -> None:
+    with pytest.raises(DemoFailed, match="used up its input before kill 1"):
+        experiment(tmp_path, "idle")
+
+
+def test_the_seed_alone_decides_the_moments() -> None:
+    def draw(seed: int) -> list[int | None]:
+        moments = random.Random(seed)
+        return [kills._rows_to_wait_for(moments, 1000, left) for left in (3, 2, 1, 0)]
+
+    assert draw(1) == draw(1) != draw(2)
+    assert draw(1)[-1] is None, "the last run is not killed"
+
+
+def test_every_kill_waits_for_a_row_and_leaves_work_for_the_next() -> None:
+    moments = random.Random(0)
+    for left in (5, 4, 3, 2, 1):
+        waits = [kills._rows_to_wait_for(moments, 1000, left) for _ in range(200)]
+        assert all(wait is not None and 1 <= wait < 1000 for wait in waits)

@@ -1,0 +1,61 @@
+"""The demo's page stands alone and says the same as the last line."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+from demo import report
+from demo.cluster import read_rerun
+from demo.kills import Experiment, Kill
+from demo.verify import Sum, Verdict
+from demo.watch import Sample
+
+SAMPLES = [Sample(second / 10, (second * 10, second)) for second in range(100)]
+EXPERIMENT = Experiment((Kill(3.0, 330, 7, 1.5), Kill(6.0, 660, 7, 1.4)), 9.9, 1.2)
+GOOD = [
+    Verdict(stream, rows, rows, 0, 0, (Sum("x", 1.0, 1.0),)) for stream, rows in (("flights", 990), ("weather", 99))
+]
+SINKS = ["flights (SQLite)", "weather (Parquet <files>)"]
+
+
+def test_the_chart_is_well_formed_and_marks_every_kill() -> None:
+    chart = report.chart(SAMPLES, EXPERIMENT, GOOD, SINKS)
+    texts = [element.text for element in ET.fromstring(chart).iter("text")]
+    assert [text for text in texts if text and text.startswith("kill")] == ["kill 1", "kill 2"]
+    assert "weather (Parquet <files>)" in texts
+    assert sum(1 for _ in ET.fromstring(chart).iter("polyline")) == 2
+
+
+def test_the_page_loads_nothing() -> None:
+    page = report.page(EXPERIMENT, SAMPLES, GOOD, sinks=SINKS, settings="Seed 1.")
+    assert "Every row exactly once." in page
+    for reference in ("http://", "https://", "src=", "@import", "<script", "<link"):
+        assert reference not in page
+
+
+def test_the_page_says_when_rows_are_lost() -> None:
+    bad = [GOOD[0], Verdict("weather", 99, 98, 0, 1, ())]
+    page = report.page(EXPERIMENT, SAMPLES, bad, sinks=SINKS, settings="Seed 1.")
+    assert "Rows are lost or doubled." in page
+
+
+def started(stage: int, task: int, executor: str) -> dict[str, object]:
+    return {"Event": "SparkListenerTaskStart", "Stage ID": stage, "Task Info": {"Index": task, "Executor ID": executor}}
+
+
+def ended(stage: int, task: int, reason: dict[str, str]) -> dict[str, object]:
+    return {"Event": "SparkListenerTaskEnd", "Stage ID": stage, "Task Info": {"Index": task}, "Task End Reason": reason}
+
+
+def test_only_the_lost_task_ran_again() -> None:
+    lost = {"Reason": "ExecutorLostFailure", "Executor ID": "1"}
+    good = {"Reason": "Success"}
+    events = [started(0, 0, "0"), started(0, 1, "1"), ended(0, 1, lost), ended(0, 0, good), started(0, 1, "0")]
+    rerun = read_rerun([*events, ended(0, 1, good)])
+    assert (rerun.executor, rerun.lost, rerun.again, rerun.is_exact) == ("1", {"0.1"}, {"0.1"}, True)
+
+
+def test_a_finished_task_that_ran_again_is_noticed() -> None:
+    lost = {"Reason": "ExecutorLostFailure", "Executor ID": "1"}
+    events = [started(0, 0, "0"), started(0, 1, "1"), ended(0, 1, lost), started(0, 0, "0"), started(0, 1, "0")]
+    assert not read_rerun(events).is_exact
