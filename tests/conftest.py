@@ -8,3 +8,12 @@ from pathlib import Path
 ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
+
+from tests.servers import (  # noqa: E402
+    postgres_plain,
+    postgres_prepared,
+    postgres_server_plain,
+    postgres_server_prepared,
+)
+
+__all__ = ["postgres_plain", "postgres_prepared", "postgres_server_plain", "postgres_server_prepared"]
