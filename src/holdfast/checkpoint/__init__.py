@@ -1,0 +1,1 @@
+"""What can be restored: the store that keeps Holdfast's small durable objects."""

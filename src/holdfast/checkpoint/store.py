@@ -1,0 +1,147 @@
+"""The store of a checkpoint: small durable objects under keys, in a local directory.
+
+Invariants: a reader sees the old object or the new one, never a part; what a call reported survives a
+power cut; a key never leaves the directory.  Temporary files live in ``.writing/``; no key begins with a dot.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+from holdfast import durable
+from holdfast.errors import Corrupt, InternalError, InvalidPipeline
+from holdfast.ports import Store
+
+_ASIDE = ".writing"
+_NO_OBJECT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
+
+
+def open_store(location: str) -> Store:
+    """Open the store at a path or a ``file://`` URL; its directory is created when absent.
+
+    Parameters
+    ----------
+    location : str
+        A directory, on a local disk or a mounted file system with hard links (NFS has them).
+
+    Raises
+    ------
+    InvalidPipeline
+        If the directory cannot be written, or the location is of a kind that is not supported.
+    Unavailable
+        If the disk is full or does not answer.
+    """
+    path = durable.local_path(location)
+    if path is None:
+        raise InvalidPipeline(
+            f"A checkpoint at a {location.partition('://')[0]}:// address is not supported.",
+            why=(
+                "at most one decision per epoch needs an atomic put-if-absent, which directories give "
+                "(a path or file:///path, on a local disk or NFS) and which is not assured behind this address."
+            ),
+            do="choose a directory, for instance /data/checkpoints/trips.",
+        )
+    return LocalStore(path)
+
+
+class LocalStore:
+    """A :class:`~holdfast.ports.Store` in a directory.  Safe between threads and between processes.
+
+    Parameters
+    ----------
+    directory : str
+        Created when absent.  Files of others may lie in it (Spark's checkpoint does); hidden ones are no objects.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the directory cannot be created or written.
+    Unavailable
+        If the disk is full or does not answer.
+
+    Notes
+    -----
+    ``put`` and ``put_if_absent`` sync one file and one directory.  Opening removes the temporary files of
+    dead processes.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = os.path.abspath(directory)
+        self._aside = os.path.join(self.directory, _ASIDE)
+        durable.prepare(self.directory, aside=self._aside)
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self.directory!r})"
+
+    def get(self, key: str) -> bytes | None:
+        """Return the object, or None when absent."""
+        path = self._path(key)
+        with durable.explained(f"reading {path}"):
+            try:
+                with open(path, "rb") as file:
+                    return file.read()
+            except OSError as error:
+                if error.errno in _NO_OBJECT:
+                    return None
+                if error.errno == errno.EIO:
+                    raise Corrupt(
+                        f"{path} cannot be read.",
+                        why="the disk reports an input/output error.",
+                        do="restore the file, or the checkpoint, from a copy.",
+                        participant=path,
+                    ) from error
+                raise
+
+    def put(self, key: str, data: bytes) -> None:
+        """Create or replace the object."""
+        durable.replace(self._path(key), data, aside=self._aside)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Create the object; return False, changing nothing, when it exists.  Exactly one of several callers wins."""
+        return durable.create(self._path(key), data, aside=self._aside)
+
+    def delete(self, key: str) -> None:
+        """Remove the object; absent is fine."""
+        path = self._path(key)
+        with durable.explained(f"removing {path}"):
+            try:
+                os.unlink(path)
+            except OSError as error:
+                if error.errno in _NO_OBJECT:
+                    return
+                raise
+            durable.sync_directory(os.path.dirname(path))
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys that start with ``prefix``, sorted."""
+        above, slash, _ = prefix.rpartition("/")
+        start = self._path(above) if above else self.directory
+        with durable.explained(f"listing {start}"):
+            return sorted(key for key in _files(start, above + slash) if key.startswith(prefix))
+
+    def _path(self, key: str) -> str:
+        parts = key.split("/")
+        if not all(parts) or any(part.startswith(".") for part in parts) or any(c in key for c in "\0\\"):
+            raise InternalError(
+                f"{key!r} is no key of a store.",
+                why="a key is made of names joined by '/'; a name is not empty and does not begin with a dot.",
+                do="report it, with the log.",
+            )
+        return os.path.join(self.directory, *parts)
+
+
+def _files(directory: str, prefix: str) -> Iterator[str]:
+    """Yield the keys below a directory; what vanishes meanwhile is left out."""
+    try:
+        entries = list(os.scandir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield from _files(entry.path, f"{prefix}{entry.name}/")
+        else:
+            yield prefix + entry.name

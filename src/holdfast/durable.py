@@ -1,0 +1,258 @@
+"""Files that are whole or absent: written aside, synced, then renamed or linked into place.
+
+Invariants: a name appears only when its whole content is on disk; what returned survives a power cut; a
+temporary file is locked by its writer for as long as that process lives, so whoever finds one unlocked may
+remove it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import unquote, urlsplit
+
+from holdfast.errors import HoldfastError, InDoubt, InternalError, InvalidPipeline, Unavailable
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+_USABLE_LATER = _FULL | {errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT}
+
+
+def create(path: str, data: bytes, *, aside: str) -> bool:
+    """Create a file durably; return False, changing nothing, when it exists.
+
+    Parameters
+    ----------
+    path : str
+        The file.  Missing directories above it are created.
+    data : bytes
+        Its whole content.
+    aside : str
+        Directory for temporary files, on the same file system (see :func:`prepare`).
+
+    Returns
+    -------
+    bool
+        Whether this call created it.  Of several processes exactly one wins.
+
+    Raises
+    ------
+    Unavailable
+        If the disk is full or does not answer; nothing was changed.
+    InDoubt
+        If the file is in place and its directory could not be synced.
+
+    Notes
+    -----
+    ``os.link`` and not ``O_EXCL``: the name must not appear before the content is on disk.
+    """
+    with explained(f"writing {path}"):
+        if os.path.lexists(path):
+            # Whoever reads the winner's file acts on it: it must be as durable for us as it is for the winner.
+            sync_directory(os.path.dirname(path))
+            return False
+        with _written_aside(data, aside) as (fd, temporary):
+            make_directory(os.path.dirname(path))
+            try:
+                os.link(temporary, path)
+                won = True
+            except FileExistsError:
+                # A network file system may repeat a request whose reply was lost: the second name shows that we won.
+                won = os.fstat(fd).st_nlink > 1
+            _sync_name(path)
+            return won
+
+
+def replace(path: str, data: bytes, *, aside: str) -> None:
+    """Create or replace a file durably; parameters and errors as :func:`create`."""
+    with explained(f"writing {path}"), _written_aside(data, aside) as (_, temporary):
+        make_directory(os.path.dirname(path))
+        os.rename(temporary, path)
+        _sync_name(path)
+
+
+def prepare(directory: str, *, aside: str) -> None:
+    """Create a directory and its place for temporary files, prove it writable, remove what dead writers left.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the directory cannot be created or written, or its file system has no hard links.
+    Unavailable
+        If the disk is full or does not answer.
+    """
+    probe = os.path.join(aside, f"{uuid.uuid4().hex}.probe")
+    try:
+        make_directory(directory)
+        make_directory(aside)
+        with _written_aside(b"", aside, synced=False) as (_, temporary):
+            os.link(temporary, probe)
+            os.unlink(probe)
+        sweep(aside)
+    except OSError as error:
+        if error.errno in _USABLE_LATER:
+            raise _unavailable(error, f"opening {directory}") from error
+        raise InvalidPipeline(
+            f"Directory {directory} cannot be written.",
+            why=f"{_reason(error)}.",
+            do=_cure(error, directory),
+            participant=directory,
+        ) from error
+
+
+def sweep(aside: str) -> int:
+    """Remove temporary files whose writer is dead; return how many.
+
+    A writer holds a lock on its file until it is in place: the kernel drops it with the process.  A writer
+    that was overtaken between creating and locking notices that its file has no name and takes another.
+    """
+    count = 0
+    for name in os.listdir(aside):
+        path = os.path.join(aside, name)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except (FileNotFoundError, PermissionError):  # gone meanwhile; another user's
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+            count += 1
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno not in _NO_LOCKS | {errno.EWOULDBLOCK}:
+                raise
+        finally:
+            os.close(fd)
+    return count
+
+
+def make_directory(path: str) -> None:
+    """Create a directory and the missing ones above it, durably."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    if parent != path:
+        make_directory(parent)
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
+    sync_directory(parent)
+
+
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def local_path(location: str) -> str | None:
+    """Return the path that a path or a ``file://`` URL names; None for any other address.
+
+    Examples
+    --------
+    >>> local_path("file:///data/check%20point"), local_path("s3://bucket/key")
+    ('/data/check point', None)
+    """
+    if "://" not in location:
+        return location
+    url = urlsplit(location)
+    return unquote(url.path) if url.scheme == "file" and url.netloc in ("", "localhost") else None
+
+
+@contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """Turn an ``OSError`` of the block into :class:`Unavailable`: the block must have changed nothing that lasts.
+
+    Parameters
+    ----------
+    doing : str
+        What the block does, for the message: "writing <path>".
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _unavailable(error, doing) from error
+
+
+@contextmanager
+def _written_aside(data: bytes, aside: str, *, synced: bool = True) -> Iterator[tuple[int, str]]:
+    """Yield descriptor and path of a locked temporary file with this content; its name is gone afterwards."""
+    fd, path = _locked_file(aside)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        if synced:
+            os.fsync(fd)
+        yield fd, path
+    finally:
+        with suppress(OSError):  # renamed into place; else the next sweep removes it
+            os.unlink(path)
+        os.close(fd)
+
+
+def _locked_file(aside: str) -> tuple[int, str]:
+    for _ in range(100):
+        path = os.path.join(aside, uuid.uuid4().hex)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:  # without locks nobody sweeps: see sweep()
+                os.close(fd)
+                raise
+        if os.fstat(fd).st_nlink:
+            return fd, path
+        os.close(fd)
+    raise InternalError(f"Temporary files in {aside} were swept 100 times while they were created.")
+
+
+def _sync_name(path: str) -> None:
+    try:
+        sync_directory(os.path.dirname(path))
+    except OSError as error:
+        raise InDoubt(
+            f"{path} is written, but may not survive a power cut.",
+            why=f"its directory could not be synced: {_reason(error)}.",
+            do="check the disk, then start again: what is there is read then.",
+            participant=path,
+        ) from error
+
+
+def _unavailable(error: OSError, doing: str) -> HoldfastError:
+    if error.errno in _FULL:
+        why = f"the disk is full ({_reason(error)})"
+        do = "free space there (df -h), then start again: nothing was lost and nothing was written in part."
+    else:
+        why = _reason(error)
+        do = "see that the file system answers and can be written, then start again: nothing was lost."
+    return Unavailable(
+        f"{doing[:1].upper()}{doing[1:]} failed.", why=f"{why}.", do=do, participant=error.filename or ""
+    )
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__
+
+
+def _cure(error: OSError, directory: str) -> str:
+    if error.errno == errno.EROFS:
+        return "it lies on a read-only file system: choose another directory, or mount it writable."
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return f"a part of {directory} is a file: choose another directory, or move the file away."
+    if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+        return (
+            "give this user write permission; if it has it, the file system lacks hard links, without which "
+            "two writers cannot be told apart: choose a local disk or NFS."
+        )
+    return f"give this user write permission (chmod u+rwx {directory}), or choose another directory."

@@ -1,0 +1,115 @@
+"""Hive-style partition directories: ``column=value/`` paths, written as Spark writes them."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import BadRow
+
+NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
+"""Stands for null, and, as in Spark, for the empty string."""
+
+_ESCAPED = frozenset([*map(chr, range(0x20)), "\x7f", *"\"#%'*/:=?\\{[]^"])
+_NAME_BYTES_MAX = 255
+
+
+def is_partition_type(kind: pa.DataType) -> bool:
+    """Tell whether values of this type can name a directory and be read back from it."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date(kind)
+        or pa.types.is_timestamp(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+    )
+
+
+def split(batch: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[str, pa.RecordBatch]]:
+    """Split rows by the values of partition columns.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        The rows.
+    columns : sequence of str
+        Partition columns, outermost first.  Empty: everything belongs to the directory itself.
+
+    Returns
+    -------
+    list of (str, pyarrow.RecordBatch)
+        Relative directory and its rows, in their order, without the partition columns.
+
+    Raises
+    ------
+    BadRow
+        If a value is too long for a directory's name.
+
+    Examples
+    --------
+    >>> batch = pa.RecordBatch.from_pydict({"day": ["mo", "tu", "mo"], "n": [1, 2, 3]})
+    >>> [(directory, rows["n"].to_pylist()) for directory, rows in split(batch, ["day"])]
+    [('day=mo', [1, 3]), ('day=tu', [2])]
+    """
+    if not columns:
+        return [("", batch)] if batch.num_rows else []
+    group = np.zeros(batch.num_rows, dtype=np.int64)
+    names: list[list[str]] = []
+    codes: list[np.ndarray[Any, Any]] = []
+    for column in columns:
+        encoded = batch.column(column).dictionary_encode(null_encoding="encode")
+        code = encoded.indices.to_numpy()
+        names.append([partition_name(column, value) for value in encoded.dictionary.to_pylist()])
+        codes.append(code)
+        # Numbered anew after each column: products of several would overflow.
+        group = np.unique(group * max(1, len(names[-1])) + code, return_inverse=True)[1].reshape(-1)
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    rest = batch.drop_columns(list(columns)).take(pa.array(order))
+    ends = [*starts[1:], batch.num_rows]
+    return [
+        ("/".join(known[code[order[start]]] for known, code in zip(names, codes, strict=True)), rest[start:end])
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def partition_name(column: str, value: Any) -> str:
+    """Return the directory's name for one value of one column.
+
+    Examples
+    --------
+    >>> partition_name("route", "LHR/JFK"), partition_name("day", None)
+    ('route=LHR%2FJFK', 'day=__HIVE_DEFAULT_PARTITION__')
+    """
+    text = "" if value is None else _text(value)
+    name = f"{_escape(column)}={_escape(text) if text else NULL_NAME}"
+    if len(os.fsencode(name)) > _NAME_BYTES_MAX:
+        raise BadRow(
+            f"A value of partition column {column!r} is too long for a directory's name.",
+            why=f"{name[:60]}... has more than {_NAME_BYTES_MAX} bytes.",
+            do="partition by a shorter column.",
+        )
+    return name
+
+
+def _escape(text: str) -> str:
+    return "".join(f"%{ord(character):02X}" if character in _ESCAPED else character for character in text)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime.datetime):
+        whole = value.strftime("%Y-%m-%d %H:%M:%S")
+        return f"{whole}.{value.microsecond:06}".rstrip("0") if value.microsecond else whole
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return str(value)

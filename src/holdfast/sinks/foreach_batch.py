@@ -1,0 +1,251 @@
+"""foreach_batch: every epoch handed to a function of yours as a DataFrame; at-least-once.
+
+The escape hatch.  Nobody can ask your function what it has written: when the process dies between its return and
+our note of it, the epoch is handed over again.  The note, ``held.json`` in the sink's work directory, keeps a clean
+restart from repeating anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast import durable, faults, graph, naming
+from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
+from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Staged, Task
+from holdfast.sinks import files_stage
+from holdfast.sinks.files_stage import Staging
+
+ToDataFrame = Callable[[pa.Table | list[str], pa.Schema], Any]
+"""Makes a DataFrame of an epoch's rows: a table, or paths of Parquet files.  Given by the engine."""
+
+
+def foreach_batch(fn: Callable[[Any, int], None], *, name: str | None = None) -> graph.SinkNode:
+    """Hand every epoch to a function, as Spark's ``foreachBatch`` does; at-least-once.
+
+    Parameters
+    ----------
+    fn : callable
+        Called on the driver with a DataFrame and the epoch's number.  It must bear being called twice for an epoch:
+        overwrite by epoch, or merge by key.
+    name : str, optional
+        The node's name.
+
+    Returns
+    -------
+    SinkNode
+        To stand to the right of ``stream |``.
+
+    Notes
+    -----
+    An error of ``fn`` stops the run; the next one hands the same epoch over again, with the same rows where the
+    pipeline has several sinks (they were decided), else evaluated anew.
+    """
+    return graph.sink(ForeachBatchSpec(fn), name=name)
+
+
+@dataclass(frozen=True)
+class ForeachBatchSpec:
+    """Declaration of a foreach_batch sink; parameters as :func:`foreach_batch`."""
+
+    fn: Callable[[Any, int], None]
+
+    kind = "foreach_batch"
+    guarantee = Guarantee.AT_LEAST_ONCE
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise InvalidPipeline(
+                f"write.foreach_batch needs a function, and was given {type(self.fn).__name__}.",
+                do="write def save(df, epoch): ...  and then  write.foreach_batch(save).",
+            )
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the arguments for display and fingerprint."""
+        return {"fn": naming.callable_text(self.fn)}
+
+    def check_columns(self, columns: Collection[str] | None) -> None:
+        """Any columns will do."""
+
+    def connect(self, name: str, pipeline: str, schema: pa.Schema) -> ForeachBatchSink:
+        """Return the sink; the engine binds it before it is opened."""
+        return ForeachBatchSink(name, pipeline, schema, self.fn)
+
+
+class ForeachBatchSink:
+    """The sink of a run; see :class:`holdfast.ports.Sink`.
+
+    :meth:`bind` must be called before :meth:`open`.
+    """
+
+    guarantee = Guarantee.AT_LEAST_ONCE
+    staging = "Parquet files in the checkpoint"
+
+    def __init__(self, name: str, pipeline: str, schema: pa.Schema, fn: Callable[[Any, int], None]) -> None:
+        self.name = name
+        self._pipeline = pipeline
+        self._schema = schema
+        self._fn = fn
+        self._generation = 0
+        self._bound: _Bound | None = None
+
+    def bind(self, to_dataframe: ToDataFrame, work_directory: str) -> None:
+        """Give the sink what only the engine has.
+
+        Parameters
+        ----------
+        to_dataframe : callable
+            Makes a DataFrame of a table, or of paths of Parquet files, and a schema.
+        work_directory : str
+            Belongs to this sink alone, below the checkpoint; every executor sees it under this path.  Created when
+            absent.
+        """
+        directory = os.path.abspath(work_directory)
+        aside = os.path.join(directory, "writing")
+        durable.prepare(directory, aside=aside)
+        staging = Staging(os.path.join(directory, "staging"), self._schema, suffix="")
+        with durable.explained(f"opening {directory}"):
+            durable.make_directory(staging.directory)
+        self._bound = _Bound(to_dataframe, os.path.join(directory, "held.json"), aside, staging)
+
+    def open(self, run: Run) -> Held:
+        """Note the generation; return what was noted last."""
+        held = self._held()
+        self._check(held, run.generation, is_open=True)
+        self._generation = run.generation
+        self._note(replace(held, generation=run.generation))
+        return held
+
+    def writer_factory(self) -> Staging:
+        """Return the factory that executors call."""
+        return self._engine.staging
+
+    def publish(self, publications: Sequence[Publication]) -> None:
+        """Call the function for each epoch that is not noted, and note it."""
+        for publication in publications:
+            record = publication.record
+            held = self._held()
+            self._check(held, self._generation)
+            if record.epoch <= held.epoch:
+                continue
+            staged, rows = self._rows(publication)
+            try:
+                self._fn(self._engine.to_dataframe(rows, self._schema), record.epoch)
+            except Exception as error:
+                error.add_note(f"raised by the function of sink {self.name!r}, in epoch {record.epoch}")
+                raise
+            faults.reach("publish-uncommitted", record.epoch)
+            self._note(Held(record.epoch, self._generation, record.positions, record.pts))
+            for name in staged:
+                self._engine.staging.remove(name)
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Answer from the note; the function itself cannot be asked."""
+        return Outcome.PUBLISHED if epoch <= self._held().epoch else Outcome.ABSENT
+
+    def discard(self, parts: Sequence[Part]) -> None:
+        """Drop staged files."""
+        if self._held().generation == self._generation:
+            for part in parts:
+                name = files_stage.directory_of(part) if isinstance(part, Staged) else None
+                if name is not None:
+                    self._engine.staging.remove(name)
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """Drop orphans by name."""
+        if self._held().generation != self._generation:
+            return 0
+        staging = self._engine.staging
+        return sum(
+            staging.remove(staged.name)
+            for staged in staging.directories()
+            if (staged.generation, staged.epoch) < (self._generation, below_epoch)
+        )
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    @property
+    def _engine(self) -> _Bound:
+        if self._bound is None:
+            raise InternalError(f"Sink {self.name!r} was opened before the engine bound it.")
+        return self._bound
+
+    def _rows(self, publication: Publication) -> tuple[set[str], pa.Table | list[str]]:
+        """Return the staged directories, and the rows: one table if all are carried, else paths."""
+        carried = [part.rows for part in publication.parts if not isinstance(part, Staged)]
+        handles = [part for part in publication.parts if isinstance(part, Staged) and part.row_count]
+        if not handles:
+            tables = [table.cast(self._schema) for table in carried]
+            return set(), pa.concat_tables(tables) if tables else self._schema.empty_table()
+        for index, table in enumerate(carried):
+            writer = self._engine.staging(Task(self._pipeline, self._generation, publication.record.epoch, index, 0))
+            for batch in table.to_batches():
+                writer.write(batch)
+            handles.append(writer.stage())
+        paths, names = [], set()
+        for handle in handles:
+            name = files_stage.directory_of(handle)
+            if name is None:
+                continue
+            names.add(name)
+            for file in files_stage.files_of(handle):
+                path = os.path.join(self._engine.staging.directory, name, file.path)
+                if not os.path.exists(path):
+                    raise Corrupt(
+                        f"Staged rows of {handle.name} are gone in sink {self.name!r}.",
+                        why=f"{path} is absent.",
+                        do="start again: an undecided epoch is staged anew; a decided one needs the file back.",
+                        pipeline=self._pipeline,
+                        participant=self.name,
+                    )
+                paths.append(path)
+        return names, paths
+
+    # --- the note -----------------------------------------------------------------------------------
+
+    def _held(self) -> Held:
+        path = self._engine.note
+        with durable.explained(f"reading {path}"):
+            try:
+                with open(path, "rb") as file:
+                    return Held(**json.load(file))
+            except FileNotFoundError:
+                return Held()
+            except (ValueError, TypeError) as error:
+                raise Corrupt(
+                    f"The note {path} of sink {self.name!r} is damaged.",
+                    why=str(error),
+                    do="remove it: the last epoch may then be handed over once more.",
+                    participant=self.name,
+                ) from error
+
+    def _note(self, held: Held) -> None:
+        durable.replace(self._engine.note, json.dumps(asdict(held)).encode(), aside=self._engine.aside)
+
+    def _check(self, held: Held, generation: int, *, is_open: bool = False) -> None:
+        if held.generation > generation or (is_open and held.generation == generation):
+            raise Fenced(
+                f"Generation {generation} of pipeline {self._pipeline!r} may not write to sink {self.name!r}.",
+                why=f"generation {held.generation} has opened it.",
+                do="stop this run: another one has taken over.",
+                pipeline=self._pipeline,
+                participant=self.name,
+                epoch=held.epoch,
+                generation=generation,
+            )
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """What the engine gave, and the places below the work directory."""
+
+    to_dataframe: ToDataFrame
+    note: str
+    aside: str
+    staging: Staging

@@ -1,0 +1,294 @@
+"""Memory: rows kept as an Arrow table in the driver's process; exactly-once for as long as that process lives.
+
+For tests and notebooks.  The rows and the ledger stand side by side under one lock; when the process ends both are
+gone, and a restart from its checkpoint goes on behind the rows that were lost with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast import faults, graph
+from holdfast.errors import Corrupt, Fenced, InvalidPipeline
+from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Staged, Task
+
+Row = tuple[str, str]
+"""(pipeline, sink): whose ledger row it is."""
+
+
+@dataclass
+class _Kept:
+    """One name's rows and ledger."""
+
+    schema: pa.Schema
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    ledger: dict[Row, Held] = field(default_factory=dict)
+
+
+_lock = RLock()
+_kept: dict[str, _Kept] = {}
+
+
+def memory(name: str) -> graph.SinkNode:
+    """Keep rows in the driver's process, for tests and notebooks; :func:`rows` returns them.
+
+    Parameters
+    ----------
+    name : str
+        Name of the table, and of the node.
+
+    Returns
+    -------
+    SinkNode
+        To stand to the right of ``stream |``.
+
+    Notes
+    -----
+    Exactly-once within the process: a run that fails and is started again neither loses nor repeats a row.  A new
+    process begins with an empty table.  The driver must have room for all rows.
+    """
+    return graph.sink(MemorySpec(name), name=name)
+
+
+def rows(name: str) -> pa.Table:
+    """Return the rows published so far, in the order of their epochs.
+
+    Raises
+    ------
+    InvalidPipeline
+        If no run of this process has opened a memory sink of that name.
+    """
+    with _lock:
+        kept = _kept.get(name)
+        if kept is None:
+            raise InvalidPipeline(
+                f"There is no memory table {name!r} in this process.",
+                why=f"tables here: {', '.join(sorted(_kept)) or 'none'}.",
+                do="start the pipeline that writes to it, in this process.",
+                participant=name,
+            )
+        return pa.Table.from_batches(kept.batches, schema=kept.schema)
+
+
+def clear(name: str) -> None:
+    """Forget the rows and the ledger of one table; absent is fine.
+
+    A pipeline that wrote to it must then start with an empty checkpoint.
+    """
+    with _lock:
+        _kept.pop(name, None)
+
+
+@dataclass(frozen=True)
+class MemorySpec:
+    """Declaration of a memory sink.
+
+    Parameters
+    ----------
+    table : str
+        Key in this process's registry.
+    """
+
+    table: str
+
+    kind = "memory"
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the arguments for display and fingerprint."""
+        return {"table": self.table}
+
+    def check_columns(self, columns: Collection[str] | None) -> None:
+        """Any columns will do."""
+
+    def connect(self, name: str, pipeline: str, schema: pa.Schema) -> MemorySink:
+        """Return the sink; the table is created when absent."""
+        with _lock:
+            kept = _kept.setdefault(self.table, _Kept(schema))
+            _check_schema(self.table, kept.schema, schema)
+        return MemorySink(name, pipeline, self.table, schema)
+
+
+class MemorySink:
+    """The sink of a run; see :class:`holdfast.ports.Sink`."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+    staging = "rows in the handles"
+
+    def __init__(self, name: str, pipeline: str, table: str, schema: pa.Schema) -> None:
+        self.name = name
+        self._row = (pipeline, name)
+        self._table = table
+        self._schema = schema
+        self._generation = 0
+
+    def open(self, run: Run) -> Held:
+        """Fence lower generations; return what is held."""
+        with _lock:
+            held = self._held()
+            if held.generation >= run.generation:
+                raise self._fenced(run.generation, held)
+            self._generation = run.generation
+            self._keep([], dataclasses.replace(held, generation=run.generation))
+            return held
+
+    def writer_factory(self) -> HandleWriterFactory:
+        """Return the factory that executors call."""
+        return HandleWriterFactory(self._schema)
+
+    def publish(self, publications: Sequence[Publication]) -> None:
+        """Add the rows and move the ledger under one lock."""
+        with _lock:
+            held = self._held()
+            if held.generation > self._generation:
+                raise self._fenced(self._generation, held)
+            new = [publication for publication in publications if publication.record.epoch > held.epoch]
+            if not new:
+                return
+            added = [batch for publication in new for batch in batches_of(publication, self._schema)]
+            for publication in new:
+                faults.reach("publish-uncommitted", publication.record.epoch)
+            record = new[-1].record
+            self._keep(added, Held(record.epoch, self._generation, record.positions, record.pts))
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Ask the ledger."""
+        with _lock:
+            return Outcome.PUBLISHED if epoch <= self._held().epoch else Outcome.ABSENT
+
+    def discard(self, parts: Sequence[Part]) -> None:
+        """Staged rows live in their handle and vanish with it."""
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """There are no orphans: rows whose handle was lost are lost with it."""
+        return 0
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _held(self) -> Held:
+        kept = _kept.get(self._table)
+        return kept.ledger.get(self._row, Held()) if kept else Held()
+
+    def _keep(self, added: Sequence[pa.RecordBatch], held: Held) -> None:
+        kept = _kept.setdefault(self._table, _Kept(self._schema))  # absent: cleared since
+        kept.batches.extend(added)
+        kept.ledger[self._row] = held
+
+    def _fenced(self, generation: int, held: Held) -> Fenced:
+        return Fenced(
+            f"Generation {generation} of pipeline {self._row[0]!r} may not write to sink {self.name!r}.",
+            why=f"generation {held.generation} has opened it.",
+            do="stop this run: another one has taken over.  For a fresh start, hf.write.memory's clear(name).",
+            pipeline=self._row[0],
+            participant=self.name,
+            epoch=held.epoch,
+            generation=generation,
+        )
+
+
+@dataclass(frozen=True)
+class HandleWriterFactory:
+    """Makes writers whose rows travel to the driver inside the handle: for sinks that live there.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Columns of the rows.
+    row_limit : int, optional
+        Rows that travel; all are counted.
+    """
+
+    schema: pa.Schema
+    row_limit: int | None = None
+
+    def __call__(self, task: Task) -> HandleWriter:
+        """Open a writer for one attempt of one task."""
+        return HandleWriter(self, task)
+
+
+class HandleWriter:
+    """Writes one task's rows into its handle; see :class:`holdfast.ports.Writer`."""
+
+    def __init__(self, factory: HandleWriterFactory, task: Task) -> None:
+        self._factory = factory
+        self._task = task
+        self._batches: list[pa.RecordBatch] = []
+        self._row_count = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows."""
+        is_first = not self._row_count
+        limit = self._factory.row_limit
+        room = batch.num_rows if limit is None else max(0, limit - self._row_count)
+        if min(room, batch.num_rows):
+            self._batches.append(batch.slice(0, room).cast(self._factory.schema))
+        self._row_count += batch.num_rows
+        if is_first and self._row_count:
+            faults.reach("stage-write", self._task.epoch)
+
+    def stage(self) -> Staged:
+        """Return the handle, rows inside."""
+        if not self._batches:
+            return Staged(self._task.name, self._row_count)
+        buffer = pa.BufferOutputStream()
+        with pa.ipc.new_stream(buffer, self._factory.schema) as stream:
+            for batch in self._batches:
+                stream.write_batch(batch)
+        return Staged(self._task.name, self._row_count, {"arrow": base64.b64encode(buffer.getvalue()).decode()})
+
+    def abort(self) -> None:
+        """Drop everything written."""
+        self._batches.clear()
+
+
+def batches_of(publication: Publication, schema: pa.Schema) -> list[pa.RecordBatch]:
+    """Return the rows of one epoch, from its handles and its carried parts."""
+    batches: list[pa.RecordBatch] = []
+    for part in publication.parts:
+        if not isinstance(part, Staged):
+            batches += part.rows.cast(schema).to_batches()
+        elif "arrow" in part.reference:
+            batches += _decoded(part)
+        elif part.row_count:
+            raise Corrupt(
+                f"The handle {part.name} counts {part.row_count} rows and holds none.",
+                why="rows of this sink travel in their handle.",
+                do="start again: an undecided epoch is staged anew.",
+            )
+    return batches
+
+
+def _decoded(part: Staged) -> list[pa.RecordBatch]:
+    try:
+        with pa.ipc.open_stream(base64.b64decode(part.reference["arrow"])) as stream:
+            return list(stream)
+    except (ValueError, pa.ArrowException, OSError) as error:
+        raise Corrupt(
+            f"The rows in the handle {part.name} are damaged.",
+            why=str(error),
+            do="start again: an undecided epoch is staged anew.",
+        ) from error
+
+
+def _check_schema(table: str, kept: pa.Schema, wanted: pa.Schema) -> None:
+    for name in (*wanted.names, *kept.names):
+        if _type(kept, name) != _type(wanted, name):
+            raise InvalidPipeline(
+                f"Column {name!r} of memory table {table!r} is {_type(kept, name)} there and {_type(wanted, name)} in the "
+                "rows.",
+                why="another pipeline of this process, or an earlier version of this one, made the table.",
+                do=f"use another name, or clear({table!r}) first.",
+                participant=table,
+            )
+
+
+def _type(schema: pa.Schema, name: str) -> str:
+    return str(schema.field(name).type) if name in schema.names else "absent"

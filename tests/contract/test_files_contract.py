@@ -1,0 +1,43 @@
+"""The files sink keeps every promise of a sink, in both formats."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.dataset as dataset
+import pytest
+
+from holdfast.ports import Sink
+from holdfast.sinks.files import FilesSpec
+from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
+
+TestSinkContract = SinkContract
+
+
+@dataclass(frozen=True)
+class FilesTarget:
+    directory: Path
+    spec: FilesSpec
+
+    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
+        return self.spec.connect(name, pipeline, SCHEMA)
+
+    def rows(self) -> list[Row]:
+        """As a reader that knows nothing of Holdfast sees them."""
+        found = dataset.dataset(self.directory, format=self.spec.format, partitioning="hive", schema=SCHEMA)
+        return [(row["id"], row["word"]) for row in found.to_table().to_pylist()]
+
+    def leftovers(self) -> list[str]:
+        own = self.directory / "_holdfast"
+        staged = list(own.glob("*/*/staging/*"))
+        return [str(path) for path in [*staged, *own.glob("*/*/writing/*")]]
+
+
+@pytest.fixture(params=["parquet", "json", "parquet by word"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> FilesTarget:
+    directory = tmp_path / "out"
+    format_name, _, partition_by = request.param.partition(" by ")
+    spec = FilesSpec(os.fspath(directory), format_name, (partition_by,) if partition_by else ())
+    return FilesTarget(directory, spec)
