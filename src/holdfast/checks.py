@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
-from collections.abc import Collection, Iterable, Sequence
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from holdfast import naming
@@ -13,14 +14,42 @@ from holdfast.errors import InvalidPipeline
 from holdfast.naming import Origin
 
 if TYPE_CHECKING:
-    from holdfast.graph import Node, Pipeline, SinkNode, Stream
+    from holdfast.graph import Node, SinkNode, Stream
 
 
-def at_node(error: InvalidPipeline, kind: str, name: str, built_at: Origin) -> InvalidPipeline:
-    """Return an error with the node and the line that built it put in front."""
-    return InvalidPipeline(
-        f"{kind} {name!r}, built at {built_at}: {error.what}", why=error.why, do=error.do, participant=name
-    )
+@dataclass(frozen=True)
+class building:
+    """Context in which a node is being built: checks its name, and puts node and line in front of every error.
+
+    Gives the :class:`Origin` of the node.
+
+    Parameters
+    ----------
+    kind : str
+        What is being built.
+    name : str, optional
+        The name that the user gave.
+    built_at : Origin, optional
+        Where it is built; found on the stack when not given.
+    """
+
+    kind: str
+    name: str | None = None
+    built_at: Origin = field(default_factory=naming.origin)
+
+    def __enter__(self) -> Origin:
+        naming.checked_name(self.name, of=self.kind, built_at=self.built_at)
+        return self.built_at
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, InvalidPipeline):
+            called = f"{self.kind} {self.name!r}" if self.name else self.kind
+            raise InvalidPipeline(
+                f"{called}, built at {self.built_at}: {error.what}",
+                why=error.why,
+                do=error.do,
+                participant=self.name or "",
+            ) from None
 
 
 def require_columns(wanted: Iterable[str], columns: Collection[str] | None, argument: str) -> None:
@@ -42,7 +71,7 @@ def require_columns(wanted: Iterable[str], columns: Collection[str] | None, argu
         raise InvalidPipeline(
             f"{argument} names the column {name!r}, which does not exist.",
             why=f"the columns are {', '.join(columns)}.",
-            do=f"{meant}Mend the name, or add the column before: stream | hf.select(\"*\", {_word(name)}=...)".strip(),
+            do=f'{meant}Mend the name, or add the column before: stream | hf.select("*", {_word(name)}=...)'.strip(),
         )
 
 
@@ -81,7 +110,7 @@ def no_such_attribute(name: str) -> str:
     """Return the text for an attribute that a stream lacks; DataFrame's methods are what users try."""
     if name.startswith("_"):
         return name
-    return f"a Stream has no attribute {name!r}: operators stand behind |, for instance stream | hf.filter(\"a > 1\")"
+    return f'a Stream has no attribute {name!r}: operators stand behind |, for instance stream | hf.filter("a > 1")'
 
 
 def check_arguments(
@@ -106,8 +135,8 @@ def check_arguments(
     for place, given in enumerate(sinks, start=1):
         if isinstance(given, stream_type):
             raise InvalidPipeline(
-                f"argument {place} of pipeline {name!r}, built at {built_at}, is no sink but the stream {given.name!r}, "
-                f"built at {given.origin}.",
+                f"argument {place} of pipeline {name!r}, built at {built_at}, is no sink but the stream "
+                f"{given.name!r}, built at {given.origin}.",
                 why="a pipeline is given its sinks; the streams follow from them.",
                 do=f"end the stream with a sink: {right}; wrong: hf.Pipeline({name!r}, stream)",
                 pipeline=name,
@@ -118,7 +147,9 @@ def check_arguments(
                 f"argument {place} of pipeline {name!r}, built at {built_at}, is no sink but {_called(given)}.",
                 why="a pipeline is given its sinks; the streams follow from them."
                 + (" Several sinks are several arguments." if isinstance(given, list | tuple | set) else ""),
-                do=f"write {right}" if not isinstance(given, list | tuple | set) else f"write hf.Pipeline({name!r}, *sinks)",
+                do=f"write {right}"
+                if not isinstance(given, list | tuple | set)
+                else f"write hf.Pipeline({name!r}, *sinks)",
                 pipeline=name,
             )
         if given.stream is None:
@@ -143,68 +174,45 @@ def _check_targets(pipeline: str, sinks: Sequence[SinkNode]) -> None:
         target = naming.where(sink.arguments())
         if not target:
             continue
-        other = seen.setdefault(naming.canonical_json([sink.kind, target]), sink)
+        other = seen.setdefault(naming.canonical_json([sink.kind, _absolute(target)]), sink)
         if other is not sink:
             raise InvalidPipeline(
-                f"sinks {other.name!r}, built at {other.origin}, and {sink.name!r}, built at {sink.origin}, write to the "
-                "same target.",
+                f"sinks {other.name!r}, built at {other.origin}, and {sink.name!r}, built at {sink.origin}, write to "
+                "the same target.",
                 why=f"both are {sink.kind} with {', '.join(f'{k}={v!r}' for k, v in target.items())}.",
-                do="bring the streams together first: hf.union(left, right) | hf.write....; or give them targets of their own.",
+                do="bring the streams together first, hf.union(left, right) | hf.write....; or give them two targets.",
                 pipeline=pipeline,
                 participant=sink.name,
             )
 
 
+def _absolute(target: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a target with one spelling for each local path."""
+    return {
+        name: os.path.abspath(value) if name == "path" and "://" not in str(value) else value
+        for name, value in target.items()
+    }
+
+
 def _check_names(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]) -> None:
+    everything: tuple[Node | SinkNode, ...] = (*nodes, *sinks)
     seen: dict[str, Node | SinkNode] = {}
-    for node in (*nodes, *sinks):
+    for node in everything:
         # Without regard to case: names become files and tables, and not every system tells `a` from `A`.
         other = seen.setdefault(node.name.lower(), node)
         if other is node:
             continue
-        both_derived = not node.is_named and not other.is_named
+        if node.is_named or other.is_named:
+            why = "a name is the identity of a node in the checkpoint and in the sinks' ledgers."
+            do = "give one of them another name."
+        else:
+            why = "both have the same kind, arguments and place, so the same name was derived."
+            do = 'use one of them for both purposes, or give one a name: name="..."'
         raise InvalidPipeline(
-            f"two nodes of pipeline {pipeline!r} have the name {node.name!r}: {other.kind}, built at {other.origin}, and "
-            f"{node.kind}, built at {node.origin}.",
-            why="both have the same kind, arguments and place, so the same name was derived."
-            if both_derived
-            else "a name is the identity of a node in the checkpoint and in the sinks' ledgers.",
-            do='use one of them for both purposes, or give one a name: name="..."'
-            if both_derived
-            else "give one of them another name.",
+            f"two nodes of pipeline {pipeline!r} have the name {node.name!r}: {other.kind}, built at {other.origin}, "
+            f"and {node.kind}, built at {node.origin}.",
+            why=why,
+            do=do,
             pipeline=pipeline,
             participant=node.name,
         )
-
-
-# What follows finds streams that lead nowhere.  A Python object does not know who uses it, so every node is noted
-# weakly when it is built, and when a pipeline starts the living ones that hang on its nodes are looked through.
-
-_built: weakref.WeakSet[Node | SinkNode] = weakref.WeakSet()
-_adopted: weakref.WeakSet[Node | SinkNode] = weakref.WeakSet()
-
-
-def register(node: Node | SinkNode) -> None:
-    """Note that a node was built."""
-    _built.add(node)
-
-
-def adopt(pipeline: Pipeline) -> None:
-    """Note that the nodes belong to a pipeline."""
-    _adopted.update((*pipeline.nodes, *pipeline.sinks))
-
-
-def check_unused(pipeline: Pipeline) -> None:
-    """Check, when a pipeline starts, that no stream or sink built beside it was forgotten."""
-    if _forgotten(pipeline):
-        gc.collect()  # a node in a cycle of dead objects is nobody's
-    for node in _forgotten(pipeline):
-        raise _unused(node, pipeline)
-
-
-def _forgotten(pipeline: Pipeline) -> list[Node | SinkNode]:
-    return []
-
-
-def _unused(node: Node | SinkNode, pipeline: Pipeline) -> InvalidPipeline:
-    return InvalidPipeline(f"{node!r}", pipeline=pipeline.name)

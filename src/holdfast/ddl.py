@@ -1,4 +1,4 @@
-"""DDL schemas (``"a INT, b STRUCT<x: DOUBLE> NOT NULL"``) as Arrow fields: Spark's grammar of types, read without a JVM."""
+"""DDL schemas (``"a INT, b STRUCT<x: DOUBLE> NOT NULL"``) as Arrow fields, read without a JVM."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _type(tokens: _Tokens, column: str) -> pa.DataType:
     if name in _NESTED:
         return _NESTED[name](tokens, column)
     if name in _DECIMALS:
-        precision, scale = (_numbers(tokens, column) + [10, 0])[:2] if tokens.next == "(" else (10, 0)
+        precision, scale = _numbers(tokens, column) if tokens.next == "(" else [10, 0]
         return pa.decimal128(precision, scale)
     if name in SIMPLE_TYPES:
         if name in ("char", "varchar"):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from holdfast import checks, diagram, explain, naming
+from holdfast import checks, diagram, explain, forgotten, naming
 from holdfast.errors import InvalidPipeline
 from holdfast.naming import Origin
 from holdfast.ports import REJECT_SCHEMA, Guarantee, SinkSpec, SourceSpec
@@ -96,9 +97,13 @@ class Node:
     is_named: bool
     origin: Origin
     shape: Shape
+    side_outputs: weakref.WeakValueDictionary[str, Node] = field(
+        default_factory=weakref.WeakValueDictionary, init=False, repr=False
+    )
+    """Side outputs that somebody holds, by name: asking twice gives the same node."""
 
     def __post_init__(self) -> None:
-        checks.register(self)
+        forgotten.register(self)
 
     @property
     def kind(self) -> str:
@@ -228,7 +233,12 @@ def _rejects(stream: Stream) -> Stream:
             do='write on_bad_row="reject" where the source is built.',
             participant=source.name,
         )
-    return _stream(Rejects(), (stream,), naming.extended(source.name, "rejects"), source.is_named, built_at)
+    node = source.side_outputs.get("rejects")
+    if node is None:
+        name = naming.extended(source.name, "rejects")
+        node = _stream(Rejects(), (stream,), name, source.is_named, built_at).node
+        source.side_outputs["rejects"] = node
+    return Stream(node)
 
 
 @dataclass(frozen=True)
@@ -254,12 +264,6 @@ class Operator:
         return apply(self.spec, (stream,), name=self.name, built_at=self.origin)
 
 
-def operator(spec: OperatorSpec, *, name: str | None = None) -> Operator:
-    """Declare an operator, to stand to the right of ``stream |``."""
-    built_at = naming.origin()
-    return Operator(spec, naming.checked_name(name, of=spec.kind, built_at=built_at), built_at)
-
-
 def apply(spec: OperatorSpec, inputs: tuple[Stream, ...], *, name: str | None, built_at: Origin) -> Stream:
     """Put an operator in its place behind one or several streams."""
     place = [stream.name for stream in inputs]
@@ -268,10 +272,8 @@ def apply(spec: OperatorSpec, inputs: tuple[Stream, ...], *, name: str | None, b
 
 
 def _stream(spec: OperatorSpec, inputs: tuple[Stream, ...], name: str, is_named: bool, built_at: Origin) -> Stream:
-    try:
+    with checks.building(spec.kind, name, built_at):
         shape = spec.shape([stream.shape for stream in inputs])
-    except InvalidPipeline as error:
-        raise checks.at_node(error, spec.kind, name, built_at) from error
     return Stream(Node(spec, tuple(stream.node for stream in inputs), name, is_named, built_at, shape))
 
 
@@ -283,17 +285,13 @@ def stream_from(spec: SourceSpec, *, name: str | None = None) -> Stream:
     InvalidPipeline
         If the name is not allowed, or the timestamp is no column of the schema.
     """
-    built_at = naming.origin()
-    given = naming.checked_name(name, of="source", built_at=built_at)
-    arguments = spec.arguments()
-    chosen = given or naming.derived_name(spec.kind, naming.where(arguments) or arguments)
-    columns = tuple(spec.schema.names)
-    if spec.timestamp is not None:
-        try:
+    with checks.building("source", name) as built_at:
+        arguments = spec.arguments()
+        chosen = name or naming.derived_name(spec.kind, naming.where(arguments) or arguments)
+        columns = None if spec.schema is None else tuple(spec.schema.names)
+        if spec.timestamp is not None:
             checks.require_columns([spec.timestamp], columns, "timestamp=")
-        except InvalidPipeline as error:
-            raise checks.at_node(error, "source", chosen, built_at) from error
-    return Stream(Node(spec, (), chosen, given is not None, built_at, Shape(columns, spec.timestamp)))
+    return Stream(Node(spec, (), chosen, name is not None, built_at, Shape(columns, spec.timestamp)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,7 +320,7 @@ class SinkNode:
 
     def __post_init__(self) -> None:
         if self.stream is not None:
-            checks.register(self)
+            forgotten.register(self)
 
     @property
     def kind(self) -> str:
@@ -351,10 +349,8 @@ class SinkNode:
         InvalidPipeline
             If the stream lacks a column that the sink needs.
         """
-        try:
+        with checks.building("sink", self.name, self.origin):
             self.spec.check_columns(stream.columns)
-        except InvalidPipeline as error:
-            raise checks.at_node(error, "sink", self.name, self.origin) from error
         return SinkNode(self.spec, stream, self.name, self.is_named, self.origin)
 
     def __repr__(self) -> str:
@@ -363,11 +359,10 @@ class SinkNode:
 
 def sink(spec: SinkSpec, *, name: str | None = None) -> SinkNode:
     """Return a sink that takes no stream yet: what every function of ``hf.write`` ends with."""
-    built_at = naming.origin()
-    given = naming.checked_name(name, of="sink", built_at=built_at)
-    arguments = spec.arguments()
-    chosen = given or naming.derived_name(spec.kind, naming.where(arguments) or arguments)
-    return SinkNode(spec, None, chosen, given is not None, built_at)
+    with checks.building("sink", name) as built_at:
+        arguments = spec.arguments()
+        chosen = name or naming.derived_name(spec.kind, naming.where(arguments) or arguments)
+    return SinkNode(spec, None, chosen, name is not None, built_at)
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -405,6 +400,7 @@ class Pipeline:
 
     def __init__(self, name: str, *sinks: SinkNode, unused: Iterable[Stream] = ()) -> None:
         built_at = naming.origin()
+        listed = tuple(unused)
         checks.check_arguments(name, sinks, built_at, stream_type=Stream, sink_type=SinkNode)
         nodes = _in_order(sinks)
         checks.check_graph(name, nodes, sinks, built_at)
@@ -412,11 +408,11 @@ class Pipeline:
             "name": name,
             "sinks": tuple(sinks),
             "nodes": nodes,
-            "unused": tuple(unused),
+            "unused": listed,
             "origin": built_at,
         }.items():
             object.__setattr__(self, attribute, value)
-        checks.adopt(self)
+        forgotten.adopt((*nodes, *sinks))
 
     @property
     def sources(self) -> tuple[Node, ...]:
@@ -440,7 +436,7 @@ class Pipeline:
         InvalidPipeline
             If a stream of this pipeline leads to no sink, or the checkpoint belongs to another pipeline.
         """
-        checks.check_unused(self)
+        forgotten.check(self)
         # The one seam between the graph and the engine: the graph must be importable, checkable and drawable where
         # there is neither Java nor pyspark, and imports point down the ladder only, so the engine is looked up by name.
         engine = importlib.import_module("holdfast.spark.run")
@@ -463,6 +459,7 @@ class Pipeline:
 
     def spec(self) -> dict[str, Any]:
         """Return the whole graph as a JSON value: names, kinds, arguments, edges; without secrets and line numbers."""
+        everything: tuple[Node | SinkNode, ...] = (*self.nodes, *self.sinks)
         described = [
             {
                 "name": node.name,
@@ -470,7 +467,7 @@ class Pipeline:
                 "arguments": dict(node.arguments()),
                 "inputs": [before.name for before in node.inputs],
             }
-            for node in (*self.nodes, *self.sinks)
+            for node in everything
         ]
         return {
             "pipeline": self.name,
@@ -488,7 +485,7 @@ class Pipeline:
 
 
 def _in_order(sinks: Sequence[SinkNode]) -> tuple[Node, ...]:
-    """Return all nodes that the sinks need, inputs before their consumers, in the order in which the sinks need them."""
+    """Return all nodes that the sinks need, inputs before their consumers, in the order of the sinks."""
     found: dict[Node, None] = {}
     waiting = [node for sink in reversed(sinks) for node in sink.inputs]
     while waiting:

@@ -1,4 +1,4 @@
-"""Names of nodes: which are allowed, how one is derived where none was given, and where in the user's code a node stands.
+"""Names of nodes: which are allowed, how one is derived where none was given, and which line built a node.
 
 A derived name is the same in every run of the same program.  It is a function of the kind and of what the node is:
 
@@ -144,8 +144,8 @@ def canonical_json(value: Any) -> str:
 def callable_text(function: Callable[..., Any]) -> str:
     """Return a text for a function that changes when its code does: qualified name and hash of the code.
 
-    Values that the function closes over, its defaults and the arguments of a ``partial`` count where they are plain (text, numbers,
-    booleans, tuples of such).  The hash is of byte code: another Python version gives another one.
+    Values that the function closes over, its defaults and the arguments of a ``partial`` count where they are plain
+    (text, numbers, booleans, tuples of such).  The hash is of byte code: another Python version gives another one.
     """
     digest = hashlib.sha256(canonical_json(_described(function)).encode()).hexdigest()
     return f"{_qualified(function)}#{digest[:8]}"

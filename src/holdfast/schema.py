@@ -63,7 +63,7 @@ def to_arrow(schema: Any, *, argument: str = "schema") -> pa.Schema:
 def _no_schema(schema: Any, argument: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{argument}={schema!r} is no schema.",
-        why=f"a {type(schema).__name__} was given where a DDL string, a Spark StructType or an Arrow schema is expected.",
+        why=f"it is a {type(schema).__name__}, not a DDL string, a Spark StructType or an Arrow schema.",
         do=f'write for instance {argument}="a INT, b STRING NOT NULL".',
     )
 

@@ -1,0 +1,1 @@
+"""Stateless operators: one kind per module, each a frozen declaration and the function that users call."""

@@ -1,0 +1,87 @@
+"""``map_batches``: a function of Arrow batches, run by Python workers; models are loaded once per worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from holdfast.checks import building
+from holdfast.graph import Operator, Shape
+from holdfast.naming import callable_text
+from holdfast.operators.arguments import check_callable
+from holdfast.schema import to_arrow
+
+
+@dataclass(frozen=True)
+class MapBatches:
+    """Apply ``fn`` to each Arrow batch; with ``setup``, its result is the second argument."""
+
+    fn: Callable[..., pa.RecordBatch | pa.Table]
+    schema: pa.Schema
+    setup: Callable[[], Any] | None = None
+    kind: ClassVar[str] = "map_batches"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the functions' names and hashes, and the schema."""
+        schema = [f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in self.schema]
+        setup = {} if self.setup is None else {"setup": callable_text(self.setup)}
+        return {"fn": callable_text(self.fn), "schema": schema, **setup}
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Return the columns of the schema; the timestamp stays where a timestamp column of its name does."""
+        timestamp = inputs[0].timestamp
+        index = -1 if timestamp is None else self.schema.get_field_index(timestamp)
+        stays = index >= 0 and pa.types.is_timestamp(self.schema.field(index).type)
+        return Shape(tuple(self.schema.names), timestamp if stays else None)
+
+
+def map_batches(
+    fn: Callable[..., pa.RecordBatch | pa.Table],
+    schema: str | pa.Schema | Any,
+    *,
+    setup: Callable[[], Any] | None = None,
+    name: str | None = None,
+) -> Operator:
+    """Transform the stream batch by batch, as Arrow.
+
+    Parameters
+    ----------
+    fn : function of a RecordBatch, giving a RecordBatch or Table
+        With ``setup`` it takes a second argument: what ``setup`` returned.  It may give more or fewer rows than it
+        takes.  A batch is an arbitrary cut of the rows, so the result must not depend on where it is cut.
+    schema : str, StructType or pyarrow.Schema
+        Of what ``fn`` gives; columns are matched by name.
+    setup : function of nothing, optional
+        Runs once per Python worker, before its first batch: the place to load a model.
+    name : str, optional
+        The node's name.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the functions do not take these arguments, or the schema cannot be read.
+
+    Notes
+    -----
+    Runs on executors, in Python workers: both functions are pickled by value.
+
+    Examples
+    --------
+    ::
+
+        def classify(batch, model):
+            return batch.append_column("label", model.predict(batch["pixels"]))
+
+        frames | hf.map_batches(classify, "camera STRING, pixels BINARY, label STRING", setup=load_model)
+    """
+    with building(MapBatches.kind, name) as built_at:
+        if setup is None:
+            check_callable(fn, "fn", ["batch"], right="def fn(batch): ... and hf.map_batches(fn, schema)")
+        else:
+            right = "def fn(batch, loaded): ... and hf.map_batches(fn, schema, setup=load)"
+            check_callable(fn, "fn", ["batch", "loaded"], right=right)
+            check_callable(setup, "setup", [], right="setup=lambda: load_model()")
+        return Operator(MapBatches(fn, to_arrow(schema), setup), name, built_at)

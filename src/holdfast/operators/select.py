@@ -1,0 +1,124 @@
+"""``select``: columns and expressions, one row out for each row in (or several, with ``explode``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from holdfast.checks import building, require_columns
+from holdfast.errors import InvalidPipeline
+from holdfast.expressions import Item, item_of, quoted
+from holdfast.graph import Operator, Shape
+from holdfast.operators.arguments import check_text
+from holdfast.schema import RESERVED_PREFIX
+
+_RIGHT = 'hf.select("*", gain="dep_delay - arr_delay")'
+
+
+@dataclass(frozen=True)
+class Select:
+    """Compute the items, in their order; each is a Spark SQL expression, ``*``, or ``expression AS name``."""
+
+    items: tuple[str, ...]
+    kind: ClassVar[str] = "select"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the items."""
+        return {"items": list(self.items)}
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Return the columns that the items give, after checking those that they read."""
+        return selected([item_of(text) for text in self.items], list(self.items), inputs[0])
+
+
+def selected(items: Sequence[Item], texts: Sequence[str], before: Shape) -> Shape:
+    """Return the shape that select items make of a shape.
+
+    Raises
+    ------
+    InvalidPipeline
+        If an item reads an unknown column, or two items give a column of one name.
+    """
+    given: list[str] = []
+    is_known = True
+    timestamp: str | None = None
+    for item, text in zip(items, texts, strict=True):
+        if before.columns is not None:
+            # Spark lets an item use the names of the items before it.
+            require_columns(sorted(item.reads), (*before.columns, *given), f"item {text!r}")
+        if item.names is None or (item.is_star and before.columns is None):
+            is_known = False
+            continue
+        new = _columns_of(item, before)
+        _check_new(new, given, text)
+        given.extend(new)
+        timestamp = timestamp or _timestamp_in(item, new, before.timestamp)
+    return Shape(tuple(given) if is_known else None, timestamp)
+
+
+def _columns_of(item: Item, before: Shape) -> tuple[str, ...]:
+    if not item.is_star:
+        return item.names or ()
+    return tuple(column for column in before.columns or () if column.lower() not in item.excluded)
+
+
+def _timestamp_in(item: Item, new: Iterable[str], timestamp: str | None) -> str | None:
+    """Return the name under which an item passes the timestamp on unchanged, if it does."""
+    if timestamp is None:
+        return None
+    if item.is_star:
+        return next((column for column in new if column.lower() == timestamp.lower()), None)
+    if item.source is not None and item.source.lower() == timestamp.lower() and item.names:
+        return item.names[0]
+    return None
+
+
+def _check_new(new: Iterable[str], given: Iterable[str], text: str) -> None:
+    taken = {column.lower() for column in given}
+    for column in new:
+        if column.lower().startswith(RESERVED_PREFIX):
+            raise InvalidPipeline(
+                f"item {text!r} gives the column {column!r}, a reserved name.",
+                why=f"names that begin with {RESERVED_PREFIX!r} are Holdfast's own.",
+                do="give the column another name.",
+            )
+        if column.lower() in taken:
+            raise InvalidPipeline(
+                f"item {text!r} gives a second column {column!r}.",
+                why="* brings the old columns along, and a table cannot have two columns of one name.",
+                do=f'leave the old one out: hf.select("* except ({column})", ...)',
+            )
+        taken.add(column.lower())
+
+
+def select(*items: str, name: str | None = None, **named: str) -> Operator:
+    """Choose and compute columns.
+
+    Parameters
+    ----------
+    *items : str
+        Columns, Spark SQL expressions, ``"expression as name"``, ``"*"`` or ``"* except (a, b)"``.
+    name : str, optional
+        The node's name.  A column of this name is written ``"expression as name"``.
+    **named : str
+        Column -> expression; they stand behind ``items``.
+
+    Raises
+    ------
+    InvalidPipeline
+        If an item reads an unknown column (when attached), two columns have one name, or an item looks at several
+        rows together.
+
+    Examples
+    --------
+    ::
+
+        flights | hf.select("origin", "dest", gain="dep_delay - arr_delay", name="gains")
+    """
+    with building(Select.kind, name) as built_at:
+        texts = [check_text(item, f"items[{index}]", right=_RIGHT) for index, item in enumerate(items)]
+        texts += [f"{check_text(text, column, right=_RIGHT)} AS {quoted(column)}" for column, text in named.items()]
+        if not texts:
+            raise InvalidPipeline("it has no item.", do=f"write for instance {_RIGHT}")
+        return Operator(Select(tuple(texts)), name, built_at)

@@ -1,0 +1,86 @@
+"""``sql``: a ``select`` statement over the stream, which it knows as the table ``input``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from holdfast import expressions
+from holdfast.checks import building, require_columns
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import Operator, Shape
+from holdfast.operators.arguments import looks_across
+from holdfast.operators.select import selected
+
+_RIGHT = 'hf.sql("select origin, dep_delay / 60 as hours from input where dep_delay > 15")'
+TABLE = "input"
+"""The name by which a query knows the stream."""
+
+
+@dataclass(frozen=True)
+class Sql:
+    """Run a ``select`` statement over the table ``input``."""
+
+    query: str
+    kind: ClassVar[str] = "sql"
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the query."""
+        return {"query": self.query}
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Return the columns of the select list, where the query is simple enough to tell."""
+        known = expressions.query_of(self.query)
+        if known is None or known.items is None:
+            return Shape()
+        if inputs[0].columns is not None:
+            require_columns(sorted(known.reads or ()), inputs[0].columns, "the condition of the query")
+        return selected(known.items, ["of the query"] * len(known.items), inputs[0])
+
+
+def sql(query: str, *, name: str | None = None) -> Operator:
+    """Transform the stream by a ``select`` statement.
+
+    Parameters
+    ----------
+    query : str
+        ``select ... from input [where ...]``, in Spark SQL; ``lateral view explode(...)`` is allowed.
+    name : str, optional
+        The node's name.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the statement does not read ``input``, reads it twice or another table, or looks at several rows
+        together (aggregate, window, join, distinct, order, limit).
+
+    Examples
+    --------
+    ::
+
+        flights | hf.sql("select *, dep_delay > 15 as late from input", name="with_late")
+    """
+    with building(Sql.kind, name) as built_at:
+        if not isinstance(query, str) or not query.strip():
+            raise InvalidPipeline(
+                f"query={query!r} is no statement.", why="a text is expected.", do=f"write for instance {_RIGHT}"
+            )
+        if (part := expressions.across_rows(query, is_query=True)) is not None:
+            raise looks_across("query", query, part)
+        _check_tables(query)
+        return Operator(Sql(query.strip().rstrip(";")), name, built_at)
+
+
+def _check_tables(query: str) -> None:
+    known = expressions.query_of(query)
+    if known is None:  # cannot be read here; Spark says what is wrong with it
+        return
+    if known.tables == (TABLE,):
+        return
+    others = sorted(set(known.tables) - {TABLE})
+    if others:
+        why = f"it reads {', '.join(others)}, and a stateless operator sees the stream alone."
+    else:
+        why = f"the stream is the table {TABLE!r}, and it is read {'more than once' if known.tables else 'nowhere'}."
+    raise InvalidPipeline(f"query={query!r} does not read {TABLE!r} alone and once.", why=why, do=f"write {_RIGHT}")
