@@ -1,0 +1,625 @@
+"""The coordinator: makes epochs visible in every sink, exactly once, whatever dies and whenever (design/0002).
+
+Invariants.  Epochs become visible in each sink in ascending order.  At most one decision of an epoch counts, across
+generations.  A sink that holds an epoch is never asked to write it again.  After a failure nothing further is
+published by this run: the next run asks every sink first.
+
+What only grows: the generation; in each sink, the epoch it holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from holdfast import faults
+from holdfast.commit.delivery import Delivery, Published, Resolution
+from holdfast.commit.lane import Lane, ThreadLane
+from holdfast.commit.ledger import Key, Ledger, Takeover
+from holdfast.commit.records import Decided, Done
+from holdfast.commit.recovery import Decision, Verdict
+from holdfast.commit.retry import Patience, PatientStore, Retry
+from holdfast.commit.story import Stories
+from holdfast.commit.transaction import Event, State, Transition
+from holdfast.errors import (
+    Corrupt,
+    Diverged,
+    Fenced,
+    HoldfastError,
+    InDoubt,
+    InternalError,
+    InvalidPipeline,
+    Unavailable,
+)
+from holdfast.ports import Clock, EpochRecord, Held, Part, Publication, Sink, Store
+from holdfast.positions import Positions
+
+__all__ = ["Coordinator", "Published", "Resolution", "Resumption", "Retry", "Statistics"]
+
+log = logging.getLogger("holdfast.commit")
+
+T = TypeVar("T")
+
+GROUP_EPOCHS_MAX = 1000
+"""A group is published at the latest with so many epochs: a source whose timestamps stand still must not let open
+decisions pile up without end."""
+
+_TAKEOVERS_MAX = 40
+"""Tries to find a generation above a sink's.  The step doubles each time: 40 of them pass any number in use."""
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Where the pipeline stands after :meth:`Coordinator.open`.
+
+    Parameters
+    ----------
+    generation : int
+        The new one.
+    held : mapping of str to Held
+        Sink name -> what it holds now, after recovery.
+    resolved : tuple of Resolution
+        In the order in which it was done.
+    last_epoch : int
+        Highest epoch that any sink or the ledger knows; 0 when none.
+    """
+
+    generation: int
+    held: Mapping[str, Held]
+    resolved: tuple[Resolution, ...]
+    last_epoch: int
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """The coordinator at one moment.
+
+    Parameters
+    ----------
+    retries : int
+        Failed attempts that were followed by another one.
+    published : mapping of str to Published
+        Per sink: highest epoch it holds, and rows published by this run.
+    queue_length : int
+        Jobs of the commit thread, the one at work included.
+    decided_unpublished : int
+        Epochs whose decision is open: waiting for the commit thread or for their group.
+    last_error : str, optional
+        Message of the last failure, whether it was retried or not.
+    """
+
+    retries: int
+    published: Mapping[str, Published]
+    queue_length: int
+    decided_unpublished: int
+    last_error: str | None
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One epoch on its way; ``key`` is None on the fast path, where nothing is written in the checkpoint."""
+
+    decided: Decided
+    key: Key | None
+
+    @property
+    def record(self) -> EpochRecord:
+        return self.decided.record
+
+
+class Coordinator:
+    """Decides, publishes and forgets the epochs of one pipeline.  Lives on the driver.
+
+    Parameters
+    ----------
+    pipeline : str
+        Its name.
+    store : Store
+        The checkpoint.
+    sinks : sequence of Sink
+        Connected, not opened.  They publish in this order.
+    clock : Clock
+        For waiting and for the story.
+    retry : Retry
+        For whatever raises ``Unavailable``.
+    commit_every_us : int, optional
+        Publish several epochs in one transaction of each sink, once the minimum timestamp over the inputs has moved by
+        so much since the last time.  Every epoch is decided as it comes.
+    commit_thread : bool
+        Publish in the background where that is safe: the epoch has a decision and all its parts are staged.  A pipeline
+        with one sink and without grouping needs no decisions, and so has no thread either.
+    queue_size : int
+        Epochs (or groups) that may wait for the commit thread.
+    carried_limit_bytes : int
+        A group is published at the latest when the driver holds so many bytes of its rows.
+    ledger_keep : int
+        Finished epochs that stay readable in the ledger.
+    on_transition : callable, optional
+        Called with every :class:`Transition`, also from the commit thread.
+    lane : Lane, optional
+        Instead of the commit thread: simulation.
+
+    Notes
+    -----
+    ``open`` first, ``close`` last.  Everything except the commit thread's own work runs in the caller's thread, one
+    call at a time.  Holds the rows of carried epochs only until they are published.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        store: Store,
+        sinks: Sequence[Sink],
+        clock: Clock,
+        retry: Retry | None = None,
+        commit_every_us: int | None = None,
+        commit_thread: bool = True,
+        queue_size: int = 4,
+        carried_limit_bytes: int = 64_000_000,
+        ledger_keep: int = 100,
+        on_transition: Callable[[Transition], None] | None = None,
+        lane: Lane | None = None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._sinks = {sink.name: sink for sink in sinks}
+        if len(self._sinks) != len(sinks):
+            raise InternalError(f"two sinks of pipeline {pipeline!r} have the same name.", pipeline=pipeline)
+        self._clock = clock
+        self._is_closing = False
+        self._retry_count = 0
+        self._last_error: str | None = None
+        self._patience = Patience(
+            retry or Retry(), clock, on_retry=self._note_retry, may_go_on=lambda: not self._is_closing
+        )
+        self._ledger = Ledger(PatientStore(store, self._patience), pipeline, keep=ledger_keep)
+        self._stories = Stories(clock, on_transition)
+        self._delivery = Delivery(pipeline, self._sinks, self._patience, self._stories)
+        self._lane = lane or (ThreadLane(f"holdfast-commit-{pipeline}", queue_size) if commit_thread else None)
+        self._commit_every_us = commit_every_us
+        self._carried_limit_bytes = carried_limit_bytes
+        self._generation = 0
+        self._last_epoch = 0
+        self._newest_done: Done | None = None
+        self._missing: tuple[int, frozenset[str]] = (0, frozenset())
+        self._continued: set[str] = set()
+        self._group: list[_Entry] = []
+        self._grouped_pts: int | None = None
+        self._unpublished: set[int] = set()
+        self._unpublished_lock = threading.Lock()
+        self._failure: BaseException | None = None
+
+    # --- takeover and recovery ------------------------------------------------------------------------------------
+
+    def open(self) -> Resumption:
+        """Take over: fence every older run, resolve what it left, sweep, and say where the pipeline stands.
+
+        Raises
+        ------
+        Fenced
+            If a higher generation takes over meanwhile.
+        Corrupt, Diverged, InDoubt, InvalidPipeline
+            If a person has to look first.  Nothing was dropped.
+        Unavailable
+            If a sink or the store does not answer, after the last attempt.
+
+        Notes
+        -----
+        Durable writes: the generation, one fence per sink, the ledger's fence, and what is left of dead runs' epochs.
+        Each may be repeated: a crash anywhere in here is followed by another ``open`` with a higher generation.
+        """
+        with self._stopping_at_failure():
+            self._ledger.identify()
+            self._take_over()
+            takeover = self._ledger.fence()
+            self._newest_done = takeover.done
+            known = [held.epoch for held in self._delivery.held.values()] + [key.epoch for key in takeover.open]
+            self._last_epoch = max([*known, takeover.done.record.epoch if takeover.done else 0])
+            resolved = (*self._confirm_done(), *self._resolve(takeover))
+            self._grouped_pts = min((h.pts for h in self._delivery.held.values() if h.pts is not None), default=None)
+            # Only now: a decision that recovery found may have named what a dead run staged.
+            self._delivery.sweep(self._last_epoch + 1)
+            faults.reach("recovery-resolved", self._last_epoch)
+        return Resumption(self._generation, dict(self._delivery.held), resolved, self._last_epoch)
+
+    def _take_over(self) -> None:
+        """Take a generation above the checkpoint's and every sink's, and open every sink with it.
+
+        A sink that refuses knows a higher one.  If the checkpoint knows that one too, another run has just taken over.
+        If not, the checkpoint is younger than the sink (it was lost, or restored): go above.
+        """
+        floor = 0
+        for doubling in range(_TAKEOVERS_MAX):
+            self._generation = self._ledger.take_generation(floor, self._clock.now_us())
+            self._stories.generation = self._generation
+            try:
+                return self._delivery.open(self._generation)
+            except (Fenced, InDoubt) as refusal:
+                # InDoubt: the reply was lost, so this number may or may not be taken; the next one settles it.
+                self._ledger.check_fenced()
+                log.info("generation %d is refused: %s", self._generation, refusal.what)
+                floor = max(refusal.generation or 0, self._generation + 2**doubling - 1)
+        raise Fenced(
+            f"no generation of pipeline {self._pipeline!r} is high enough for its sinks.",
+            why=f"{_TAKEOVERS_MAX} were refused: a run with another checkpoint keeps taking over.",
+            do="stop other runs of this pipeline, then start again.",
+            pipeline=self._pipeline,
+            generation=self._generation,
+        )
+
+    def _confirm_done(self) -> Iterator[Resolution]:
+        """Check that every sink still holds the newest epoch that the ledger calls done; the older ones follow."""
+        epoch = self._newest_done.record.epoch if self._newest_done else 0
+        for name, held in self._delivery.held.items():
+            if held.epoch < epoch and self._ledgers_word(name, epoch) is Decision.DONE:
+                yield self._delivery.judge(name, epoch, Decision.DONE)
+
+    def _resolve(self, takeover: Takeover) -> Iterator[Resolution]:
+        """Carry out what dead runs had decided, oldest first."""
+        for key in takeover.open:
+            try:
+                content = self._ledger.read(key)
+            except Corrupt:
+                if any(held.epoch < key.epoch for held in self._delivery.held.values()):
+                    raise
+                self._ledger.settle_damaged(key)
+                continue
+            if isinstance(content, Done):
+                continue
+            self._check_known(content)
+            self._stories.take(key.epoch, Event.FIND, detail=f"of generation {content.record.generation}")
+            names = [name for name in self._sinks if name in content.parts]
+            found = [self._delivery.judge(name, key.epoch, Decision.COMMIT) for name in names]
+            wanted = {each.sink for each in found if each.verdict is Verdict.PUBLISH}
+            for _ in self._carry_out([_Entry(content, key)], wanted):
+                pass
+            yield from found
+
+    def _check_known(self, decided: Decided) -> None:
+        unknown = sorted(set(decided.parts) - set(self._sinks))
+        if unknown:
+            raise InvalidPipeline(
+                f"epoch {decided.record.epoch} is decided for sink {unknown[0]!r}, which pipeline {self._pipeline!r} "
+                "no longer has.",
+                why="the last run died before it published the epoch there; leaving it out would lose those rows.",
+                do=f"put sink {unknown[0]!r} back, run until the epoch is published, then take it out.",
+                pipeline=self._pipeline,
+                participant=unknown[0],
+                epoch=decided.record.epoch,
+            )
+
+    def _ledgers_word(self, sink: str, epoch: int) -> Decision:
+        """Return the ledger's word on an epoch that is not open any more."""
+        done = self._newest_done
+        return Decision.DONE if done and sink in done.sinks and epoch <= done.record.epoch else Decision.NONE
+
+    # --- one epoch ------------------------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """The generation of this run; 0 before :meth:`open`."""
+        return self._generation
+
+    def missing(self, epoch: int, positions: Positions | None = None) -> frozenset[str]:
+        """Return the sinks for which an epoch still has to be produced; empty when every sink holds it.
+
+        Parameters
+        ----------
+        epoch : int
+            The one that the engine is about to evaluate.
+        positions : Positions, optional
+            Its end positions.  Where given, they are compared with those of the sinks that hold the epoch.
+
+        Raises
+        ------
+        Diverged
+            If a sink and the ledger contradict each other, or a sink holds the epoch up to other positions.
+        """
+        with self._stopping_at_failure():
+            names = frozenset(self._sinks)
+            if epoch <= self._last_epoch:
+                # Only what Spark replays comes here, one epoch per start: every other one is new to everybody.
+                self._publish_rest()
+                judged = [self._delivery.judge(name, epoch, self._ledgers_word(name, epoch)) for name in self._sinks]
+                names = frozenset(each.sink for each in judged if each.verdict is Verdict.ABORT)
+                self._check_same_positions(epoch, frozenset(self._sinks) - names, positions)
+            self._missing = (epoch, names)
+            return names
+
+    def commit(self, record: EpochRecord, parts: Mapping[str, Sequence[Part]]) -> None:
+        """Make an epoch visible, or make sure that it will be.
+
+        Parameters
+        ----------
+        record : EpochRecord
+            Of this generation; epochs ascend.
+        parts : mapping of str to sequence of Part
+            For exactly the sinks that :meth:`missing` named.
+
+        Raises
+        ------
+        Fenced
+            If a higher generation owns the pipeline.  The parts are that one's business now.
+        Unavailable, InDoubt
+            If a sink does not answer, after the last attempt.  The next run asks it first.
+        InvalidPipeline
+            If commits are grouped and the inputs have no timestamp.
+
+        Notes
+        -----
+        Durable writes: with one sink, one (its own).  Otherwise the three numbered here and in ``_carry_out``.
+        """
+        decided = Decided(record, {name: tuple(several) for name, several in parts.items()})
+        self._check_commit(decided)
+        with self._stopping_at_failure(record.epoch):
+            if self._stories.state(record.epoch) is State.ABORTED:
+                self._stories.take(record.epoch, Event.AGAIN)
+            self._stories.take(record.epoch, Event.STAGE, detail=_row_counts(decided))
+            self._last_epoch = record.epoch
+            self._continued.update(parts)
+            key = None
+            if len(parts) > 1 or self._commit_every_us is not None:
+                # 1. decide.  A crash right after leaves the decision with every handle and every carried row: the next
+                #    run publishes from it, and Spark's replay finds every sink holding the epoch.  A crash before
+                #    leaves orphans: presumed abort, they are swept by name and Spark replays the epoch.
+                key = self._ledger.decide(decided)
+                with self._unpublished_lock:
+                    self._unpublished.add(record.epoch)
+                self._stories.take(record.epoch, Event.DECIDE)
+                faults.reach("after-decide", record.epoch)
+            group = self._due(_Entry(decided, key))
+            if not group:
+                return
+            if self._lane is not None and all(entry.key and entry.decided.is_staged for entry in group):
+                self._lane.submit(self._carry_out(group))
+            else:
+                self._wait_for_lane()
+                for _ in self._carry_out(group):
+                    pass
+
+    def _carry_out(self, group: Sequence[_Entry], wanted: set[str] | None = None) -> Iterator[None]:
+        """Publish epochs together, sink by sink, and forget their decisions; one durable write per step.
+
+        ``wanted`` are the sinks that recovery found without the epoch; None: every sink that has parts.
+        """
+        last = group[-1].record.epoch
+        decision = Decision.COMMIT if group[-1].key else Decision.LIVE
+        try:
+            for entry in group:
+                self._stories.take(entry.record.epoch, Event.PUBLISH)
+            for name in self._sinks:
+                publications = [
+                    Publication(entry.record, entry.decided.parts[name])
+                    for entry in group
+                    if name in entry.decided.parts and (wanted is None or name in wanted)
+                ]
+                if not publications:
+                    continue
+                faults.reach("before-publish", last)
+                # 2. publish.  A crash right after leaves this sink holding the epochs and the next ones not: recovery
+                #    asks each, skips those that hold them, and publishes the others from the decisions.  With one sink
+                #    there is no decision: its own commit was it, and Spark's replay finds the sink holding the epoch.
+                self._delivery.publish(name, publications, decision)
+                faults.reach("after-publish", last)
+                yield
+            for entry in group:
+                self._stories.take(entry.record.epoch, Event.COMPLETE)
+                if entry.key is None:
+                    continue
+                faults.reach("before-forget", entry.record.epoch)
+                # 3. forget.  A crash right after leaves "done", of which Spark's commit log knows nothing: it replays
+                #    the epoch, every sink holds it, nothing is evaluated.  A crash before: recovery asks, then forgets.
+                done = Done(entry.record, _counts(entry.decided))
+                self._ledger.forget(entry.key, done)
+                self._newest_done = done
+                with self._unpublished_lock:
+                    self._unpublished.discard(entry.record.epoch)
+                self._stories.take(entry.record.epoch, Event.FORGET)
+                faults.reach("after-forget", entry.record.epoch)
+                yield
+        except GeneratorExit:
+            raise  # dropped by the lane at close: the decisions stay in the ledger for the next run
+        except BaseException as failure:
+            self._note_failure(failure, last)
+            raise
+
+    def _due(self, entry: _Entry) -> list[_Entry]:
+        """Return the epochs to publish now: this one, or with grouping none or the whole group."""
+        if self._commit_every_us is None:
+            return [entry]
+        self._group.append(entry)
+        pts = entry.record.pts
+        assert pts is not None, "checked before anything was written"
+        is_due = (
+            self._grouped_pts is None
+            or pts - self._grouped_pts >= self._commit_every_us
+            or sum(each.decided.carried_bytes for each in self._group) >= self._carried_limit_bytes
+            or len(self._group) >= GROUP_EPOCHS_MAX
+        )
+        return self._take_group() if is_due else []
+
+    def _take_group(self) -> list[_Entry]:
+        group, self._group = self._group, []
+        if group:
+            self._grouped_pts = group[-1].record.pts
+        return group
+
+    def abort(self, epoch: int, parts: Mapping[str, Sequence[Part]]) -> None:
+        """Give an epoch up that was not committed: its parts are discarded now, or swept later.
+
+        Raises
+        ------
+        InternalError
+            If the epoch is decided: it will become visible.
+        """
+        self._stories.take(epoch, Event.ABORT)
+        for name, several in parts.items():
+            self._delivery.discard(name, several)
+
+    def flush(self) -> None:
+        """Publish everything that is decided; returns when every sink holds it."""
+        with self._stopping_at_failure():
+            self._publish_rest()
+
+    def _publish_rest(self) -> None:
+        self._wait_for_lane()
+        group = self._take_group()
+        if group:
+            for _ in self._carry_out(group):
+                pass
+
+    def check_fenced(self) -> None:
+        """Raise ``Fenced`` if a higher generation has taken over: one look into the store."""
+        self._ledger.check_fenced()
+
+    def sweep(self, below_epoch: int) -> int:
+        """Drop orphans of lower generations, and of this one's epochs below ``below_epoch``; returns how many.
+
+        Nothing that a decision still names is touched, whatever ``below_epoch`` says.
+        """
+        with self._unpublished_lock:
+            bound = min([below_epoch, *self._unpublished])
+        return self._delivery.sweep(bound)
+
+    def close(self) -> None:
+        """End the commit thread after the job at work, and close the sinks.  Flushes nothing; may be called again."""
+        self._is_closing = True
+        if self._lane is not None:
+            self._lane.stop()
+        self._delivery.close()
+
+    # --- what is told ---------------------------------------------------------------------------------------------
+
+    def retry(self, call: Callable[[], T], *, doing: str) -> T:
+        """Call something until it does not raise ``Unavailable``, with this coordinator's patience."""
+        return self._patience.call(call, doing)
+
+    def story(self, epoch: int) -> list[Transition]:
+        """Return the last transitions of a recent epoch, oldest first."""
+        return self._stories.story(epoch)
+
+    def statistics(self) -> Statistics:
+        """Return the coordinator's figures at this moment.  May be called from any thread."""
+        with self._unpublished_lock:
+            unpublished = len(self._unpublished)
+        queue_length = self._lane.length if self._lane else 0
+        return Statistics(
+            self._retry_count, dict(self._delivery.published), queue_length, unpublished, self._last_error
+        )
+
+    def _note_retry(self, doing: str, attempt: int, error: Unavailable) -> None:
+        self._retry_count += 1
+        self._last_error = error.what
+        log.warning("attempt %d to %s failed, trying again: %s", attempt, doing, error.what)
+
+    def _note_failure(self, failure: BaseException, epoch: int | None) -> None:
+        if self._failure is None:
+            self._failure = failure
+            self._last_error = failure.what if isinstance(failure, HoldfastError) else repr(failure)
+            note = self._stories.note(epoch) if epoch is not None else ""
+            if note:
+                failure.add_note(note)
+
+    @contextmanager
+    def _stopping_at_failure(self, epoch: int | None = None) -> Iterator[None]:
+        """Refuse to go on after a failure, of this thread or the commit thread: what it left is the next run's."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except BaseException as failure:
+            self._note_failure(failure, epoch)
+            raise
+
+    def _wait_for_lane(self) -> None:
+        if self._lane is not None:
+            self._lane.wait()
+
+    # --- checks ---------------------------------------------------------------------------------------------------
+
+    def _check_commit(self, decided: Decided) -> None:
+        record, given = decided.record, set(decided.parts)
+        problem = ""
+        if not self._generation or (record.pipeline, record.generation) != (self._pipeline, self._generation):
+            problem = f"it belongs to pipeline {record.pipeline!r}, generation {record.generation}"
+        elif given - set(self._sinks):
+            problem = f"{sorted(given - set(self._sinks))} are no sinks of it"
+        else:
+            missing = self._missing[1] if self._missing[0] == record.epoch else self.missing(record.epoch)
+            if not missing or record.epoch < self._last_epoch:
+                problem = f"epochs ascend, and the last one is {self._last_epoch}"
+            elif given != missing:
+                problem = f"it has parts for {sorted(given)}, and what is missing is {sorted(missing)}"
+        if problem:
+            raise InternalError(
+                f"generation {self._generation} of pipeline {self._pipeline!r} cannot commit epoch {record.epoch}.",
+                why=f"{problem}.",
+                do="please report this with the log; starting the pipeline again is safe.",
+                pipeline=self._pipeline,
+                epoch=record.epoch,
+                generation=self._generation,
+            )
+        if self._commit_every_us is not None and record.pts is None:
+            raise InvalidPipeline(
+                f"epoch {record.epoch} of pipeline {self._pipeline!r} has no timestamp, and commits are grouped by it.",
+                why="a group ends when the minimum timestamp over the inputs has moved, and an input declares none.",
+                do='declare timestamp="<column>" on every source, or leave commit_every out.',
+                pipeline=self._pipeline,
+                epoch=record.epoch,
+            )
+        self._check_no_gap(decided)
+
+    def _check_no_gap(self, decided: Decided) -> None:
+        """Refuse to leave epochs out in a sink: it was restored from a backup and lacks what lies between."""
+        epoch = decided.record.epoch
+        for name in set(decided.parts) - self._continued:
+            held = self._delivery.held[name].epoch
+            if 0 < held < epoch - 1:
+                raise self._diverged(
+                    name,
+                    epoch,
+                    f"sink {name!r} holds everything up to epoch {held}, and epoch {epoch} comes next.",
+                    "what lies between is missing in the sink: it was restored from a backup, or written with another "
+                    "checkpoint.",
+                    f"restore sink {name!r} to a state that holds epoch {epoch - 1}; or start over with a new "
+                    "checkpoint and an empty target.",
+                )
+
+    def _check_same_positions(self, epoch: int, holders: frozenset[str], positions: Positions | None) -> None:
+        for name in sorted(holders):
+            held = self._delivery.held[name]
+            if positions is not None and held.epoch == epoch and _plain(held.positions) != _plain(positions):
+                raise self._diverged(
+                    name,
+                    epoch,
+                    f"sink {name!r} holds epoch {epoch} up to other positions than those of this checkpoint.",
+                    "the sink was written with another checkpoint.",
+                    "start with the checkpoint that belongs to the sink.",
+                )
+
+    def _diverged(self, sink: str, epoch: int, what: str, why: str, do: str) -> Diverged:
+        return Diverged(
+            what,
+            why=why,
+            do=do,
+            pipeline=self._pipeline,
+            participant=sink,
+            epoch=epoch,
+            generation=self._generation,
+        )
+
+
+def _counts(decided: Decided) -> dict[str, int]:
+    return {name: sum(part.row_count for part in parts) for name, parts in decided.parts.items()}
+
+
+def _row_counts(decided: Decided) -> str:
+    return ", ".join(f"{count} rows for {name!r}" for name, count in _counts(decided).items())
+
+
+def _plain(positions: Positions) -> dict[str, dict[str, int | str]]:
+    return {source: dict(segments) for source, segments in positions.items()}

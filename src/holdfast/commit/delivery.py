@@ -1,0 +1,218 @@
+"""One sink at a time: open it, ask it, publish into it, with bounded patience and without ever guessing.
+
+What a sink holds is asked of the sink.  *Failed* (``Unavailable``: nothing was changed) is tried again; *unknown*
+(``InDoubt``: a connection that broke during COMMIT) is asked about first.  Every question and answer is logged.
+
+A sink serves one thread at a time: its lock is here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from holdfast.commit.recovery import VERDICTS, Decision, Verdict
+from holdfast.commit.retry import Patience
+from holdfast.commit.story import Stories
+from holdfast.commit.transaction import Event
+from holdfast.errors import Diverged, HoldfastError, InDoubt, Unavailable
+from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Sink
+
+log = logging.getLogger("holdfast.commit")
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What recovery found of one epoch in one sink, and what it did."""
+
+    epoch: int
+    sink: str
+    decision: Decision
+    outcome: Outcome
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Published:
+    """Progress of one sink: highest epoch it holds, and rows published by this run."""
+
+    epoch: int = 0
+    row_count: int = 0
+
+
+class Delivery:
+    """The sinks of one pipeline, as one generation of it reaches them.
+
+    Parameters
+    ----------
+    pipeline : str
+        Its name.
+    sinks : mapping of str to Sink
+        By name, in the order in which they publish.
+    patience : Patience
+        How often a sink is tried.
+    stories : Stories
+        Where doubts and answers are told.
+    """
+
+    def __init__(self, pipeline: str, sinks: Mapping[str, Sink], patience: Patience, stories: Stories) -> None:
+        self._pipeline = pipeline
+        self._sinks = sinks
+        self._patience = patience
+        self._stories = stories
+        self._locks = {name: threading.RLock() for name in sinks}
+        self._generation = 0
+        self.held: dict[str, Held] = {}
+        self.published: dict[str, Published] = dict.fromkeys(sinks, Published())
+
+    def open(self, generation: int) -> None:
+        """Open every sink, which fences lower generations, and note what each holds."""
+        self._generation = generation
+        run = Run(self._pipeline, generation)
+        for name, sink in self._sinks.items():
+            self.held[name] = self._patience.call(partial(sink.open, run), f"open sink {name!r}")
+        self.published = {name: Published(held.epoch) for name, held in self.held.items()}
+
+    def ask(self, name: str, epoch: int) -> Outcome:
+        """Ask a sink whether it holds an epoch, until it knows.
+
+        Raises
+        ------
+        InDoubt
+            If it does not know, or does not answer, after the last attempt.
+        """
+
+        def ask() -> Outcome:
+            try:
+                with self._locks[name]:
+                    outcome = self._sinks[name].outcome(epoch)
+            except (Unavailable, InDoubt) as silence:
+                log.info("asked sink %r whether it holds epoch %d: no answer (%s)", name, epoch, silence.what)
+                raise Unavailable(silence.what, why=silence.why, do=silence.do) from silence
+            log.info("asked sink %r whether it holds epoch %d: answered %s", name, epoch, outcome.name)
+            if outcome is Outcome.UNKNOWN:
+                raise Unavailable(f"sink {name!r} cannot tell yet whether it holds epoch {epoch}.")
+            return outcome
+
+        try:
+            return self._patience.call(ask, f"ask sink {name!r} about epoch {epoch}")
+        except Unavailable as silence:
+            raise InDoubt(
+                f"epoch {epoch} of pipeline {self._pipeline!r} may or may not be visible in sink {name!r}.",
+                why=f"it was asked {self._patience.retry.attempts} times; last: {_one_line(silence)}",
+                do="start the pipeline again when the sink answers: it asks first. Delete nothing until then.",
+                pipeline=self._pipeline,
+                participant=name,
+                epoch=epoch,
+                generation=self._generation,
+            ) from silence
+
+    def judge(self, name: str, epoch: int, decision: Decision) -> Resolution:
+        """Ask a sink about an epoch, and take the verdict from the table.
+
+        Raises
+        ------
+        Diverged
+            If it contradicts the ledger.
+        """
+        if decision is Decision.DONE and self._sinks[name].guarantee is Guarantee.AT_LEAST_ONCE:
+            # It remembers nothing, so it cannot be asked: the ledger's word stands.
+            return Resolution(epoch, name, decision, Outcome.UNKNOWN, Verdict.SKIP)
+        outcome = self.ask(name, epoch)
+        verdict = VERDICTS[decision, outcome]
+        log.info("epoch %d: ledger %s, sink %r %s: %s", epoch, decision.name, name, outcome.name, verdict.name)
+        if verdict is Verdict.DIVERGED:
+            raise Diverged(
+                f"the ledger says that sink {name!r} has published epoch {epoch}, and it answers {outcome.value!r}.",
+                why="the sink was restored from a backup, truncated or replaced after it had published.",
+                do=f"restore sink {name!r} to a state that holds epoch {epoch}; or start over with a new checkpoint "
+                "and an empty target.",
+                pipeline=self._pipeline,
+                participant=name,
+                epoch=epoch,
+                generation=self._generation,
+            )
+        return Resolution(epoch, name, decision, outcome, verdict)
+
+    def publish(self, name: str, publications: Sequence[Publication], decision: Decision) -> None:
+        """Publish epochs in one transaction of the sink; returns when the sink holds them.
+
+        Raises
+        ------
+        Unavailable, InDoubt
+            After the last attempt.
+        Fenced
+            If a higher generation has opened the sink.
+        """
+        last = publications[-1].record
+        attempts = 0
+
+        def attempt() -> None:
+            nonlocal attempts
+            attempts += 1
+            try:
+                with self._locks[name]:
+                    self._sinks[name].publish(publications)
+            except InDoubt as doubt:
+                self._tell(publications, Event.DOUBT, name, _one_line(doubt))
+                outcome = self.ask(name, last.epoch)
+                self._tell(publications, Event.ANSWER, name, outcome.name)
+                if VERDICTS[decision, outcome] is Verdict.PUBLISH:
+                    raise Unavailable(doubt.what, why=doubt.why, do=doubt.do) from doubt
+
+        try:
+            self._patience.call(attempt, f"publish epoch {last.epoch} in sink {name!r}")
+        except Unavailable as failure:
+            raise Unavailable(
+                f"epoch {last.epoch} of pipeline {self._pipeline!r} could not be published in sink {name!r}: "
+                f"{attempts} attempts failed.",
+                why=_one_line(failure),
+                do="start the pipeline again when the sink answers: it goes on here, nothing is lost or doubled.",
+                pipeline=self._pipeline,
+                participant=name,
+                epoch=last.epoch,
+                generation=self._generation,
+            ) from failure
+        row_count = sum(publication.row_count for publication in publications)
+        self._tell(publications, Event.HOLD, name, f"{row_count} rows, {attempts} attempts")
+        self.held[name] = Held(last.epoch, self.held[name].generation, last.positions, last.pts)
+        self.published[name] = Published(last.epoch, self.published[name].row_count + row_count)
+
+    def discard(self, name: str, parts: Sequence[Part]) -> None:
+        """Drop parts that will never be published.  What cannot be dropped now is swept later."""
+        try:
+            with self._locks[name]:
+                self._sinks[name].discard(parts)
+        except (Unavailable, InDoubt) as failure:
+            log.info("sink %r will sweep what it could not discard: %s", name, failure.what)
+
+    def sweep(self, below_epoch: int) -> int:
+        """Drop orphans in every sink that is not busy publishing; returns how many."""
+        count = 0
+        for name, sink in self._sinks.items():
+            if not self._locks[name].acquire(blocking=False):
+                continue  # the commit thread is at work there: next time
+            try:
+                count += sink.sweep(below_epoch=below_epoch)
+            except (Unavailable, InDoubt) as failure:
+                log.info("sink %r could not be swept now: %s", name, failure.what)
+            finally:
+                self._locks[name].release()
+        return count
+
+    def close(self) -> None:
+        """Close every sink."""
+        for name, sink in self._sinks.items():
+            with self._locks[name]:
+                sink.close()
+
+    def _tell(self, publications: Sequence[Publication], event: Event, name: str, detail: str) -> None:
+        for publication in publications:
+            self._stories.take(publication.record.epoch, event, name, detail)
+
+
+def _one_line(error: HoldfastError) -> str:
+    return " ".join(f"{error.what} {error.why}".split())

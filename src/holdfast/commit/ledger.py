@@ -1,0 +1,334 @@
+"""What the checkpoint durably knows of epochs: whose it is, who took over when, and every decision.
+
+Objects, all through the ``Store`` port::
+
+    identity.json                        {"pipeline": name, "format": 1}
+    generations/<generation>.json        put-if-absent: who took over, when
+    fences/<generation>.json             {"accepts": [[epoch, generation], ...]}
+    ledger/<epoch>-<generation>          a decision; shrinks to "done"; the last ``keep`` of those stay
+
+Invariants.  Generations only grow.  A decision is written once, by its own generation, and replaced once, by "done".
+Epochs are forgotten in ascending order: whatever is older than the newest "done" is done.
+
+**Which decisions count.**  A takeover writes its *fence*: the open decisions it found, and accepts.  A decision counts
+if its generation wrote the newest fence, or if the newest fence accepts it.  Both sides *write, then look*: a decision
+is returned to the engine only if no higher generation exists *after* it was written, and a fence is acted upon only then.
+So a decision that a stale driver writes after the takeover's look at the ledger is void (its staged rows may be swept),
+and that driver learns it in the same call, before Spark's commit log can hear of it.  This is Dekker's pattern; it
+needs neither locks nor compare-and-swap, and no object is ever contended between generations.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import socket
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from holdfast.commit.records import Decided, Done, decode, encode
+from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
+from holdfast.ports import Store
+
+log = logging.getLogger("holdfast.commit")
+
+FORMAT = 1
+GENERATIONS_KEPT = 100
+"""Takeovers are few; these are for people (``inspect``), only the newest is needed."""
+
+
+@dataclass(frozen=True, order=True)
+class Key:
+    """Name of one decision."""
+
+    epoch: int
+    generation: int
+
+    @property
+    def path(self) -> str:
+        """Key in the store."""
+        return f"ledger/{self.epoch:012d}-{self.generation:08d}"
+
+
+class Standing(Enum):
+    """Where a decision stands, for people."""
+
+    OPEN = "decided, not yet published everywhere"
+    DONE = "published everywhere"
+    VOID = "decided by a generation that had been fenced already: ignored"
+    DAMAGED = "cannot be read"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One decision as :func:`survey` shows it; ``content`` is None where it cannot be read."""
+
+    key: Key
+    standing: Standing
+    content: Decided | Done | None
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """What a new generation finds: the decisions that are open, oldest first, and the newest that is done."""
+
+    open: tuple[Key, ...]
+    done: Done | None
+
+
+class Ledger:
+    """The checkpoint's part of the ledger, for one generation.  Runs on the driver.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint directory.
+    pipeline : str
+        Its name; a checkpoint belongs to one pipeline.
+    keep : int
+        How many finished decisions stay readable.
+    """
+
+    def __init__(self, store: Store, pipeline: str, *, keep: int = 100) -> None:
+        self._store = store
+        self._pipeline = pipeline
+        self._keep = keep
+        self._done: deque[Key] = deque()
+        self._generation = 0
+
+    def identify(self) -> None:
+        """Claim an empty checkpoint, or check that it is this pipeline's.
+
+        Raises
+        ------
+        InvalidPipeline
+            If it belongs to another pipeline, or to another format.
+        Corrupt
+            If the identity cannot be read.
+        """
+        mine = {"pipeline": self._pipeline, "format": FORMAT}
+        data = self._store.get("identity.json")
+        if data is None:
+            if self._store.put_if_absent("identity.json", json.dumps(mine).encode()):
+                return
+            data = self._store.get("identity.json") or b""
+        found = _json(data, "identity.json")
+        if found.get("pipeline") != self._pipeline:
+            raise InvalidPipeline(
+                f"the checkpoint belongs to pipeline {found.get('pipeline')!r}, not to {self._pipeline!r}.",
+                why="positions and decisions of one pipeline mean nothing to another.",
+                do="give this pipeline a checkpoint directory of its own.",
+                pipeline=self._pipeline,
+            )
+        if found.get("format") != FORMAT:
+            raise InvalidPipeline(
+                f"the checkpoint has format {found.get('format')!r}; this version of Holdfast reads format {FORMAT}.",
+                do="run it with the version of Holdfast that wrote it.",
+                pipeline=self._pipeline,
+            )
+
+    def take_generation(self, floor: int, at_us: int) -> int:
+        """Take the next generation above ``floor`` and above all in the checkpoint; exactly one driver gets each.
+
+        The generation counts from now on: lower ones find it when they look.
+        """
+        # host, pid: for people.  run: tells our own object from another's when the reply to the put was lost.
+        who = {"at_us": at_us, "host": socket.gethostname(), "pid": os.getpid(), "run": secrets.token_hex(8)}
+        taken = _generations(self._store)
+        generation = max(taken[-1] if taken else 0, floor) + 1
+        while not self._store.put_if_absent(_generation_path(generation), json.dumps(who).encode()):
+            generation += 1
+        self._generation = generation
+        return generation
+
+    def highest_generation(self) -> int:
+        """Return the highest generation that the checkpoint knows; 0 when none."""
+        return max(_generations(self._store), default=0)
+
+    def check_fenced(self) -> None:
+        """Raise ``Fenced`` if a higher generation has taken over."""
+        highest = self.highest_generation()
+        if highest > self._generation:
+            raise Fenced(
+                f"generation {self._generation} of pipeline {self._pipeline!r} is fenced: generation {highest} has "
+                "taken over.",
+                why="another run was started on the same checkpoint.",
+                do="nothing, if that was meant; else stop the other run and start this one again.",
+                pipeline=self._pipeline,
+                generation=highest,
+            )
+
+    def fence(self) -> Takeover:
+        """Find the open decisions, accept them, and make every later one of lower generations void.
+
+        Raises
+        ------
+        Fenced
+            If a higher generation has taken over meanwhile.
+        Corrupt
+            If the newest fence cannot be read, or is gone though there are decisions.
+        """
+        keys = _keys(self._store)  # before the fence: a decision's own fence is older than the decision
+        rules = _newest_fence(self._store)
+        void = [key for key in keys if not rules.counts(key)]
+        counting = [key for key in keys if rules.counts(key)]
+        still_open, done = self._open_ones(counting)
+        accepts = [[key.epoch, key.generation] for key in still_open]
+        self._store.put(_fence_path(self._generation), json.dumps({"accepts": accepts}).encode())
+        self.check_fenced()
+        # From here on no lower generation can decide or publish anything: tidying up is safe.
+        for key in void:
+            log.info("decision %s is void: its generation was fenced before it decided", key.path)
+            self._store.delete(key.path)
+        opened = set(still_open)
+        self._done = deque(key for key in counting if key not in opened)
+        self._prune()
+        for generation in _generations(self._store)[:-GENERATIONS_KEPT]:
+            self._store.delete(_generation_path(generation))
+            self._store.delete(_fence_path(generation))
+        return Takeover(tuple(still_open), done)
+
+    def _open_ones(self, counting: Sequence[Key]) -> tuple[list[Key], Done | None]:
+        """Read from the newest backwards to the first that is done: all older ones are done too."""
+        still_open: list[Key] = []
+        for key in reversed(counting):
+            try:
+                content = self.read(key)
+            except Corrupt:
+                still_open.append(key)  # whether it matters depends on what the sinks hold: the coordinator asks
+                continue
+            if isinstance(content, Done):
+                return sorted(still_open), content
+            still_open.append(key)
+        return sorted(still_open), None
+
+    def read(self, key: Key) -> Decided | Done:
+        """Read one decision, or what is left of it."""
+        data = self._store.get(key.path)
+        return decode(data if data is not None else b"", key.path)
+
+    def decide(self, decided: Decided) -> Key:
+        """Make an epoch's decision durable, then look whether it counts.
+
+        Raises
+        ------
+        Fenced
+            If a higher generation has taken over.  Its takeover alone knows whether it saw this decision: the parts
+            must be left alone.
+        """
+        record = decided.record
+        key = Key(record.epoch, self._generation)
+        if not self._store.put_if_absent(key.path, encode(decided)):
+            raise InternalError(
+                f"generation {self._generation} has decided epoch {record.epoch} already.",
+                why=f"{key.path!r} exists.",
+                do="please report this with the log; starting the pipeline again is safe.",
+                pipeline=self._pipeline,
+                epoch=record.epoch,
+                generation=self._generation,
+            )
+        self.check_fenced()
+        return key
+
+    def forget(self, key: Key, done: Done) -> None:
+        """Replace a decision by "done", and drop the oldest finished ones."""
+        self._store.put(key.path, encode(done))
+        self._done.append(key)
+        self._prune()
+
+    def settle_damaged(self, key: Key) -> None:
+        """Count a decision that cannot be read as finished: every sink holds its epoch."""
+        log.warning("%s cannot be read; it is not needed: every sink holds epoch %d", key.path, key.epoch)
+        self._done.append(key)
+
+    def _prune(self) -> None:
+        while len(self._done) > self._keep:
+            self._store.delete(self._done.popleft().path)
+
+
+def survey(store: Store) -> list[Entry]:
+    """Return every decision in a checkpoint, oldest first.  Reads only; runs beside a live pipeline."""
+    keys, entries = _keys(store), []
+    rules = _newest_fence(store)
+    for key in keys:
+        data = store.get(key.path)
+        if data is None:
+            continue  # pruned between listing and reading
+        try:
+            content = decode(data, key.path)
+        except Corrupt:
+            entries.append(Entry(key, Standing.DAMAGED, None))
+            continue
+        standing = Standing.DONE if isinstance(content, Done) else Standing.OPEN
+        entries.append(Entry(key, standing if rules.counts(key) else Standing.VOID, content))
+    return entries
+
+
+@dataclass(frozen=True)
+class _Fence:
+    """The newest fence: which decisions count."""
+
+    generation: int
+    accepts: frozenset[Key]
+
+    def counts(self, key: Key) -> bool:
+        if key.generation > self.generation:
+            # Its generation writes a fence before its first decision: that fence is gone, or not of this checkpoint.
+            raise Corrupt(
+                f"{_fence_path(key.generation)!r} is missing in the checkpoint.",
+                why=f"{key.path!r} is there, and its generation wrote the fence before it.",
+                do="restore the whole checkpoint from one backup, or from the same moment; delete nothing.",
+                participant=_fence_path(key.generation),
+                epoch=key.epoch,
+                generation=key.generation,
+            )
+        return key.generation == self.generation or key in self.accepts
+
+
+def _newest_fence(store: Store) -> _Fence:
+    paths = store.keys("fences/")
+    if not paths:
+        return _Fence(0, frozenset())
+    found = _json(store.get(paths[-1]) or b"", paths[-1])
+    return _Fence(_number(paths[-1]), frozenset(Key(*pair) for pair in found["accepts"]))
+
+
+def _keys(store: Store) -> list[Key]:
+    names = (path.rpartition("/")[2].split("-") for path in store.keys("ledger/"))
+    return sorted(Key(int(name[0]), int(name[1])) for name in names if len(name) == 2 and all(map(str.isdigit, name)))
+
+
+def _generations(store: Store) -> list[int]:
+    return sorted(map(_number, store.keys("generations/")))
+
+
+def _number(path: str) -> int:
+    return int(path.rpartition("/")[2].removesuffix(".json"))
+
+
+def _generation_path(generation: int) -> str:
+    return f"generations/{generation:08d}.json"
+
+
+def _fence_path(generation: int) -> str:
+    return f"fences/{generation:08d}.json"
+
+
+def _json(data: bytes, key: str) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise Corrupt(
+            f"{key!r} in the checkpoint cannot be read.",
+            why="it is not the JSON object that was written there: it was truncated or changed.",
+            do=f"restore {key!r} from a backup of the checkpoint.",
+            participant=key,
+        )
+    return found

@@ -1,0 +1,144 @@
+r"""How a decision is written down: one line of header, a checksum, JSON, and the carried rows as Arrow.
+
+Layout of an object under ``ledger/``::
+
+    holdfast ledger 1 <decision|done> <sha256 of the rest, hex> <length of the JSON>\n
+    <JSON><Arrow IPC stream><Arrow IPC stream>...
+
+The JSON names, for every sink, its parts: a staged part is its handle; a carried part is the place of its rows among
+the bytes that follow.  A record is read completely or not at all: whatever fails to match raises ``Corrupt``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import Corrupt
+from holdfast.ports import Carried, EpochRecord, Part, Staged
+
+_MAGIC = b"holdfast ledger 1"
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A decision: the epoch *will* be visible in these sinks, with these parts."""
+
+    record: EpochRecord
+    parts: Mapping[str, tuple[Part, ...]]
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the driver holds none of the rows."""
+        return all(isinstance(part, Staged) for several in self.parts.values() for part in several)
+
+    @property
+    def carried_bytes(self) -> int:
+        """Bytes of the rows that the driver holds."""
+        several = (part for parts in self.parts.values() for part in parts)
+        return sum(part.rows.nbytes for part in several if isinstance(part, Carried))
+
+
+@dataclass(frozen=True)
+class Done:
+    """What is left of a decision once every sink holds the epoch: where it ended, who has it, and how many rows."""
+
+    record: EpochRecord
+    row_counts: Mapping[str, int]
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        """Names of the sinks that published the epoch."""
+        return tuple(self.row_counts)
+
+
+def encode(value: Decided | Done) -> bytes:
+    """Return the bytes of a decision, or of what is left of it."""
+    payloads: list[bytes] = []
+    if isinstance(value, Done):
+        kind, body = b"done", {"record": _record_json(value.record), "row_counts": dict(value.row_counts)}
+    else:
+        kind = b"decision"
+        body = {
+            "record": _record_json(value.record),
+            "sinks": {sink: [_part_json(part, payloads) for part in parts] for sink, parts in value.parts.items()},
+        }
+    text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    digest = _digest(kind, text, payloads)
+    return b"%s %s %s %d\n" % (_MAGIC, kind, digest, len(text)) + text + b"".join(payloads)
+
+
+def decode(data: bytes, key: str) -> Decided | Done:
+    """Read what :func:`encode` wrote.
+
+    Raises
+    ------
+    Corrupt
+        If the bytes are truncated or damaged anywhere.  Names the key.
+    """
+    head, newline, rest = data.partition(b"\n")
+    words = head.rsplit(b" ", 3)
+    if not newline or len(words) != 4 or words[0] != _MAGIC or not words[3].isdigit():
+        raise _damaged(key, "its header is not one of ours")
+    _, kind, digest, length = words
+    text, payload = rest[: int(length)], rest[int(length) :]
+    if _digest(kind, text, [payload]) != digest:
+        raise _damaged(key, "its checksum does not match: it was truncated or changed")
+    body = json.loads(text)
+    record = EpochRecord(**body["record"])
+    if kind == b"done":
+        return Done(record, body["row_counts"])
+    return Decided(record, {s: tuple(_part(part, payload) for part in parts) for s, parts in body["sinks"].items()})
+
+
+def _digest(kind: bytes, text: bytes, payloads: Sequence[bytes]) -> bytes:
+    digest = hashlib.sha256(kind + b"%d" % len(text))
+    digest.update(text)
+    for payload in payloads:
+        digest.update(payload)
+    return digest.hexdigest().encode()
+
+
+def _record_json(record: EpochRecord) -> dict[str, Any]:
+    return {
+        "pipeline": record.pipeline,
+        "epoch": record.epoch,
+        "generation": record.generation,
+        "positions": {source: dict(segments) for source, segments in record.positions.items()},
+        "pts": record.pts,
+    }
+
+
+def _part_json(part: Part, payloads: list[bytes]) -> dict[str, Any]:
+    if isinstance(part, Staged):
+        return {"name": part.name, "row_count": part.row_count, "reference": dict(part.reference)}
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, part.rows.schema) as stream:
+        stream.write_table(part.rows)
+    payload = out.getvalue().to_pybytes()
+    start = sum(map(len, payloads))
+    payloads.append(payload)
+    return {"carried": [start, start + len(payload)]}
+
+
+def _part(body: Mapping[str, Any], payload: bytes) -> Part:
+    if "carried" not in body:
+        return Staged(body["name"], body["row_count"], body["reference"])
+    start, end = body["carried"]
+    with pa.ipc.open_stream(pa.BufferReader(payload[start:end])) as stream:
+        return Carried(stream.read_all())
+
+
+def _damaged(key: str, why: str) -> Corrupt:
+    return Corrupt(
+        f"{key!r} in the checkpoint cannot be read.",
+        why=f"{why}.",
+        do=f"restore {key!r} from a backup of the checkpoint, and delete nothing: the epoch's staged rows are still "
+        "there (docs/how-recovery-works.md, 'A damaged ledger').",
+        participant=key,
+    )

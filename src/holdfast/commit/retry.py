@@ -1,0 +1,158 @@
+"""Bounded retry: how often, how long between, and a store that is asked again.
+
+Only ``Unavailable`` is tried again, because only it promises that nothing was changed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import tenacity
+
+from holdfast.errors import InDoubt, Unavailable
+from holdfast.ports import Clock, Store
+
+T = TypeVar("T")
+
+_JITTER = 0.15
+"""Share of each wait that is random.  Small on purpose: full jitter (0 to the whole wait) spreads better, but ten
+attempts would then last 38 s on average instead of 70, and a database that is away for a minute would stop the run."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How a transient failure is tried again.
+
+    Parameters
+    ----------
+    attempts : int
+        In all, the first included.
+    first_s, cap_s : float
+        Wait before the second attempt, and the longest; doubled in between.
+    seed : int, optional
+        Of the jitter; None for a random one.
+
+    Examples
+    --------
+    >>> retry, sure = Retry(), random.Random(0)
+    >>> sum(retry.wait_s(attempt, sure) for attempt in range(1, retry.attempts)) > 60
+    True
+    """
+
+    attempts: int = 10
+    first_s: float = 0.5
+    cap_s: float = 15.0
+    seed: int | None = None
+
+    def wait_s(self, attempt: int, random_: random.Random) -> float:
+        """Return the wait after a failed attempt (the first is 1), seconds."""
+        whole = min(self.cap_s, self.first_s * 2.0 ** min(attempt - 1, 60))
+        return float(whole * (1 - _JITTER * random_.random()))
+
+
+class Patience:
+    """A :class:`Retry` at work: with a clock, a random number generator, and a count.
+
+    Parameters
+    ----------
+    on_retry : callable
+        Called before each wait with what is being done, the attempt that failed, and the error.
+    may_go_on : callable
+        Asked before each wait; False ends the retrying (the run is being closed).
+    """
+
+    def __init__(
+        self,
+        retry: Retry,
+        clock: Clock,
+        *,
+        on_retry: Callable[[str, int, Unavailable], None],
+        may_go_on: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.retry = retry
+        self._clock = clock
+        self._on_retry = on_retry
+        self._may_go_on = may_go_on
+        self._random = random.Random(retry.seed)
+
+    def call(self, call: Callable[[], T], doing: str) -> T:
+        """Call until it does not raise ``Unavailable``; raise the last one after the last attempt."""
+
+        def note(state: tenacity.RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            assert isinstance(error, Unavailable)
+            self._on_retry(doing, state.attempt_number, error)
+
+        retrying = tenacity.Retrying(
+            stop=lambda state: state.attempt_number >= self.retry.attempts or not self._may_go_on(),
+            wait=lambda state: self.retry.wait_s(state.attempt_number, self._random),
+            retry=tenacity.retry_if_exception_type(Unavailable),
+            sleep=self._clock.sleep_s,
+            before_sleep=note,
+            reraise=True,
+        )
+        return retrying(call)
+
+
+class PatientStore:
+    """A store whose operations are tried again, and whose lost replies are looked up."""
+
+    def __init__(self, store: Store, patience: Patience) -> None:
+        self._store = store
+        self._patience = patience
+
+    def get(self, key: str) -> bytes | None:
+        """Return the object, or None when absent."""
+        return self._call(lambda: self._store.get(key), f"read {key}")
+
+    def put(self, key: str, data: bytes) -> None:
+        """Create or replace the object.  Writing the same bytes twice is the same, so a lost reply is no question."""
+
+        def put() -> None:
+            try:
+                self._store.put(key, data)
+            except InDoubt as doubt:
+                raise _again(doubt) from doubt
+
+        self._call(put, f"write {key}")
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Create the object.  After a lost reply the store is asked: the bytes there are ours, or they are not."""
+        lost_reply = False
+
+        def put() -> bool:
+            nonlocal lost_reply
+            try:
+                won = self._store.put_if_absent(key, data)
+            except InDoubt as doubt:
+                lost_reply = True
+                raise _again(doubt) from doubt
+            return won or (lost_reply and self._store.get(key) == data)
+
+        return self._call(put, f"write {key}")
+
+    def delete(self, key: str) -> None:
+        """Remove the object; absent is fine."""
+
+        def delete() -> None:
+            try:
+                self._store.delete(key)
+            except InDoubt as doubt:
+                raise _again(doubt) from doubt
+
+        self._call(delete, f"delete {key}")
+
+    def keys(self, prefix: str) -> list[str]:
+        """Return the keys that start with ``prefix``, sorted."""
+        return self._call(lambda: self._store.keys(prefix), f"list {prefix}")
+
+    def _call(self, call: Callable[[], T], doing: str) -> T:
+        return self._patience.call(call, f"{doing} in the checkpoint")
+
+
+def _again(doubt: InDoubt) -> Unavailable:
+    fields: dict[str, Any] = {"why": doubt.why, "do": doubt.do, "participant": doubt.participant}
+    return Unavailable(doubt.what, **fields)
