@@ -81,7 +81,7 @@ class Reading:
 
 
 def read_schema(spec: SourceSpec) -> StructType:
-    """Return the Spark schema that a source is read with: its own, and the hidden reject column where it has rejects."""
+    """Return the Spark schema that a source is read with: its own, and the reject column where it has rejects."""
     schema = spec.schema
     if spec.rejects:
         nullable = [field.with_nullable(True) for field in schema]
@@ -101,7 +101,7 @@ class HoldfastDataSource(DataSource):
         """Return the schema of the source read."""
         return read_schema(Reading.from_option(self.options["reading"]).spec)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader for a stream."""
         return _Reader(Reading.from_option(self.options["reading"]), schema)
 
@@ -133,17 +133,17 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     # --- planning -----------------------------------------------------------------------------------
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, Any]:
         return {"positions": dict(self.source.initial()), "size_bytes": 0, "row_count": 0}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable()  # the source itself bounds an epoch
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         self.source.freeze()
         self.bounded = True
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, ARG002
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         if os.path.exists(self.reading.stop_file):
             return start
         end = self.source.latest(start["positions"], bounded=self.bounded)
@@ -156,7 +156,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             "row_count": _plus(start["row_count"], rows),
         }
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         newest = self.source.newest()
         return None if newest is None else {"positions": dict(newest)}
 
@@ -167,7 +167,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return [_SpanPartition(Span(None), 0)]
         return [_SpanPartition(span, ordinal) for ordinal, span in enumerate(spans)]
 
-    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:  # noqa: N802
+    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:
         """Return the rows of a small epoch; Spark calls it right after :meth:`partitions`."""
         return self._rows(start, end) if self._is_prefetched(start, end) else None
 

@@ -1,0 +1,394 @@
+"""A graph as one Spark plan: the rows of every sink, tagged, in one streaming frame.
+
+A branch that shares nothing is compiled plainly, operator by operator.  Sinks whose streams share a prefix are
+compiled together into one wide frame (:mod:`holdfast.spark.fanout`), so that the prefix is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructField, StructType
+
+from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.graph import Node, OperatorSpec, Pipeline, Rejects, SinkNode
+from holdfast.operators.map_batches import MapBatches
+from holdfast.operators.union import Union
+from holdfast.spark import apply
+from holdfast.spark.batches import BatchFunction, BranchFunction
+from holdfast.spark.fanout import STEP, WideFrame, column_name
+from holdfast.spark.routes import TAG, Routes, struct_name
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A pipeline as Spark will run it.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        All rows of all sinks; tagged when there are several sinks.
+    routes : Routes
+        How to tell them apart, with each sink's schema.
+    """
+
+    frame: DataFrame
+    routes: Routes
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A node of the graph as the compiler sees it; a source with rejects becomes two steps (raw and good rows)."""
+
+    spec: OperatorSpec | apply.Good | None
+    inputs: tuple[Step, ...]
+    node: Node | SinkNode
+    number: int
+
+    @property
+    def title(self) -> str:
+        """Kind, name and the line that built it, for errors."""
+        return f"{self.node.kind} {self.node.name!r}, built at {self.node.origin},"
+
+
+@dataclass
+class _Steps:
+    """All steps of a pipeline, inputs first, and which sink ends where."""
+
+    steps: list[Step] = field(default_factory=list)
+    ends: list[Step] = field(default_factory=list)
+
+    def add(self, spec: Any, inputs: tuple[Step, ...], node: Node | SinkNode) -> Step:
+        step = Step(spec, inputs, node, len(self.steps))
+        self.steps.append(step)
+        return step
+
+
+def compile_pipeline(pipeline: Pipeline, read: Callable[[Node], DataFrame], token: str) -> Compiled:
+    """Return the pipeline as one frame.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The checked graph.
+    read : callable
+        Returns the streaming frame of a source node, with the hidden reject column where it has rejects.
+    token : str
+        Unique for the run.
+
+    Raises
+    ------
+    InvalidPipeline
+        If Spark cannot resolve an operator (the message names node, line and Spark's reason), or an operator behind
+        a fan-out is neither a filter nor a projection nor ``map_batches``.
+    """
+    steps = _steps_of(pipeline)
+    compiler = _Compiler(steps, read, token)
+    frames = compiler.sink_frames()
+    schemas = [_schema(frame.schema) for _, frame in sorted(frames.items())]
+    routes = Routes(tuple(sink.name for sink in pipeline.sinks), tuple(schemas))
+    return Compiled(compiler.united(frames), routes)
+
+
+def _steps_of(pipeline: Pipeline) -> _Steps:
+    found = _Steps()
+    good: dict[Node, Step] = {}
+    raw: dict[Node, Step] = {}
+    for node in pipeline.nodes:
+        if node.is_source:
+            raw[node] = good[node] = found.add(None, (), node)
+            if getattr(node.spec, "rejects", False):
+                good[node] = found.add(apply.Good(), (raw[node],), node)
+        elif isinstance(node.spec, Rejects):
+            good[node] = found.add(node.spec, (raw[node.inputs[0]],), node)
+        else:
+            good[node] = found.add(node.spec, tuple(good[before] for before in node.inputs), node)
+    found.ends = [good[sink.inputs[0]] for sink in pipeline.sinks]
+    return _without_unused(found)
+
+
+def _without_unused(found: _Steps) -> _Steps:
+    """Drop steps that lead to no sink: the good rows of a source of which only the rejects are used."""
+    used = set(found.ends)
+    for step in reversed(found.steps):
+        if step in used:
+            used.update(step.inputs)
+    found.steps = [step for step in found.steps if step in used]
+    return found
+
+
+class _Compiler:
+    def __init__(self, steps: _Steps, read: Callable[[Node], DataFrame], token: str) -> None:
+        self._steps = steps
+        self._read = read
+        self._token = token
+        self._plain: dict[Step, DataFrame] = {}
+        self._wide_frames: dict[int, tuple[DataFrame, dict[int, StructType]]] = {}
+        self._consumers: dict[Step, list[Step | int]] = {step: [] for step in steps.steps}
+        for step in steps.steps:
+            for before in step.inputs:
+                self._consumers[before].append(step)
+        for sink, end in enumerate(steps.ends):
+            self._consumers[end].append(sink)
+
+    def sink_frames(self) -> dict[int, DataFrame]:
+        """Return, for every sink, a frame with its rows; the frames of one wide group are views of one frame."""
+        frames: dict[int, DataFrame] = {}
+        self._groups: list[tuple[tuple[int, ...], DataFrame]] = []
+        alone = [sink for sink, end in enumerate(self._steps.ends) if not self._is_shared(end)]
+        for sink in alone:
+            frames[sink] = self._frame(self._steps.ends[sink])
+        for group in self._shared_groups(set(range(len(self._steps.ends))) - set(alone)):
+            wide = self._wide(group)
+            self._groups.append((tuple(group), wide))
+            for sink in group:
+                frames[sink] = wide.select(f"{struct_name(sink)}.*")
+        return frames
+
+    def united(self, frames: dict[int, DataFrame]) -> DataFrame:
+        """Return all rows of all sinks in one frame, tagged where there are several sinks."""
+        if len(frames) == 1:
+            grouped = [wide.filter(F.col(TAG) == 0).select(f"{struct_name(0)}.*") for _, wide in self._groups]
+            return grouped[0] if grouped else frames[0]
+        grouped_sinks = {sink for group, _ in self._groups for sink in group}
+        tagged = [wide for _, wide in self._groups]
+        for sink, frame in frames.items():
+            if sink not in grouped_sinks:
+                row = F.struct(*[F.col(f"`{name}`") for name in frame.columns]).alias(struct_name(sink))
+                tagged.append(frame.select(F.lit(sink).alias(TAG), row))
+        united = tagged[0]
+        for other in tagged[1:]:
+            united = united.unionByName(other, allowMissingColumns=True)
+        return united.select(TAG, *[struct_name(sink) for sink in range(len(frames))])
+
+    # --- branches of their own ----------------------------------------------------------------------
+
+    def _is_shared(self, step: Step) -> bool:
+        return len(self._consumers[step]) > 1 or any(self._is_shared(before) for before in step.inputs)
+
+    def _frame(self, step: Step) -> DataFrame:
+        if step not in self._plain:
+            inputs = [self._frame(before) for before in step.inputs]
+            self._plain[step] = self._applied(step, inputs)
+        return self._plain[step]
+
+    def _applied(self, step: Step, inputs: Sequence[DataFrame]) -> DataFrame:
+        with _at(step):
+            if step.spec is None:
+                assert isinstance(step.node, Node)
+                return self._read(step.node)
+            if isinstance(step.spec, MapBatches):
+                return inputs[0].mapInArrow(self._batch_function(step), from_arrow_schema(step.spec.schema))
+            return apply.applied(step.spec, inputs)
+
+    def _batch_function(self, step: Step) -> BatchFunction:
+        spec = step.spec
+        assert isinstance(spec, MapBatches)
+        schema = to_arrow_schema(from_arrow_schema(spec.schema), timezone="UTC")
+        return BatchFunction(spec.fn, spec.setup, schema, step.node.name, f"{self._token}/{step.number}")
+
+    # --- branches that share a prefix ---------------------------------------------------------------
+
+    def _shared_groups(self, sinks: set[int]) -> list[list[int]]:
+        """Return the sinks in groups that have a step in common."""
+        groups: list[tuple[set[int], set[Step]]] = []
+        for sink in sorted(sinks):
+            members, needed = {sink}, set(self._needed([sink]))
+            for other in [group for group in groups if group[1] & needed]:
+                members |= other[0]
+                needed |= other[1]
+                groups.remove(other)
+            groups.append((members, needed))
+        return [sorted(members) for members, _ in groups]
+
+    def _needed(self, sinks: Sequence[int]) -> list[Step]:
+        wanted = {self._steps.ends[sink] for sink in sinks}
+        for step in reversed(self._steps.steps):
+            if step in wanted:
+                wanted.update(step.inputs)
+        return [step for step in self._steps.steps if step in wanted]
+
+    def _wide(self, sinks: Sequence[int]) -> DataFrame:
+        """Return the tagged rows of sinks that share a prefix."""
+        return _WideCompiler(self, sinks).compiled()
+
+
+class _WideCompiler:
+    """Compiles one group of sinks into one wide frame.  Tags are step numbers, then numbers of branches."""
+
+    def __init__(self, parent: _Compiler, sinks: Sequence[int]) -> None:
+        self._parent = parent
+        self._sinks = sinks
+        self._needed = parent._needed(sinks)
+        self._next_tag = max(step.number for step in parent._steps.steps) + 1
+        self._columns: dict[Step, list[tuple[str, str]]] = {}
+        self._tag: dict[Step, int] = {}
+        self._branch: dict[tuple[Step, int], int] = {}
+        """(step, ordinal of the consumer) -> tag of the rows that go there."""
+        self._taken: dict[Step, int] = {}
+
+    def compiled(self) -> DataFrame:
+        heads = [step for step in self._needed if self._is_head(step)]
+        for head in heads:
+            frame = self._parent._frame(head)
+            self._tag[head] = head.number
+            self._columns[head] = [(name, column_name(head.number, i)) for i, name in enumerate(frame.columns)]
+        self._wide = WideFrame.of([(head.number, self._parent._frame(head)) for head in heads])
+        for step in self._needed:
+            if step in heads:
+                self._fan_out(step)
+            elif self._parent._is_shared(step) or any(before in self._tag for before in step.inputs):
+                with _at(step):
+                    self._add(step)
+                self._fan_out(step)
+        return self._finish()
+
+    def _is_head(self, step: Step) -> bool:
+        if any(self._parent._is_shared(before) for before in step.inputs):
+            return False
+        consumers = self._parent._consumers[step]
+        if len(consumers) > 1:
+            return True
+        # A branch of its own that flows into a step which another input shares.
+        return not isinstance(consumers[0], int) and any(self._parent._is_shared(b) for b in consumers[0].inputs)
+
+    def _fan_out(self, step: Step) -> None:
+        consumers = self._parent._consumers[step]
+        if len(consumers) == 1:
+            self._branch[step, 0] = self._tag[step]
+            return
+        tags = [self._new_tag() for _ in consumers]
+        self._wide.multiply(self._tag[step], tags)
+        for ordinal, tag in enumerate(tags):
+            self._branch[step, ordinal] = tag
+
+    def _new_tag(self) -> int:
+        self._next_tag += 1
+        return self._next_tag
+
+    def _input_tag(self, step: Step, consumer: Step | int) -> int:
+        """Return the tag of the rows that flow from ``step`` to a consumer; each branch is taken once."""
+        ordinals = [
+            i for i, other in enumerate(self._parent._consumers[step]) if other is consumer or other == consumer
+        ]
+        taken = self._taken.get(step, 0) if len(ordinals) > 1 else 0
+        self._taken[step] = taken + 1
+        return self._branch[step, ordinals[min(taken, len(ordinals) - 1)]]
+
+    def _add(self, step: Step) -> None:
+        tags = [self._input_tag(before, step) for before in step.inputs]
+        if isinstance(step.spec, Union):
+            into = self._new_tag()
+            self._columns[step] = self._wide.merge(tags, [self._columns[before] for before in step.inputs], into)
+            self._tag[step] = into
+            return
+        tag, before = tags[0], step.inputs[0]
+        self._tag[step] = tag
+        if isinstance(step.spec, MapBatches):
+            self._add_batches(step, tag, self._columns[before])
+            return
+        proxy = self._wide.proxy(self._columns[before])
+        applied = apply.applied(step.spec, [proxy])
+        name = f"{step.node.kind} {step.node.name!r}"
+        self._columns[step] = self._wide.graft(tag, proxy, applied, self._new_tag(), name)
+
+    def _add_batches(self, step: Step, tag: int, inputs: list[tuple[str, str]]) -> None:
+        function = self._parent._batch_function(step)
+        into = self._new_tag()
+        outputs = [(name, column_name(into, i)) for i, name in enumerate(function.schema.names)]
+        declared = from_arrow_schema(function.schema).fields
+        frame = self._wide.frame
+        schema = StructType(
+            [StructField(f.name, f.dataType, nullable=True) for f in frame.schema.fields]
+            + [StructField(wide, f.dataType, nullable=True) for (_, wide), f in zip(outputs, declared, strict=True)]
+        )
+        arrow_schema = to_arrow_schema(schema, timezone="UTC")
+        branch = BranchFunction(function, tag, tuple(inputs), tuple(wide for _, wide in outputs), arrow_schema)
+        self._wide.frame = frame.mapInArrow(branch, schema)
+        self._columns[step] = outputs
+
+    def _finish(self) -> DataFrame:
+        """Return the rows with the tags of sinks, one struct for each sink."""
+        step_tag = F.col(STEP)
+        tag = None
+        structs = []
+        for sink in self._sinks:
+            end = self._parent._steps.ends[sink]
+            condition = step_tag == self._input_tag(end, sink)
+            tag = F.when(condition, F.lit(sink)) if tag is None else tag.when(condition, F.lit(sink))
+            row = F.struct(*[F.col(wide).alias(name) for name, wide in self._columns[end]])
+            structs.append(F.when(condition, row).alias(struct_name(sink)))
+        assert tag is not None
+        return self._wide.frame.select(tag.alias(TAG), *structs)
+
+
+def _schema(spark_schema: StructType) -> pa.Schema:
+    """Return the Arrow schema of a sink's rows as they leave Spark."""
+    return to_arrow_schema(spark_schema, timezone="UTC")
+
+
+class _at:
+    """Names the node and its line in whatever Spark says about it."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, PySparkException):
+            raise InvalidPipeline(
+                f"{self._step.title} cannot be run by Spark.",
+                why=str(error).splitlines()[0],
+                do="correct the expression or the schema; holdfast explain shows the columns that are known.",
+                participant=self._step.node.name,
+            ) from error
+        if isinstance(error, HoldfastError) or error is None:
+            return
+        if self._step.spec is not None and isinstance(error, Exception) and not isinstance(error, AssertionError):
+            raise InvalidPipeline(
+                f"{self._step.title} raised {type(error).__name__} while the plan was built.",
+                why=str(error),
+                do="correct the function; it is called once, on the driver, with a DataFrame.",
+                participant=self._step.node.name,
+            ) from error
+
+
+def stateful_operators(frame: DataFrame) -> Iterator[str]:
+    """Yield the kinds of stateful operators that a frame's plan contains (Spark's names)."""
+    waiting = [frame._jdf.queryExecution().analyzed()]
+    while waiting:
+        plan = waiting.pop()
+        if plan.isStreaming():
+            kind = plan.getClass().getSimpleName()
+            children = plan.children()
+            inputs = [children.apply(i) for i in range(children.size())]
+            if kind in _STATEFUL or (kind == "Join" and all(child.isStreaming() for child in inputs)):
+                yield kind
+            waiting.extend(inputs)
+
+
+_STATEFUL = (
+    "Aggregate",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "Distinct",
+    "EventTimeWatermark",
+    "FlatMapGroupsWithState",
+    "FlatMapGroupsInPandasWithState",
+    "GlobalLimit",
+    "LocalLimit",
+    "Sort",
+    "TransformWithState",
+    "TransformWithStateInPySpark",
+    "TransformWithStateInPandas",
+    "Window",
+)

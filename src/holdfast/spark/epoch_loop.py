@@ -1,0 +1,245 @@
+"""One epoch, from Spark's logged positions to every sink: what ``foreachBatch`` calls.
+
+Rules.  The epoch's positions are Spark's (its offset log, written before this runs).  Its rows are evaluated by
+exactly one Spark job: small epochs are carried to the driver, large ones staged by the executors.  What becomes
+visible is the coordinator's business alone; an epoch that every sink holds is not evaluated again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from holdfast import faults
+from holdfast.commit.coordinator import Coordinator
+from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.ports import Carried, Clock, EpochRecord, Part, Sink
+from holdfast.spark import offsets, staging
+from holdfast.spark.failure import is_too_large, translate
+from holdfast.spark.routes import Routes
+from holdfast.status import EpochStatus
+
+log = logging.getLogger("holdfast.spark")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What Spark counted in one epoch at one source."""
+
+    rows: int
+    rejects: int
+    timestamp_max_us: int | None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much an epoch may hold to be carried, and how often orphans are looked for."""
+
+    carry_bytes: int
+    sweep_interval_s: float
+
+
+class EpochLoop:
+    """Runs epochs, one after the other.  Lives on the driver; called by Spark's stream thread.
+
+    Parameters
+    ----------
+    pipeline : str
+        Name of the pipeline.
+    base : int
+        Number of the epoch that Spark's batch 0 is.
+    spark_checkpoint : Path
+        Spark's checkpoint directory, where the offset log stands.
+    routes : Routes
+        Which rows go to which sink.
+    sinks : mapping of str to Sink
+        The connected sinks.
+    coordinator : Coordinator
+        Opened.
+    clock : Clock
+        For the intervals of sweeping.
+    limits : Limits
+        Sizes and intervals.
+    observe : callable
+        Returns source -> :class:`Observed` for the epoch that has just been evaluated.
+    pts : int, optional
+        Minimum timestamp over the inputs that earlier runs had reached.
+    timed_sources : sequence of str
+        Sources that declare a timestamp.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        base: int,
+        spark_checkpoint: Path,
+        routes: Routes,
+        sinks: Mapping[str, Sink],
+        coordinator: Coordinator,
+        clock: Clock,
+        limits: Limits,
+        observe: Callable[[], Mapping[str, Observed]],
+        timed_sources: Sequence[str],
+        pts: int | None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._base = base
+        self._spark_checkpoint = spark_checkpoint
+        self._routes = routes
+        self._sinks = sinks
+        self._coordinator = coordinator
+        self._clock = clock
+        self._limits = limits
+        self._observe = observe
+        self._reached: dict[str, int | None] = dict.fromkeys(timed_sources, pts)
+        self._last_sweep_us = clock.now_us()
+        self.failure: HoldfastError | None = None
+        """Why the last epoch failed: kept here because the way through the JVM cuts an error down to its text."""
+        self.last_epoch: EpochStatus | None = None
+        self.last_positions: offsets.Offsets = offsets.NOWHERE
+        self.source_rows: dict[str, int] = {}
+        self.source_rejects: dict[str, int] = {}
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Run one epoch; called by Spark with the rows of its micro-batch."""
+        epoch = self._base + batch_id
+        try:
+            self._run(batch, batch_id, epoch)
+        except HoldfastError as error:
+            self.failure = error
+            raise
+        except Exception as error:
+            self.failure = translate(error, self._pipeline, f"epoch {epoch}")
+            raise self.failure from error
+
+    def _run(self, batch: DataFrame, batch_id: int, epoch: int) -> None:
+        started = time.perf_counter()
+        self._coordinator.check_fenced()
+        end = offsets.read_offsets(self._spark_checkpoint, batch_id)
+        missing = self._coordinator.missing(epoch, end.positions)
+        if not missing:
+            log.info("epoch %d is held by every sink: nothing to do", epoch)
+            self.last_positions = end
+            return
+        size = self._size_bytes(batch_id, end)
+        faults.reach("before-stage", epoch)
+        planned = time.perf_counter()
+        parts = self._evaluate(batch, epoch, missing, size)
+        observed = self._observe()
+        faults.reach("after-stage", epoch)
+        evaluated = time.perf_counter()
+        record = EpochRecord(
+            pipeline=self._pipeline,
+            epoch=epoch,
+            generation=self._coordinator.generation,
+            positions=end.positions,
+            pts=self._advance_pts(observed),
+        )
+        self._coordinator.commit(record, parts)
+        committed = time.perf_counter()
+        self._note(epoch, end, observed, parts, size)
+        self._sweep(epoch)
+        self.last_epoch = EpochStatus(
+            epoch=epoch,
+            rows=sum(part.row_count for several in parts.values() for part in several),
+            bytes=size or 0,
+            duration_ms={
+                "plan": (planned - started) * 1e3,
+                "evaluate": (evaluated - planned) * 1e3,
+                "publish": (committed - evaluated) * 1e3,
+            },
+            carried=any(isinstance(part, Carried) for several in parts.values() for part in several),
+        )
+
+    # --- rows ---------------------------------------------------------------------------------------
+
+    def _size_bytes(self, batch_id: int, end: offsets.Offsets) -> int | None:
+        start = self.last_positions
+        if start is offsets.NOWHERE:
+            start = offsets.read_offsets(self._spark_checkpoint, batch_id - 1)
+        return offsets.span(start.sizes, end.sizes)
+
+    def _evaluate(
+        self, batch: DataFrame, epoch: int, missing: frozenset[str], size: int | None
+    ) -> dict[str, Sequence[Part]]:
+        """Evaluate the epoch once: carried if it is known to be small, else staged."""
+        if size is not None and size <= self._limits.carry_bytes:
+            try:
+                return self._carry(batch, missing)
+            except Exception as error:
+                if not is_too_large(error):
+                    raise
+                log.info("epoch %d is larger than it seemed: the executors stage it", epoch)
+        return self._coordinator.retry(lambda: self._stage(batch, epoch, missing), doing=f"stage epoch {epoch}")
+
+    def _carry(self, batch: DataFrame, missing: frozenset[str]) -> dict[str, Sequence[Part]]:
+        table: pa.Table = batch.toArrow()
+        return {sink: (Carried(rows),) for sink, rows in self._routes.split_table(table).items() if sink in missing}
+
+    def _stage(self, batch: DataFrame, epoch: int, missing: frozenset[str]) -> dict[str, Sequence[Part]]:
+        task = staging.StageTask(
+            self._pipeline,
+            self._coordinator.generation,
+            epoch,
+            self._routes,
+            {sink: self._sinks[sink].writer_factory() for sink in missing},
+        )
+        try:
+            rows: list[Any] = batch.mapInArrow(task, staging.HANDLES).collect()
+        except Exception as error:
+            raise translate(error, self._pipeline, f"epoch {epoch}") from error
+        received = staging.handles(rows)
+        return {sink: tuple(received.get(sink, ())) for sink in missing}
+
+    # --- progress -----------------------------------------------------------------------------------
+
+    def _advance_pts(self, observed: Mapping[str, Observed]) -> int | None:
+        """Return the minimum over the inputs of the highest timestamp seen; None until every timed input has one."""
+        for source, reached in self._reached.items():
+            seen = observed[source].timestamp_max_us if source in observed else None
+            if seen is not None and (reached is None or seen > reached):
+                self._reached[source] = seen
+        known = [reached for reached in self._reached.values() if reached is not None]
+        return min(known) if known and len(known) == len(self._reached) else None
+
+    def _note(
+        self,
+        epoch: int,
+        end: offsets.Offsets,
+        observed: Mapping[str, Observed],
+        parts: Mapping[str, Sequence[Part]],
+        size: int | None,
+    ) -> None:
+        for source, counted in observed.items():
+            self.source_rows[source] = self.source_rows.get(source, 0) + counted.rows
+            self.source_rejects[source] = self.source_rejects.get(source, 0) + counted.rejects
+        self.last_positions = end
+        log.debug(
+            "epoch %d: %s rows, %s bytes", epoch, {s: sum(p.row_count for p in ps) for s, ps in parts.items()}, size
+        )
+
+    def _sweep(self, epoch: int) -> None:
+        # Workers of a dead driver, and failed attempts of ours, may stage after the handles were collected.
+        now = self._clock.now_us()
+        if now - self._last_sweep_us >= self._limits.sweep_interval_s * 1e6:
+            self._last_sweep_us = now
+            self._coordinator.sweep(epoch)
+
+
+def check_commit_every(commit_every_us: int | None, timed_sources: Sequence[str], sources: Sequence[str]) -> None:
+    """Refuse ``commit_every`` where an input has no timestamp to measure it by."""
+    untimed = [source for source in sources if source not in timed_sources]
+    if commit_every_us is not None and untimed:
+        raise InvalidPipeline(
+            f"commit_every needs timestamps, and source {untimed[0]!r} declares none.",
+            why="commits are grouped by the minimum timestamp over the inputs.",
+            do=f'declare timestamp="<column>" on {", ".join(map(repr, untimed))}, or leave commit_every out.',
+        )

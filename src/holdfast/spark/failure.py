@@ -1,0 +1,71 @@
+"""Spark's failures as our errors: one readable message for the user, the JVM's trace for the log."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.errors import HoldfastError, InternalError, InvalidPipeline, Unavailable, from_text
+
+log = logging.getLogger("holdfast.spark")
+
+_TOO_LARGE = "spark.driver.maxResultSize"
+
+# What Spark says when a machine or process went away: nothing of ours was changed, so it may be tried again.
+_LOST = ("ExecutorLostFailure", "Python worker exited unexpectedly", "FetchFailed", "Connection reset by peer")
+
+
+def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
+    """Return the Holdfast error behind a failure of Spark.
+
+    Parameters
+    ----------
+    error : BaseException
+        What PySpark raised; its text may hold the text of an error of ours that was raised in a worker.
+    pipeline : str
+        Name of the pipeline.
+    doing : str
+        What was being done, for the message: ``"epoch 7"``.
+
+    Notes
+    -----
+    The whole text is logged at DEBUG here and at ERROR by whoever ends the run.
+    """
+    if isinstance(error, HoldfastError):
+        return error
+    text = _text(error)
+    log.debug("%s of pipeline %r failed: %s", doing, pipeline, text)
+    ours = from_text(text)
+    if ours is not None:
+        ours.pipeline = ours.pipeline or pipeline
+        ours.__cause__ = error
+        return ours
+    kind: type[HoldfastError] = InternalError
+    do = "look at the log for Spark's trace; report it if it names no cause of yours."
+    if any(sign in text for sign in _LOST):
+        kind, do = Unavailable, "nothing was changed: it is tried again; look at the executor's log if it stays."
+    elif "AnalysisException" in type(error).__name__ or "[INVALID" in text or "PythonException" in text:
+        kind, do = InvalidPipeline, "mend the operator that the message names; the log has the whole trace."
+    translated = kind(
+        f"Spark failed in {doing} of pipeline {pipeline!r}.", why=_summary(text), do=do, pipeline=pipeline
+    )
+    translated.__cause__ = error
+    return translated
+
+
+def is_too_large(error: BaseException) -> bool:
+    """Tell whether Spark refused to bring an epoch to the driver because of its size."""
+    return _TOO_LARGE in _text(error)
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__module__}.{type(error).__name__}: {error}"
+
+
+def _summary(text: str) -> str:
+    """Return the line that says most: the last Python exception of a worker's trace, else the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in reversed(lines):
+        name, colon, _ = line.partition(": ")
+        if colon and name.replace(".", "").isidentifier() and name.endswith(("Error", "Exception")) and "." not in name:
+            return line[:400]
+    return lines[0][:400] if lines else ""

@@ -1,0 +1,108 @@
+"""Positions as Spark logged them: its offset log, written before an epoch runs, fixes what the epoch holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import Corrupt
+from holdfast.positions import Position, Positions
+
+OPAQUE_SEGMENT = ""
+"""The one segment of a source whose positions only Spark understands."""
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """One entry of Spark's offset log.
+
+    Parameters
+    ----------
+    positions : Positions
+        Source name -> segment -> position.  A source without any position yet is left out.
+    sizes, rows : mapping of str to int or None
+        Source name -> bytes and rows before these positions, where the source knows them.
+    """
+
+    positions: Positions
+    sizes: Mapping[str, int | None]
+    rows: Mapping[str, int | None]
+
+
+NOWHERE = Offsets({}, {}, {})
+"""Before the first epoch."""
+
+
+def read_offsets(spark_checkpoint: Path, batch_id: int) -> Offsets:
+    """Return what Spark logged for a batch.
+
+    Parameters
+    ----------
+    spark_checkpoint : Path
+        The query's checkpoint directory.
+    batch_id : int
+        Spark's number; below 0 there is nothing yet.
+
+    Raises
+    ------
+    Corrupt
+        If the entry is missing, damaged or of an unknown version.
+    """
+    if batch_id < 0:
+        return NOWHERE
+    path = spark_checkpoint / "offsets" / str(batch_id)
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if not lines or lines[0] != "v2":
+            raise ValueError(f"version {lines[0] if lines else 'missing'!r} instead of 'v2'")
+        return _parse(lines[2:])
+    except (OSError, ValueError, KeyError) as error:
+        raise Corrupt(
+            f"Spark's offset log entry {path} cannot be read.",
+            why=str(error),
+            do="restore the checkpoint directory from a copy, or start with a new one: the sinks keep what they hold.",
+            participant=str(path),
+        ) from error
+
+
+def _parse(lines: list[str]) -> Offsets:
+    positions: dict[str, dict[str, Position]] = {}
+    sizes: dict[str, int | None] = {}
+    rows: dict[str, int | None] = {}
+    for line in lines:
+        name, _, text = line.partition(":")
+        if text in ("", "-"):
+            continue
+        offset = _own_offset(text)
+        if offset is None:
+            positions[name] = {OPAQUE_SEGMENT: text}
+            sizes[name] = rows[name] = None
+        else:
+            positions[name] = offset["positions"]
+            sizes[name], rows[name] = offset["size_bytes"], offset["row_count"]
+    return Offsets(positions, sizes, rows)
+
+
+def _own_offset(text: str) -> dict[str, Any] | None:
+    value = json.loads(text) if text.startswith("{") else None
+    return value if isinstance(value, dict) and "positions" in value and "size_bytes" in value else None
+
+
+def span(start: Mapping[str, int | None], end: Mapping[str, int | None]) -> int | None:
+    """Return how much lies between two entries, over all sources; None when one of them does not know.
+
+    Examples
+    --------
+    >>> span({"a": 10}, {"a": 30, "b": 5}), span({"a": 10}, {"a": None})
+    (25, None)
+    """
+    total = 0
+    for name, after in end.items():
+        before = start.get(name, 0)
+        if after is None or before is None:
+            return None
+        total += after - before
+    return total

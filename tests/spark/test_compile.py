@@ -1,0 +1,204 @@
+"""Several sinks, one plan (design/0001, section 7): what is shared is computed once, and rows go where they belong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import holdfast as hf
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import Node, SinkNode, Stream, sink, stream_from
+from holdfast.ports import REJECT_COLUMN, Guarantee
+from holdfast.spark.compile import compile_pipeline
+
+pytestmark = pytest.mark.spark
+
+NUMBERS = pa.schema([("n", pa.int64()), ("word", pa.string())])
+
+
+@dataclass(frozen=True)
+class Given:
+    """A source whose rows the test gives."""
+
+    label: str
+    rejects: bool = False
+    kind: str = "given"
+    schema: pa.Schema = NUMBERS
+    timestamp: str | None = None
+
+    def arguments(self) -> Mapping[str, Any]:
+        return {"label": self.label}
+
+
+@dataclass(frozen=True)
+class Nowhere:
+    """A sink that is only compiled."""
+
+    label: str
+    kind: str = "nowhere"
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+
+    def arguments(self) -> Mapping[str, Any]:
+        return {"label": self.label}
+
+    def check_columns(self, columns: object) -> None:
+        return None
+
+
+def given(name: str, rejects: bool = False) -> Stream:
+    return stream_from(Given(name, rejects), name=name)
+
+
+def to(name: str) -> SinkNode:
+    return sink(Nowhere(name), name=name)
+
+
+def rows_of(spark: SparkSession, pipeline: hf.Pipeline, **data: list[tuple[Any, ...]]) -> dict[str, list[Any]]:
+    """Compile over batch frames and return each sink's rows, sorted."""
+
+    def read(node: Node) -> DataFrame:
+        schema = "n long, word string"
+        if node.spec.rejects:
+            schema += f", {REJECT_COLUMN} struct<reason: string, raw: string, position: string>"
+        return spark.createDataFrame(data[node.name], schema)
+
+    compiled = compile_pipeline(pipeline, read, "test")
+    tables = compiled.routes.split_table(compiled.frame.toArrow())
+    return {
+        name: sorted(map(tuple, (row.values() for row in table.to_pylist())), key=repr)
+        for name, table in tables.items()
+    }
+
+
+TEN = [(n, f"w{n}") for n in range(10)]
+
+
+def test_one_branch_is_compiled_plainly(spark: SparkSession) -> None:
+    pipeline = hf.Pipeline("p", given("a") | hf.filter("n > 7") | hf.select("n", twice="n * 2") | to("out"))
+    assert rows_of(spark, pipeline, a=TEN) == {"out": [(8, 16), (9, 18)]}
+
+
+def test_two_sources_and_two_sinks_share_one_frame(spark: SparkSession) -> None:
+    pipeline = hf.Pipeline("p", given("a") | to("x"), given("b") | hf.select("word") | to("y"))
+    assert rows_of(spark, pipeline, a=TEN[:2], b=TEN[:1]) == {"x": [(0, "w0"), (1, "w1")], "y": [("w0",)]}
+
+
+def test_every_branch_of_a_fan_out_gets_its_rows(spark: SparkSession) -> None:
+    a = given("a") | hf.select("n", "word", half="n / 2")
+    low = a | hf.filter("n < 3") | hf.map(lambda df: df.withColumn("m", F.col("n") + 1).filter("m > 1").select("m"))
+    pipeline = hf.Pipeline(
+        "p",
+        a | hf.filter("n > 7") | hf.select("n") | to("high"),
+        low | to("low"),
+        a | hf.sql("select word as w, half from input where n = 4") | to("four"),
+    )
+    assert rows_of(spark, pipeline, a=TEN) == {"high": [(8,), (9,)], "low": [(2,), (3,)], "four": [("w4", 2.0)]}
+
+
+def test_a_branch_is_not_evaluated_on_the_rows_of_another(spark: SparkSession) -> None:
+    a = given("a")
+    inverse = a | hf.filter("n <> 0") | hf.select(inverse="1 / n")  # ANSI: 1/0 would fail
+    pipeline = hf.Pipeline("p", inverse | to("inverse"), a | hf.filter("n = 0") | to("zero"))
+    assert rows_of(spark, pipeline, a=TEN[:3]) == {"inverse": [(0.5,), (1.0,)], "zero": [(0, "w0")]}
+
+
+def test_fan_outs_nest_and_unions_bring_branches_together(spark: SparkSession) -> None:
+    a, b = given("a"), given("b")
+    parts = a | hf.split(low="n < 3", otherwise="high")
+    middle = parts.high | hf.select("n", word="upper(word)")
+    both = hf.union(parts.low, middle, b, name="both")
+    pipeline = hf.Pipeline(
+        "p",
+        both | hf.filter("n <> 1") | to("everything"),
+        middle | hf.filter("n = 9") | to("nine"),
+        both | hf.select(n="-n") | to("negative"),
+    )
+    assert rows_of(spark, pipeline, a=[TEN[1], TEN[2], TEN[8], TEN[9]], b=[(5, "five")]) == {
+        "everything": sorted([(2, "w2"), (8, "W8"), (9, "W9"), (5, "five")], key=repr),
+        "nine": [(9, "W9")],
+        "negative": sorted([(-1,), (-2,), (-8,), (-9,), (-5,)], key=repr),
+    }
+
+
+def test_a_diamond_into_one_sink_keeps_every_row(spark: SparkSession) -> None:
+    a = given("a")
+    diamond = hf.union(a | hf.filter("n < 2"), a | hf.filter("n > 0"), name="diamond")
+    pipeline = hf.Pipeline("p", diamond | to("out"))
+    assert rows_of(spark, pipeline, a=TEN[:3]) == {"out": [(0, "w0"), (1, "w1"), (1, "w1"), (2, "w2")]}
+
+
+def test_a_random_value_of_the_shared_prefix_is_the_same_for_every_sink(spark: SparkSession) -> None:
+    def draw(frame: DataFrame) -> DataFrame:
+        return frame.withColumn("r", F.udf(lambda: random.random(), "double")())
+
+    shared = given("a") | hf.map(draw, name="draw")
+    pipeline = hf.Pipeline(
+        "p", shared | hf.select("n", "r") | to("x"), shared | hf.filter("n >= 0") | hf.select("n", "r") | to("y")
+    )
+    found = rows_of(spark, pipeline, a=TEN)
+    assert found["x"] == found["y"]
+    assert len({value for _, value in found["x"]}) == 10
+
+
+def test_the_shared_prefix_stands_once_in_the_plan(spark: SparkSession) -> None:
+    shared = given("a") | hf.map(lambda df: df.withColumn("r", F.rand()), name="draw")
+    pipeline = hf.Pipeline("p", shared | to("x"), shared | hf.filter("n > 3") | to("y"))
+    compiled = compile_pipeline(pipeline, lambda node: spark.createDataFrame(TEN, "n long, word string"), "test")
+    plan = compiled.frame._jdf.queryExecution().optimizedPlan().toString()
+    assert plan.count("rand(") == 1
+    assert plan.count("LogicalRDD") + plan.count("LocalRelation") == 1
+
+
+def test_map_batches_behind_a_fan_out_touches_its_own_branch_only(spark: SparkSession) -> None:
+    def shout(batch: pa.RecordBatch, mark: str) -> pa.Table:
+        assert batch.schema.names == ["n", "word"]
+        return pa.table({"loud": [word.upper() + mark for word in batch.column("word").to_pylist()] * 2})
+
+    a = given("a")
+    pipeline = hf.Pipeline(
+        "p",
+        a | hf.filter("n < 2") | hf.map_batches(shout, "loud string", setup=lambda: "!", name="shout") | to("loud"),
+        a | to("all"),
+    )
+    found = rows_of(spark, pipeline, a=TEN[:3])
+    assert found == {"loud": [("W0!",), ("W0!",), ("W1!",), ("W1!",)], "all": [(0, "w0"), (1, "w1"), (2, "w2")]}
+
+
+def test_rejects_leave_the_main_stream_whether_they_are_used_or_not(spark: SparkSession) -> None:
+    bad = (None, None, ("no number", "x", "f:2"))
+    data = [(1, "w1", None), bad]
+    a = given("a", rejects=True)
+    assert rows_of(spark, hf.Pipeline("p", a | to("out")), a=data) == {"out": [(1, "w1")]}
+    a = given("a", rejects=True)
+    both = rows_of(spark, hf.Pipeline("p", a | to("out"), a.rejects | to("bad")), a=data)
+    assert both == {"out": [(1, "w1")], "bad": [("no number", "x", "f:2")]}
+
+
+@pytest.mark.parametrize(
+    ("operator", "reason"),
+    [
+        (lambda: hf.map(lambda df: df.select(F.explode(F.array("n", "n"))), name="burst"), "Generate"),
+        (lambda: hf.map(lambda df: df.withColumn("u", F.udf(lambda n: n, "long")("n")), name="udf"), "Python UDF"),
+    ],
+)
+def test_an_operator_that_cannot_share_a_plan_is_refused_with_a_cure(
+    spark: SparkSession, operator: Any, reason: str
+) -> None:
+    a = given("a")
+    pipeline = hf.Pipeline("p", a | operator() | to("x"), a | to("y"))
+    with pytest.raises(InvalidPipeline, match=reason) as raised:
+        rows_of(spark, pipeline, a=TEN)
+    assert "map_batches" in raised.value.do
+
+
+def test_an_expression_that_spark_cannot_resolve_names_node_and_line(spark: SparkSession) -> None:
+    pipeline = hf.Pipeline("p", given("a") | hf.map(lambda df: df.select("nothing"), name="wrong") | to("x"))
+    with pytest.raises(InvalidPipeline, match=r"map 'wrong', built at .*test_compile.py:\d+"):
+        rows_of(spark, pipeline, a=TEN)
