@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast import later
 
 if TYPE_CHECKING:
-    from holdfast import errors as errors
-    from holdfast import sinks as write
-    from holdfast import sources as read
-    from holdfast import testing as testing
+    from holdfast import errors, read, testing, write
     from holdfast.errors import (
         BadRow,
         Corrupt,
@@ -67,14 +65,6 @@ __all__ = [
     "write",
 ]
 
-# Every name is loaded when it is first asked for.  Python workers import parts of this package in each executor: they
-# must not pay for the parsers that only building a graph needs.  And a graph must need neither pyspark nor Java.
-_MODULES = {
-    "errors": "holdfast.errors",
-    "read": "holdfast.sources",
-    "testing": "holdfast.testing",
-    "write": "holdfast.sinks",
-}
 _HOMES = {
     "holdfast.errors": (
         "BadRow",
@@ -87,6 +77,7 @@ _HOMES = {
         "InvalidPipeline",
         "Unavailable",
     ),
+    "holdfast.errors:": ("errors",),
     "holdfast.graph": ("Pipeline", "SinkNode", "Stream"),
     "holdfast.operators.clip": ("clip",),
     "holdfast.operators.filter": ("filter",),
@@ -96,22 +87,11 @@ _HOMES = {
     "holdfast.operators.split": ("split",),
     "holdfast.operators.sql": ("sql",),
     "holdfast.operators.union": ("union",),
+    "holdfast.read:": ("read",),
     "holdfast.spark.run": ("Run", "start_all"),
+    "holdfast.testing:": ("testing",),
     "holdfast.trigger": ("Trigger", "available_now", "every"),
+    "holdfast.write:": ("write",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value: Any = importlib.import_module(_MODULES[name])
-    elif name in _HOME_OF:
-        value = getattr(importlib.import_module(_HOME_OF[name]), name)
-    else:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+__getattr__, __dir__ = later.names(__name__, {name: home for home, names in _HOMES.items() for name in names})

@@ -1,0 +1,18 @@
+"""``hf.read``: the sources, each a function that gives a stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast import later
+
+if TYPE_CHECKING:
+    from holdfast.sources.callback import callback
+    from holdfast.sources.files import files
+    from holdfast.sources.rate import rate
+    from holdfast.sources.rows import rows
+    from holdfast.sources.spark import spark
+
+__all__ = ["callback", "files", "rate", "rows", "spark"]
+
+__getattr__, __dir__ = later.names(__name__, {name: f"holdfast.sources.{name}" for name in __all__})

@@ -1,0 +1,19 @@
+"""``hf.write``: the sinks, each a function that declares one; to stand to the right of ``stream |``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast import later
+
+if TYPE_CHECKING:
+    from holdfast.sinks.console import console
+    from holdfast.sinks.files import files
+    from holdfast.sinks.foreach_batch import foreach_batch
+    from holdfast.sinks.memory import memory
+    from holdfast.sinks.postgres import postgres
+    from holdfast.sinks.sqlite import sqlite
+
+__all__ = ["console", "files", "foreach_batch", "memory", "postgres", "sqlite"]
+
+__getattr__, __dir__ = later.names(__name__, {name: f"holdfast.sinks.{name}" for name in __all__})
