@@ -22,6 +22,9 @@ from holdfast.errors import HoldfastError, InvalidPipeline
 if TYPE_CHECKING:
     from holdfast.graph import Pipeline
 
+_loaded: list[ModuleType] = []
+"""Keeps the modules that were loaded from files: a stream forgotten in one can be found only while it lives."""
+
 _FORMS = "TARGET is path/to/file.py:pipeline or package.module:pipeline; the part behind the colon may be left out."
 
 
@@ -104,6 +107,7 @@ def _load_file(place: str) -> ModuleType:
             del sys.modules[path.stem]
         else:
             sys.modules[path.stem] = covered
+    _loaded.append(module)
     return module
 
 

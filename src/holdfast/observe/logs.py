@@ -24,6 +24,9 @@ FILE_BYTES = 10_000_000
 """Size at which the file is set aside; with :data:`FILES_KEPT` at most 60 MB stay."""
 FILES_KEPT = 5
 
+FILE_ONLY = "holdfast_file_only"
+"""Attribute of records (``extra=``) that repeat on stderr what the reader is told anyway: shown there at DEBUG only."""
+
 # py4j logs every closing connection, and errors of calls that are reported anyway.
 QUIET: dict[str, int] = {"py4j": logging.ERROR, "pyspark": logging.WARNING, "asyncio": logging.WARNING}
 """Loggers of others, and the lowest level that is worth a line; lifted at level DEBUG."""
@@ -49,7 +52,7 @@ def logging_to(file: Path | None, *, level: str = "INFO", as_json: bool = False)
     """
     lowest = logging.getLevelNamesMapping()[level]
     is_debug = lowest <= logging.DEBUG
-    handlers: list[logging.Handler] = [_to_stderr(lowest, as_json, tracebacks=is_debug)]
+    handlers: list[logging.Handler] = [_to_stderr(lowest, as_json, is_debug=is_debug)]
     if file is not None:
         handlers.append(_to_file(file, min(lowest, logging.INFO), as_json))
     root = logging.getLogger()
@@ -145,9 +148,12 @@ class _Stderr:
         sys.stderr.flush()
 
 
-def _to_stderr(level: int, as_json: bool, *, tracebacks: bool) -> logging.Handler:
-    formatter = JsonFormatter() if as_json else ShortFormatter(tracebacks=tracebacks)
-    return _arranged(logging.StreamHandler(_Stderr()), level, formatter)
+def _to_stderr(level: int, as_json: bool, *, is_debug: bool) -> logging.Handler:
+    formatter = JsonFormatter() if as_json else ShortFormatter(tracebacks=is_debug)
+    handler = _arranged(logging.StreamHandler(_Stderr()), level, formatter)
+    if not is_debug:
+        handler.addFilter(lambda record: not getattr(record, FILE_ONLY, False))
+    return handler
 
 
 def _to_file(file: Path, level: int, as_json: bool) -> logging.Handler:

@@ -138,17 +138,17 @@ def progress_of(
     picture = _LastGood(run)
     on_terminal = sys.stderr.isatty() if is_terminal is None else is_terminal
     if as_json:
-        with _every(interval_s, lambda: _write_json(picture())):
-            yield
-        _quietly(lambda: _write_json(picture()))
-        return
-    if on_terminal:
-        with _live(picture):
-            yield
+        shown = _every(interval_s, lambda: _write_json(picture()))
+    elif on_terminal:
+        shown = _live(picture)
     else:
-        with _every(interval_s, lambda: _write(as_line(picture()))):
+        shown = _every(interval_s, lambda: _write(as_line(picture())))
+    try:
+        with shown:
             yield
-    _quietly(lambda: _write(as_last_line(picture(), now_us())))
+    finally:
+        # After the display has gone, and after a failure too: how far the run came.
+        _quietly(lambda: _write_json(picture()) if as_json else _write(as_last_line(picture(), now_us())))
 
 
 class _LastGood:

@@ -1,0 +1,5 @@
+"""The command line: ``holdfast run``, ``inspect``, ``resolve``, ``explain``."""
+
+from holdfast.cli.app import main
+
+__all__ = ["main"]

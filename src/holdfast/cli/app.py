@@ -1,0 +1,251 @@
+"""The commands and their options; what they do stands in the modules beside this one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from enum import Enum
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from holdfast import durable
+from holdfast.checkpoint.store import open_store
+from holdfast.cli import words
+from holdfast.cli.failures import reported
+from holdfast.cli.foreground import run_in_foreground
+from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve
+from holdfast.config import Settings, unknown_variables
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import Pipeline
+from holdfast.observe.inspection import Inspection, inspect_checkpoint
+from holdfast.observe.inspection import as_json as inspected_json
+from holdfast.observe.logs import FILE_NAME, logging_to
+from holdfast.observe.masking import masked, masked_json
+from holdfast.observe.sink_answers import inspect_sinks
+from holdfast.target import load_target
+from holdfast.trigger import Trigger, available_now, every
+
+_log = logging.getLogger(__name__)
+
+app = typer.Typer(
+    name="holdfast",
+    help="Exactly-once pipelines on Spark Structured Streaming.\n\n"
+    "TARGET is path/to/file.py:pipeline or package.module:pipeline; without a name, the only pipeline there.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or pipeline, 3 fenced, 4 in doubt or diverged.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="file.py:name or module:name of the pipeline.")]
+Checkpoint = Annotated[str, typer.Option("--checkpoint", metavar="DIR", help="The pipeline's own directory.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer on stdout as JSON.")]
+
+
+class Drawing(Enum):
+    """How ``explain`` draws."""
+
+    MERMAID = "mermaid"
+    SVG = "svg"
+
+
+def main() -> None:
+    """Run the command line; ends the process with its exit code."""
+    app(prog_name="holdfast")
+
+
+@app.callback()
+def _common(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
+) -> None:
+    if version:
+        _print([_version()])
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    target: Target,
+    checkpoint: Checkpoint,
+    interval: Annotated[
+        str | None, typer.Option("--every", metavar="DURATION", help="Begin an epoch at most this often (100ms).")
+    ] = None,
+    drain: Annotated[bool, typer.Option("--available-now", help="Drain what is there now, then stop.")] = False,
+    master: Annotated[str | None, typer.Option(metavar="URL", help="Spark master; default HOLDFAST_MASTER.")] = None,
+    commit_every: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Publish once pts has moved by this much (1s).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline in the foreground: Ctrl-C or SIGTERM stops it after the current epoch."""
+    with _settings(as_json) as settings:
+        trigger = _trigger(interval, drain)
+        directory = _directory(checkpoint)
+        pipeline = load_target(target)
+        given = {"master": master, "commit_every": commit_every}
+        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        with _log_file(directory, settings, as_json):
+            run_in_foreground(
+                lambda: pipeline.start(checkpoint=str(directory), trigger=trigger, settings=settings, **options),
+                settings,
+                as_json=as_json,
+            )
+
+
+@app.command()
+def inspect(
+    checkpoint: Checkpoint,
+    target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help="With it, its sinks are asked too.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a checkpoint and its sinks hold.  Changes nothing, and may run beside a live pipeline."""
+    with _settings(as_json):
+        inspection = _inspection(checkpoint, None if target is None else load_target(target))
+        if as_json:
+            _print_json(inspected_json(inspection))
+        else:
+            _print(words.inspection_lines(inspection))
+
+
+@app.command("resolve")
+def resolve_(
+    target: Target,
+    checkpoint: Checkpoint,
+    epoch: Annotated[int | None, typer.Option(metavar="N", help="Must be in doubt; only it is reported.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Take over even if a run seems to be alive.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish or drop what is in doubt, as the next start would.  Needs no Java; fences a run that is alive."""
+    with _settings(as_json) as settings:
+        pipeline = load_target(target)
+        inspection = _inspection(checkpoint, pipeline if dry_run else None)
+        _check_owner(inspection, pipeline)
+        if epoch is not None:
+            check_epoch_is_open(inspection, epoch)
+        if dry_run:
+            if as_json:
+                _print_json({"dry_run": True, **inspected_json(inspection)})
+            else:
+                _print(words.verdict_lines(inspection, epoch))
+            return
+        if not force:
+            check_nobody_runs(inspection.owner)
+        directory = _directory(checkpoint)
+        with _log_file(directory, settings, as_json):
+            resumption = resolve(pipeline, open_store(str(directory)), settings)
+        if as_json:
+            _print_json({"dry_run": False, **inspected_json(resumption)})
+        else:
+            _print(words.resumption_lines(pipeline.name, resumption, epoch))
+
+
+@app.command()
+def explain(
+    target: Target,
+    diagram: Annotated[Drawing | None, typer.Option(help="Draw instead of describing.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Describe a pipeline in words, or draw it.  Runs nothing."""
+    with _settings(as_json):
+        pipeline = load_target(target)
+        if as_json:
+            answer = {"spec": pipeline.spec(), "fingerprint": pipeline.fingerprint(), "explanation": pipeline.explain()}
+            _print_json(answer | ({"diagram": pipeline.diagram(diagram.value)} if diagram else {}))
+        else:
+            _print([pipeline.explain() if diagram is None else pipeline.diagram(diagram.value)])
+
+
+# --- what every command stands in ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _settings(as_json: bool) -> Iterator[Settings]:
+    """Settings, messages on stderr, and errors as exit codes."""
+    with reported(as_json=as_json):
+        settings = Settings()
+        with logging_to(None, level=settings.log_level, as_json=settings.log_json):
+            for warning in unknown_variables():
+                _log.warning("%s", warning)
+            # Inside too, for the traceback of an unforeseen error to be shown at level DEBUG.
+            with reported(as_json=as_json):
+                yield settings
+
+
+@contextmanager
+def _log_file(directory: Path, settings: Settings, as_json: bool) -> Iterator[None]:
+    """Besides, the log in the checkpoint; it gets the traceback of whatever ends the command."""
+    file = directory / FILE_NAME
+    with (
+        logging_to(file, level=settings.log_level, as_json=settings.log_json),
+        reported(as_json=as_json, log_file=file),
+    ):
+        yield
+
+
+def _trigger(interval: str | None, drain: bool) -> Trigger | None:
+    if interval is not None and drain:
+        raise typer.BadParameter("--every and --available-now exclude each other.")
+    if drain:
+        return available_now()
+    return None if interval is None else every(interval)
+
+
+def _directory(checkpoint: str) -> Path:
+    path = durable.local_path(checkpoint)
+    if path is None:
+        raise InvalidPipeline(
+            f"--checkpoint {checkpoint!r} is no directory.",
+            why="decisions need an atomic put-if-absent, which is not assured behind such an address.",
+            do="choose a directory on a local disk or NFS.",
+        )
+    return Path(path).expanduser().absolute()
+
+
+def _inspection(checkpoint: str, pipeline: Pipeline | None) -> Inspection:
+    directory = _directory(checkpoint)
+    if not directory.is_dir():
+        raise InvalidPipeline(
+            f"there is no checkpoint {checkpoint!r}.", why=f"{directory} is no directory.", do="name an existing one."
+        )
+    store = open_store(str(directory))
+    inspection = inspect_checkpoint(checkpoint, store, directory)
+    if pipeline is None:
+        return inspection
+    _check_owner(inspection, pipeline)
+    return replace(inspection, sinks=inspect_sinks(pipeline, store, inspection))
+
+
+def _check_owner(inspection: Inspection, pipeline: Pipeline) -> None:
+    if inspection.pipeline not in ("", pipeline.name):
+        raise InvalidPipeline(
+            f"the checkpoint belongs to pipeline {inspection.pipeline!r}, not to {pipeline.name!r}.",
+            why="positions and decisions of one pipeline mean nothing to another.",
+            do="name the checkpoint of this pipeline, or the TARGET that the checkpoint belongs to.",
+            pipeline=pipeline.name,
+        )
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        sys.stdout.write(masked(line) + "\n")
+    sys.stdout.flush()
+
+
+def _print_json(value: Any) -> None:
+    _print([json.dumps(masked_json(value), ensure_ascii=False)])
+
+
+def _version() -> str:
+    try:
+        return f"holdfast {metadata.version('holdfast')}"
+    except metadata.PackageNotFoundError:
+        return "holdfast, not installed"

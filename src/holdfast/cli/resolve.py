@@ -1,0 +1,107 @@
+"""``holdfast resolve``: recovery without a run, and without Java.  Publishes or drops whatever is in doubt.
+
+It is a takeover like that of every start: a run that is still alive is fenced by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from holdfast.clock import SystemClock
+from holdfast.commit.coordinator import Coordinator, Resumption
+from holdfast.commit.retry import Retry
+from holdfast.config import Settings
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import Pipeline
+from holdfast.observe.inspection import Inspection, Owner
+from holdfast.observe.sink_answers import recorded_schema
+from holdfast.ports import Sink, Store
+
+
+def resolve(pipeline: Pipeline, store: Store, settings: Settings) -> Resumption:
+    """Take the pipeline over and resolve what is in doubt.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph; its sinks are connected with the schemas that the last run recorded.
+    store : Store
+        The checkpoint.
+    settings : Settings
+        For retries, and the length of the ledger.
+
+    Raises
+    ------
+    HoldfastError
+        Whatever :meth:`Coordinator.open` raises; InvalidPipeline for a sink that needs Spark.
+    """
+    with ExitStack() as closing:
+        sinks = []
+        for sink in _connect(pipeline, store):
+            closing.callback(sink.close)
+            sinks.append(sink)
+        coordinator = Coordinator(
+            pipeline=pipeline.name,
+            store=store,
+            sinks=sinks,
+            clock=SystemClock(),
+            retry=Retry(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s),
+            commit_thread=False,
+            ledger_keep=settings.ledger_keep,
+        )
+        closing.callback(coordinator.close)
+        return coordinator.open()
+
+
+def check_nobody_runs(owner: Owner) -> None:
+    """Refuse to take over from a process that is alive on this host.
+
+    Raises
+    ------
+    InvalidPipeline
+        If there is one: it resolves its own doubts, and would be fenced.
+    """
+    if owner.is_alive:
+        raise InvalidPipeline(
+            f"generation {owner.generation} seems to run: process {owner.pid} on this host is alive.",
+            why="to resolve is to take over, and would fence it; a run resolves its own doubts.",
+            do="stop it first (Ctrl-C, or kill -TERM); if that process is another program by now, add --force.",
+            generation=owner.generation,
+        )
+
+
+def check_epoch_is_open(inspection: Inspection, epoch: int) -> None:
+    """Refuse an epoch that is not in doubt.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the ledger has no open decision of that number.
+    """
+    if epoch not in inspection.open_epochs:
+        there = ", ".join(map(str, inspection.open_epochs)) or "none"
+        raise InvalidPipeline(
+            f"epoch {epoch} is not in doubt.",
+            why=f"epochs in doubt: {there}; last done: {inspection.last_done or 'none'}.",
+            do="leave --epoch out to resolve all.",
+            epoch=epoch,
+        )
+
+
+def _connect(pipeline: Pipeline, store: Store) -> Iterator[Sink]:
+    for node in pipeline.sinks:
+        schema = recorded_schema(store, node.name)
+        if schema is None:
+            # Added to the graph since the last run: it has never been opened, so nothing can be in doubt there.
+            continue
+        sink = node.spec.connect(node.name, pipeline.name, schema)
+        if hasattr(sink, "bind"):
+            sink.close()
+            raise InvalidPipeline(
+                f"sink {node.name!r} ({node.kind}) cannot be resolved here.",
+                why="it hands rows to code that wants a Spark DataFrame.",
+                do="start the pipeline again: every start resolves first.",
+                participant=node.name,
+            )
+        yield sink

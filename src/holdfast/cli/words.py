@@ -1,0 +1,172 @@
+"""An inspection and a resolution, as people read them: plain aligned lines, the same on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from holdfast.commit.coordinator import Resumption
+from holdfast.commit.ledger import Standing
+from holdfast.commit.recovery import Decision, Verdict
+from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, Owner, SinkReport
+from holdfast.ports import Held
+from holdfast.positions import Positions
+
+DECISIONS_SHOWN = 10
+
+
+def inspection_lines(inspection: Inspection) -> Iterator[str]:
+    """Say what a checkpoint holds, what its sinks hold, and what is to be done."""
+    yield f"checkpoint  {inspection.checkpoint}"
+    yield f"pipeline    {inspection.pipeline or 'none: nothing has run here yet'}"
+    yield f"generation  {_owner(inspection.owner)}"
+    yield f"ledger      {_ledger(inspection)}"
+    for decision in [d for d in inspection.decisions if d.standing is not Standing.DONE][-DECISIONS_SHOWN:]:
+        yield f"              {_decision(decision)}"
+    for heads in inspection.spark:
+        yield f"{heads.directory:<10}  planned epoch {heads.planned or '-'}, finished epoch {heads.finished or '-'}"
+    for sink in inspection.sinks:
+        yield from _sink(sink, inspection.owner)
+    yield from findings(inspection)
+
+
+def findings(inspection: Inspection) -> Iterator[str]:
+    """Say what needs somebody's attention, and what to type; nothing when all is well."""
+    answers = inspection.answers
+    if diverged := sorted({(sink, a.epoch) for sink, a in answers if a.verdict is Verdict.DIVERGED}):
+        for sink, epoch in diverged:
+            yield f"! diverged: the ledger says that {sink} published epoch {epoch}, and {sink} does not hold it."
+        yield "  Do: delete nothing; docs/operations.md, 'It says Diverged'."
+    if any(d.standing is Standing.DAMAGED for d in inspection.decisions):
+        yield "! a decision cannot be read."
+        yield "  Do: delete nothing; docs/operations.md, 'It says Corrupt'."
+    if unanswered := [s.name for s in inspection.sinks if s.problem and s.held is None and s.staging]:
+        yield f"! {', '.join(unanswered)} did not answer; what is said of the others still holds."
+    if inspection.open_epochs:
+        epochs = ", ".join(map(str, inspection.open_epochs[:DECISIONS_SHOWN]))
+        yield f"! decided, and not known to be published everywhere: epoch {epochs}."
+        if inspection.owner.is_alive:
+            yield "  Nothing to do: a run is alive and publishes them."
+        else:
+            yield "  Do: start the pipeline again, or: holdfast resolve TARGET --checkpoint " + inspection.checkpoint
+
+
+def verdict_lines(inspection: Inspection, epoch: int | None = None) -> Iterator[str]:
+    """Say what recovery would do, epoch by epoch and sink by sink: the words of ``resolve --dry-run``."""
+    for sink, answer in inspection.answers:
+        if epoch in (None, answer.epoch):
+            yield f"epoch {answer.epoch}, {sink}: {_answer(answer)}"
+    for sink_report in inspection.sinks:
+        if sink_report.problem:
+            yield f"{sink_report.name}: {sink_report.problem}"
+    if not inspection.open_epochs:
+        yield "no epoch is in doubt."
+
+
+def resumption_lines(pipeline: str, resumption: Resumption, epoch: int | None) -> Iterator[str]:
+    """Say what recovery did, and where the pipeline stands now."""
+    for each in resumption.resolved:
+        if epoch in (None, each.epoch):
+            yield (
+                f"epoch {each.epoch}, {each.sink}: ledger {each.decision.name.lower()}, "
+                f"sink {each.outcome.name.lower()} -> {_done(each.verdict)}"
+            )
+    if not any(each.decision is Decision.COMMIT for each in resumption.resolved):
+        yield "no epoch was in doubt."
+    for sink, held in resumption.held.items():
+        yield f"{sink} {_held(held)}"
+    yield f"{pipeline} is resolved, as generation {resumption.generation}. The next run continues from here."
+
+
+def _owner(owner: Owner) -> str:
+    if not owner.generation:
+        return "none has run here yet"
+    alive = {True: ", alive", False: ", gone", None: ""}[owner.is_alive]
+    return f"{owner.generation}, taken {utc(owner.at_us)} by {owner.host}, process {owner.pid}{alive}"
+
+
+def _ledger(inspection: Inspection) -> str:
+    counts = dict.fromkeys(Standing, 0)
+    for decision in inspection.decisions:
+        counts[decision.standing] += 1
+    if not inspection.decisions:
+        return "empty (with one sink, the sink's own ledger row is the decision)"
+    parts = [f"last done epoch {inspection.last_done or '-'}"]
+    parts += [f"{count} {standing.name.lower()}" for standing, count in counts.items() if count]
+    return ", ".join(parts)
+
+
+def _decision(decision: DecisionSummary) -> str:
+    rows = ", ".join(
+        f"{sink} {count:,} rows {'carried' if sink in decision.carried else 'staged'}"
+        for sink, count in decision.rows.items()
+    )
+    head = f"epoch {decision.epoch} of generation {decision.generation}: {decision.standing.value}"
+    return f"{head}; {rows}" if rows else head
+
+
+def _sink(sink: SinkReport, owner: Owner) -> Iterator[str]:
+    head = f"sink {sink.name}  {sink.kind}, {sink.guarantee}"
+    yield f"{head}, stages by: {sink.staging}" if sink.staging else head
+    if sink.problem:
+        yield f"  not asked: {sink.problem}" if not sink.staging else f"  no answer: {sink.problem}"
+        return
+    if sink.held is not None:
+        yield f"  {_held(sink.held)}"
+        for line in _positions(sink.held.positions):
+            yield f"    {line}"
+    if sink.orphans:
+        yield f"  {len(sink.orphans)} orphans, swept by the next run: {', '.join(sink.orphans[:3])} ..."
+    for answer in sink.answers:
+        if answer.decision is Decision.NONE and owner.is_alive:
+            yield f"  epoch {answer.epoch}: at work"
+        elif answer.decision is not Decision.DONE or answer.verdict is not Verdict.SKIP:
+            yield f"  epoch {answer.epoch}: {_answer(answer)}"
+
+
+def _answer(answer: Answer) -> str:
+    verdict = {
+        Verdict.ABORT: "nothing of it is visible; it is produced again",
+        Verdict.SKIP: "it is there; nothing to write",
+        Verdict.PUBLISH: "it will be published, from the decision",
+        Verdict.ASK: "ask again",
+        Verdict.DIVERGED: "DIVERGED, a person decides",
+    }[answer.verdict]
+    words = f"ledger {answer.decision.name.lower()}, sink {answer.outcome.name.lower()} -> {verdict}."
+    return f"{words} {answer.why}"
+
+
+def _done(verdict: Verdict) -> str:
+    return {Verdict.PUBLISH: "published", Verdict.SKIP: "was there already", Verdict.ABORT: "dropped"}.get(
+        verdict, verdict.name.lower()
+    )
+
+
+def _held(held: Held) -> str:
+    if not held.epoch:
+        return "holds nothing yet"
+    generation = f", opened last by generation {held.generation}" if held.generation else ""
+    pts = f", pts {utc(held.pts)}" if held.pts is not None else ""
+    return f"holds everything up to epoch {held.epoch}{generation}{pts}"
+
+
+def _positions(positions: Positions) -> Sequence[str]:
+    return [
+        f"{source}  "
+        + "  ".join(f"{segment}={position}" if segment else str(position) for segment, position in at.items())
+        for source, at in positions.items()
+    ]
+
+
+def utc(at_us: int) -> str:
+    """Return microseconds of Unix time as people read them, in UTC; the number itself where it is no such time.
+
+    Examples
+    --------
+    >>> utc(1_700_000_000_000_000)
+    '2023-11-14T22:13:20Z'
+    """
+    try:
+        return datetime.fromtimestamp(at_us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return str(at_us)

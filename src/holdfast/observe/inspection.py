@@ -1,0 +1,287 @@
+"""What a checkpoint says of itself: read, never changed, beside a live pipeline too.
+
+Its ledger tells what *should* be visible, Spark's plain log files what has been planned and finished.  What *is*
+visible only the sinks know: see :mod:`holdfast.observe.sink_answers`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from holdfast.commit.ledger import Entry, Standing, survey
+from holdfast.commit.records import Decided, Done
+from holdfast.commit.recovery import CASES, Decision, Verdict
+from holdfast.errors import Corrupt
+from holdfast.ports import Held, Outcome, Staged, Store
+from holdfast.positions import Positions
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who took the pipeline over last.
+
+    Parameters
+    ----------
+    generation : int
+        0 when nobody has.
+    at_us : int
+        When, microseconds of Unix time.
+    host, pid
+        Where.
+    is_alive : bool, optional
+        Whether a process of that number runs on this host; None when it is another host.
+    """
+
+    generation: int = 0
+    at_us: int = 0
+    host: str = ""
+    pid: int = 0
+    is_alive: bool | None = None
+
+
+@dataclass(frozen=True)
+class DecisionSummary:
+    """One decision of the ledger: where it stands, and the rows it holds for each sink."""
+
+    epoch: int
+    generation: int
+    standing: Standing
+    positions: Positions = field(default_factory=dict)
+    pts: int | None = None
+    rows: Mapping[str, int] = field(default_factory=dict)
+    carried: tuple[str, ...] = ()
+    """Sinks whose rows the decision itself holds."""
+
+
+@dataclass(frozen=True)
+class SparkHeads:
+    """Heads of Spark's two logs, as epochs.
+
+    Parameters
+    ----------
+    directory : str
+        Below the checkpoint.
+    base : int
+        Epoch of Spark's batch 0.
+    planned, finished : int
+        Last epoch in the offset log (its positions are fixed) and in the commit log (Spark knows it is done); 0 when
+        none.
+    """
+
+    directory: str
+    base: int
+    planned: int
+    finished: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a sink answered about one epoch, and what follows from it."""
+
+    epoch: int
+    decision: Decision
+    outcome: Outcome
+    verdict: Verdict
+
+    @property
+    def why(self) -> str:
+        """What leads to this pair of decision and outcome."""
+        return next(case.why for case in CASES if (case.decision, case.outcome) == (self.decision, self.outcome))
+
+
+@dataclass(frozen=True)
+class SinkReport:
+    """What a sink says of itself.
+
+    Parameters
+    ----------
+    name, kind, guarantee, staging : str
+        As in the graph; ``staging`` is empty when the sink did not answer.
+    held : Held, optional
+        None when the sink was not or could not be asked.
+    orphans : tuple of str, optional
+        Names of staged rows that nobody speaks of; None when the sink cannot tell.
+    answers : tuple of Answer
+        Its word on every epoch that is not settled in the ledger, and on the last that is.
+    problem : str
+        Why it did not answer.
+    """
+
+    name: str
+    kind: str
+    guarantee: str
+    staging: str = ""
+    held: Held | None = None
+    orphans: tuple[str, ...] | None = None
+    answers: tuple[Answer, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A checkpoint, and the sinks of a pipeline where the target is known."""
+
+    checkpoint: str
+    pipeline: str
+    format: int
+    owner: Owner
+    last_done: int
+    decisions: tuple[DecisionSummary, ...]
+    spark: tuple[SparkHeads, ...]
+    sinks: tuple[SinkReport, ...] = ()
+
+    @property
+    def open_epochs(self) -> tuple[int, ...]:
+        """Epochs that are decided and not known to be published everywhere."""
+        return tuple(d.epoch for d in self.decisions if d.standing is Standing.OPEN)
+
+    @property
+    def answers(self) -> tuple[tuple[str, Answer], ...]:
+        """Every sink's answers, by epoch."""
+        return tuple(sorted(((s.name, a) for s in self.sinks for a in s.answers), key=lambda pair: pair[1].epoch))
+
+
+def inspect_checkpoint(location: str, store: Store, directory: Path) -> Inspection:
+    """Read a checkpoint.
+
+    Parameters
+    ----------
+    location : str
+        As the user wrote it, for display.
+    store : Store
+        The checkpoint.
+    directory : Path
+        The same, for Spark's plain files.
+
+    Raises
+    ------
+    Corrupt
+        If identity, owner or the newest fence cannot be read.
+    """
+    identity = json_object(store, "identity.json")
+    entries = survey(store)
+    done = [entry.key.epoch for entry in entries if entry.standing is Standing.DONE]
+    return Inspection(
+        checkpoint=location,
+        pipeline=str(identity.get("pipeline", "")),
+        format=int(identity.get("format", 0)),
+        owner=_owner(store),
+        last_done=max(done, default=0),
+        decisions=tuple(_summary(entry) for entry in entries),
+        spark=tuple(_spark_heads(directory)),
+    )
+
+
+def is_alive(host: str, pid: int) -> bool | None:
+    """Tell whether a process runs on this host; None when it is another host."""
+    if host != socket.gethostname() or pid <= 0:
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def as_json(value: Any) -> Any:
+    """Return an inspection, or a part of it, as a JSON value; members of an ``Enum`` by name, in small letters."""
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: as_json(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): as_json(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [as_json(inner) for inner in value]
+    return value
+
+
+def _summary(entry: Entry) -> DecisionSummary:
+    content = entry.content
+    key = entry.key
+    if content is None:
+        return DecisionSummary(key.epoch, key.generation, entry.standing)
+    record = content.record
+    return DecisionSummary(
+        key.epoch, key.generation, entry.standing, record.positions, record.pts, _rows(content), _carried(content)
+    )
+
+
+def _rows(content: Decided | Done) -> dict[str, int]:
+    if isinstance(content, Done):
+        return dict(content.row_counts)
+    return {sink: sum(part.row_count for part in parts) for sink, parts in content.parts.items()}
+
+
+def _carried(content: Decided | Done) -> tuple[str, ...]:
+    if isinstance(content, Done):
+        return ()
+    return tuple(s for s, parts in content.parts.items() if any(not isinstance(part, Staged) for part in parts))
+
+
+def _owner(store: Store) -> Owner:
+    keys = store.keys("generations/")
+    if not keys:
+        return Owner()
+    who = json_object(store, keys[-1])
+    host, pid = str(who.get("host", "")), int(who.get("pid", 0))
+    generation = int(keys[-1].rpartition("/")[2].removesuffix(".json"))
+    return Owner(generation, int(who.get("at_us", 0)), host, pid, is_alive(host, pid))
+
+
+def _spark_heads(directory: Path) -> Iterator[SparkHeads]:
+    for place in sorted((directory / "spark").glob("[0-9]*"), key=lambda path: path.name.zfill(9)):
+        try:
+            base = int(json.loads((place / "base.json").read_text())["base"])
+        except (OSError, ValueError, KeyError, TypeError):
+            base = 1
+        planned, finished = _head(place / "offsets"), _head(place / "commits")
+        yield SparkHeads(
+            f"spark/{place.name}",
+            base,
+            0 if planned is None else base + planned,
+            0 if finished is None else base + finished,
+        )
+
+
+def _head(log: Path) -> int | None:
+    return max((int(path.name) for path in log.glob("[0-9]*") if path.name.isdigit()), default=None)
+
+
+def json_object(store: Store, key: str) -> dict[str, Any]:
+    """Return the JSON object under a key; empty when there is none.
+
+    Raises
+    ------
+    Corrupt
+        If it cannot be read.
+    """
+    data = store.get(key)
+    if data is None:
+        return {}
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise unreadable(key, str(error)) from error
+    if not isinstance(found, dict):
+        raise unreadable(key, "it is no JSON object")
+    return found
+
+
+def unreadable(key: str, why: str) -> Corrupt:
+    """Return the error for an object of the checkpoint that cannot be read."""
+    return Corrupt(
+        f"{key!r} in the checkpoint cannot be read.",
+        why=f"{why}.",
+        do=f"restore {key!r} from a copy of the checkpoint; delete nothing.",
+        participant=key,
+    )

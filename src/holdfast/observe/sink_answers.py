@@ -1,0 +1,173 @@
+"""What the sinks hold: asked of each, without opening one, because to open is to fence.
+
+A sink's word on an epoch and the ledger's word on it give the verdict that recovery would reach: the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from holdfast.commit.ledger import Standing
+from holdfast.commit.recovery import VERDICTS, Decision
+from holdfast.errors import Unavailable
+from holdfast.graph import Pipeline, SinkNode
+from holdfast.observe.inspection import Answer, Inspection, SinkReport, unreadable
+from holdfast.ports import Guarantee, Held, Outcome, Sink, Store
+
+EPOCH_MAX = 2**62
+"""Bound of the search, for a sink that claims to hold whatever it is asked about."""
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """What a sink may offer beyond the port, so that it can be inspected without being opened (which would fence)."""
+
+    def held(self) -> Held:
+        """Return what is held, as ``open`` would; change nothing.  ``generation`` is the highest that opened it."""
+
+    def orphans(self) -> Sequence[str]:
+        """Return the names of staged rows that no ledger row speaks of; change nothing."""
+
+
+def inspect_sinks(pipeline: Pipeline, store: Store, inspection: Inspection) -> tuple[SinkReport, ...]:
+    """Ask every sink of a pipeline what it holds.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    store : Store
+        The checkpoint, for the schemas with which the sinks were opened last.
+    inspection : Inspection
+        The checkpoint, for the epochs to ask about.
+
+    Notes
+    -----
+    Sinks are connected and not opened: nobody is fenced.  A sink that does not answer is reported as such.
+    """
+    return tuple(_ask(node, pipeline.name, store, inspection) for node in pipeline.sinks)
+
+
+def highest_held(sink: Sink, at_least: int = 0) -> int:
+    """Return the highest epoch that a sink holds, by asking only ``outcome``: what is below a held epoch is held too.
+
+    Parameters
+    ----------
+    sink : Sink
+        Connected.
+    at_least : int
+        A guess, from which the search starts.
+
+    Raises
+    ------
+    Unavailable
+        If the sink does not answer.
+
+    Notes
+    -----
+    About ``2 * log2`` of the distance to the guess many questions.
+    """
+
+    def holds(epoch: int) -> bool:
+        if epoch <= 0:
+            return True
+        outcome = sink.outcome(epoch)
+        if outcome is Outcome.UNKNOWN:
+            raise Unavailable(
+                f"sink {sink.name!r} does not answer.",
+                why="it was asked for an epoch.",
+                do="try again.",
+                participant=sink.name,
+            )
+        return outcome is Outcome.PUBLISHED
+
+    low, step = max(at_least, 0), 1
+    while not holds(low):
+        low, step = max(low - step, 0), step * 2
+    high, step = low + 1, 1
+    while high < EPOCH_MAX and holds(high):
+        low, high, step = high, high + step, step * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def recorded_schema(store: Store, sink: str) -> pa.Schema | None:
+    """Return the schema with which a sink was opened last, from the checkpoint; None when it never was.
+
+    Raises
+    ------
+    Corrupt
+        If it cannot be read.
+    """
+    key = f"schemas/{sink}.arrow"
+    data = store.get(key)
+    if data is None:
+        return None
+    try:
+        return pa.ipc.read_schema(pa.BufferReader(data))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise unreadable(key, str(error)) from error
+
+
+def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) -> SinkReport:
+    report = SinkReport(node.name, node.kind, node.guarantee.value)
+    if node.guarantee is Guarantee.AT_LEAST_ONCE:
+        return replace(report, problem="keeps no ledger, so it cannot say what it holds")
+    try:
+        schema = recorded_schema(store, node.name)
+        if schema is None:
+            return replace(report, problem="never opened by this checkpoint: it holds nothing of this pipeline")
+        sink = node.spec.connect(node.name, pipeline, schema)
+    except Exception as error:  # whatever a driver raises: the other sinks are asked all the same
+        return replace(report, problem=_first_line(error))
+    try:
+        return replace(
+            report,
+            staging=sink.staging,
+            held=_held(sink, inspection),
+            orphans=tuple(sink.orphans()) if isinstance(sink, Inspectable) else None,
+            answers=tuple(_answers(sink, questions(inspection, node.name))),
+        )
+    except Exception as error:
+        return replace(report, staging=sink.staging, problem=_first_line(error))
+    finally:
+        sink.close()
+
+
+def _held(sink: Sink, inspection: Inspection) -> Held:
+    if isinstance(sink, Inspectable):
+        return sink.held()
+    epoch = highest_held(sink, inspection.last_done)
+    positions = next((d.positions for d in inspection.decisions if d.epoch == epoch), {})
+    return Held(epoch=epoch, positions=positions)
+
+
+def questions(inspection: Inspection, sink: str) -> list[tuple[int, Decision]]:
+    """Return the epochs to ask a sink about, with the ledger's word: the last done, all open, the last planned."""
+    asked = {
+        d.epoch: Decision.COMMIT if d.standing is Standing.OPEN else Decision.DONE
+        for d in inspection.decisions
+        if sink in d.rows
+        and (d.standing is Standing.OPEN or (d.standing is Standing.DONE and d.epoch == inspection.last_done))
+    }
+    known = max((d.epoch for d in inspection.decisions if d.standing in (Standing.OPEN, Standing.DONE)), default=0)
+    planned = max((heads.planned for heads in inspection.spark), default=0)
+    if planned > known:
+        asked[planned] = Decision.NONE
+    return sorted(asked.items())
+
+
+def _answers(sink: Sink, asked: Iterable[tuple[int, Decision]]) -> Iterator[Answer]:
+    for epoch, decision in asked:
+        outcome = sink.outcome(epoch)
+        yield Answer(epoch, decision, outcome, VERDICTS[decision, outcome])
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
