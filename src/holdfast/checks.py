@@ -206,7 +206,7 @@ def _check_names(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]
             why = "a name is the identity of a node in the checkpoint and in the sinks' ledgers."
             do = "give one of them another name."
         else:
-            why = "both have the same kind, arguments and place, so the same name was derived."
+            why = "neither was given a name, and nothing in kind, arguments and place tells them apart."
             do = 'use one of them for both purposes, or give one a name: name="..."'
         raise InvalidPipeline(
             f"two nodes of pipeline {pipeline!r} have the name {node.name!r}: {other.kind}, built at {other.origin}, "

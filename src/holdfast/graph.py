@@ -286,8 +286,7 @@ def stream_from(spec: SourceSpec, *, name: str | None = None) -> Stream:
         If the name is not allowed, or the timestamp is no column of the schema.
     """
     with checks.building("source", name) as built_at:
-        arguments = spec.arguments()
-        chosen = name or naming.derived_name(spec.kind, naming.where(arguments) or arguments)
+        chosen = name or naming.derived_name(spec.kind, naming.where(spec.arguments()))
         columns = None if spec.schema is None else tuple(spec.schema.names)
         if spec.timestamp is not None:
             checks.require_columns([spec.timestamp], columns, "timestamp=")
@@ -360,8 +359,7 @@ class SinkNode:
 def sink(spec: SinkSpec, *, name: str | None = None) -> SinkNode:
     """Return a sink that takes no stream yet: what every function of ``hf.write`` ends with."""
     with checks.building("sink", name) as built_at:
-        arguments = spec.arguments()
-        chosen = name or naming.derived_name(spec.kind, naming.where(arguments) or arguments)
+        chosen = name or naming.derived_name(spec.kind, naming.where(spec.arguments()))
     return SinkNode(spec, None, chosen, name is not None, built_at)
 
 
