@@ -26,12 +26,10 @@ from demo.kills import DemoFailed, Experiment, carry_out, undisturbed
 from demo.processes import Running, start
 from demo.verify import Verdict, expected_flights, expected_weather, verify
 from demo.watch import Counter, Watch, parquet_rows, postgres_rows, sqlite_rows
-from tools.postgres_server import postgres_dsn
+from tools.postgres_server import postgres_dsn, scratch_schema
 
 HERE = Path(__file__).resolve().parent
 KILL_COUNT = 5
-SCHEMA = "holdfast_demo"
-"""Schema of the demo's tables in a PostgreSQL that is given: dropped and made anew by each demo."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +55,9 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
     console.print(f"sink={options.sink} master={options.master} seed={options.seed}; input: {_words(rows)}")
     environment = {"DEMO_WORK": str(work), "PYTHONUNBUFFERED": "1"}
     with ExitStack() as stack:
-        dsn = stack.enter_context(_postgres()) if options.sink == "postgres" else None
+        dsn = None
+        if options.sink == "postgres":
+            dsn = stack.enter_context(scratch_schema(stack.enter_context(postgres_dsn()), "holdfast_demo"))
         counters: dict[str, Counter] = {
             "flights": postgres_rows(dsn, "flights") if dsn else sqlite_rows(work / "flights.db", "flights"),
             "weather": parquet_rows(work / "weather"),
@@ -134,19 +134,6 @@ def _rerun(killer: ExecutorKiller) -> Rerun:
     if not killer.killed_at_s:
         raise DemoFailed("no executor was caught at work in the first run")
     return read_rerun(read_events(killer.cluster.event_logs[0]))
-
-
-@contextmanager
-def _postgres() -> Iterator[str]:
-    """Yield a DSN whose unqualified tables lie in a fresh schema of the demo's own."""
-    import psycopg
-    from psycopg.conninfo import make_conninfo
-
-    with postgres_dsn() as dsn:
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE".encode())
-            connection.execute(f"CREATE SCHEMA {SCHEMA}".encode())
-        yield make_conninfo(dsn, options=f"-c search_path={SCHEMA}")
 
 
 def _clear(work: Path) -> None:

@@ -84,6 +84,26 @@ def postgres_dsn() -> Iterator[str]:
         yield server.dsn
 
 
+@contextmanager
+def scratch_schema(dsn: str, schema: str) -> Iterator[str]:
+    """Yield a DSN whose unqualified tables lie in a schema of our own, empty: a given database is not ours to clear.
+
+    Parameters
+    ----------
+    dsn : str
+        Of the database.
+    schema : str
+        Made anew at the start; left behind at the end, to be looked at.
+    """
+    import psycopg
+    from psycopg.conninfo import make_conninfo
+
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE'.encode())
+        connection.execute(f'CREATE SCHEMA "{schema}"'.encode())
+    yield make_conninfo(dsn, options=f"-c search_path={schema}")
+
+
 def _start(binaries: Path, user: str | None, directory: Path, settings: Mapping[str, str]) -> Server:
     password = secrets.token_hex(12)
     password_file = directory / "password"

@@ -1,7 +1,7 @@
 """A stand-in for the demo's pipeline: writes the same sinks, step by step, and takes up where it was killed.
 
-``python demo_stand_in.py WORK MODE``: with MODE ``exact`` rows and progress are committed together; with ``idle`` nothing
-is written.  Starts a child in a session of its own, as PySpark does.
+``python demo_stand_in.py WORK MODE``: with MODE ``exact`` rows and progress are committed together; with ``idle``
+nothing is written.  Starts a child in a session of its own, as PySpark does.
 """
 
 from __future__ import annotations

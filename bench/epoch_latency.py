@@ -1,0 +1,235 @@
+"""How long a row waits: 1000 rows a second as small files, from a row's creation to its being visible in PostgreSQL.
+
+A generator process stamps every row when it makes it, and hands over a small file every 50 ms by renaming it.  When a
+row became visible is the server's own word: the commit timestamp of the transaction that wrote it
+(``track_commit_timestamp``), the same for both sides and for every way of writing, and nobody polls.  Generator and
+server share one clock.
+
+- ``raw_spark``: native file source, ``foreachBatch``, COPY, default settings and trigger.  ``foreachPartition`` with
+  ``write_row``, as tutorials have it, and Arrow with CSV take part as two variants; the quicker one is compared with.
+- ``holdfast``: a pipeline through the public API.
+
+``ratio`` = p50 holdfast / p50 raw Spark, ``p99_ratio`` likewise.  Rows made in the first seconds (``--warm-seconds``)
+are left out on both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.sides import figures_in, median, percentile, print_result, start_side
+from tools.postgres_server import postgres_server
+
+SCHEMA = "id BIGINT, created_us BIGINT, celsius DOUBLE"
+COLUMNS = ("id", "created_us", "celsius", "celsius * 1.8 + 32 AS fahrenheit")
+TABLE = "(id bigint, created_us bigint, celsius double precision, fahrenheit double precision)"
+FILE_EVERY_S = 0.05
+SIDES = ("raw_spark_arrow", "raw_spark_rows", "holdfast")
+
+
+def side_raw_spark_arrow(**arguments: Any) -> dict[str, Any]:
+    """Raw Spark, rows as Arrow and CSV."""
+    from bench.raw_spark import copy_batch
+
+    return _raw_spark(copy_batch(arguments["dsn"], "readings"), **arguments)
+
+
+def side_raw_spark_rows(**arguments: Any) -> dict[str, Any]:
+    """Raw Spark, row by row."""
+    from bench.raw_spark import copy_batch_rows
+
+    return _raw_spark(copy_batch_rows(arguments["dsn"], "readings"), **arguments)
+
+
+def side_holdfast(directory: str, dsn: str, scratch: str) -> dict[str, Any]:
+    """Holdfast, and where each epoch's milliseconds went."""
+    import holdfast as hf
+
+    os.environ.setdefault("HOLDFAST_MASTER", "local[2]")
+    readings = hf.read.files(directory, format="json", schema=SCHEMA, name="readings")
+    rows = readings | hf.select(*COLUMNS, name="converted")
+    pipeline = hf.Pipeline("bench", rows | hf.write.postgres(dsn, table="readings", name="table"))
+    run = pipeline.start(checkpoint=f"{scratch}/checkpoint", trigger=hf.every("0 s"))
+    seen: dict[int, dict[str, float]] = {}
+    print("READY", flush=True)
+
+    def look() -> None:
+        epoch = run.status().last_epoch
+        if epoch is not None:
+            seen[epoch.epoch] = {"rows": epoch.rows, **epoch.duration_ms}
+
+    _until_told(look)
+    run.stop()
+    run.wait()
+    return {"epochs": list(seen.values())}
+
+
+def _raw_spark(save: Any, directory: str, dsn: str, scratch: str) -> dict[str, Any]:
+    from bench.raw_spark import default_session
+
+    session = default_session()
+    frame = session.readStream.schema(SCHEMA).json(directory).selectExpr(*COLUMNS)
+    query = frame.writeStream.foreachBatch(save).option("checkpointLocation", f"{scratch}/checkpoint").start()
+    seen: dict[int, dict[str, float]] = {}
+    print("READY", flush=True)
+
+    def look() -> None:
+        for progress in query.recentProgress:
+            if progress.numInputRows:
+                seen[progress.batchId] = {"rows": progress.numInputRows, **progress.durationMs}
+
+    _until_told(look)
+    query.stop()
+    return {"epochs": list(seen.values())}
+
+
+def _until_told(look: Any) -> None:
+    """Look every 50 ms until the parent closes our standard input."""
+    import threading
+
+    told = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), told.set()), daemon=True).start()
+    while not told.wait(0.05):
+        look()
+
+
+def generate(directory: str, rows_per_s: int, seconds: float) -> None:
+    """Make rows at a steady pace; each is stamped when it is made, and its file is handed over at the next tick."""
+    began = time.perf_counter()
+    made = 0
+    for tick in range(1, round(seconds / FILE_EVERY_S) + 1):
+        lines = []
+        while made < round(tick * FILE_EVERY_S * rows_per_s):
+            pause = made / rows_per_s - (time.perf_counter() - began)
+            if pause > 0:
+                time.sleep(pause)
+            created_us = time.time_ns() // 1000
+            lines.append(json.dumps({"id": made, "created_us": created_us, "celsius": made % 4000 / 100}))
+            made += 1
+        hidden = Path(directory) / f".part-{tick:06}.tmp"
+        hidden.write_text("\n".join(lines) + "\n")
+        hidden.rename(Path(directory) / f"part-{tick:06}.json")
+
+
+def measure(side: str, options: argparse.Namespace, dsn: str) -> dict[str, Any]:
+    """Run one side under load and return its latencies in milliseconds."""
+    import psycopg
+
+    scratch = Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
+    source = scratch / "readings"
+    source.mkdir()
+    connection = psycopg.connect(dsn, autocommit=True)
+    connection.execute("DROP TABLE IF EXISTS readings, holdfast_ledger")
+    connection.execute(f"CREATE TABLE readings {TABLE}".encode())
+    rows_expected = round(options.rows_per_s * (options.warm_seconds + options.seconds))
+    arguments = {"directory": str(source), "dsn": dsn, "scratch": str(scratch)}
+    process = start_side("bench.epoch_latency", side, arguments)
+    try:
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if line.startswith("READY"):
+                break
+        else:
+            figures_in(said, process.wait(), side)  # raises with what it said
+        load = [sys.executable, "-c", "import sys; from bench.epoch_latency import generate; "]
+        load[-1] += f"generate(sys.argv[1], {options.rows_per_s}, {options.warm_seconds + options.seconds})"
+        subprocess.run([*load, str(source)], check=True)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            row = connection.execute("SELECT count(*) FROM readings").fetchone()
+            if row is not None and row[0] >= rows_expected:
+                break
+            time.sleep(0.2)
+        output, _ = process.communicate(timeout=120)  # closes its input: the sign to stop
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        shutil.rmtree(scratch, ignore_errors=True)
+    figures = figures_in(said + output, process.returncode, side)
+    waits_ms = _waits_ms(connection, options)
+    row_count = connection.execute("SELECT count(*), count(DISTINCT id) FROM readings").fetchone()
+    connection.close()
+    if row_count != (rows_expected, rows_expected):
+        raise RuntimeError(f"{side} wrote {row_count} rows (distinct ids second) instead of {rows_expected}")
+    epochs = figures["epochs"]
+    return {
+        "p50_ms": round(percentile(waits_ms, 0.50), 1),
+        "p99_ms": round(percentile(waits_ms, 0.99), 1),
+        "max_ms": round(max(waits_ms), 1),
+        "epoch_count": len(epochs),
+        "epoch_ms": _stage_medians(epochs),
+    }
+
+
+def _waits_ms(connection: Any, options: argparse.Namespace) -> list[float]:
+    """Return, for every row that counts, the time from its creation to the commit of the transaction that wrote it."""
+    first = round(options.rows_per_s * options.warm_seconds)
+    query = """
+        SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1e3 - created_us / 1e3
+        FROM readings WHERE id >= %s
+    """
+    return [float(wait) for (wait,) in connection.execute(query, (first,)).fetchall()]
+
+
+def _stage_medians(epochs: list[dict[str, float]]) -> dict[str, float]:
+    """Return the median milliseconds of each stage that epochs named, and of the rows of one."""
+    stages = {stage for epoch in epochs for stage in epoch}
+    return {stage: round(median([epoch.get(stage, 0.0) for epoch in epochs]), 1) for stage in sorted(stages)}
+
+
+def print_stages(side: str, figures: dict[str, Any]) -> None:
+    """Print where an epoch's milliseconds go."""
+    print(f"{side}: p50 {figures['p50_ms']} ms, p99 {figures['p99_ms']} ms, {figures['epoch_count']} epochs; medians:")
+    for stage, value in figures["epoch_ms"].items():
+        print(f"    {stage:24}{value:>10.1f}{'' if stage == 'rows' else ' ms'}")
+
+
+def main() -> int:
+    """Measure and print ``RESULT``."""
+    parser = argparse.ArgumentParser(prog="python -m bench.epoch_latency", description=__doc__)
+    parser.add_argument("--rows-per-s", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--warm-seconds", type=float, default=5)
+    parser.add_argument("--rounds", type=int, default=2)
+    options = parser.parse_args()
+    rounds: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+    # A server of our own even where one is given: commit timestamps must be on.
+    with postgres_server({"track_commit_timestamp": "on"}) as server:
+        for _ in range(options.rounds):
+            for side in SIDES:
+                rounds[side].append(measure(side, options, server.dsn))
+                print_stages(side, rounds[side][-1])
+    p50 = {side: median([figures["p50_ms"] for figures in all_figures]) for side, all_figures in rounds.items()}
+    p99 = {side: median([figures["p99_ms"] for figures in all_figures]) for side, all_figures in rounds.items()}
+    raw = min(SIDES[:2], key=lambda side: p50[side])
+    print_result(
+        {
+            "bench": "epoch_latency",
+            "ratio": round(p50["holdfast"] / p50[raw], 3),
+            "p99_ratio": round(p99["holdfast"] / p99[raw], 3),
+            "p50_ms": p50,
+            "p99_ms": p99,
+            "compared_with": raw,
+            "rounds": options.rounds,
+            "rows_per_s": options.rows_per_s,
+            "seconds": options.seconds,
+            "epoch_ms": {side: all_figures[-1]["epoch_ms"] for side, all_figures in rounds.items()},
+        }
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

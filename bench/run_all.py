@@ -1,0 +1,38 @@
+"""Runs every benchmark, one after the other: ``make bench``.  ``--scale smoke`` is quick and proves nothing."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+COMMANDS = {
+    "full": (
+        ("bench.exactly_once",),
+        ("bench.epoch_latency",),
+        ("bench.memory",),
+    ),
+    "smoke": (
+        ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "1"),
+        ("bench.epoch_latency", "--seconds", "5", "--warm-seconds", "2", "--rounds", "1"),
+        ("bench.memory", "--epochs", "100", "--rows", "200000"),
+    ),
+}
+
+
+def main() -> int:
+    """Run them; return 1 when one failed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.run_all", description=__doc__)
+    parser.add_argument("--scale", choices=sorted(COMMANDS), default="full")
+    failed = []
+    for command in COMMANDS[parser.parse_args().scale]:
+        print(f"--- {' '.join(command)}", flush=True)
+        if subprocess.run([sys.executable, "-m", *command], check=False).returncode != 0:
+            failed.append(command[0])
+    if failed:
+        print(f"bench: failed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Runs each side of a benchmark in a process of its own and hands its figures back.
+
+A side is a function of a benchmark's module, ``side_<name>(**arguments) -> dict``; arguments and figures are JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+WORK = Path(__file__).resolve().parent / "work"
+_MARK = "SIDE "
+
+
+def run_side(module: str, side: str, arguments: Mapping[str, Any], *, timeout_s: float = 3600) -> dict[str, Any]:
+    """Run a side to its end and return its figures.
+
+    Raises
+    ------
+    RuntimeError
+        If it fails; the text holds the end of what it said.
+    """
+    with start_side(module, side, arguments) as process:
+        try:
+            output, _ = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return figures_in(output, process.returncode, side)
+
+
+def start_side(module: str, side: str, arguments: Mapping[str, Any]) -> subprocess.Popen[str]:
+    """Start a side; its standard input and output are pipes."""
+    command = [sys.executable, "-m", "bench.sides", module, side, json.dumps(arguments)]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=WORK.parent.parent,
+    )
+
+
+def figures_in(output: str, exit_code: int, side: str) -> dict[str, Any]:
+    """Return the figures that a side printed last."""
+    lines = [line for line in output.splitlines() if line.startswith(_MARK)]
+    if exit_code != 0 or not lines:
+        raise RuntimeError(f"side {side!r} failed with exit code {exit_code}:\n{output[-4000:]}")
+    figures: dict[str, Any] = json.loads(lines[-1].removeprefix(_MARK))
+    return figures
+
+
+def print_result(result: Mapping[str, Any]) -> None:
+    """Print the one line that says what came out."""
+    print("RESULT " + json.dumps(result), flush=True)
+
+
+def median(numbers: list[float]) -> float:
+    """Return the middle number; of an even count, the mean of the two in the middle."""
+    ordered = sorted(numbers)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def percentile(numbers: list[float], share: float) -> float:
+    """Return the number below which ``share`` of all lie (nearest rank)."""
+    ordered = sorted(numbers)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _main(module: str, side: str, arguments: str) -> None:
+    figures = getattr(importlib.import_module(module), f"side_{side}")(**json.loads(arguments))
+    print(_MARK + json.dumps(figures), flush=True)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
