@@ -9,6 +9,7 @@ be compared for equality only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 Position = int | str
 """Next place to read in one segment: a number that grows, or an opaque text."""
@@ -49,6 +50,39 @@ def minimum(several: Iterable[SourcePositions]) -> dict[str, Position]:
         return {}
     shared = [s for s in all_positions[0] if all(s in other for other in all_positions[1:])]
     return {s: _earliest([positions[s] for positions in all_positions]) for s in shared}
+
+
+def covers_all(held: Positions, wanted: Positions) -> bool:
+    """Tell whether :func:`covers` holds for every source of ``wanted``.
+
+    Examples
+    --------
+    >>> covers_all({"a": {"log": 7}}, {"a": {"log": 5}}), covers_all({"a": {"log": 7}}, {"b": {"log": 1}})
+    (True, False)
+    """
+    return all(covers(held.get(source, {}), positions) for source, positions in wanted.items())
+
+
+def ascending(several: Iterable[Positions]) -> list[Positions] | None:
+    """Return the different ones of several positions, each covering the one before; None when two cannot be ordered.
+
+    Sinks of one pipeline always can: all of them hold a beginning of the same sequence of epochs.
+
+    Examples
+    --------
+    >>> ascending([{"a": {"log": 7}}, {"a": {"log": 5}}, {"a": {"log": 7}}])
+    [{'a': {'log': 5}}, {'a': {'log': 7}}]
+    >>> ascending([{"a": {"log": 7}, "b": {"log": 1}}, {"a": {"log": 5}, "b": {"log": 2}}]) is None
+    True
+    """
+    ordered: list[Positions] = []
+    for positions in several:
+        place = next((i for i, other in enumerate(ordered) if covers_all(other, positions)), len(ordered))
+        if place < len(ordered) and covers_all(positions, ordered[place]):
+            continue  # the same
+        ordered.insert(place, positions)
+    in_order = all(covers_all(later, earlier) for earlier, later in pairwise(ordered))
+    return ordered if in_order else None
 
 
 def _earliest(positions: list[Position]) -> Position:

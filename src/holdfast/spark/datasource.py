@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
+from holdfast.positions import SourcePositions
 
 try:
     from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper as _Prefetching
@@ -55,6 +56,10 @@ class Reading:
         Largest epoch that the planning process reads itself; 0 switches it off.
     stop_file : str
         Once this file exists the source hands out no new positions: the run ends at an epoch's boundary.
+    seek : tuple of SourcePositions
+        Positions that sinks held when Spark's checkpoint was lost, earliest first: reading starts at the first, and the
+        first epochs end exactly at the others, so that a sink holds either the whole of an epoch or nothing of it.
+        Empty in the usual case.
     """
 
     spec: SourceSpec
@@ -63,6 +68,7 @@ class Reading:
     parallelism: int
     prefetch_bytes: int
     stop_file: str
+    seek: tuple[SourcePositions, ...] = ()
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -134,7 +140,9 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     # --- planning -----------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        return {"positions": dict(self.source.initial()), "size_bytes": 0, "row_count": 0}
+        seek = self.reading.seek
+        start = {"positions": dict(seek[0] if seek else self.source.initial()), "size_bytes": 0, "row_count": 0}
+        return {**start, "sought": 1} if seek else start
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable()  # the source itself bounds an epoch
@@ -146,15 +154,14 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         if os.path.exists(self.reading.stop_file):
             return start
+        sought = start.get("sought", 0)
+        if sought and sought < len(self.reading.seek):
+            # All sources take these steps together, one an epoch, whether they have rows in it or not.
+            return {**self._end(start, self.reading.seek[sought]), "sought": sought + 1}
         end = self.source.latest(start["positions"], bounded=self.bounded)
         if dict(end) == start["positions"]:
             return start
-        size, rows = self._size(start["positions"], end)
-        return {
-            "positions": dict(end),
-            "size_bytes": _plus(start["size_bytes"], size),
-            "row_count": _plus(start["row_count"], rows),
-        }
+        return {**self._end(start, end), **({"sought": sought} if sought else {})}
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         newest = self.source.newest()
@@ -202,6 +209,14 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return False
         size, _ = self._size(start["positions"], end["positions"])
         return size is not None and size <= self.reading.prefetch_bytes
+
+    def _end(self, start: Mapping[str, Any], end: SourcePositions) -> dict[str, Any]:
+        size, rows = self._size(start["positions"], end)
+        return {
+            "positions": dict(end),
+            "size_bytes": _plus(start["size_bytes"], size),
+            "row_count": _plus(start["row_count"], rows),
+        }
 
     def _size(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[int | None, int | None]:
         return self.source.size_between(start, end), self.source.rows_between(start, end)

@@ -469,7 +469,7 @@ class Run:
         watched = [n.name for n in self.pipeline.sources if _timestamp(n) or getattr(n.spec, "rejects", False)]
         if not watched:
             return {}
-        metrics = self._query._jsq.lastExecution().observedMetrics()
+        metrics = self._query._jsq.streamingQuery().lastExecution().observedMetrics()
         found = {}
         for source in watched:
             row = metrics.get(_observation(source))

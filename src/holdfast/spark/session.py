@@ -68,6 +68,9 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
     # Workers must run the interpreter that has Holdfast; "python3" of the PATH often is another one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):
+        # One machine: no other address than its own is needed, whatever its host name resolves to.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if master.startswith("local[") and "," not in master:
         master = f"{master[:-1]},{LOCAL_TASK_FAILURES}]"
     builder = SparkSession.builder.master(master).appName("holdfast").config("spark.driver.memory", driver_memory)
