@@ -232,12 +232,14 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
     ['HOLDFAST_CARY_MAX is no setting and is ignored; did you mean HOLDFAST_CARRY_MAX?']
     """
     known = known_variables()
+    # Without the prefix: it would make all of them alike.
+    short = [name.removeprefix(PREFIX) for name in known]
     warnings = []
     for name in sorted(os.environ if environ is None else environ):
         if not name.upper().startswith(PREFIX) or name.upper() in known:
             continue
-        nearest = difflib.get_close_matches(name.upper(), known, n=1)
-        hint = f"did you mean {nearest[0]}?" if nearest else "docs/configuration.md lists them all."
+        nearest = difflib.get_close_matches(name.upper().removeprefix(PREFIX), short, n=1)
+        hint = f"did you mean {PREFIX}{nearest[0]}?" if nearest else "docs/configuration.md lists them all."
         warnings.append(f"{name} is no setting and is ignored; {hint}")
     return warnings
 

@@ -133,8 +133,9 @@ def _line_of(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"line {error.lineno} of {error.filename}: {(error.text or '').strip()}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-    # The last line of the user's own code: below it lie the libraries that it called.
-    own = [f for f in frames if "site-packages" not in f.filename and f.filename != __file__] or frames
+    # The last line of the user's own code: below it lie the libraries that it called, this one among them.
+    library = os.path.dirname(__file__)
+    own = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(library)] or frames
     return f"line {own[-1].lineno} of {own[-1].filename}: {own[-1].line}" if own else ""
 
 

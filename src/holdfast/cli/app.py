@@ -9,13 +9,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from holdfast import durable
+from holdfast import __version__, durable
 from holdfast.checkpoint.store import open_store
 from holdfast.cli import words
 from holdfast.cli.failures import reported
@@ -62,13 +61,20 @@ def main() -> None:
     app(prog_name="holdfast")
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        _print([f"holdfast {__version__}"])
+        raise typer.Exit
+
+
 @app.callback()
 def _common(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_say_version)
+    ] = False,
 ) -> None:
-    if version:
-        _print([_version()])
-        raise typer.Exit
+    # Only the options that stand before a command; a docstring here would replace the help of the whole.
+    del version
 
 
 @app.command()
@@ -242,10 +248,3 @@ def _print(lines: Iterable[str]) -> None:
 
 def _print_json(value: Any) -> None:
     _print([json.dumps(masked_json(value), ensure_ascii=False)])
-
-
-def _version() -> str:
-    try:
-        return f"holdfast {metadata.version('holdfast')}"
-    except metadata.PackageNotFoundError:
-        return "holdfast, not installed"

@@ -1,0 +1,236 @@
+"""``holdfast run``: options, progress, exit codes and signals, against an engine that is a fake; no JVM."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import KINDS
+
+SRC = Path(__file__).parents[2] / "src"
+
+ENGINE = """
+    import dataclasses, os, sys, threading, types
+    import holdfast as hf
+    from holdfast.status import EpochStatus, SinkStatus, Status
+
+    class FakeRun:
+        def __init__(self, behaviour):
+            self.behaviour = behaviour
+            self.ended = threading.Event()
+            self.asked_to_stop = False
+            if behaviour == "ends":
+                self.ended.set()
+
+        def status(self):
+            state = "stopped" if self.ended.is_set() else "running"
+            return Status("trips", generation=1, state=state, epoch=7, rows_total=70, started_at_us=1)
+
+        def wait(self, timeout_s=None):
+            if self.behaviour in ("waits", "never ends"):
+                print("waiting", flush=True)
+            if self.behaviour in hf.errors.KINDS:
+                error = hf.errors.KINDS[self.behaviour](
+                    "it happened with password=hunter2.", why="because.", do="this.", epoch=7)
+                error.add_note("Story of epoch 7")
+                raise error
+            if self.behaviour == "bug":
+                raise ZeroDivisionError("a bug, password=hunter2")
+            return self.ended.wait(timeout_s)
+
+        def stop(self, timeout_s=None):
+            print("asked to stop", flush=True)
+            if self.behaviour == "waits":
+                self.ended.set()
+            return self.ended.wait(timeout_s)
+
+    def start(pipeline, *, checkpoint, trigger, **options):
+        settings = options.pop("settings")
+        print("started", pipeline.name, checkpoint, trigger, sorted(options.items()), settings.carry_max, flush=True)
+        if os.environ.get("BEHAVIOUR") == "cannot start":
+            raise hf.InvalidPipeline("it cannot start.", why="because.", do="this.")
+        return FakeRun(os.environ.get("BEHAVIOUR", "ends"))
+
+    engine = types.ModuleType("holdfast.spark.run")
+    engine.start = start
+    sys.modules["holdfast.spark.run"] = engine
+"""
+PIPELINE = """
+    rows = hf.read.files("in/*.json", schema="x INT", name="rows")
+    pipeline = hf.Pipeline("trips", rows | hf.write.sqlite("out.db", table="t", name="t"))
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "trips.py").write_text(textwrap.dedent(ENGINE) + textwrap.dedent(PIPELINE))
+    return tmp_path / "trips.py"
+
+
+def environment(behaviour, **more):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    return kept | {"PYTHONPATH": str(SRC), "BEHAVIOUR": behaviour, **more}
+
+
+def holdfast(*arguments, cwd, behaviour="ends", **more):
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", *arguments],
+        cwd=cwd,
+        env=environment(behaviour, **more),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_run_that_ends_well_exits_0_and_says_what_it_did(script, tmp_path):
+    answer = holdfast("run", "trips.py", "--checkpoint", "ckpt", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert f"started trips {tmp_path / 'ckpt'} every" in answer.stdout
+    assert "trips stopped at epoch 7: 70 rows" in answer.stderr
+    assert (tmp_path / "ckpt" / "holdfast.log").exists()
+
+
+def test_options_reach_the_engine_and_those_not_given_do_not(script, tmp_path):
+    answer = holdfast(
+        "run", "trips.py:pipeline", "--checkpoint", "ckpt", "--every", "250ms", "--master", "local[2]",
+        "--commit-every", "1s", cwd=tmp_path, HOLDFAST_CARRY_MAX="1 MB",
+    )  # fmt: skip
+    assert "every(\"250 ms\") [('commit_every', '1s'), ('master', 'local[2]')] 1 MB" in answer.stdout
+    answer = holdfast("run", "trips.py", "--checkpoint", "ckpt", "--available-now", cwd=tmp_path)
+    assert "available_now() []" in answer.stdout
+
+
+def test_an_unknown_variable_is_warned_about(script, tmp_path):
+    answer = holdfast("run", "trips.py", "--checkpoint", "c", cwd=tmp_path, HOLDFAST_CARY_MAX="hunter2")
+    assert "did you mean HOLDFAST_CARRY_MAX?" in answer.stderr
+    assert "hunter2" not in answer.stderr
+
+
+EXIT_CODES = {"InvalidPipeline": 2, "Fenced": 3, "InDoubt": 4, "Diverged": 4}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_error_has_its_exit_code_and_one_message_and_the_log_has_the_traceback(script, tmp_path, kind):
+    answer = holdfast("run", "trips.py", "--checkpoint", "ckpt", cwd=tmp_path, behaviour=kind)
+    assert answer.returncode == EXIT_CODES.get(kind, 1)
+    message = answer.stderr[answer.stderr.index(f"{kind}: ") :]
+    assert message == (
+        f"{kind}: it happened with password=***\n  Why: because.\n  Do:  this.\n  Story of epoch 7\n"
+        f"  Log: {tmp_path / 'ckpt' / 'holdfast.log'}\n"
+    )
+    assert "Traceback" not in answer.stderr
+    log = (tmp_path / "ckpt" / "holdfast.log").read_text()
+    assert "Traceback" in log
+    assert "hunter2" not in log + answer.stderr + answer.stdout
+
+
+def test_with_json_an_error_is_an_object_on_stdout(script, tmp_path):
+    answer = holdfast("run", "trips.py", "--checkpoint", "ckpt", "--json", cwd=tmp_path, behaviour="Fenced")
+    assert answer.returncode == 3
+    *_, status, error = answer.stdout.splitlines()
+    assert json.loads(status)["epoch"] == 7
+    assert json.loads(error)["error"] == {
+        "kind": "Fenced", "what": "it happened with password=***", "why": "because.", "do": "this.", "pipeline": "",
+        "participant": "", "epoch": 7, "generation": None, "story": ["Story of epoch 7"], "exit_code": 3,
+    }  # fmt: skip
+    assert answer.stderr == ""
+
+
+def test_an_unforeseen_error_is_ours_and_only_the_log_has_its_traceback(script, tmp_path):
+    answer = holdfast("run", "trips.py", "--checkpoint", "ckpt", cwd=tmp_path, behaviour="bug")
+    assert answer.returncode == 1
+    assert "InternalError: unforeseen ZeroDivisionError: a bug, password=***" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert "ZeroDivisionError: a bug" in (tmp_path / "ckpt" / "holdfast.log").read_text()
+
+
+def test_at_debug_the_traceback_is_shown_too(script, tmp_path):
+    answer = holdfast(
+        "run", "trips.py", "--checkpoint", "ckpt", cwd=tmp_path, behaviour="bug", HOLDFAST_LOG_LEVEL="debug"
+    )
+    assert "Traceback" in answer.stderr
+    assert "hunter2" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "behaviour", "more", "said"),
+    [
+        (["run", "trips.py"], "ends", {}, "--checkpoint"),
+        (["run", "trips.py", "--checkpoint", "c", "--every", "1s", "--available-now"], "ends", {}, "exclude each other"),
+        (["run", "trips.py", "--checkpoint", "c", "--every", "soon"], "ends", {}, "not a number with a unit"),
+        (["run", "nowhere.py", "--checkpoint", "c"], "ends", {}, "there is no file 'nowhere.py'"),
+        (["run", "trips.py", "--checkpoint", "s3://bucket/c"], "ends", {}, "is no directory"),
+        (["run", "trips.py", "--checkpoint", "trips.py"], "ends", {}, "cannot be written"),
+        (["run", "trips.py", "--checkpoint", "c"], "cannot start", {}, "it cannot start"),
+        (["run", "trips.py", "--checkpoint", "c"], "ends", {"HOLDFAST_RETRY_ATTEMPTS": "x"}, "HOLDFAST_RETRY_ATTEMPTS"),
+        (["fly"], "ends", {}, "No such command"),
+    ],
+)
+def test_wrong_usage_exits_2_and_says_what_is_wrong(script, tmp_path, arguments, behaviour, more, said):
+    answer = holdfast(*arguments, cwd=tmp_path, behaviour=behaviour, **more)
+    assert answer.returncode == 2
+    assert said in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_wrong_target_leaves_no_checkpoint_behind(script, tmp_path):
+    holdfast("run", "nowhere.py", "--checkpoint", "ckpt", cwd=tmp_path)
+    assert not (tmp_path / "ckpt").exists()
+
+
+class Running:
+    """A ``holdfast run`` in a process of its own; its stdout is read up to the words that say where it stands."""
+
+    def __init__(self, cwd, behaviour):
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "holdfast", "run", "trips.py", "--checkpoint", "ckpt"],
+            cwd=cwd,
+            env=environment(behaviour),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def read_until(self, words):
+        for line in self.process.stdout:
+            if words in line:
+                return
+        raise AssertionError(f"it never said {words!r}: {self.process.stderr.read()}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_gracefully_with_exit_0(script, tmp_path, number):
+    with Running(tmp_path, "waits") as running:
+        running.read_until("waiting")
+        running.process.send_signal(number)
+        running.read_until("asked to stop")
+        assert running.process.wait(60) == 0
+        said = running.process.stderr.read()
+    assert f"{number.name}: stopping after the current epoch; once more to leave at once." in said
+    assert "trips stopped at epoch 7" in said
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_leaves_at_once(script, tmp_path, number, code):
+    with Running(tmp_path, "never ends") as running:
+        running.read_until("waiting")
+        running.process.send_signal(number)
+        running.read_until("asked to stop")
+        running.process.send_signal(number)
+        assert running.process.wait(60) == code
+        assert f"{number.name} again: leaving now" in running.process.stderr.read()
+
