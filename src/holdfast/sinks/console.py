@@ -126,13 +126,15 @@ class ConsoleSink:
             return
         rows = pa.Table.from_batches(batches_of(publication, self._schema), schema=self._schema).slice(0, self._limit)
         title = f"{self.name} · epoch {publication.record.epoch} · {_counted(rows.num_rows, publication.row_count)}"
-        table = Table(title=Text(title), title_justify="left")
+        table = Table()
         for field in self._schema:
             table.add_column(Text(field.name), justify="right" if _is_number(field.type) else "left")
         for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
             table.add_row(*map(_cell, row))
         stream = self._stream or sys.stdout
-        Console(file=stream, soft_wrap=False).print(table)
+        terminal = Console(file=stream)
+        terminal.print(Text(title, style="bold"), soft_wrap=True)
+        terminal.print(table)
         stream.flush()
 
 

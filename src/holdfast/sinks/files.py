@@ -230,7 +230,7 @@ class FilesSink:
             raise Unavailable(f"Sink {self.name!r} lost its place in its log to itself.", do="start again.")
         for publication in new:
             faults.reach("publish-begun", publication.record.epoch)
-        self._finish(entry)
+        self._finish(entry, is_synced=True)
         self._log.prune()
 
     def outcome(self, epoch: int) -> Outcome:
@@ -322,7 +322,7 @@ class FilesSink:
             self._check_directory(path)
 
     def _check_directory(self, path: str) -> None:
-        if not os.access(path, os.W_OK | os.X_OK):
+        if not os.access(path, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
             raise InvalidPipeline(
                 f"Sink {self.name!r} cannot write to directory {path}.",
                 why="this user has no permission, or the file system is read-only.",
@@ -340,7 +340,7 @@ class FilesSink:
 
     # --- after the commit ---------------------------------------------------------------------------
 
-    def _finish(self, entry: Entry) -> None:
+    def _finish(self, entry: Entry, *, is_synced: bool = False) -> None:
         """Do the renames of an entry that are not done yet.  Idempotent; several processes may do it at once.
 
         Raises
@@ -351,7 +351,7 @@ class FilesSink:
         if entry.number == self._finished:
             return
         try:
-            if entry.renames:
+            if entry.renames and not is_synced:
                 self._log.sync()  # its writer may have died before: no row may outlive the entry that names it
             for staged, final in entry.renames:
                 self._rename(staged, final)

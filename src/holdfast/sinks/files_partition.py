@@ -59,8 +59,10 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[str, pa.R
     >>> [(directory, rows["n"].to_pylist()) for directory, rows in split(batch, ["day"])]
     [('day=mo', [1, 3]), ('day=tu', [2])]
     """
+    if not batch.num_rows:
+        return []
     if not columns:
-        return [("", batch)] if batch.num_rows else []
+        return [("", batch)]
     group = np.zeros(batch.num_rows, dtype=np.int64)
     names: list[list[str]] = []
     codes: list[np.ndarray[Any, Any]] = []

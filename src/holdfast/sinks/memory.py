@@ -282,8 +282,8 @@ def _check_schema(table: str, kept: pa.Schema, wanted: pa.Schema) -> None:
     for name in (*wanted.names, *kept.names):
         if _type(kept, name) != _type(wanted, name):
             raise InvalidPipeline(
-                f"Column {name!r} of memory table {table!r} is {_type(kept, name)} there and {_type(wanted, name)} in the "
-                "rows.",
+                f"Column {name!r} of memory table {table!r} is {_type(kept, name)} there and {_type(wanted, name)} "
+                "in the rows.",
                 why="another pipeline of this process, or an earlier version of this one, made the table.",
                 do=f"use another name, or clear({table!r}) first.",
                 participant=table,

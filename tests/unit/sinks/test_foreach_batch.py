@@ -1,0 +1,168 @@
+"""foreach_batch without an engine: what the function is given, how often, and what a restart repeats."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast import faults
+from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
+from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Outcome, Part, Publication, Run, Staged, Task
+from holdfast.sinks.foreach_batch import ForeachBatchSink, ForeachBatchSpec, foreach_batch
+
+SCHEMA = pa.schema([("id", pa.int64())])
+Calls = list[tuple[int, list[int]]]
+
+
+def _to_dataframe(rows: pa.Table | list[str], schema: pa.Schema) -> list[int]:
+    """Stands for Spark: a list of ids is our DataFrame."""
+    assert schema == SCHEMA
+    table = rows if isinstance(rows, pa.Table) else pa.concat_tables(pq.read_table(path) for path in rows)
+    return list(table["id"].to_pylist())
+
+
+class _Killed(BaseException):
+    pass
+
+
+def _opened(work: Path, fn: Callable[[Any, int], None], generation: int = 1) -> ForeachBatchSink:
+    sink = ForeachBatchSpec(fn).connect("out", "numbers", SCHEMA)
+    sink.bind(_to_dataframe, os.fspath(work))
+    sink.open(Run("numbers", generation))
+    return sink
+
+
+def _saving(calls: Calls) -> Callable[[Any, int], None]:
+    return lambda rows, epoch: calls.append((epoch, sorted(rows)))
+
+
+def _table(*ids: int) -> pa.Table:
+    return pa.table({"id": ids}, schema=SCHEMA)
+
+
+def _staged(sink: ForeachBatchSink, epoch: int, *ids: int, task: int = 0, generation: int = 1) -> Staged:
+    writer = sink.writer_factory()(Task("numbers", generation, epoch, task, 0))
+    writer.write(_table(*ids).to_batches()[0])
+    return writer.stage()
+
+
+def _publication(epoch: int, *parts: Part) -> Publication:
+    return Publication(EpochRecord("numbers", epoch, 1, {"lines": {"log": epoch}}, epoch), parts)
+
+
+def _leftovers(work: Path) -> list[str]:
+    return [*os.listdir(work / "staging"), *os.listdir(work / "writing")]
+
+
+def test_the_function_gets_each_epoch_once_carried_or_staged_or_both(tmp_path: Path) -> None:
+    calls: Calls = []
+    sink = _opened(tmp_path / "work", _saving(calls))
+    sink.publish([_publication(1, Carried(_table(1, 2)))])
+    sink.publish([_publication(2, _staged(sink, 2, 3), _staged(sink, 2, 4, task=1))])
+    sink.publish([_publication(3, _staged(sink, 3, 5), Carried(_table(6)))])
+    sink.publish([_publication(4), _publication(5, Carried(_table(7)), Carried(_table(8)))])
+    sink.publish([_publication(5, Carried(_table(7)))])
+    assert calls == [(1, [1, 2]), (2, [3, 4]), (3, [5, 6]), (4, []), (5, [7, 8])]
+    assert _leftovers(tmp_path / "work") == []
+
+
+def test_a_clean_restart_repeats_nothing(tmp_path: Path) -> None:
+    calls: Calls = []
+    _opened(tmp_path / "work", _saving(calls)).publish([_publication(1, Carried(_table(1)))])
+    again = ForeachBatchSpec(_saving(calls)).connect("out", "numbers", SCHEMA)
+    again.bind(_to_dataframe, os.fspath(tmp_path / "work"))
+    assert again.open(Run("numbers", 2)) == Held(1, 1, {"lines": {"log": 1}}, 1)
+    assert again.outcome(1) is Outcome.PUBLISHED
+    assert again.outcome(2) is Outcome.ABSENT
+    again.publish([_publication(1, Carried(_table(1)))])
+    assert calls == [(1, [1])]
+
+
+def test_a_crash_between_the_function_and_the_note_repeats_the_epoch(tmp_path: Path) -> None:
+    """At-least-once: this is the gap, and it cannot be closed from here."""
+    calls: Calls = []
+    sink = _opened(tmp_path / "work", _saving(calls))
+    handle = _staged(sink, 1, 1)
+
+    def kill(point: str, epoch: int) -> None:
+        raise _Killed
+
+    faults.install(kill)
+    try:
+        with pytest.raises(_Killed):
+            sink.publish([_publication(1, handle)])
+    finally:
+        faults.install(None)
+    again = _opened(tmp_path / "work", _saving(calls), 2)
+    assert again.outcome(1) is Outcome.ABSENT
+    again.publish([_publication(1, handle)])
+    assert calls == [(1, [1]), (1, [1])]
+    assert _leftovers(tmp_path / "work") == []
+
+
+def test_an_error_of_the_function_passes_with_a_note_and_the_epoch_stays_absent(tmp_path: Path) -> None:
+    def failing(rows: Any, epoch: int) -> None:
+        raise ValueError("no such bucket")
+
+    sink = _opened(tmp_path / "work", failing)
+    handle = _staged(sink, 1, 1)
+    with pytest.raises(ValueError, match="no such bucket") as caught:
+        sink.publish([_publication(1, handle)])
+    assert "sink 'out', in epoch 1" in caught.value.__notes__[0]
+    assert sink.outcome(1) is Outcome.ABSENT
+    assert len(_leftovers(tmp_path / "work")) == 1
+
+
+def test_a_lower_generation_is_fenced_and_tidies_nothing(tmp_path: Path) -> None:
+    calls: Calls = []
+    stale = _opened(tmp_path / "work", _saving(calls), 1)
+    handle = _staged(stale, 1, 1)
+    with pytest.raises(Fenced):
+        _opened(tmp_path / "work", _saving(calls), 1)
+    owner = _opened(tmp_path / "work", _saving(calls), 2)
+    with pytest.raises(Fenced):
+        stale.publish([_publication(1, handle)])
+    stale.discard([handle])
+    assert stale.sweep(below_epoch=9) == 0
+    owner.publish([_publication(1, handle)])
+    assert calls == [(1, [1])]
+
+
+def test_orphans_are_swept_by_name(tmp_path: Path) -> None:
+    sink = _opened(tmp_path / "work", _saving([]), 2)
+    _staged(sink, 9, 1)
+    _staged(sink, 1, 2, generation=2)
+    kept = _staged(sink, 2, 3, generation=2)
+    assert sink.sweep(below_epoch=2) == 2
+    assert len(_leftovers(tmp_path / "work")) == 1
+    sink.discard([kept, Carried(_table(1))])
+    sink.discard([kept])
+    assert _leftovers(tmp_path / "work") == []
+    with pytest.raises(Corrupt, match="are gone"):
+        sink.publish([_publication(2, kept)])
+
+
+def test_a_damaged_note_is_no_answer(tmp_path: Path) -> None:
+    _opened(tmp_path / "work", _saving([]))
+    (tmp_path / "work" / "held.json").write_text('{"epoch": 1')
+    with pytest.raises(Corrupt, match="damaged"):
+        _opened(tmp_path / "work", _saving([]), 2)
+    (tmp_path / "work" / "held.json").write_text(json.dumps({"epochs": 1}))
+    with pytest.raises(Corrupt, match="damaged"):
+        _opened(tmp_path / "work", _saving([]), 2)
+
+
+def test_it_says_at_least_once_and_needs_a_function_and_an_engine() -> None:
+    assert foreach_batch(_saving([])).guarantee is Guarantee.AT_LEAST_ONCE
+    assert "fn" in foreach_batch(_saving([])).arguments()
+    with pytest.raises(InvalidPipeline, match="needs a function"):
+        foreach_batch("save")  # type: ignore[arg-type]
+    with pytest.raises(InternalError, match="before the engine bound it"):
+        ForeachBatchSpec(_saving([])).connect("out", "numbers", SCHEMA).open(Run("numbers", 1))
