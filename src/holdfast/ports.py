@@ -319,14 +319,24 @@ class Source(Protocol):
 class SourceSpec(Protocol):
     """Frozen, picklable declaration of a source, as it stands in the graph."""
 
-    kind: str
-    schema: pa.Schema
-    timestamp: str | None
-    rejects: bool
-    """Whether malformed rows become rows of the ``rejects`` side output.
+    @property
+    def kind(self) -> str:
+        """Kind of the source, as users write it."""
 
-    Then :meth:`Source.read` yields batches of ``read_schema`` = ``schema`` (all nullable) + ``REJECT_COLUMN``.
-    """
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns; None when only the engine learns them (``read.spark``)."""
+
+    @property
+    def timestamp(self) -> str | None:
+        """The column that holds event time; None when there is none."""
+
+    @property
+    def rejects(self) -> bool:
+        """Whether malformed rows become rows of the ``rejects`` side output.
+
+        Then :meth:`Source.read` yields batches of ``read_schema`` = ``schema`` (all nullable) + ``REJECT_COLUMN``.
+        """
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint: JSON values, secrets left out."""

@@ -1,0 +1,256 @@
+"""Where text may be cut: record boundaries in bytes, found with vector operations.
+
+Lines end with LF; a CR before it belongs to the line end.  In CSV a line end inside quotes ends no record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+_NEWLINE, _RETURN, _QUOTE = 10, 13, 34
+_PIECE = 1 << 18  # what is looked at in one go: small enough for the processor's cache
+_AROUND_CUT = 1 << 16
+_SCANNED = 1 << 23
+_LONGEST_RECORD = 1 << 28
+
+Bytes = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[np.int64]
+
+
+class Cut(NamedTuple):
+    """One block of a text: bytes from ``start`` to ``end``, and its number of records where counted."""
+
+    start: int
+    end: int
+    row_count: int | None
+
+
+def as_bytes(data: bytes) -> Bytes:
+    """Return bytes as an array, without copying."""
+    return np.frombuffer(data, np.uint8)
+
+
+def line_ends(data: Bytes) -> Offsets:
+    """Return the offset behind each newline."""
+    return np.flatnonzero(data == _NEWLINE) + 1
+
+
+def record_count(data: bytes) -> int:
+    """Return the number of lines that are not empty."""
+    view = as_bytes(data)
+    count = sum(int(np.count_nonzero(view[at : at + _PIECE] == _NEWLINE)) for at in range(0, len(view), _PIECE))
+    if data and not data.endswith(b"\n"):
+        count += 1
+    if data.startswith((b"\n", b"\r\n")) or b"\n\n" in data or b"\n\r\n" in data:
+        count -= _empty_lines(view)
+    if data.endswith(b"\n\r"):
+        count -= 1
+    return count
+
+
+def _empty_lines(view: Bytes) -> int:
+    ends = line_ends(view)
+    lengths = np.diff(ends, prepend=0)
+    only_return = (lengths == 2) & (view[np.maximum(ends - 2, 0)] == _RETURN)
+    return int(np.count_nonzero((lengths == 1) | only_return))
+
+
+def cut_around(file: BinaryIO, size: int, block_size: int) -> list[Cut]:
+    r"""Cut lines into blocks of about ``block_size`` bytes, reading only around the cuts.
+
+    Examples
+    --------
+    >>> import io
+    >>> [(cut.start, cut.end) for cut in cut_around(io.BytesIO(b"aa\nbb\ncc\n"), 9, 4)]
+    [(0, 3), (3, 6), (6, 9)]
+    """
+    count = max(1, -(-size // block_size))
+    offsets = [0]
+    for number in range(1, count):
+        wanted = size * number // count
+        if wanted <= offsets[-1]:
+            continue  # one line is longer than a block
+        # A newline right before the wanted place makes the place itself a boundary.
+        boundary = _next_boundary(file, wanted - 1, size)
+        if boundary >= size:
+            break
+        offsets.append(boundary)
+    return [Cut(start, end, None) for start, end in zip(offsets, [*offsets[1:], size], strict=True)]
+
+
+def _next_boundary(file: BinaryIO, at: int, size: int) -> int:
+    while at < size:
+        file.seek(at)
+        piece = file.read(_AROUND_CUT)
+        if not piece:
+            break
+        found = piece.find(b"\n")
+        if found >= 0:
+            return at + found + 1
+        at += len(piece)
+    return size
+
+
+class Quotes(NamedTuple):
+    """How the quotes of a CSV text stand.
+
+    Parameters
+    ----------
+    ends : Offsets
+        Offset behind each newline that ends a record.
+    is_clean : bool
+        Whether every quoted field opens right at a field's start, closes right at its end, and is closed: then
+        ``ends`` are exactly the records' ends.
+    is_multiline : bool
+        Whether some quoted field holds a newline.
+    """
+
+    ends: Offsets
+    is_clean: bool
+    is_multiline: bool
+
+
+def quotes(data: bytes, separator: str, *, to_last_end: bool = False) -> Quotes:
+    """Find the ends of CSV records, with every quote taken into account.
+
+    Parameters
+    ----------
+    to_last_end : bool
+        Judge only what lies before the last record's end: the text goes on behind ``data``.
+    """
+    view = as_bytes(data)
+    newlines = np.flatnonzero(view == _NEWLINE)
+    marks = np.flatnonzero(view == _QUOTE) if b'"' in data else newlines[:0]
+    if len(marks) == 0:
+        return Quotes(newlines + 1, True, False)
+    inside = np.searchsorted(marks, newlines) % 2 == 1
+    ends = newlines[~inside] + 1
+    if to_last_end:
+        marks = marks[: np.searchsorted(marks, ends[-1]) if len(ends) else 0]
+    # Quotes open and close by turns, a doubled quote being a close and an open at once.  That holds exactly when every
+    # opening one stands at a field's start or right behind a closing one, and every closing one at a field's end.
+    opening, closing = marks[0::2], marks[1::2]
+    sep = ord(separator)
+    opens_well = (opening == 0) | np.isin(view[np.maximum(opening - 1, 0)], (sep, _NEWLINE))
+    opens_well[1:] |= opening[1:] == closing[: max(len(opening) - 1, 0)] + 1
+    behind = view[np.minimum(closing + 1, len(view) - 1)]
+    closes_well = (closing == len(view) - 1) | np.isin(behind, (sep, _NEWLINE, _RETURN, _QUOTE))
+    is_clean = len(marks) % 2 == 0 and bool(opens_well.all()) and bool(closes_well.all())
+    return Quotes(ends, is_clean, bool(inside.any()))
+
+
+def cut_counted(
+    file: BinaryIO, size: int, *, block_size: int, rows: int | None, separator: str | None
+) -> list[Cut] | None:
+    r"""Cut records into blocks of at most ``rows`` records and about ``block_size`` bytes, reading the file once.
+
+    Parameters
+    ----------
+    separator : str, optional
+        CSV's separator; None for plain lines.
+
+    Returns
+    -------
+    list of Cut or None
+        None when a quote of a CSV file stands where no quote belongs: then no newline is surely a record's end.
+
+    Examples
+    --------
+    >>> import io
+    >>> cut_counted(io.BytesIO(b'a,"\n"\nb,c\nd,e'), 13, block_size=100, rows=2, separator=",")
+    [Cut(start=0, end=10, row_count=2), Cut(start=10, end=13, row_count=1)]
+    """
+    target = -(-size // max(1, -(-size // block_size)))
+    cuts: list[Cut] = []
+    start, taken, at, rest = 0, 0, 0, b""
+    while piece := file.read(_SCANNED):
+        data = rest + piece
+        if separator is None:
+            ends = line_ends(as_bytes(data))
+        else:
+            found = quotes(data, separator, to_last_end=True)
+            ends = found.ends
+            if not found.is_clean or (len(ends) == 0 and len(data) > _LONGEST_RECORD):
+                return None
+        start, taken = _cut_here(cuts, ends + at, start, taken, target, rows)
+        used = int(ends[-1]) if len(ends) else 0
+        at, rest = at + used, data[used:]
+    if rest:
+        if separator is not None and not quotes(rest, separator).is_clean:
+            return None
+        start, taken = _cut_here(cuts, np.array([at + len(rest)]), start, taken, target, rows)
+    if taken:
+        cuts.append(Cut(start, at + len(rest), taken))
+    return cuts
+
+
+def _cut_here(cuts: list[Cut], ends: Offsets, start: int, taken: int, target: int, rows: int | None) -> tuple[int, int]:
+    """Append the blocks that are full within ``ends``; return the start of the open block and its records so far."""
+    first = 0
+    while first < len(ends):
+        by_size = int(np.searchsorted(ends, start + target))  # the record that fills the block
+        last = max(by_size, first)
+        if rows is not None:
+            last = min(last, first + rows - taken - 1)
+        if last >= len(ends):
+            break
+        end = int(ends[last])
+        cuts.append(Cut(start, end, taken + last + 1 - first))
+        start, taken, first = end, 0, last + 1
+    return start, taken + len(ends) - first
+
+
+def tolerant_records(data: bytes, separator: str) -> Iterator[tuple[int, int, str]]:
+    """Walk over CSV records of which some are malformed: (start, end, what is wrong or "").
+
+    A quote in the middle of a field is an ordinary character.  A quoted field that is not closed, or is followed by
+    something else than a separator, spoils the line on which it opens; the walk goes on at the next line.
+
+    Notes
+    -----
+    Python for each quoted field and each line: only for blocks that vector operations found unclean.
+    """
+    sep = separator.encode()
+    at = 0
+    while at < len(data):
+        end, problem = _record_end(data, at, sep)
+        yield at, end, problem
+        at = end
+
+
+def _record_end(data: bytes, start: int, sep: bytes) -> tuple[int, str]:
+    at = start
+    while True:
+        line_end = data.find(b"\n", at)
+        line_end = len(data) if line_end < 0 else line_end
+        opening = at if data[at : at + 1] == b'"' else data.find(sep + b'"', at, line_end)
+        if opening < 0:
+            return min(line_end + 1, len(data)), ""
+        opening += 0 if data[opening : opening + 1] == b'"' and opening == at else 1
+        closing = _closing_quote(data, opening)
+        first_line_end = data.find(b"\n", start)
+        first_line_end = len(data) if first_line_end < 0 else first_line_end + 1
+        if closing < 0:
+            return first_line_end, "a quote is opened and never closed"
+        behind = data[closing + 1 : closing + 2]
+        if behind not in (b"", b"\n", b"\r", sep):
+            return first_line_end, "a closing quote is followed by neither a separator nor the end of the line"
+        if behind == sep:
+            at = closing + 1
+            # The field behind the separator may be quoted as well: look from the separator on.
+            continue
+        line_end = data.find(b"\n", closing + 1)
+        return (len(data) if line_end < 0 else line_end + 1), ""
+
+
+def _closing_quote(data: bytes, opening: int) -> int:
+    at = opening + 1
+    while True:
+        at = data.find(b'"', at)
+        if at < 0 or data[at + 1 : at + 2] != b'"':
+            return at
+        at += 2

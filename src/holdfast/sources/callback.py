@@ -1,0 +1,301 @@
+"""``read.callback``: rows that a program pushes, journalled to disk before the push returns."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.errors import BadRow, Corrupt, InvalidPipeline
+from holdfast.ports import Span
+from holdfast.positions import SourcePositions
+from holdfast.sources import journal, sequence
+from holdfast.sources.file_log import Block
+from holdfast.sources.planning import grouped, within_limits
+from holdfast.sources.rows import Row, to_batch
+
+if TYPE_CHECKING:
+    from holdfast.graph import Stream
+
+SEGMENT = "log"
+
+
+class CallbackFeed:
+    """A directory into which rows are pushed, and from which one pipeline reads them.
+
+    Parameters
+    ----------
+    directory : str
+        Local directory, created when absent.  Executors must see it under the same path.
+    schema : str, StructType or pyarrow.Schema
+        Columns of the rows.
+
+    Notes
+    -----
+    Any number of feeds may be open on one directory, in any threads and
+    processes, whether a pipeline runs or not.
+
+    Examples
+    --------
+    ::
+
+        feed = hf.read.CallbackFeed("data/clicks", schema="user STRING, at TIMESTAMP")
+        clicks = hf.read.callback(feed, timestamp="at", name="clicks")
+        ...
+        feed.push([{"user": "ann", "at": datetime.now(UTC)}])      # from a web handler, say
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, schema: Any) -> None:
+        from holdfast.schema import to_arrow
+
+        self.given = os.fspath(directory)
+        self.directory = sequence.local_directory(self.given, participant="callback")
+        self.schema = to_arrow(schema)
+        self._is_prepared = False
+
+    def push(self, rows: Sequence[Row] | pa.RecordBatch | pa.Table) -> int | None:
+        """Add rows; they are durable when this returns, and will reach every sink once.
+
+        Parameters
+        ----------
+        rows : list of dict, RecordBatch or Table
+            Pushed together, read together.  Many rows in one push cost as much as one.
+
+        Returns
+        -------
+        int or None
+            Number of the journal entry; None when there were no rows.
+
+        Raises
+        ------
+        BadRow
+            If the rows do not fit the schema: none of them was taken.
+        Unavailable
+            If the disk is full or does not answer: none of them was taken.
+        """
+        batch = self._batch(rows)
+        if batch.num_rows == 0:
+            return None
+        if not self._is_prepared:
+            sequence.prepare(self.directory)
+            self._is_prepared = True
+        return journal.append(self.directory, batch)
+
+    def _batch(self, rows: Sequence[Row] | pa.RecordBatch | pa.Table) -> pa.RecordBatch:
+        if isinstance(rows, pa.RecordBatch):
+            rows = pa.Table.from_batches([rows])
+        if isinstance(rows, pa.Table):
+            try:
+                fitting = rows.select(self.schema.names).cast(self.schema).combine_chunks()
+            except (pa.ArrowException, KeyError, ValueError) as error:
+                raise BadRow(
+                    f"the pushed rows do not fit: {error}.",
+                    why=f"the feed's columns are {', '.join(f'{f.name} {f.type}' for f in self.schema)}.",
+                    do="push a table with these columns.",
+                    participant=self.directory,
+                ) from error
+            return next(iter(fitting.to_batches()), to_batch([], self.schema))
+        try:
+            return to_batch(list(rows), self.schema)
+        except InvalidPipeline as error:
+            raise BadRow(error.what, why=error.why, do=error.do, participant=self.directory) from error
+
+
+@dataclass(frozen=True)
+class CallbackSpec:
+    """Declaration of ``read.callback``; see :func:`callback` for the arguments."""
+
+    given: str
+    directory: str
+    schema: pa.Schema
+    timestamp: str | None = None
+    max_rows_per_epoch: int | None = None
+    kind: str = field(default="callback", init=False)
+    rejects: bool = field(default=False, init=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint."""
+        shown = {
+            "directory": self.given,
+            "timestamp": self.timestamp,
+            "max_rows_per_epoch": self.max_rows_per_epoch,
+            "columns": [f"{column.name}: {column.type}" for column in self.schema],
+        }
+        return {name: value for name, value in shown.items() if value is not None}
+
+    def open(self, name: str, workspace: str) -> CallbackSource:
+        """Return the source; the journal is opened when it is first needed."""
+        return CallbackSource(self, name, workspace)
+
+
+class CallbackSource:
+    """Position = number of the next journal entry."""
+
+    def __init__(self, spec: CallbackSpec, name: str, workspace: str) -> None:
+        self.spec = spec
+        self.name = name
+        self.workspace = workspace
+        self._blocks: dict[int, Block] = {}
+        self._frozen: int | None = None
+        self._is_open = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (CallbackSource, (self.spec, self.name, self.workspace))
+
+    @property
+    def _directory(self) -> str:
+        if not self._is_open:
+            sequence.prepare(self.spec.directory)
+            _claim(self.spec.directory, self.name, self.workspace)
+            self._is_open = True
+        return self.spec.directory
+
+    def initial(self) -> SourcePositions:
+        """Positions before the oldest entry."""
+        return {SEGMENT: journal.begin(self._directory)}
+
+    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+        """End of the next epoch: the entries that are there, within the limit."""
+        first = _number(start)
+        if bounded and self._frozen is None:
+            self.freeze()
+        known = self._known(first, self._frozen if bounded else None)
+        count, _ = within_limits(known, 0, None, self.spec.max_rows_per_epoch)
+        return {SEGMENT: first + count}
+
+    def freeze(self) -> None:
+        """Note which entries are there now."""
+        self._frozen = journal.end(self._directory)
+
+    def newest(self) -> SourcePositions | None:
+        """Position behind the last entry."""
+        return {SEGMENT: journal.end(self._directory)}
+
+    def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Bytes of the entries between two positions."""
+        return sum(block.size_bytes for block in self._between(start, end))
+
+    def rows_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Rows between two positions."""
+        return sum(block.row_count or 0 for block in self._between(start, end))
+
+    def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
+        """Group neighbouring entries into spans of about equal size."""
+        return [
+            Span(
+                tuple(block.name for block in group),
+                sum(block.row_count or 0 for block in group),
+                sum(block.size_bytes for block in group),
+            )
+            for group in grouped(self._between(start, end), parallelism)
+        ]
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span."""
+        for name in span.value:
+            for batch in journal.read(name):
+                yield batch if batch.schema.equals(self.spec.schema) else _fitting(batch, self.spec.schema, name)
+
+    def committed(self, end: SourcePositions) -> None:
+        """Remove the entries that every sink holds."""
+        number = _number(end)
+        journal.drop(self._directory, number)
+        for known in [one for one in self._blocks if one < number]:
+            del self._blocks[known]
+
+    def _known(self, first: int, end: int | None) -> list[Block]:
+        """Return the entries from ``first`` on, without a gap."""
+        found: list[Block] = []
+        while end is None or first + len(found) < end:
+            number = first + len(found)
+            block = self._blocks.get(number) or journal.block(self._directory, number)
+            if block is None:
+                break
+            self._blocks[number] = block
+            found.append(block)
+        if not found and first < journal.begin(self._directory):
+            raise _gone(self.spec.directory, first)
+        return found
+
+    def _between(self, start: SourcePositions, end: SourcePositions) -> list[Block]:
+        first, last = _number(start), _number(end)
+        found = self._known(first, last) if last > first else []
+        if len(found) < last - first:
+            raise _gone(self.spec.directory, first + len(found))
+        return found
+
+
+def _gone(directory: str, number: int) -> Corrupt:
+    return Corrupt(
+        f"entry {number} of the feed {directory} is gone.",
+        why="it was removed, by hand or for another pipeline, before every sink of this one held its rows.",
+        do="restore it, or start with a new checkpoint to go on behind it.",
+        participant=directory,
+    )
+
+
+def _number(positions: SourcePositions) -> int:
+    return int(positions.get(SEGMENT, 0))
+
+
+def _claim(directory: str, name: str, workspace: str) -> None:
+    """Make this source the feed's only reader: entries are removed when *its* sinks hold them."""
+    marker = os.path.join(directory, "reader")
+    reader = {"source": name, "workspace": sequence.local_directory(workspace, participant=name)}
+    held = sequence.read_sealed(marker)
+    if held is None:
+        sequence.put_if_absent(marker, json.dumps(reader).encode())
+        held = sequence.read_sealed(marker)
+    other = json.loads(held or b"{}")
+    if other != reader:
+        raise InvalidPipeline(
+            f"the feed {directory} has another reader: {other.get('source')!r} of {other.get('workspace')}.",
+            why="an entry is removed when that source's sinks hold it: a second reader would miss rows.",
+            do=f"give each pipeline a feed of its own; if the other one is gone for good, remove {marker}.",
+            participant=name,
+        )
+
+
+def _fitting(batch: pa.RecordBatch, schema: pa.Schema, name: str) -> pa.RecordBatch:
+    try:
+        return pa.Table.from_batches([batch]).select(schema.names).cast(schema).combine_chunks().to_batches()[0]
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise BadRow(
+            f"{name} does not fit the feed's schema: {error}.",
+            why="it was pushed with another schema.",
+            do="use the schema that the rows were pushed with until they are read.",
+            participant=name,
+        ) from error
+
+
+def callback(
+    feed: CallbackFeed, *, timestamp: str | None = None, max_rows_per_epoch: int | None = None, name: str | None = None
+) -> Stream:
+    """Read the rows that are pushed into a feed, each exactly once.
+
+    Parameters
+    ----------
+    feed : CallbackFeed
+        Where they are pushed.  It has one reader.
+    timestamp : str, optional
+        Column that holds event time.
+    max_rows_per_epoch : int, optional
+        Limit of one epoch; one push is never divided.
+    name : str, optional
+        The source's name.
+    """
+    from holdfast.graph import stream_from
+
+    if not isinstance(feed, CallbackFeed):
+        raise InvalidPipeline(
+            f"callback was given a {type(feed).__name__}.",
+            do='write feed = hf.read.CallbackFeed("data/clicks", schema="user STRING"); hf.read.callback(feed).',
+        )
+    if max_rows_per_epoch is not None and (not isinstance(max_rows_per_epoch, int) or max_rows_per_epoch < 1):
+        raise InvalidPipeline(f"max_rows_per_epoch={max_rows_per_epoch!r} is no positive number.", do="leave it out.")
+    spec = CallbackSpec(feed.given, feed.directory, feed.schema, timestamp, max_rows_per_epoch)
+    return stream_from(spec, name=name)

@@ -1,0 +1,145 @@
+"""From what a text holds to the declared type, column by column: times, dates, and what must not be null.
+
+One rule for times: a text is ISO 8601; without a zone it is UTC; digits behind the microseconds are cut off;
+a number is seconds since 1970 in UTC.  TIMESTAMP is that instant, TIMESTAMP_NTZ its date and time in UTC.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
+_BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
+_LAST_SECOND = 253_402_300_799.999999  # end of the year 9999, where Spark's timestamps end
+_UTC = pa.timestamp("us", tz="UTC")
+
+
+class Unfit(ValueError):
+    """Some value of a column does not fit its declared type."""
+
+
+def timestamps_from_text(text: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return texts as timestamps of type ``wanted`` (microseconds, with or without UTC).
+
+    Raises
+    ------
+    Unfit
+        If some text is no time.
+    """
+    for candidate in (text, pc.replace_substring_regex(text, _BEYOND_MICROSECONDS, r"\1")):
+        for convert in (_zoned, _zoneless, _mixed):
+            try:
+                return convert(candidate).cast(wanted)
+            except pa.ArrowInvalid as error:
+                reason = str(error)
+    raise Unfit(reason.partition(". If")[0])
+
+
+def _zoned(text: pa.Array) -> pa.Array:
+    return text.cast(_UTC)
+
+
+def _zoneless(text: pa.Array) -> pa.Array:
+    return text.cast(pa.timestamp("us")).cast(_UTC)
+
+
+def _mixed(text: pa.Array) -> pa.Array:
+    has_zone = pc.match_substring_regex(text, _ZONE)
+    nothing = pa.scalar(None, pa.string())
+    zoned = _zoned(pc.if_else(has_zone, text, nothing))
+    return pc.coalesce(zoned, _zoneless(pc.if_else(has_zone, nothing, text)))
+
+
+def timestamps_from_seconds(seconds: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return numbers of seconds since 1970 as timestamps, to the microsecond.
+
+    Raises
+    ------
+    Unfit
+        If some number lies outside the years 0 to 9999: most likely these are milliseconds.
+    """
+    if not pc.all(pc.less_equal(pc.abs(seconds), _LAST_SECOND), skip_nulls=True, min_count=0).as_py():
+        raise Unfit(
+            "a number in a TIMESTAMP is seconds since 1970, and this one lies beyond the year 9999 (milliseconds? "
+            "declare BIGINT and divide)"
+        )
+    whole = pc.floor(seconds)
+    micros = pc.round(pc.multiply(pc.subtract(seconds, whole), 1e6))
+    total = pc.add(pc.multiply(whole.cast(pa.int64()), 1_000_000), micros.cast(pa.int64()))
+    return total.cast(_UTC).cast(wanted)
+
+
+def replaced(data_type: pa.DataType, *, timestamps: pa.DataType | None, dates: pa.DataType | None) -> pa.DataType:
+    """Return a type in which timestamps and dates, however deep, are replaced (None keeps them)."""
+    if pa.types.is_timestamp(data_type):
+        return timestamps or data_type
+    if pa.types.is_date32(data_type):
+        return dates or data_type
+    if pa.types.is_list(data_type):
+        element = data_type.value_field
+        return pa.list_(element.with_type(replaced(element.type, timestamps=timestamps, dates=dates)))
+    if pa.types.is_struct(data_type):
+        return pa.struct([f.with_type(replaced(f.type, timestamps=timestamps, dates=dates)) for f in data_type])
+    return data_type
+
+
+def holds_timestamp(data_type: pa.DataType) -> bool:
+    """Tell whether a type has a timestamp in it."""
+    return bool(replaced(data_type, timestamps=pa.string(), dates=None) != data_type)
+
+
+def to_declared(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return an array that was read with a :func:`replaced` type in the declared one.
+
+    Raises
+    ------
+    Unfit
+        If some value does not fit.
+    """
+    if array.type == wanted:
+        return array
+    if pa.types.is_timestamp(wanted):
+        is_text = pa.types.is_string(array.type)
+        return timestamps_from_text(array, wanted) if is_text else timestamps_from_seconds(array, wanted)
+    if pa.types.is_struct(wanted):
+        # flatten() and not field(): below a null struct the members must be null too, not whatever lies in memory.
+        members = [to_declared(part, field.type) for part, field in zip(array.flatten(), wanted, strict=True)]
+        return pa.StructArray.from_arrays(members, fields=list(wanted), mask=array.is_null())
+    if pa.types.is_list(wanted):
+        values = to_declared(array.values, wanted.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, type=wanted, mask=array.is_null())
+    try:
+        return array.cast(wanted)
+    except pa.ArrowInvalid as error:
+        raise Unfit(str(error)) from error
+
+
+def forbidden_null(array: pa.Array, field: pa.Field) -> str | None:
+    """Return the path of a member that is declared NOT NULL and has a null, or None.
+
+    Examples
+    --------
+    >>> forbidden_null(pa.array([1, None]), pa.field("a", pa.int64(), nullable=False))
+    'a'
+    """
+    if not field.nullable and array.null_count:
+        return str(field.name)
+    if not _restricts(field.type):
+        return None
+    present = array.filter(array.is_valid()) if array.null_count else array
+    if pa.types.is_struct(field.type):
+        inner = list(zip(present.flatten(), field.type, strict=True))
+    else:
+        inner = [(present.flatten(), field.type.value_field)]
+    paths = (forbidden_null(values, member) for values, member in inner)
+    return next((f"{field.name}.{path}" for path in paths if path is not None), None)
+
+
+def _restricts(data_type: pa.DataType) -> bool:
+    """Tell whether something within a nested type is declared NOT NULL."""
+    if pa.types.is_struct(data_type):
+        return any(not member.nullable or _restricts(member.type) for member in data_type)
+    if pa.types.is_list(data_type):
+        return not data_type.value_field.nullable or _restricts(data_type.value_type)
+    return False

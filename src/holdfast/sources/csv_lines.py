@@ -1,0 +1,156 @@
+"""CSV with or without a header: quotes as in RFC 4180, parsed with Arrow's reader into the declared types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyarrow import csv as arrow_csv
+
+from holdfast.errors import InvalidPipeline
+from holdfast.sources import blocks, convert
+from holdfast.sources.formats import Record, Unreadable
+
+_ARROW_BLOCK = 1 << 21
+_COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?(?:CSV conversion error to [^:]*: )?(.*)", re.DOTALL)
+_COUNT = re.compile(r"Expected (\d+) columns, got (\d+)")
+
+
+@dataclass(frozen=True)
+class CsvParser:
+    """Parses records into the columns of a schema.  An empty field is null, a quoted empty one an empty text.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Columns wanted.
+    columns : tuple of str
+        Columns of the file, in its order.
+    separator : str
+        One ASCII character.
+    problem : str
+        What is wrong with the file's header: then no record can be read.
+
+    Notes
+    -----
+    Times are read as texts and converted column by column: Arrow's reader takes them either with zones or without.
+    """
+
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    separator: str
+    problem: str = ""
+
+    def parse(self, data: bytes) -> list[pa.RecordBatch]:
+        """Return the rows, one for each record."""
+        if self.problem and data:
+            raise Unreadable(self.problem)
+        found = blocks.quotes(data, self.separator)
+        if not found.is_clean:
+            raise Unreadable("a quote stands where no quote belongs")
+        count = blocks.record_count(data) if not found.is_multiline else _count(data, found)
+        if count == 0:
+            return []
+        try:
+            try:
+                table = self._read(data, _ARROW_BLOCK, is_multiline=found.is_multiline)
+            except pa.ArrowInvalid as error:
+                if "straddl" not in str(error):
+                    raise
+                table = self._read(data, len(data) + 1, is_multiline=True)
+        except pa.ArrowInvalid as error:
+            raise Unreadable(str(error)) from error
+        if table.num_rows != count:
+            raise Unreadable("a carriage return stands within the line")
+        return [self._declared(batch) for batch in table.to_batches()]
+
+    def records(self, data: bytes) -> Iterator[Record]:
+        """Take the text apart into records; one may span lines where quotes say so."""
+        for start, end, problem in blocks.tolerant_records(data, self.separator):
+            if data[start:end].strip(b"\r\n"):
+                yield Record(start, end, self.problem or problem)
+
+    def reason(self, record: bytes, error: Unreadable) -> str:
+        """Say why a record cannot be read, naming the column where one is to blame."""
+        message = str(error)
+        if (counts := _COUNT.search(message)) is not None:
+            return f"it has {counts[2]} fields where {counts[1]} are expected"
+        if (column := _COLUMN.match(message)) is not None:
+            field = self.schema.field(int(column[1]))
+            return f"column {field.name!r} is declared {field.type} ({column[2]})"
+        return message
+
+    def _read(self, data: bytes, block_size: int, *, is_multiline: bool) -> pa.Table:
+        texts = {f.name: pa.string() if pa.types.is_timestamp(f.type) else f.type for f in self.schema}
+        return arrow_csv.read_csv(
+            pa.BufferReader(data),
+            read_options=arrow_csv.ReadOptions(
+                use_threads=False, block_size=block_size, column_names=list(self.columns)
+            ),
+            parse_options=arrow_csv.ParseOptions(delimiter=self.separator, newlines_in_values=is_multiline),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=texts,
+                include_columns=self.schema.names,
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+
+    def _declared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = []
+        for field, column in zip(self.schema, batch.columns, strict=True):
+            try:
+                column = convert.to_declared(column, field.type)
+            except convert.Unfit as error:
+                raise Unreadable(f"column {field.name!r} is declared {field.type} ({error})") from error
+            if path := convert.forbidden_null(column, field):
+                raise Unreadable(f"{path!r} is declared NOT NULL and is empty")
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _count(data: bytes, found: blocks.Quotes) -> int:
+    """Count records where newlines stand in quotes: only empty lines between records are none."""
+    starts = [0, *found.ends.tolist()]
+    ends = [*found.ends.tolist(), len(data)]
+    return sum(1 for start, end in zip(starts, ends, strict=True) if data[start:end].strip(b"\r\n"))
+
+
+def header_columns(header: bytes, separator: str, schema: pa.Schema) -> tuple[tuple[str, ...], str]:
+    """Return the columns that a header line names, and what is wrong with them or an empty text."""
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(header.rstrip(b"\r\n") + b"\n"),
+            parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        )
+        columns = tuple(table.column_names)
+    except pa.ArrowInvalid:
+        columns = ()
+    for name in schema.names:
+        if columns.count(name) != 1:
+            what = "names it twice" if name in columns else "does not name it"
+            named = ", ".join(map(repr, columns)) or "nothing"
+            return columns, f"the file has no column {name!r}: its header {what}; it names {named}"
+    return columns, ""
+
+
+def check_types(schema: pa.Schema, argument: str = "schema") -> None:
+    """Check that a CSV field can hold every column.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a type has no form in CSV that is read here.
+    """
+    kinds = pa.types
+    allowed = (kinds.is_boolean, kinds.is_integer, kinds.is_floating, kinds.is_string, kinds.is_decimal128)
+    times = (kinds.is_date32, kinds.is_timestamp)
+    for field in schema:
+        if not any(test(field.type) for test in (*allowed, *times)):
+            raise InvalidPipeline(
+                f"column {field.name!r} of {argument} is {field.type}, and a CSV field cannot hold that.",
+                do="declare STRING and convert it behind the source (BINARY: unbase64, nested values: from_json).",
+            )

@@ -1,0 +1,248 @@
+"""Which files a source may take now: complete ones that it does not know yet, oldest first.
+
+A file is taken when its name (and every directory below the root) begins with neither ``_`` nor ``.``, does not end in
+``.tmp``, ``.inprogress`` or ``_COPYING_``, when it is not empty, and when it was last changed at least ``min_age``
+ago.  With the default of ``"0 s"`` files must arrive complete, by rename.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import stat
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+
+_HIDDEN = ("_", ".")
+_UNFINISHED = (".tmp", ".inprogress", "_COPYING_")
+_MAGIC = "*?["
+# A directory whose time of change is this old and the same as at the last scan has no new names.  Younger ones may
+# have changed again within one tick of the file system's clock; and whatever the clocks say, every 10 s is looked anew.
+_SETTLED_S = 2.0
+_LOOK_ANYWAY_S = 10.0
+
+
+class Found(NamedTuple):
+    """A file that may be taken: its name relative to the root, its size in bytes, its time of change (microseconds)."""
+
+    name: str
+    size: int
+    changed_us: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where files arrive: a root directory and a pattern below it; an empty pattern stands for the directory itself.
+
+    Parameters
+    ----------
+    root : str
+        Absolute path, or URL that fsspec knows.
+    pattern : str
+        Glob relative to the root (``*``, ``?``, ``[...]``, and ``**`` for any depth), a file's name, or empty.
+    """
+
+    root: str
+    pattern: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether plain operating system calls reach it."""
+        return "://" not in self.root
+
+    def path(self, name: str) -> str:
+        """Return the path or URL of a file."""
+        return os.path.join(self.root, name) if self.is_local else f"{self.root.rstrip('/')}/{name}"
+
+
+def place(path: str) -> Place:
+    """Split what the user wrote (a directory, a glob or a file; local or a URL) into root and pattern.
+
+    Examples
+    --------
+    >>> place("/data/2024-*/flights.json")
+    Place(root='/data', pattern='2024-*/flights.json')
+    >>> place("s3://bucket/in")
+    Place(root='s3://bucket/in', pattern='')
+    """
+    if path.startswith("file://"):
+        path = path.removeprefix("file://")
+    if "://" not in path:
+        path = os.path.abspath(os.path.expanduser(path))
+    if not any(character in path for character in _MAGIC):
+        return Place(path, "")
+    fixed, wild = [], path.split("/")
+    while not any(character in wild[0] for character in _MAGIC):
+        fixed.append(wild.pop(0))
+    return Place("/".join(fixed) or "/", "/".join(wild))
+
+
+def settled(where: Place) -> Place:
+    """Return the place with a single file turned into its directory and its name.
+
+    Raises
+    ------
+    InvalidPipeline
+        If there is neither a directory nor a file.
+    """
+    if where.pattern:
+        if _is_directory(where):
+            return where
+    elif _is_directory(where):
+        return where
+    elif _is_file(where):
+        root, _, name = where.root.rpartition("/")
+        return Place(root or "/", glob.escape(name))
+    raise InvalidPipeline(
+        f"{where.root} does not exist.",
+        why="files are read from a directory, a glob below an existing directory, or one file.",
+        do="correct path=, or create the directory before the start.",
+        participant=where.root,
+    )
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL, and the path in it."""
+    import fsspec  # not needed, and slow to import, where everything is local
+
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        scheme = url.partition("://")[0]
+        raise InvalidPipeline(
+            f"{scheme}://... cannot be read: {error}.",
+            why="fsspec has no file system for that scheme, or the package that holds it is not installed.",
+            do='install it, for instance pip install "holdfast[s3]".',
+        ) from error
+    return system, path
+
+
+class Discovery:
+    """Looks for new files.  Runs in the planning process.
+
+    Parameters
+    ----------
+    where : Place
+        Settled: see :func:`settled`.
+    min_age_us : int
+        How long ago a file must have been changed last.
+    """
+
+    def __init__(self, where: Place, min_age_us: int) -> None:
+        self.where = where
+        self.min_age_us = min_age_us
+        self._quiet_since: tuple[int, float] | None = None  # the directory's time of change, when that was looked at
+
+    def new_files(self, known: Collection[str]) -> list[Found]:
+        """Return the files that may be taken and are not known, by time of change and name.
+
+        Raises
+        ------
+        Unavailable
+            If the directory cannot be listed now.
+        """
+        try:
+            found = list(self._local(known) if self.where.is_local else self._remote(known))
+        except HoldfastError:
+            raise
+        except Exception as error:  # an fsspec file system raises what its library raises
+            raise Unavailable(
+                f"{self.where.root} cannot be listed: {error}.",
+                do="check that it is reachable and readable for this user, then start again.",
+                participant=self.where.root,
+            ) from error
+        return sorted(found, key=lambda file: (file.changed_us, file.name))
+
+    def _local(self, known: Collection[str]) -> Iterator[Found]:
+        began = time.time()
+        flat = "/" not in self.where.pattern and "**" not in self.where.pattern
+        changed_ns = os.stat(self.where.root).st_mtime_ns if flat else None
+        if changed_ns is not None and self._is_unchanged(changed_ns, began):
+            return
+        self._quiet_since = None
+        held_back = False
+        for name in self._local_names(flat):
+            if name in known or not _is_acceptable(name):
+                continue
+            try:
+                status = os.stat(self.where.path(name))
+            except FileNotFoundError:
+                continue  # renamed or removed since it was listed
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            changed_us = status.st_mtime_ns // 1000
+            if status.st_size == 0 or (self.min_age_us and changed_us > began * 1e6 - self.min_age_us):
+                held_back = True
+                continue
+            yield Found(name, status.st_size, changed_us)
+        if changed_ns is not None and not held_back and began - changed_ns / 1e9 > _SETTLED_S:
+            self._quiet_since = (changed_ns, began)
+
+    def _local_names(self, flat: bool) -> list[str]:
+        if not flat:
+            return glob.glob(self.where.pattern, root_dir=self.where.root, recursive=True)
+        names = os.listdir(self.where.root)
+        return fnmatch.filter(names, self.where.pattern) if self.where.pattern else names
+
+    def _is_unchanged(self, changed_ns: int, now: float) -> bool:
+        if self._quiet_since is None:
+            return False
+        seen_ns, looked = self._quiet_since
+        return seen_ns == changed_ns and 0 <= now - looked < _LOOK_ANYWAY_S
+
+    def _remote(self, known: Collection[str]) -> Iterator[Found]:
+        system, root = file_system(self.where.root)
+        system.invalidate_cache()
+        if self.where.pattern:
+            listed = system.glob(f"{root.rstrip('/')}/{self.where.pattern}", detail=True)
+        else:
+            listed = system.find(root, maxdepth=1, detail=True)
+        youngest_us = time.time() * 1e6 - self.min_age_us
+        prefix = root.rstrip("/") + "/"
+        for path, facts in listed.items():
+            name = path.removeprefix(prefix).lstrip("/")
+            if facts.get("type", "file") != "file" or name in known or not _is_acceptable(name):
+                continue
+            changed_us = _changed_us(facts)
+            if facts["size"] and (not self.min_age_us or changed_us <= youngest_us):
+                yield Found(name, int(facts["size"]), changed_us)
+
+
+def _is_acceptable(name: str) -> bool:
+    if name.endswith(_UNFINISHED) or name.startswith(_HIDDEN):
+        return False
+    return "/" not in name or not any(part.startswith(_HIDDEN) for part in name.split("/"))
+
+
+def _changed_us(facts: dict[str, Any]) -> int:
+    """Return the time of change, under whichever name a file system keeps it; 0 when it keeps none."""
+    for key in ("LastModified", "last_modified", "mtime", "updated", "modified", "created"):
+        match facts.get(key):
+            case datetime() as moment:
+                return round(moment.timestamp() * 1e6)
+            case int() | float() as seconds:
+                return round(seconds * 1e6)
+            case str() as text:
+                return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1e6)
+    return 0
+
+
+def _is_directory(where: Place) -> bool:
+    if where.is_local:
+        return os.path.isdir(where.root)
+    system, path = file_system(where.root)
+    # An object store has no directories: a prefix exists as soon as something lies below it, and may be filled later.
+    return not system.isfile(path)
+
+
+def _is_file(where: Place) -> bool:
+    if where.is_local:
+        return os.path.isfile(where.root)
+    system, path = file_system(where.root)
+    return bool(system.isfile(path))

@@ -1,0 +1,404 @@
+"""``read.files``: files that arrive in a directory, as JSON lines, CSV or Parquet.
+
+What is read is fixed by a durable log of blocks (:mod:`holdfast.sources.file_log`); executors read blocks
+and know nothing of the log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from holdfast import units
+from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.ports import Span
+from holdfast.positions import SourcePositions
+from holdfast.sources import csv_lines, discovery, json_lines, parquet
+from holdfast.sources.access import Part
+from holdfast.sources.discovery import Discovery, Found, Place
+from holdfast.sources.file_log import Block, FileLog, LoggedFile
+from holdfast.sources.formats import Rows, read_texts
+from holdfast.sources.layout import Layout
+from holdfast.sources.planning import grouped, within_limits
+
+if TYPE_CHECKING:
+    from holdfast.graph import Stream
+
+Format = Literal["json", "csv", "parquet"]
+SEGMENT = "log"
+_CHECKED_AGAIN = 256
+_BLOCK_SIZE_MAX = 10**9
+
+
+@dataclass(frozen=True)
+class FilesSpec:
+    """Declaration of ``read.files``; see :func:`files` for the arguments."""
+
+    path: str
+    where: Place
+    layout: Layout
+    schema: pa.Schema
+    timestamp: str | None = None
+    max_rows_per_epoch: int | None = None
+    max_files_per_epoch: int | None = None
+    rejects: bool = False
+    min_age_us: int = 0
+    bounded: bool = False
+    start: str = "earliest"
+    kind: str = field(default="files", init=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint."""
+        shown = {
+            "path": self.path,
+            "format": self.layout.format,
+            "timestamp": self.timestamp,
+            "max_rows_per_epoch": self.max_rows_per_epoch,
+            "max_files_per_epoch": self.max_files_per_epoch,
+            "on_bad_row": "reject" if self.rejects else "fail",
+            "min_age_us": self.min_age_us,
+            "bounded": self.bounded,
+            "start": self.start,
+            "columns": [f"{column.name}: {column.type}" for column in self.schema],
+        }
+        return {name: value for name, value in shown.items() if value is not None}
+
+    def open(self, name: str, workspace: str) -> FilesSource:
+        """Return the source; its log is opened when it is first needed, so executors never touch it."""
+        return FilesSource(self, name, workspace)
+
+
+class FilesSource:
+    """The files of one source: log and discovery in the planning process, reading anywhere.
+
+    Notes
+    -----
+    Pickles to its declaration.  :meth:`latest` does one durable write when it finds new files; nothing else does,
+    except that :meth:`committed` merges the log once in a hundred times.
+    """
+
+    def __init__(self, spec: FilesSpec, name: str, workspace: str) -> None:
+        self.spec = spec
+        self.name = name
+        self.workspace = workspace
+        self._planning: _Planning | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (FilesSource, (self.spec, self.name, self.workspace))
+
+    @property
+    def _plan(self) -> _Planning:
+        if self._planning is None:
+            self._planning = _Planning(self.spec, self.name, self.workspace)
+        return self._planning
+
+    def initial(self) -> SourcePositions:
+        """Positions before the first block."""
+        return {SEGMENT: 0}
+
+    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+        """End of the next epoch: logged blocks first, then new files, within the limits."""
+        return {SEGMENT: self._plan.end_of_epoch(_ordinal(start), frozen=bounded)}
+
+    def freeze(self) -> None:
+        """Note which files are there now."""
+        self._plan.freeze()
+
+    def newest(self) -> SourcePositions | None:
+        """Position behind every file seen so far; one that is not cut yet counts as one block."""
+        return {SEGMENT: self._plan.newest}
+
+    def blocks(self, start: SourcePositions, end: SourcePositions) -> Sequence[Block]:
+        """Return the blocks between two positions."""
+        return self._plan.blocks(_ordinal(start), _ordinal(end))
+
+    def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Bytes of the files between two positions; None where they are compressed."""
+        blocks = self.blocks(start, end)
+        if any(self.spec.layout.is_compressed(block.name) for block in blocks):
+            return None
+        return sum(block.size_bytes for block in blocks)
+
+    def rows_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Lines or rows between two positions; None unless all of them were counted when they were logged."""
+        counts = [block.row_count for block in self.blocks(start, end)]
+        return sum(count for count in counts if count is not None) if None not in counts else None
+
+    def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
+        """Group neighbouring blocks into spans of about equal size."""
+        place = self._plan.where
+        return [
+            Span(
+                tuple(Part(place.path(b.name), b.file_size, b.start, b.end) for b in group),
+                None if any(b.row_count is None for b in group) else sum(b.row_count or 0 for b in group),
+                sum(b.size_bytes for b in group),
+            )
+            for group in grouped(self.blocks(start, end), parallelism)
+        ]
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span; touches nothing but the files themselves."""
+        rows = Rows(self.spec.schema, self.spec.rejects)
+        if self.spec.layout.format == "parquet":
+            for part in span.value:
+                yield from parquet.read(part, rows)
+        else:
+            yield from read_texts(self.spec.layout.texts(span.value, self.spec.schema), rows)
+
+    def committed(self, end: SourcePositions) -> None:
+        """Merge old increments of the log: the names must be kept for ever, so nothing is dropped."""
+        self._plan.log.merge()
+
+
+class _Planning:
+    """Log, discovery and what was found but not logged yet: the state of the planning process."""
+
+    def __init__(self, spec: FilesSpec, name: str, workspace: str) -> None:
+        self.spec = spec
+        self.name = name
+        self.where = discovery.settled(spec.where)
+        identity = {"root": self.where.root, "format": spec.layout.format}
+        self.log = FileLog.of_source(workspace, name, identity)
+        self.log.merge()
+        self._discovery = Discovery(self.where, spec.min_age_us)
+        self._waiting: list[Found] = []
+        self._is_frozen = False
+        self._recent: dict[str, int] = {}
+        if self.log.is_new and spec.start == "latest":
+            self._skip_what_is_there()
+
+    @property
+    def newest(self) -> int:
+        return self.log.end + len(self._waiting)
+
+    def blocks(self, start: int, end: int) -> Sequence[Block]:
+        self._check_known(end)
+        return self.log.blocks[start:end]
+
+    def freeze(self) -> None:
+        if not self.log.is_complete:
+            known = self.log.names.union(found.name for found in self._waiting)
+            self._waiting += self._discovery.new_files(known)
+        self._is_frozen = True
+
+    def end_of_epoch(self, start: int, *, frozen: bool) -> int:
+        self._check_known(start)
+        if frozen and not self._is_frozen:
+            self.freeze()
+        limits = (self.spec.max_files_per_epoch, self.spec.max_rows_per_epoch)
+        end, is_full = within_limits(self.log.blocks, start, *limits)
+        if is_full:
+            return end
+        if not frozen:
+            self._discover()
+        while self._waiting and not is_full:
+            self._log_more(self.log.blocks[start:end])
+            end, is_full = within_limits(self.log.blocks, start, *limits)
+        return end
+
+    def _discover(self) -> None:
+        if self.log.is_complete:
+            return
+        self._check_recent()
+        if not self._waiting:
+            # What waits is taken first: files are ordered within one discovery.
+            self._waiting = self._discovery.new_files(self.log.names)
+
+    def _log_more(self, taken: Sequence[Block]) -> None:
+        """Cut as many waiting files as the epoch still takes, and log them in one increment."""
+        spec = self.spec
+        file_room = (
+            None if spec.max_files_per_epoch is None else spec.max_files_per_epoch - len({b.name for b in taken})
+        )
+        row_room = None
+        if spec.max_rows_per_epoch is not None:
+            row_room = spec.max_rows_per_epoch - sum(block.row_count or 0 for block in taken)
+        logged: list[LoggedFile] = []
+        looked_at = 0
+        for found in self._waiting:
+            is_full = (file_room is not None and len(logged) >= file_room) or (row_room is not None and row_room <= 0)
+            if is_full and not spec.bounded:  # a bounded source is logged whole: what comes later is no part of it
+                break
+            looked_at += 1
+            try:
+                cut = spec.layout.cut(self.where, found, spec.max_rows_per_epoch)
+            except Corrupt:
+                continue  # changed or gone before it was logged: found again if it is there
+            logged.append(cut)
+            if row_room is not None:
+                row_room -= sum(block.row_count or 0 for block in cut.blocks)
+        rest = self._waiting[looked_at:]
+        if not logged:
+            self._waiting = rest
+        elif self.log.append(logged, is_complete=spec.bounded):
+            self._waiting = rest
+            self._remember(logged)
+        else:
+            # Another planner was faster: what it took is known now.
+            self._waiting = [] if self.log.is_complete else [f for f in self._waiting if f.name not in self.log.names]
+
+    def _skip_what_is_there(self) -> None:
+        while self.log.is_new:
+            present = [LoggedFile(found.name, found.size, ()) for found in self._discovery.new_files(())]
+            self.log.append(present)
+
+    def _remember(self, logged: Sequence[LoggedFile]) -> None:
+        for file in logged:
+            self._recent.pop(file.name, None)
+            self._recent[file.name] = file.size
+        for name in list(self._recent)[:-_CHECKED_AGAIN]:
+            del self._recent[name]
+
+    def _check_recent(self) -> None:
+        """Notice files that grow after they were taken: their new rows would be lost in silence."""
+        if not self.where.is_local:
+            return
+        for name, size in self._recent.items():
+            try:
+                now = os.stat(self.where.path(name)).st_size
+            except OSError:
+                continue  # it may go once its rows are in every sink, and reading notices when it went too early
+            if now != size:
+                raise Corrupt(
+                    f"{self.where.path(name)} has {now} bytes, and had {size} when source {self.name!r} took it.",
+                    why="it was written to after it had arrived; what was added would never be read.",
+                    do='write files under another name and rename them when complete, or give min_age="1 min"; '
+                    "put the added lines into a new file and restore this one.",
+                    participant=self.name,
+                )
+
+    def _check_known(self, position: int) -> None:
+        if position > self.log.end:
+            self.log.refresh()
+        if position > self.log.end:
+            raise Corrupt(
+                f"source {self.name!r} is to be read from position {position}, and its log ends at {self.log.end}.",
+                why=f"the log {self.log.directory} was removed or replaced by an older one.",
+                do="restore the checkpoint directory as a whole.",
+                participant=self.name,
+            )
+
+
+def _ordinal(positions: SourcePositions) -> int:
+    return int(positions.get(SEGMENT, 0))
+
+
+def files(
+    path: str,
+    *,
+    format: Format = "json",
+    schema: Any,
+    timestamp: str | None = None,
+    name: str | None = None,
+    max_rows_per_epoch: int | None = None,
+    max_files_per_epoch: int | None = None,
+    on_bad_row: Literal["fail", "reject"] = "fail",
+    min_age: str = "0 s",
+    bounded: bool = False,
+    header: bool = True,
+    separator: str = ",",
+    block_size: str = "32 MB",
+    start: Literal["earliest", "latest"] = "earliest",
+) -> Stream:
+    """Read the files of a directory, and those that arrive there while the pipeline runs, each exactly once.
+
+    Parameters
+    ----------
+    path : str
+        Directory, glob or file; local, or a URL that fsspec knows (``s3://bucket/in/*.json``).  A file's name, relative
+        to the directory, is its identity: it is read once.
+    format : str
+        ``"json"`` (one object a line), ``"csv"`` or ``"parquet"``.
+    schema : str, StructType or pyarrow.Schema
+        Columns to read.
+    timestamp : str, optional
+        Column that holds event time.
+    name : str, optional
+        The source's name: the identity of its positions.
+    max_rows_per_epoch, max_files_per_epoch : int, optional
+        Limits of one epoch.  With a limit of rows, files are read once more, for counting, when they are logged.
+    on_bad_row : str
+        ``"fail"`` stops with the file, line and reason; ``"reject"`` sends the row to ``stream.rejects``.
+    min_age : str
+        How long a file must have been left alone before it is taken.  ``"0 s"``: files arrive complete, by rename.
+    bounded : bool
+        Whether the files found at the first start are all there will ever be.
+    header, separator
+        CSV: whether the first line names the columns; what stands between fields.
+    block_size : str
+        Larger files are cut, and their blocks read in parallel.
+    start : str
+        ``"earliest"`` reads the files that are there at the first start, ``"latest"`` passes over them.
+
+    Raises
+    ------
+    InvalidPipeline
+        If an argument makes no sense, or a column's type has no form in the format.
+
+    Examples
+    --------
+    ::
+
+        flights = hf.read.files("data/flights", schema="origin STRING, dep_delay INT, time_hour TIMESTAMP",
+                                timestamp="time_hour", on_bad_row="reject", name="flights")
+    """
+    # Only declaring needs the graph and its parsers: executors load this module without them.
+    from holdfast.graph import stream_from
+    from holdfast.schema import to_arrow
+
+    columns = to_arrow(schema)
+    layout = _layout(format, header, separator, block_size)
+    {"json": json_lines.check_types, "csv": csv_lines.check_types}.get(format, lambda _: None)(columns)
+    for argument, limit in {
+        "max_rows_per_epoch": max_rows_per_epoch,
+        "max_files_per_epoch": max_files_per_epoch,
+    }.items():
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise InvalidPipeline(
+                f"{argument}={limit!r} is no positive number.", do=f"write {argument}=100_000, or leave it out."
+            )
+    _check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
+    _check_choice("start", start, ("earliest", "latest"))
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise InvalidPipeline(f"path={path!r} is no path.", do='write a directory, a glob or a file: "data/flights".')
+    spec = FilesSpec(
+        path=os.fspath(path),
+        where=discovery.place(os.fspath(path)),
+        layout=layout,
+        schema=columns,
+        timestamp=timestamp,
+        max_rows_per_epoch=max_rows_per_epoch,
+        max_files_per_epoch=max_files_per_epoch,
+        rejects=on_bad_row == "reject",
+        min_age_us=units.duration_us(min_age, argument="min_age"),
+        bounded=bounded,
+        start=start,
+    )
+    return stream_from(spec, name=name)
+
+
+def _layout(format: str, header: bool, separator: str, block_size: str) -> Layout:
+    _check_choice("format", format, ("json", "csv", "parquet"))
+    size = units.size_bytes(block_size, argument="block_size")
+    if not 0 < size <= _BLOCK_SIZE_MAX:
+        raise InvalidPipeline(
+            f"block_size={block_size!r} is out of range.",
+            why="a block is held in memory.",
+            do='write "32 MB"; at most "1 GB".',
+        )
+    if len(separator) != 1 or not separator.isascii() or separator in '"\r\n':
+        raise InvalidPipeline(
+            f"separator={separator!r} is no separator.", do="write one ASCII character, neither a quote nor a line end."
+        )
+    return Layout(format, header, separator, size)
+
+
+def _check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidPipeline(
+            f"{argument}={value!r} is not known.", do=f"write {argument}= one of {', '.join(map(repr, choices))}."
+        )

@@ -1,0 +1,166 @@
+"""Parquet: cut by row groups, read with the declared schema; every column must be there and fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from holdfast.errors import BadRow
+from holdfast.sources import convert
+from holdfast.sources.access import Part, opened
+from holdfast.sources.blocks import Cut
+from holdfast.sources.formats import Rows
+
+_BATCH_ROWS = 65_536
+
+
+class Misfit(ValueError):
+    """A file cannot give the declared columns; the message says why."""
+
+
+def cut(part: Part, *, block_size: int, rows: int | None) -> list[Cut] | None:
+    """Cut a file into blocks of whole row groups, or of ``rows`` rows where that is less; None when it is damaged.
+
+    The cuts count rows, not bytes.
+    """
+    try:
+        with opened(part) as file, pq.ParquetFile(file) as parquet:
+            metadata = parquet.metadata
+            groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+            sizes = [(group.num_rows, _compressed_size(group)) for group in groups]
+    except (pa.ArrowException, OSError, ValueError):
+        return None  # whoever reads it says so, with the row's fate that the user chose
+    cuts: list[Cut] = []
+    start = taken = size = 0
+    for row_count, byte_count in sizes:
+        if taken and (size + byte_count > block_size or (rows is not None and taken + row_count > rows)):
+            cuts.append(Cut(start, start + taken, taken))
+            start, taken, size = start + taken, 0, 0
+        taken, size = taken + row_count, size + byte_count
+        while rows is not None and taken > rows:
+            cuts.append(Cut(start, start + rows, rows))
+            start, taken, size = start + rows, taken - rows, 0
+    if taken:
+        cuts.append(Cut(start, start + taken, taken))
+    return cuts
+
+
+def _compressed_size(group: pq.RowGroupMetaData) -> int:
+    return sum(group.column(index).total_compressed_size for index in range(group.num_columns))
+
+
+def read(part: Part, rows: Rows) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a part.  With rejects a part that cannot be read is one rejected row, and nothing else of it is
+    yielded.
+    """
+    try:
+        if not rows.rejects:
+            yield from rows.good(_read(part, rows.schema))
+            return
+        batches = list(_read(part, rows.schema))  # all of it or nothing: a damaged page may come last
+    except (pa.ArrowException, Misfit, OSError) as error:
+        reason = str(error).strip().rstrip(".")
+        if rows.rejects:
+            yield rows.bad(reason, "", f"{part.path}:{part.start}")
+            return
+        raise BadRow(
+            f"{part.path} cannot be read: {reason}.",
+            why="the file is damaged, or its columns are not the declared ones.",
+            do='restore the file or correct schema=, or choose on_bad_row="reject" to go on without it.',
+            participant=part.path,
+        ) from error
+    yield from rows.good(batches)
+
+
+def _read(part: Part, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    with opened(part) as file, pq.ParquetFile(file) as parquet:
+        _check_columns(parquet.schema_arrow, schema)
+        groups, skipped = _groups(parquet.metadata, part)
+        wanted = (parquet.metadata.num_rows if part.end < 0 else part.end) - part.start
+        batches = parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=schema.names, use_threads=False)
+        for batch in batches if groups else ():
+            taken = batch.slice(skipped, wanted)
+            skipped = max(0, skipped - batch.num_rows)
+            wanted -= taken.num_rows
+            if taken.num_rows:
+                yield _declared(taken, schema)
+            if wanted <= 0:
+                return
+
+
+def _groups(metadata: pq.FileMetaData, part: Part) -> tuple[list[int], int]:
+    """Return the row groups that hold the part's rows, and how many rows of the first come before them."""
+    groups: list[int] = []
+    skipped = first = 0
+    for index in range(metadata.num_row_groups):
+        last = first + metadata.row_group(index).num_rows
+        if last > part.start and (part.end < 0 or first < part.end):
+            skipped = skipped if groups else max(0, part.start - first)
+            groups.append(index)
+        first = last
+    return groups, skipped
+
+
+def _check_columns(held: pa.Schema, wanted: pa.Schema) -> None:
+    for field in wanted:
+        if field.name not in held.names:
+            raise Misfit(f"it has no column {field.name!r}; it has {', '.join(map(repr, held.names)) or 'none'}")
+        found = held.field(field.name).type
+        if not _fits(found, field.type):
+            raise Misfit(f"column {field.name!r} is declared {field.type} and is {found} in the file")
+
+
+def _fits(held: pa.DataType, wanted: pa.DataType) -> bool:
+    """Tell whether every value, or every value in range, of one type is a value of the other."""
+    kinds = pa.types
+    if held == wanted or kinds.is_null(held):
+        return True
+    if kinds.is_dictionary(held):
+        return _fits(held.value_type, wanted)
+    if kinds.is_struct(held) and kinds.is_struct(wanted):
+        inner = {member.name: member.type for member in held}
+        return all(member.name in inner and _fits(inner[member.name], member.type) for member in wanted)
+    if _is_list(held) and _is_list(wanted):
+        return _fits(held.value_type, wanted.value_type)
+    if kinds.is_map(held) and kinds.is_map(wanted):
+        return _fits(held.key_type, wanted.key_type) and _fits(held.item_type, wanted.item_type)
+    number = (kinds.is_integer, kinds.is_decimal, kinds.is_floating)
+    rank_held = next((rank for rank, test in enumerate(number) if test(held)), None)
+    rank_wanted = next((rank for rank, test in enumerate(number) if test(wanted)), None)
+    if rank_held is not None and rank_wanted is not None:
+        return rank_held <= rank_wanted and not (kinds.is_float64(held) and kinds.is_float32(wanted))
+    alike = (_is_text, _is_binary, kinds.is_timestamp, kinds.is_date, kinds.is_time, kinds.is_duration)
+    return any(test(held) and test(wanted) for test in alike)
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))
+
+
+def _is_text(data_type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(data_type) or pa.types.is_large_string(data_type))
+
+
+def _is_binary(data_type: pa.DataType) -> bool:
+    kinds = pa.types
+    return bool(kinds.is_binary(data_type) or kinds.is_large_binary(data_type) or kinds.is_fixed_size_binary(data_type))
+
+
+def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns: list[pa.Array] = []
+    for field in schema:
+        column = batch.column(field.name)
+        if column.type != field.type:
+            # Nanoseconds lose their last three digits, as they do in every other format; nothing else may be lost.
+            options = pc.CastOptions(field.type, allow_time_truncate=True)
+            try:
+                column = column.cast(options=options)
+            except pa.ArrowException as error:
+                raise Misfit(f"column {field.name!r} is declared {field.type}: {error}") from error
+        if path := convert.forbidden_null(column, field):
+            raise Misfit(f"{path!r} is declared NOT NULL and has a null")
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,180 @@
+"""``read.rows``: rows written down in the program itself, epoch by epoch, for tests and examples."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.ports import Span
+from holdfast.positions import SourcePositions
+
+if TYPE_CHECKING:
+    from holdfast.graph import Stream
+
+SEGMENT = "rows"
+_SPAN_ROWS_MIN = 50_000
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RowsSpec:
+    """Declaration of ``read.rows``: one Arrow IPC stream for each epoch."""
+
+    epochs: tuple[bytes, ...]
+    schema: pa.Schema
+    timestamp: str | None = None
+    kind: str = field(default="rows", init=False)
+    rejects: bool = field(default=False, init=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: the rows by their digest."""
+        digest = hashlib.sha256(b"".join(self.epochs)).hexdigest()[:16]
+        return {"epochs": len(self.epochs), "columns": self.schema.names, "digest": digest}
+
+    def open(self, name: str, workspace: str) -> RowsSource:
+        """Return the source; it keeps nothing in the workspace."""
+        return RowsSource(self)
+
+
+class RowsSource:
+    """Position = next epoch's index; each epoch gives one list of rows."""
+
+    def __init__(self, spec: RowsSpec) -> None:
+        self.spec = spec
+
+    def initial(self) -> SourcePositions:
+        """Positions before the first epoch."""
+        return {SEGMENT: 0}
+
+    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+        """End of the next epoch: one list of rows further, until there are no more."""
+        return {SEGMENT: min(_index(start) + 1, len(self.spec.epochs))}
+
+    def freeze(self) -> None:
+        """Do nothing: all rows are there from the beginning."""
+
+    def newest(self) -> SourcePositions | None:
+        """Position behind the last epoch."""
+        return {SEGMENT: len(self.spec.epochs)}
+
+    def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Bytes between two positions."""
+        return sum(len(epoch) for epoch in self.spec.epochs[_index(start) : _index(end)])
+
+    def rows_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Rows between two positions."""
+        return sum(int(self._table(index).num_rows) for index in range(_index(start), _index(end)))
+
+    def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
+        """Cut each epoch into one span per core; small ones into one."""
+        spans = []
+        for index in range(_index(start), _index(end)):
+            count = self._table(index).num_rows
+            parts = max(1, min(parallelism, count // _SPAN_ROWS_MIN))
+            cuts = [count * number // parts for number in range(parts + 1)]
+            size = len(self.spec.epochs[index]) // parts
+            spans += [Span((index, a, b), b - a, size) for a, b in pairwise(cuts) if b > a]
+        return spans
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span."""
+        index, first, last = span.value
+        yield from self._table(index).slice(first, last - first).to_batches()
+
+    def committed(self, end: SourcePositions) -> None:
+        """Do nothing: the rows are part of the program."""
+
+    def _table(self, index: int) -> pa.Table:
+        return pa.ipc.open_stream(self.spec.epochs[index]).read_all()
+
+
+def _index(positions: SourcePositions) -> int:
+    return int(positions.get(SEGMENT, 0))
+
+
+def to_batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows given as dicts as an Arrow batch of a schema.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a row has a key that is no column, lacks one that is NOT NULL, or has a value that does not fit.
+    """
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise InvalidPipeline(f"row {number} is a {type(row).__name__}.", do='write each row as {"column": value}.')
+        if unknown := [key for key in row if key not in schema.names]:
+            raise InvalidPipeline(
+                f"row {number} has the key {unknown[0]!r}, which is no column.",
+                do=f"use the columns of the schema: {', '.join(map(repr, schema.names))}.",
+            )
+    columns = []
+    for column in schema:
+        values = [row.get(column.name) for row in rows]
+        try:
+            array = pa.array(values, column.type)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise InvalidPipeline(
+                f"column {column.name!r} cannot be made of the rows: {error}.",
+                why=f"it is declared {column.type}.",
+                do="correct the values or the schema.",
+            ) from error
+        if not column.nullable and array.null_count:
+            raise InvalidPipeline(
+                f"row {values.index(None)} lacks column {column.name!r}.",
+                why="the schema declares it NOT NULL.",
+                do="give it a value.",
+            )
+        columns.append(array)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def to_ipc(batch: pa.RecordBatch) -> bytes:
+    """Return a batch as an Arrow IPC stream."""
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(buffer.getvalue())
+
+
+def rows(
+    epochs_or_rows: Sequence[Row] | Sequence[Sequence[Row]],
+    *,
+    schema: Any,
+    timestamp: str | None = None,
+    name: str | None = None,
+) -> Stream:
+    """Give the rows that are written in the program: a list of dicts as one epoch, a list of lists as one epoch each.
+
+    Parameters
+    ----------
+    epochs_or_rows : list of dict, or list of list of dict
+        The rows.
+    schema : str, StructType or pyarrow.Schema
+        Their columns.
+    timestamp : str, optional
+        Column that holds event time.
+    name : str, optional
+        The source's name.
+
+    Examples
+    --------
+    ::
+
+        flights = hf.read.rows([[{"id": 1}], [{"id": 2}, {"id": 3}]], schema="id BIGINT", name="flights")  # two epochs
+    """
+    from holdfast.graph import stream_from
+    from holdfast.schema import to_arrow
+
+    columns = to_arrow(schema)
+    given: list[Any] = list(epochs_or_rows)
+    epochs = given if given and not isinstance(given[0], Mapping) else [given] if given else []
+    packed = tuple(to_ipc(to_batch(list(epoch), columns)) for epoch in epochs)
+    return stream_from(RowsSpec(packed, columns, timestamp), name=name)

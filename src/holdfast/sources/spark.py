@@ -1,0 +1,119 @@
+"""``read.spark``: whatever Spark itself can read as a stream.  Declaration only; the engine compiles it.
+
+Positions are opaque, so such a source can be replayed only as far as Spark's own checkpoint reaches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.errors import InternalError, InvalidPipeline
+from holdfast.ports import Source
+
+if TYPE_CHECKING:
+    from holdfast.graph import Stream
+
+_SECRET = re.compile(r"pass|secret|token|credential|jaas|private|access.?key|api.?key|sasl|keystore", re.IGNORECASE)
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]*@")
+_PASSWORD_PARAMETER = re.compile(r"((?:password|token|secret)=)[^&;\s]*", re.IGNORECASE)
+_HIDDEN = "***"
+
+
+@dataclass(frozen=True)
+class SparkSpec:
+    """Declaration of ``read.spark``.
+
+    Parameters
+    ----------
+    format : str
+        Spark's name of the source.
+    pairs : tuple of (str, str)
+        Its options; kept out of ``repr``, for they may hold secrets.
+    schema : pyarrow.Schema, optional
+        Columns handed to Spark's reader; None when the format brings its own.
+    """
+
+    format: str
+    pairs: tuple[tuple[str, str], ...] = field(repr=False)
+    schema: pa.Schema | None
+    timestamp: str | None = None
+    kind: str = field(default="spark", init=False)
+    rejects: bool = field(default=False, init=False)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Spark's options, secrets included."""
+        return dict(self.pairs)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint, secrets left out."""
+        shown = {key: _HIDDEN if _SECRET.search(key) else _without_password(value) for key, value in self.pairs}
+        columns = [f"{column.name}: {column.type}" for column in self.schema or ()]
+        return {"format": self.format, "options": shown, "timestamp": self.timestamp, "columns": columns}
+
+    def open(self, name: str, workspace: str) -> Source:
+        """Raise: the engine reads such a source itself."""
+        raise InternalError(
+            f"source {name!r} is read by Spark and was opened by Holdfast.",
+            why="a source of kind 'spark' is compiled, not opened.",
+            do="report this.",
+            participant=name,
+        )
+
+
+def _without_password(value: str) -> str:
+    return _PASSWORD_PARAMETER.sub(rf"\1{_HIDDEN}", _USER_INFO.sub(f"{_HIDDEN}@", value))
+
+
+def spark(
+    format: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    schema: Any = None,
+    timestamp: str | None = None,
+    name: str | None = None,
+) -> Stream:
+    """Read a stream through one of Spark's own sources.
+
+    Parameters
+    ----------
+    format : str
+        As in ``spark.readStream.format(...)``: ``"kafka"``, ``"delta"``, ...
+    options : mapping, optional
+        Its options.  Values whose key or form looks like a secret are shown nowhere.
+    schema : str, StructType or pyarrow.Schema, optional
+        Handed to Spark's reader; leave it out where the format brings its own columns.
+    timestamp : str, optional
+        Column that holds event time.
+    name : str, optional
+        The source's name.
+
+    Notes
+    -----
+    Exactly-once holds as far as the source can be replayed from Spark's checkpoint.
+
+    Examples
+    --------
+    ::
+
+        options = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "clicks"}
+        clicks = hf.read.spark("kafka", options, name="clicks")
+    """
+    from holdfast.graph import stream_from
+    from holdfast.schema import to_arrow
+
+    if not isinstance(format, str) or not format:
+        raise InvalidPipeline(f"format={format!r} is no format.", do='write for instance format="kafka".')
+    columns = None if schema is None else to_arrow(schema)
+    pairs = tuple((str(key), _option(value)) for key, value in (options or {}).items())
+    return stream_from(SparkSpec(format, pairs, columns, timestamp), name=name)
+
+
+def _option(value: Any) -> str:
+    """Return an option as Spark's reader takes it: true and false in small letters."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
