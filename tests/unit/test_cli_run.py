@@ -163,7 +163,12 @@ def test_at_debug_the_traceback_is_shown_too(script, tmp_path):
     ("arguments", "behaviour", "more", "said"),
     [
         (["run", "trips.py"], "ends", {}, "--checkpoint"),
-        (["run", "trips.py", "--checkpoint", "c", "--every", "1s", "--available-now"], "ends", {}, "exclude each other"),
+        (
+            ["run", "trips.py", "--checkpoint", "c", "--every", "1s", "--available-now"],
+            "ends",
+            {},
+            "exclude each other",
+        ),
         (["run", "trips.py", "--checkpoint", "c", "--every", "soon"], "ends", {}, "not a number with a unit"),
         (["run", "nowhere.py", "--checkpoint", "c"], "ends", {}, "there is no file 'nowhere.py'"),
         (["run", "trips.py", "--checkpoint", "s3://bucket/c"], "ends", {}, "is no directory"),
@@ -233,4 +238,3 @@ def test_a_second_signal_leaves_at_once(script, tmp_path, number, code):
         running.process.send_signal(number)
         assert running.process.wait(60) == code
         assert f"{number.name} again: leaving now" in running.process.stderr.read()
-

@@ -116,7 +116,9 @@ def test_whatever_is_wrong_is_said_with_what_and_why(tmp_path, code, target, wha
 
 
 def test_several_pipelines_want_a_name(tmp_path):
-    second = PIPELINE.replace("pipeline =", "second =").replace('"trips"', '"more"').replace("import holdfast as hf", "")
+    second = (
+        PIPELINE.replace("pipeline =", "second =").replace('"trips"', '"more"').replace("import holdfast as hf", "")
+    )
     write(tmp_path / "trips.py", PIPELINE + second)
     with pytest.raises(InvalidPipeline, match="has 2 pipelines") as caught:
         load_target("trips.py")

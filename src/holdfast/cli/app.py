@@ -147,7 +147,7 @@ def resolve_(
             check_nobody_runs(inspection.owner)
         directory = _directory(checkpoint)
         with _log_file(directory, settings, as_json):
-            resumption = resolve(pipeline, open_store(str(directory)), settings)
+            resumption = resolve(pipeline, open_store(str(directory)), inspection, settings)
         if as_json:
             _print_json({"dry_run": False, **inspected_json(resumption)})
         else:
@@ -176,7 +176,7 @@ def explain(
 @contextmanager
 def _settings(as_json: bool) -> Iterator[Settings]:
     """Settings, messages on stderr, and errors as exit codes."""
-    with reported(as_json=as_json):
+    with logging_to(None), reported(as_json=as_json):
         settings = Settings()
         with logging_to(None, level=settings.log_level, as_json=settings.log_json):
             for warning in unknown_variables():

@@ -5,21 +5,22 @@ It is a takeover like that of every start: a run that is still alive is fenced b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, Resumption
+from holdfast.commit.ledger import Standing
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import Pipeline
 from holdfast.observe.inspection import Inspection, Owner
-from holdfast.observe.sink_answers import recorded_schema
+from holdfast.observe.sink_answers import OUT_OF_REACH, recorded_schema
 from holdfast.ports import Sink, Store
 
 
-def resolve(pipeline: Pipeline, store: Store, settings: Settings) -> Resumption:
+def resolve(pipeline: Pipeline, store: Store, inspection: Inspection, settings: Settings) -> Resumption:
     """Take the pipeline over and resolve what is in doubt.
 
     Parameters
@@ -28,17 +29,20 @@ def resolve(pipeline: Pipeline, store: Store, settings: Settings) -> Resumption:
         The graph; its sinks are connected with the schemas that the last run recorded.
     store : Store
         The checkpoint.
+    inspection : Inspection
+        The checkpoint: which sinks its open decisions name.
     settings : Settings
         For retries, and the length of the ledger.
 
     Raises
     ------
     HoldfastError
-        Whatever :meth:`Coordinator.open` raises; InvalidPipeline for a sink that needs Spark.
+        Whatever :meth:`Coordinator.open` raises; InvalidPipeline for a sink that only a run can write.
     """
+    decided_for = {name for d in inspection.decisions if d.standing is Standing.OPEN for name in d.rows}
     with ExitStack() as closing:
         sinks = []
-        for sink in _connect(pipeline, store):
+        for sink in _connect(pipeline, store, decided_for):
             closing.callback(sink.close)
             sinks.append(sink)
         coordinator = Coordinator(
@@ -89,19 +93,16 @@ def check_epoch_is_open(inspection: Inspection, epoch: int) -> None:
         )
 
 
-def _connect(pipeline: Pipeline, store: Store) -> Iterator[Sink]:
+def _connect(pipeline: Pipeline, store: Store, decided_for: Collection[str]) -> Iterator[Sink]:
     for node in pipeline.sinks:
         schema = recorded_schema(store, node.name)
-        if schema is None:
-            # Added to the graph since the last run: it has never been opened, so nothing can be in doubt there.
-            continue
-        sink = node.spec.connect(node.name, pipeline.name, schema)
-        if hasattr(sink, "bind"):
-            sink.close()
+        if node.kind in OUT_OF_REACH and node.name in decided_for:
             raise InvalidPipeline(
                 f"sink {node.name!r} ({node.kind}) cannot be resolved here.",
-                why="it hands rows to code that wants a Spark DataFrame.",
+                why=f"{OUT_OF_REACH[node.kind]}.",
                 do="start the pipeline again: every start resolves first.",
                 participant=node.name,
             )
-        yield sink
+        # Without a schema: added to the graph since the last run, and never opened, so nothing can be in doubt there.
+        if schema is not None and node.kind not in OUT_OF_REACH:
+            yield node.spec.connect(node.name, pipeline.name, schema)

@@ -22,6 +22,13 @@ EPOCH_MAX = 2**62
 """Bound of the search, for a sink that claims to hold whatever it is asked about."""
 
 
+OUT_OF_REACH: dict[str, str] = {
+    "memory": "its rows live in the process of the run",
+    "foreach_batch": "its function wants a Spark DataFrame",
+}
+"""Kinds of sinks that only the run itself can ask and write, and why."""
+
+
 @runtime_checkable
 class Inspectable(Protocol):
     """What a sink may offer beyond the port, so that it can be inspected without being opened (which would fence)."""
@@ -117,6 +124,8 @@ def recorded_schema(store: Store, sink: str) -> pa.Schema | None:
 
 def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) -> SinkReport:
     report = SinkReport(node.name, node.kind, node.guarantee.value)
+    if node.kind in OUT_OF_REACH:
+        return replace(report, problem=OUT_OF_REACH[node.kind])
     if node.guarantee is Guarantee.AT_LEAST_ONCE:
         return replace(report, problem="keeps no ledger, so it cannot say what it holds")
     try:

@@ -1,0 +1,355 @@
+"""``holdfast inspect`` and ``resolve``: over a checkpoint that a dead run left, with real sinks and no JVM."""
+
+import json
+import os
+import re
+import socket
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from holdfast import faults
+from holdfast.checkpoint.store import open_store
+from holdfast.cli.app import app
+from holdfast.clock import SystemClock
+from holdfast.commit.coordinator import Coordinator
+from holdfast.ports import Carried, EpochRecord
+from holdfast.target import load_target
+
+SCHEMA = pa.schema([("x", pa.int64())])
+SCRIPT = """
+    import holdfast as hf
+    rows = hf.read.files("in/*.json", schema="x BIGINT", name="rides")
+    def table(name):
+        return rows | hf.write.sqlite(f"{name}.db", table="t", name=f"table_{name}")
+    one = hf.Pipeline("one", table("one"))
+    two = hf.Pipeline("two", table("two"), rows | hf.write.files("out", name="archive"))
+    local = hf.Pipeline("local", rows | hf.write.memory("kept"), table("local"))
+    doubt = hf.Pipeline("doubt", rows | hf.write.memory("kept_in_doubt"), table("doubt"))
+"""
+
+
+class Crash(BaseException):
+    """The driver dies here."""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    (tmp_path / "flows.py").write_text(textwrap.dedent(SCRIPT))
+    return tmp_path
+
+
+def run_epochs(name, last_epoch, *, crash_at=None):
+    """Do what the engine does, without an engine: epochs 1 to ``last_epoch``, dying at a point of the last one."""
+    pipeline = load_target(f"flows.py:{name}")
+    store = open_store("ckpt")
+    sinks = [node.spec.connect(node.name, pipeline.name, SCHEMA) for node in pipeline.sinks]
+    coordinator = Coordinator(
+        pipeline=pipeline.name, store=store, sinks=sinks, clock=SystemClock(), commit_thread=False
+    )  # fmt: skip
+    resumption = coordinator.open()
+    for sink in sinks:
+        store.put(f"schemas/{sink.name}.arrow", SCHEMA.serialize().to_pybytes())
+    spark = Path("ckpt/spark/1")
+    for directory in ("offsets", "commits"):
+        (spark / directory).mkdir(parents=True, exist_ok=True)
+    store.put("spark/1/base.json", b'{"base": 1}')
+    try:
+        for epoch in range(resumption.last_epoch + 1, last_epoch + 1):
+            (spark / "offsets" / str(epoch - 1)).write_text("v2\n")
+            if crash_at and epoch == last_epoch:
+                faults.install(_dying_at(crash_at))
+            record = EpochRecord(pipeline.name, epoch, coordinator.generation, {"rides": {"log": epoch}})
+            rows = pa.table({"x": [epoch * 10, epoch * 10 + 1]}, SCHEMA)
+            missing = coordinator.missing(epoch)
+            coordinator.commit(record, {sink: (Carried(rows),) for sink in missing})
+            (spark / "commits" / str(epoch - 1)).write_text("v1\n")
+    except Crash:
+        pass
+    finally:
+        faults.install(None)
+        coordinator.close()
+        pretend_the_driver_is_gone()
+
+
+def _dying_at(wanted):
+    def hook(point, epoch):
+        if point == wanted:
+            raise Crash
+
+    return hook
+
+
+def pretend_the_driver_is_gone():
+    """Take over in the name of a process that does not exist: it was this one, which goes on living."""
+    for path in Path("ckpt/generations").iterdir():
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": 2**22 + 1}))
+
+
+def holdfast(*arguments):
+    return CliRunner().invoke(app, [*arguments])
+
+
+def rows_in(database):
+    with sqlite3.connect(database) as connection:
+        found = [x for (x,) in connection.execute("SELECT x FROM t ORDER BY x")]
+    connection.close()
+    return found
+
+
+def everything_below(directory):
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(Path(directory).rglob("*"))
+        if path.is_file() and not path.name.endswith(("-wal", "-shm"))
+    }
+
+
+# --- inspect ------------------------------------------------------------------------------------------------------
+
+
+def test_inspect_shows_a_clean_checkpoint_and_what_each_sink_holds():
+    run_epochs("two", 3)
+    answer = holdfast("inspect", "flows.py:two", "--checkpoint", "ckpt")
+    assert answer.exit_code == 0, answer.output
+    text = answer.stdout
+    assert re.search(r"pipeline +two\n", text)
+    assert re.search(r"generation +1, taken 20..-.*Z by .*, process 4194305, gone\n", text)
+    assert re.search(r"ledger +last done epoch 3, 3 done\n", text)
+    assert re.search(r"spark/1 +planned epoch 3, finished epoch 3\n", text)
+    assert "sink table_two  sqlite, exactly-once, stages by: Arrow files\n  holds everything up to epoch 3" in text
+    assert "sink archive  files, exactly-once" in text
+    assert "    rides  log=3" in text
+    assert "!" not in text
+
+
+def test_inspect_without_a_target_reads_the_checkpoint_only():
+    run_epochs("two", 2)
+    answer = holdfast("inspect", "--checkpoint", "ckpt")
+    assert answer.exit_code == 0
+    assert "last done epoch 2" in answer.stdout
+    assert "sink" not in answer.stdout.replace("sinks", "")
+
+
+def test_inspect_names_an_open_decision_the_doubt_and_what_to_type():
+    run_epochs("two", 2, crash_at="after-decide")
+    text = holdfast("inspect", "flows.py:two", "--checkpoint", "ckpt").stdout
+    assert "1 done, " not in text
+    assert "last done epoch 1, 1 open, 1 done" in text
+    assert "epoch 2 of generation 1: decided, not yet published everywhere; " in text
+    assert "table_two 2 rows carried" in text
+    assert "epoch 2: ledger commit, sink absent -> it will be published, from the decision." in text
+    assert "! decided, and not known to be published everywhere: epoch 2." in text
+    assert "holdfast resolve TARGET --checkpoint ckpt" in text
+
+
+def test_inspect_as_json_is_one_object_with_every_answer():
+    run_epochs("two", 2, crash_at="after-publish")
+    found = json.loads(holdfast("inspect", "flows.py:two", "--checkpoint", "ckpt", "--json").stdout)
+    assert found["pipeline"] == "two"
+    assert found["last_done"] == 1
+    assert [(d["epoch"], d["standing"]) for d in found["decisions"]] == [(1, "done"), (2, "open")]
+    assert found["spark"] == [{"directory": "spark/1", "base": 1, "planned": 2, "finished": 1}]
+    by_name = {sink["name"]: sink for sink in found["sinks"]}
+    assert by_name["table_two"]["held"]["epoch"] == 2
+    assert by_name["archive"]["held"]["epoch"] == 1
+    assert {"epoch": 2, "decision": "commit", "outcome": "published", "verdict": "skip"} in by_name["table_two"][
+        "answers"
+    ]
+    assert {"epoch": 2, "decision": "commit", "outcome": "absent", "verdict": "publish"} in by_name["archive"][
+        "answers"
+    ]
+
+
+def test_inspect_of_one_sink_says_that_the_sink_is_the_ledger():
+    run_epochs("one", 2, crash_at="publish-uncommitted")
+    text = holdfast("inspect", "flows.py:one", "--checkpoint", "ckpt").stdout
+    assert "empty (with one sink, the sink's own ledger row is the decision)" in text
+    assert "holds everything up to epoch 1" in text
+    assert "epoch 2: ledger none, sink absent -> nothing of it is visible; it is produced again." in text
+
+
+def test_inspect_changes_nothing_in_the_checkpoint_and_fences_nobody():
+    run_epochs("two", 2, crash_at="after-decide")
+    before = everything_below("ckpt"), rows_in("two.db"), everything_below("out")
+    holdfast("inspect", "flows.py:two", "--checkpoint", "ckpt")
+    holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--dry-run")
+    assert (everything_below("ckpt"), rows_in("two.db"), everything_below("out")) == before
+
+
+def test_inspect_tells_a_sink_that_lost_what_the_ledger_calls_done():
+    run_epochs("two", 2)
+    for path in Path().glob("two.db*"):
+        if path.is_file():
+            path.unlink()
+    text = holdfast("inspect", "flows.py:two", "--checkpoint", "ckpt").stdout
+    assert "holds everything up to epoch 2" in text  # the other one
+    assert "no answer: " in text or "! diverged: the ledger says that table_two published epoch 2" in text
+
+
+def test_a_sink_that_was_set_back_has_diverged_and_resolve_exits_4():
+    run_epochs("two", 2)
+    with sqlite3.connect("two.db") as connection:
+        connection.execute("UPDATE holdfast_ledger SET epoch = 1")
+        connection.execute("DELETE FROM t WHERE x >= 20")
+    connection.close()
+    text = holdfast("inspect", "flows.py:two", "--checkpoint", "ckpt").stdout
+    assert "! diverged: the ledger says that table_two published epoch 2, and table_two does not hold it." in text
+    answer = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt")
+    assert answer.exit_code == 4
+    assert "Diverged: " in answer.stderr
+
+
+def test_a_damaged_decision_is_shown_and_resolve_fails_without_dropping_anything():
+    run_epochs("two", 2, crash_at="after-decide")
+    (path,) = Path("ckpt/ledger").glob("000000000002-*")
+    path.write_bytes(path.read_bytes()[:-20])
+    before = everything_below("ckpt/ledger")
+    assert "! a decision cannot be read." in holdfast("inspect", "--checkpoint", "ckpt").stdout
+    answer = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt")
+    assert answer.exit_code == 1
+    assert "Corrupt: " in answer.stderr
+    assert everything_below("ckpt/ledger") == before
+
+
+def test_a_sink_of_the_runs_own_process_is_not_asked():
+    run_epochs("local", 1)
+    text = holdfast("inspect", "flows.py:local", "--checkpoint", "ckpt").stdout
+    assert "not asked: its rows live in the process of the run" in text
+    assert "diverged" not in text
+
+
+# --- resolve ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["after-decide", "publish-uncommitted", "after-publish", "before-forget"])
+def test_resolve_publishes_what_was_decided_once_in_every_sink(point):
+    run_epochs("two", 2, crash_at=point)
+    answer = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt")
+    assert answer.exit_code == 0, answer.output
+    assert re.search(r"epoch 2, archive: ledger commit, sink \w+ -> (published|was there already)\n", answer.stdout)
+    assert "two is resolved, as generation 2." in answer.stdout
+    assert rows_in("two.db") == [10, 11, 20, 21]
+    assert sorted(pq.read_table("out").column("x").to_pylist()) == [10, 11, 20, 21]
+    again = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--force")
+    assert "no epoch was in doubt." in again.stdout
+    assert rows_in("two.db") == [10, 11, 20, 21]
+    text = holdfast("inspect", "flows.py:two", "--checkpoint", "ckpt").stdout
+    assert "last done epoch 2" in text
+
+
+def test_the_next_run_goes_on_where_resolve_left_it():
+    run_epochs("two", 2, crash_at="after-decide")
+    assert holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt").exit_code == 0
+    pretend_the_driver_is_gone()
+    run_epochs("two", 3)
+    assert rows_in("two.db") == [10, 11, 20, 21, 30, 31]
+
+
+def test_dry_run_says_the_verdicts_that_resolve_then_carries_out():
+    run_epochs("two", 2, crash_at="after-publish")
+    text = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--dry-run").stdout
+    assert "epoch 2, table_two: ledger commit, sink published -> it is there; nothing to write." in text
+    assert "epoch 2, archive: ledger commit, sink absent -> it will be published, from the decision." in text
+    done = json.loads(holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--json").stdout)
+    assert done["dry_run"] is False
+    assert done["generation"] == 2
+    acted = {(r["sink"], r["verdict"]) for r in done["resolved"] if r["decision"] == "commit"}
+    assert acted == {("table_two", "skip"), ("archive", "publish")}
+
+
+def test_resolve_of_one_sink_finds_nothing_in_doubt_and_says_what_is_held():
+    run_epochs("one", 2, crash_at="publish-uncommitted")
+    answer = holdfast("resolve", "flows.py:one", "--checkpoint", "ckpt")
+    assert answer.exit_code == 0
+    assert "no epoch was in doubt.\ntable_one holds everything up to epoch 1" in answer.stdout
+    assert rows_in("one.db") == [10, 11]
+
+
+def test_an_epoch_that_is_not_in_doubt_is_refused_with_those_that_are():
+    run_epochs("two", 2, crash_at="after-decide")
+    answer = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--epoch", "7")
+    assert answer.exit_code == 2
+    assert "epoch 7 is not in doubt" in answer.stderr
+    assert "epochs in doubt: 2; last done: 1" in answer.stderr
+    assert holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--epoch", "2").exit_code == 0
+
+
+def test_resolve_refuses_to_fence_a_process_that_is_alive_unless_forced():
+    run_epochs("two", 2, crash_at="after-decide")
+    owner = Path("ckpt/generations/00000001.json")
+    owner.write_text(json.dumps({"at_us": 1, "host": socket.gethostname(), "pid": os.getpid()}))
+    answer = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt")
+    assert answer.exit_code == 2
+    assert f"process {os.getpid()} on this host is alive" in answer.stderr
+    assert "Nothing to do: a run is alive" in holdfast("inspect", "--checkpoint", "ckpt").stdout
+    assert rows_in("two.db") == [10, 11]
+    assert holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--force").exit_code == 0
+    assert rows_in("two.db") == [10, 11, 20, 21]
+
+
+def test_a_decision_for_a_sink_of_the_runs_own_process_is_left_to_the_next_run():
+    run_epochs("doubt", 1, crash_at="after-decide")
+    answer = holdfast("resolve", "flows.py:doubt", "--checkpoint", "ckpt")
+    assert answer.exit_code == 2
+    assert "sink 'kept_in_doubt' (memory) cannot be resolved here" in answer.stderr
+    assert rows_in("doubt.db") == []
+
+
+# --- both ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["resolve"], ["resolve", "--dry-run"]])
+def test_a_checkpoint_of_another_pipeline_is_refused(command):
+    run_epochs("two", 1)
+    answer = holdfast(*command, "flows.py:one", "--checkpoint", "ckpt")
+    assert answer.exit_code == 2
+    assert "belongs to pipeline 'two', not to 'one'" in answer.stderr
+    assert not Path("one.db").exists()
+
+
+@pytest.mark.parametrize("command", ["inspect", "resolve"])
+def test_a_checkpoint_that_is_not_there_is_refused_and_not_made(command):
+    answer = holdfast(command, "flows.py:one", "--checkpoint", "ckpt")
+    assert answer.exit_code == 2
+    assert "there is no checkpoint 'ckpt'" in answer.stderr
+    assert not Path("ckpt").exists()
+
+
+def test_inspect_and_resolve_need_no_spark():
+    run_epochs("two", 2, crash_at="after-decide")
+    code = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from holdfast.cli import main\n"
+        "sys.argv = ['holdfast', 'resolve', 'flows.py:two', '--checkpoint', 'ckpt']\n"
+        "main()\n"
+    )
+    src = str(Path(__file__).parents[2] / "src")
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": src},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert rows_in("two.db") == [10, 11, 20, 21]
+
+
+def test_explain_describes_draws_and_answers_as_json():
+    assert "table_one" in holdfast("explain", "flows.py:one").stdout
+    assert holdfast("explain", "flows.py:one", "--diagram", "svg").stdout.lstrip().startswith("<svg")
+    found = json.loads(holdfast("explain", "flows.py:one", "--json").stdout)
+    assert found["spec"]["pipeline"] == "one"
+    assert len(found["fingerprint"]) == 16
