@@ -10,12 +10,13 @@ Objects, all through the ``Store`` port::
 Invariants.  Generations only grow.  A decision is written once, by its own generation, and replaced once, by "done".
 Epochs are forgotten in ascending order: whatever is older than the newest "done" is done.
 
-**Which decisions count.**  A takeover writes its *fence*: the open decisions it found, and accepts.  A decision counts
-if its generation wrote the newest fence, or if the newest fence accepts it.  Both sides *write, then look*: a decision
-is returned to the engine only if no higher generation exists *after* it was written, and a fence is acted upon only then.
-So a decision that a stale driver writes after the takeover's look at the ledger is void (its staged rows may be swept),
-and that driver learns it in the same call, before Spark's commit log can hear of it.  This is Dekker's pattern; it
-needs neither locks nor compare-and-swap, and no object is ever contended between generations.
+**Which decisions count.**  A takeover writes its *fence*: the open decisions it found, and accepts.  An open decision
+counts if its generation wrote the newest fence, or if the newest fence accepts it.  Both sides *write, then look*: a
+decision is returned to the engine only if no higher generation exists *after* it was written; a fence is acted upon
+only if none exists after *it* was written.  So a decision that a stale driver writes after the takeover's look at the
+ledger is void (its staged rows may be swept), and that driver learns it in the same call, before Spark's commit log can
+hear of it.  This is Dekker's pattern: it needs neither locks nor compare-and-swap, and generations never contend for an
+object.
 """
 
 from __future__ import annotations
@@ -75,10 +76,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Takeover:
-    """What a new generation finds: the decisions that are open, oldest first, and the newest that is done."""
+    """What a new generation finds: decisions that are open, oldest first; the newest that is done; void ones."""
 
     open: tuple[Key, ...]
     done: Done | None
+    void: tuple[Key, ...] = ()
 
 
 class Ledger:
@@ -175,37 +177,38 @@ class Ledger:
         """
         keys = _keys(self._store)  # before the fence: a decision's own fence is older than the decision
         rules = _newest_fence(self._store)
-        void = [key for key in keys if not rules.counts(key)]
-        counting = [key for key in keys if rules.counts(key)]
-        still_open, done = self._open_ones(counting)
-        accepts = [[key.epoch, key.generation] for key in still_open]
+        found = self._look(keys, rules)
+        accepts = [[key.epoch, key.generation] for key in found.open]
         self._store.put(_fence_path(self._generation), json.dumps({"accepts": accepts}).encode())
         self.check_fenced()
         # From here on no lower generation can decide or publish anything: tidying up is safe.
-        for key in void:
+        for key in found.void:
             log.info("decision %s is void: its generation was fenced before it decided", key.path)
             self._store.delete(key.path)
-        opened = set(still_open)
-        self._done = deque(key for key in counting if key not in opened)
+        unfinished = {*found.open, *found.void}
+        self._done = deque(key for key in keys if key not in unfinished)
         self._prune()
         for generation in _generations(self._store)[:-GENERATIONS_KEPT]:
             self._store.delete(_generation_path(generation))
             self._store.delete(_fence_path(generation))
-        return Takeover(tuple(still_open), done)
+        return found
 
-    def _open_ones(self, counting: Sequence[Key]) -> tuple[list[Key], Done | None]:
+    def _look(self, keys: Sequence[Key], rules: _Fence) -> Takeover:
         """Read from the newest backwards to the first that is done: all older ones are done too."""
         still_open: list[Key] = []
-        for key in reversed(counting):
+        void: list[Key] = []
+        for key in reversed(keys):
+            counts = rules.counts(key)
             try:
                 content = self.read(key)
             except Corrupt:
-                still_open.append(key)  # whether it matters depends on what the sinks hold: the coordinator asks
+                if counts:
+                    still_open.append(key)  # whether it is needed depends on what the sinks hold: see the coordinator
                 continue
             if isinstance(content, Done):
-                return sorted(still_open), content
-            still_open.append(key)
-        return sorted(still_open), None
+                return Takeover(tuple(sorted(still_open)), content, tuple(void))
+            (still_open if counts else void).append(key)
+        return Takeover(tuple(sorted(still_open)), None, tuple(void))
 
     def read(self, key: Key) -> Decided | Done:
         """Read one decision, or what is left of it."""
@@ -264,8 +267,8 @@ def survey(store: Store) -> list[Entry]:
         except Corrupt:
             entries.append(Entry(key, Standing.DAMAGED, None))
             continue
-        standing = Standing.DONE if isinstance(content, Done) else Standing.OPEN
-        entries.append(Entry(key, standing if rules.counts(key) else Standing.VOID, content))
+        standing = Standing.OPEN if rules.counts(key) else Standing.VOID
+        entries.append(Entry(key, Standing.DONE if isinstance(content, Done) else standing, content))
     return entries
 
 

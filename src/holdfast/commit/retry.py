@@ -80,6 +80,20 @@ class Patience:
 
     def call(self, call: Callable[[], T], doing: str) -> T:
         """Call until it does not raise ``Unavailable``; raise the last one after the last attempt."""
+        try:
+            return call()
+        except Unavailable as failure:
+            return self._call_again(call, doing, failure)
+
+    def _call_again(self, call: Callable[[], T], doing: str, failure: Unavailable) -> T:
+        # The first attempt was made outside: nearly every call succeeds, and tenacity's own work (40 us) would then be
+        # most of a small epoch's cost.  Here it counts as the first.
+        failed = [failure]
+
+        def attempt() -> T:
+            if failed:
+                raise failed.pop()
+            return call()
 
         def note(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
@@ -94,7 +108,7 @@ class Patience:
             before_sleep=note,
             reraise=True,
         )
-        return retrying(call)
+        return retrying(attempt)
 
 
 class PatientStore:

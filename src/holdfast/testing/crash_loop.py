@@ -1,0 +1,100 @@
+"""Crash before and after durable write n = 1, 2, ... until a run survives; then every pair of crashes.
+
+The second crash of a pair hits the run that recovers from the first one.  After each the pipeline is run to its end,
+and everything is looked at from outside.  SQLite's ``test/writecrash.test`` is the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from holdfast.testing.process import CrashAt, SimulatedCrash
+from holdfast.testing.world import World
+
+
+@dataclass(frozen=True)
+class CrashLoopReport:
+    """How much was tried: runs in all, and the places to die of the longest first life."""
+
+    run_count: int
+    place_count: int
+
+
+def crash_loop(
+    make_world: Callable[[], World], *, pairs: bool = True, stride: int = 1, second_stride: int = 1
+) -> CrashLoopReport:
+    """Crash a pipeline at every durable write, and at every pair of them.
+
+    Parameters
+    ----------
+    make_world : callable
+        Returns a new world (new targets, new checkpoint, same seed) for every run.
+    pairs : bool
+        Also crash during recovery.
+    stride, second_stride : int
+        Take only every so many places, where sinks are slow: the first crash's, the second one's.
+
+    Raises
+    ------
+    AssertionError
+        If anything is lost, doubled, out of order, undecided or left behind: names the crashes and shows the trace.
+
+    Examples
+    --------
+    >>> from holdfast.testing.world import simulated_sink
+    >>> crash_loop(lambda: World([simulated_sink("table")]), pairs=False).run_count > 20
+    True
+    """
+    run_count = place_count = 0
+    for first in _places(stride):
+        world = make_world()
+        survived = _live(world, first)
+        run_count += 1
+        if not survived and pairs:
+            run_count += _second_crashes(make_world, first, second_stride)
+        _finish(world, first)
+        if survived and first.when == "after":
+            break
+        place_count = max(place_count, first.n)
+    return CrashLoopReport(run_count, place_count)
+
+
+def _second_crashes(make_world: Callable[[], World], first: CrashAt, stride: int) -> int:
+    count = 0
+    for second in _places(stride):
+        world = make_world()
+        _live(world, first)
+        survived = _live(world, second)
+        count += 1
+        _finish(world, first, second)
+        if survived and second.when == "after":
+            break
+    return count
+
+
+def _places(stride: int) -> Iterator[CrashAt]:
+    n = 1
+    while True:
+        yield CrashAt(n, "before")
+        yield CrashAt(n, "after")
+        n += stride
+
+
+def _live(world: World, crash: CrashAt | None) -> bool:
+    """Run one life; tells whether it survived."""
+    try:
+        with world.life(crash) as life:
+            life.run()
+    except SimulatedCrash:
+        return False
+    return True
+
+
+def _finish(world: World, *crashes: CrashAt) -> None:
+    _live(world, None)
+    world.finish()
+    problems = world.audit()
+    if problems:
+        trace = "\n  ".join(world.trace)
+        raise AssertionError(f"crashes {', then '.join(map(str, crashes))}: {'; '.join(problems)}\n  {trace}")

@@ -1,0 +1,362 @@
+"""Sinks for tests: a simulated one that passes the contract of the real ones, and a wrapper that makes any sink fail.
+
+The *target* is what lives on when a process dies: visible rows, ledger rows, staged rows.  The *sink* is one process's
+connection to it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+
+from holdfast import faults
+from holdfast.errors import Diverged, Fenced
+from holdfast.ports import (
+    Carried,
+    EpochRecord,
+    Guarantee,
+    Held,
+    Outcome,
+    Part,
+    Publication,
+    Run,
+    Sink,
+    Staged,
+    Task,
+    WriterFactory,
+)
+from holdfast.testing.failures import Failure, Failures, NoFailures, failing
+from holdfast.testing.process import Process
+
+_TARGETS: weakref.WeakValueDictionary[int, SimulatedTarget] = weakref.WeakValueDictionary()
+_NUMBERS = itertools.count()
+
+
+@dataclass
+class LedgerRow:
+    """The sink's own word on one pipeline; ``in_progress`` are the handles it has begun to make visible."""
+
+    generation: int = 0
+    epoch: int = 0
+    record: EpochRecord | None = None
+    in_progress: list[str] = field(default_factory=list)
+
+
+class SimulatedTarget:
+    """A table that survives processes.  Pickles by reference, so that writers find it again within this process."""
+
+    def __init__(self) -> None:
+        self.tables: list[pa.Table] = []
+        self.ledger: dict[tuple[str, str], LedgerRow] = {}
+        self.staged: dict[str, pa.Table] = {}
+        self._number = next(_NUMBERS)
+        _TARGETS[self._number] = self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_TARGETS.__getitem__, (self._number,))
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """Return what any reader sees, in the order in which it became visible."""
+        return [tuple(row.values()) for table in self.tables for row in table.to_pylist()]
+
+    def leftovers(self) -> list[str]:
+        """Return a name for everything staged that is still there."""
+        return sorted(self.staged)
+
+
+@dataclass(frozen=True)
+class _Factory:
+    target: SimulatedTarget
+    sink: str
+
+    def __call__(self, task: Task) -> _Writer:
+        return _Writer(self.target, f"{self.sink}|{task.name}", task.name)
+
+
+class _Writer:
+    def __init__(self, target: SimulatedTarget, handle: str, name: str) -> None:
+        self._target = target
+        self._handle = handle
+        self._name = name
+        self._batches: list[pa.RecordBatch] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+
+    def stage(self) -> Staged:
+        table = pa.Table.from_batches(self._batches) if self._batches else pa.table({})
+        self._target.staged[self._handle] = table
+        return Staged(self._name, table.num_rows, {"handle": self._handle})
+
+    def abort(self) -> None:
+        self._batches.clear()
+
+
+class SimulatedSink:
+    """A sink with a ledger, a staging area, fencing and an atomic publish.
+
+    Parameters
+    ----------
+    name : str
+        The node's name.
+    target : SimulatedTarget
+        What it writes to.
+    way : {"transaction", "prepared"}
+        ``transaction``: publishing is one durable write.  ``prepared``: the ledger row names the staged parts first
+        (the sink's own decision), then they become visible one by one; ``open`` or ``publish`` completes that.
+    process : Process, optional
+        Its durable writes are places to die.
+    failures : Failures, optional
+        How its calls fail.
+    guarantee : Guarantee
+        ``AT_LEAST_ONCE``: remembers nothing and answers ABSENT to everything, as a console does.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: SimulatedTarget | None = None,
+        *,
+        way: Literal["transaction", "prepared"] = "transaction",
+        process: Process | None = None,
+        failures: Failures | None = None,
+        guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
+    ) -> None:
+        self.name = name
+        self.guarantee = guarantee
+        self.target = target or SimulatedTarget()
+        self._way = way
+        self._process = process or Process()
+        self._failures: Failures = failures or NoFailures()
+        self._run = Run("", 0)
+
+    @property
+    def staging(self) -> str:
+        """How large epochs are staged here."""
+        return f"simulated {self._way}"
+
+    @property
+    def _row(self) -> LedgerRow:
+        return self.target.ledger.setdefault((self._run.pipeline, self.name), LedgerRow())
+
+    def open(self, run: Run) -> Held:
+        """Fence lower generations, complete what was begun, and return what is held."""
+        self._process.check()
+        return failing(self._failures(self.name, "open"), self.name, "open", lambda: self._open(run))
+
+    def _open(self, run: Run) -> Held:
+        self._run = run
+        before = self._row.generation
+        if before >= run.generation:
+            raise self._fenced(before, run.generation)
+        self._write("fence", lambda: setattr(self._row, "generation", run.generation))
+        self._complete()
+        record = self._row.record
+        if record is None or self.guarantee is Guarantee.AT_LEAST_ONCE:
+            return Held(generation=before)
+        return Held(self._row.epoch, before, record.positions, record.pts)
+
+    def writer_factory(self) -> WriterFactory:
+        """Return the factory that executors call."""
+        return _Factory(self.target, self.name)
+
+    def publish(self, publications: Sequence[Publication]) -> None:
+        """Make the epochs visible, atomically and idempotently."""
+        self._process.check()
+        failure = self._failures(self.name, "publish")
+        failing(failure, self.name, "publish", lambda: self._publish(publications))
+
+    def _publish(self, publications: Sequence[Publication]) -> None:
+        self._check_generation()
+        self._complete()
+        held = self._row.epoch if self.guarantee is Guarantee.EXACTLY_ONCE else 0
+        new = [each for each in publications if each.record.epoch > held]
+        if not new:
+            return
+        parts = [part for each in new for part in each.parts]
+        tables = [self._rows_of(part) for part in parts]
+        handles = [part.reference["handle"] for part in parts if isinstance(part, Staged)]
+        last = new[-1].record
+        if self._way == "prepared" and len(handles) == len(parts):
+
+            def begin() -> None:
+                self._check_generation()
+                self._move_row(last)
+                self._row.in_progress = handles
+
+            self._write(f"begin {last.epoch}", begin)
+            faults.reach("publish-begun", last.epoch)
+            self._complete()
+            return
+        faults.reach("publish-uncommitted", last.epoch)
+
+        def commit() -> None:
+            self._check_generation()  # the transaction holds the ledger row's lock
+            self.target.tables.extend(tables)
+            for handle in handles:
+                del self.target.staged[handle]
+            self._move_row(last)
+
+        self._write(f"commit {last.epoch}", commit)
+
+    def _rows_of(self, part: Part) -> pa.Table:
+        if isinstance(part, Carried):
+            return part.rows
+        table = self.target.staged.get(part.reference["handle"])
+        if table is None:
+            raise Diverged(f"rows staged as {part.name!r} are gone from sink {self.name!r}.", participant=self.name)
+        return table
+
+    def _complete(self) -> None:
+        """Make visible what the ledger row says is in progress; each part is there or already visible."""
+        for handle in list(self._row.in_progress):
+            self._write(f"show {handle}", lambda handle=handle: self._show(handle))
+        if self._row.in_progress:
+            self._write("finish", lambda: setattr(self._row, "in_progress", []))
+
+    def _show(self, handle: str) -> None:
+        table = self.target.staged.pop(handle, None)
+        if table is not None:
+            self.target.tables.append(table)
+
+    def _move_row(self, record: EpochRecord) -> None:
+        self._row.epoch, self._row.record = record.epoch, record
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Say whether the epoch is held."""
+        self._process.check()
+        failure = self._failures(self.name, "outcome")
+        if failure is Failure.UNKNOWN:
+            return Outcome.UNKNOWN
+        return failing(failure, self.name, "outcome", lambda: self._outcome(epoch))
+
+    def _outcome(self, epoch: int) -> Outcome:
+        if epoch > self._row.epoch or self.guarantee is Guarantee.AT_LEAST_ONCE:
+            return Outcome.ABSENT
+        return Outcome.STAGED if epoch == self._row.epoch and self._row.in_progress else Outcome.PUBLISHED
+
+    def discard(self, parts: Sequence[Part]) -> None:
+        """Drop staged rows that will never be published."""
+        self._process.check()
+        handles = [part.reference["handle"] for part in parts if isinstance(part, Staged)]
+        failing(self._failures(self.name, "discard"), self.name, "discard", lambda: self._drop("discard", handles))
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """Drop orphans of lower generations, and of this one's earlier epochs."""
+        self._process.check()
+        orphans = [handle for handle in self.target.staged if self._is_orphan(handle, below_epoch)]
+        return failing(self._failures(self.name, "sweep"), self.name, "sweep", lambda: self._drop("sweep", orphans))
+
+    def _is_orphan(self, handle: str, below_epoch: int) -> bool:
+        sink, _, name = handle.partition("|")
+        pipeline, generation, epoch, _, _ = name.rsplit("/", 4)
+        if (sink, pipeline) != (self.name, self._run.pipeline) or handle in self._row.in_progress:
+            return False
+        ours = self._run.generation
+        return int(generation) < ours or (int(generation) == ours and int(epoch) < below_epoch)
+
+    def _drop(self, why: str, handles: Sequence[str]) -> int:
+        for handle in handles:
+            self._write(f"{why} {handle}", lambda handle=handle: self.target.staged.pop(handle, None))
+        return len(handles)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _check_generation(self) -> None:
+        if self._row.generation > self._run.generation:
+            raise self._fenced(self._row.generation, self._run.generation)
+
+    def _fenced(self, higher: int, ours: int) -> Fenced:
+        return Fenced(
+            f"generation {higher} has opened sink {self.name!r}; generation {ours} is stale.",
+            participant=self.name,
+            generation=higher,
+        )
+
+    def _write(self, label: str, apply: object) -> None:
+        self._process.write(f"sink {self.name} {label}", apply)  # type: ignore[arg-type]
+
+
+class FaultySink:
+    """Any sink, as one process sees it: its calls are places to die (before and after each), and can fail.
+
+    Parameters
+    ----------
+    inner : Sink
+        The real one.
+    process : Process
+        The life that uses it.
+    failures : Failures, optional
+        How calls fail.
+    """
+
+    def __init__(self, inner: Sink, process: Process, failures: Failures | None = None) -> None:
+        self.name = inner.name
+        self.guarantee = inner.guarantee
+        self._inner = inner
+        self._process = process
+        self._failures: Failures = failures or NoFailures()
+
+    @property
+    def staging(self) -> str:
+        """How large epochs are staged here."""
+        return self._inner.staging
+
+    def open(self, run: Run) -> Held:
+        """Open the real one."""
+        return failing(
+            self._failures(self.name, "open"),
+            self.name,
+            "open",
+            lambda: self._process.write(f"sink {self.name} open", lambda: self._inner.open(run)),
+        )
+
+    def writer_factory(self) -> WriterFactory:
+        """Return the real one's."""
+        return self._inner.writer_factory()
+
+    def publish(self, publications: Sequence[Publication]) -> None:
+        """Publish in the real one."""
+        label = f"sink {self.name} publish {publications[-1].record.epoch}"
+        failing(
+            self._failures(self.name, "publish"),
+            self.name,
+            "publish",
+            lambda: self._process.write(label, lambda: self._inner.publish(publications)),
+        )
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Ask the real one."""
+        self._process.check()
+        failure = self._failures(self.name, "outcome")
+        if failure is Failure.UNKNOWN:
+            return Outcome.UNKNOWN
+        return failing(failure, self.name, "outcome", lambda: self._inner.outcome(epoch))
+
+    def discard(self, parts: Sequence[Part]) -> None:
+        """Discard in the real one."""
+        failing(
+            self._failures(self.name, "discard"),
+            self.name,
+            "discard",
+            lambda: self._process.write(f"sink {self.name} discard", lambda: self._inner.discard(parts)),
+        )
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """Sweep the real one."""
+        return failing(
+            self._failures(self.name, "sweep"),
+            self.name,
+            "sweep",
+            lambda: self._process.write(f"sink {self.name} sweep", lambda: self._inner.sweep(below_epoch=below_epoch)),
+        )
+
+    def close(self) -> None:
+        """Close the real one, also after the process's death: then its connections are gone."""
+        self._inner.close()

@@ -1,0 +1,254 @@
+"""A world in which drivers die: what is durable lives on, each driver is one life, and an auditor looks at the end.
+
+The coordinator in it is the real one.  Sinks are whatever the test brings: simulated ones, or real ones on a new
+directory or database.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+from holdfast.commit.coordinator import Coordinator, Resumption, Retry
+from holdfast.commit.ledger import Standing, survey
+from holdfast.commit.transaction import Transition
+from holdfast.ports import Sink, Store
+from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.engine import Load, SimulatedEngine, Workers
+from holdfast.testing.failures import Failures, NoFailures
+from holdfast.testing.lane import SteppedLane
+from holdfast.testing.process import CrashAt, Process
+from holdfast.testing.rows import audit_rows, audit_values
+from holdfast.testing.sink import FaultySink, SimulatedSink, SimulatedTarget
+from holdfast.testing.store import FaultyStore, SimulatedStore
+
+PIPELINE = "simulated"
+
+Rows = Sequence[Sequence[object]]
+
+
+@dataclass(frozen=True)
+class SinkUnderTest:
+    """A sink that a world drives: how to connect to its target, and how to look at the target from outside.
+
+    Parameters
+    ----------
+    name : str
+        The sink's.
+    connect : callable
+        Returns a new :class:`~holdfast.ports.Sink` on the same durable target, with the columns of
+        ``holdfast.testing.rows.SCHEMA``; called once per life.
+    rows : callable
+        What any reader sees, as tuples in the order of the columns.
+    leftovers : callable
+        A name for everything staged that still exists.
+    is_ordered : bool
+        Whether ``rows`` are in the order in which they became visible.
+    """
+
+    name: str
+    connect: Callable[[Process, Failures], Sink]
+    rows: Callable[[], Rows]
+    leftovers: Callable[[], Sequence[str]]
+    is_ordered: bool = False
+
+
+def real_sink(
+    name: str,
+    connect: Callable[[], Sink],
+    rows: Callable[[], Rows],
+    leftovers: Callable[[], Sequence[str]],
+    *,
+    is_ordered: bool = False,
+) -> SinkUnderTest:
+    """Return a real sink for a world: each call of it is a place to die, before and after."""
+    return SinkUnderTest(
+        name, lambda process, failures: FaultySink(connect(), process, failures), rows, leftovers, is_ordered
+    )
+
+
+def simulated_sink(
+    name: str,
+    *,
+    way: Literal["transaction", "prepared"] = "transaction",
+    target: SimulatedTarget | None = None,
+    make: Callable[..., Sink] = SimulatedSink,
+) -> SinkUnderTest:
+    """Return a simulated sink for a world; ``make`` puts a broken one in its place."""
+    place = target or SimulatedTarget()
+    return SinkUnderTest(
+        name,
+        lambda process, failures: make(name, place, way=way, process=process, failures=failures),
+        place.rows,
+        place.leftovers,
+        is_ordered=True,
+    )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the pipeline of a world is run."""
+
+    load: Load = field(default_factory=Load)
+    commit_thread: bool = False
+    commit_every_us: int | None = None
+    ledger_keep: int = 100
+    queue_size: int = 4
+    retry: Retry = field(default_factory=lambda: Retry(seed=0))
+
+
+@dataclass
+class Life:
+    """One driver, as long as it lives."""
+
+    process: Process
+    sinks: Mapping[str, Sink]
+    coordinator: Coordinator
+    engine: SimulatedEngine
+    resumption: Resumption | None = None
+
+    def open(self) -> Resumption:
+        """Take the pipeline over."""
+        self.resumption = self.coordinator.open()
+        return self.resumption
+
+    def run(self, epochs_max: int | None = None) -> None:
+        """Take the pipeline over, unless that is done, and run it to the end of the source."""
+        if self.resumption is None:
+            self.open()
+        self.engine.run(epochs_max)
+
+
+class World:
+    """Everything durable, and the random generator.
+
+    Parameters
+    ----------
+    sinks : sequence of SinkUnderTest
+        In the order in which they publish.
+    seed : int
+        Of everything random in it.
+    setting : Setting
+        How the pipeline is run.
+    store : Store, optional
+        The checkpoint; simulated by default.
+    failures : Failures, optional
+        How sinks and store fail.
+    make_coordinator : callable, optional
+        Puts a broken coordinator in the place of the real one: for tests of the auditor.
+    """
+
+    def __init__(
+        self,
+        sinks: Sequence[SinkUnderTest],
+        *,
+        seed: int = 0,
+        setting: Setting | None = None,
+        store: Store | None = None,
+        failures: Failures | None = None,
+        make_coordinator: Callable[..., Coordinator] = Coordinator,
+    ) -> None:
+        self.sinks = sinks
+        self.setting = setting or Setting()
+        self.random = random.Random(seed)
+        self.store: Store = store or SimulatedStore()
+        self.engine_store = SimulatedStore()
+        self.failures: Failures = failures or NoFailures()
+        self.workers = Workers()
+        self.clock = SimulatedClock()
+        self.trace: list[str] = []
+        self._make_coordinator = make_coordinator
+
+    @contextmanager
+    def life(
+        self,
+        crash: CrashAt | None = None,
+        *,
+        on_point: Callable[[str, int], None] | None = None,
+        on_write: Callable[[str], None] | None = None,
+    ) -> Iterator[Life]:
+        """Start a driver; leave the block by its death (``SimulatedCrash``) or its orderly end."""
+        process = Process(crash, trace=self.trace)
+        life = self._start(process)
+        lane = life.coordinator._lane
+
+        def between_writes(label: str) -> None:
+            if on_write is not None:
+                on_write(label)
+            # Not within a sink's own calls: a sink serves one thread at a time.
+            if isinstance(lane, SteppedLane) and label.startswith(("store ", "stage ")):
+                lane.tick()
+
+        process.on_write = between_writes
+        try:
+            with process.counting_points(on_point):
+                yield life
+                life.coordinator.close()
+        finally:
+            for sink in life.sinks.values():
+                sink.close()
+
+    def _start(self, process: Process) -> Life:
+        setting = self.setting
+        sinks = {sink.name: sink.connect(process, self.failures) for sink in self.sinks}
+        coordinator = self._make_coordinator(
+            pipeline=PIPELINE,
+            store=FaultyStore(self.store, process, self.failures),
+            sinks=list(sinks.values()),
+            clock=self.clock,
+            retry=setting.retry,
+            commit_every_us=setting.commit_every_us,
+            commit_thread=False,
+            ledger_keep=setting.ledger_keep,
+            on_transition=self._note,
+            lane=SteppedLane(self.random, setting.queue_size) if setting.commit_thread else None,
+        )
+        engine = SimulatedEngine(
+            pipeline=PIPELINE,
+            sinks=sinks,
+            coordinator=coordinator,
+            store=FaultyStore(self.engine_store, process),
+            process=process,
+            random_=self.random,
+            load=setting.load,
+            workers=self.workers,
+        )
+        return Life(process, sinks, coordinator, engine)
+
+    def _note(self, transition: Transition) -> None:
+        self.trace.append(f"epoch {transition.epoch} {transition.event.name} {transition.participant}".rstrip())
+
+    def lose_power(self) -> None:
+        """Let the last deletions come back or not, and some stray workers stage."""
+        for store in (self.store, self.engine_store):
+            if isinstance(store, SimulatedStore):
+                store.lose_power(lambda _: self.random.random() < 0.5)
+        self.workers.stage_late(self.random.randint(0, 2))
+
+    def finish(self) -> None:
+        """Let every stray worker stage, then start once more with nothing left to do: it sweeps."""
+        self.failures = NoFailures()
+        with self.life() as life:
+            life.open()
+            self.workers.stage_late()
+            life.run()
+
+    def audit(self) -> list[str]:
+        """Look at everything from outside, and return the problems in words; none is the guarantee."""
+        problems = []
+        visible = []
+        for index, sink in enumerate(self.sinks):
+            rows = sink.rows()
+            visible.append(rows)
+            found = audit_rows(index, self.setting.load.row_count, rows, is_ordered=sink.is_ordered)
+            problems += [f"sink {sink.name!r}: {problem}" for problem in found]
+            problems += [f"sink {sink.name!r}: left behind {name}" for name in sink.leftovers()]
+        problems += audit_values(visible)
+        standings = [entry.standing for entry in survey(self.store)]
+        problems += [f"ledger: {standing.name}" for standing in standings if standing is not Standing.DONE]
+        if len(standings) > self.setting.ledger_keep:
+            problems.append(f"ledger: {len(standings)} entries, {self.setting.ledger_keep} are kept")
+        return problems
