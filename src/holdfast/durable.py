@@ -196,9 +196,11 @@ def _written_aside(data: bytes, aside: str, *, synced: bool = True) -> Iterator[
             os.fsync(fd)
         yield fd, path
     finally:
-        with suppress(OSError):  # renamed into place; else the next sweep removes it
-            os.unlink(path)
-        os.close(fd)
+        try:
+            with suppress(OSError):  # renamed into place; else the next sweep removes it
+                os.unlink(path)
+        finally:
+            os.close(fd)
 
 
 def _locked_file(aside: str) -> tuple[int, str]:

@@ -284,7 +284,7 @@ class FilesSink:
                 for batch in part.rows.to_batches():
                     writer.write(batch)
                 handle = writer.stage()
-            except Exception:
+            except BaseException:
                 writer.abort()
                 raise
             carried.append(handle)

@@ -1,0 +1,190 @@
+"""The files sink dies before each of its file operations, once and again during recovery.
+
+Finer than the named crash points: an audit hook sees every file that is created, linked, renamed or removed.  At the
+n-th of them the "process" dies: the operation does not happen, and neither does any later one, so no ``finally``
+can tidy up what a SIGKILL would have left.  Then a new sink recovers, as the coordinator would, and n grows until a
+run survives.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as dataset
+import pytest
+
+from holdfast.ports import Carried, EpochRecord, Outcome, Part, Publication, Run, Task
+from holdfast.sinks.files import FilesSink, FilesSpec
+
+SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
+PIPELINE = "numbers"
+EPOCHS = 2
+EXPECTED = list(range(10, 10 * (EPOCHS + 1)))
+"""Ten rows per epoch: 10 to 19 in epoch 1, and so on."""
+
+# A process that dies leaves its files open.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+_CHANGES = {"os.link", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
+
+
+class Death(BaseException):
+    """The process is gone."""
+
+
+class Mortal:
+    """Counts changes below a directory and dies at one of them."""
+
+    def __init__(self) -> None:
+        self.directory = ""
+        self.left = 0
+        self.is_dead = False
+
+    def audit(self, event: str, arguments: tuple[object, ...]) -> None:
+        if not self.directory or not self._is_change(event, arguments):
+            return
+        self.left -= 1
+        if self.is_dead or self.left < 0:
+            self.is_dead = True
+            raise Death
+
+    def _is_change(self, event: str, arguments: tuple[object, ...]) -> bool:
+        if event == "open":
+            path, _, flags = arguments
+            creates = isinstance(flags, int) and flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)
+            return bool(creates) and isinstance(path, str) and path.startswith(self.directory)
+        if event not in _CHANGES:
+            return False
+        # Below a directory descriptor (shutil.rmtree) the path is relative; nothing else runs in this thread.
+        return isinstance(arguments[0], str)
+
+
+MORTAL = Mortal()
+# An audit hook cannot be removed; it does nothing while no directory is set.
+sys.addaudithook(MORTAL.audit)
+
+
+@contextmanager
+def _dying(directory: Path, at: int) -> Iterator[None]:
+    MORTAL.directory, MORTAL.left, MORTAL.is_dead = os.fspath(directory), at, False
+    try:
+        yield
+    except Death:
+        pass
+    finally:
+        MORTAL.directory = ""
+
+
+class Driver:
+    """What the coordinator does with one sink, and what survives a death: the decisions and the generation."""
+
+    def __init__(self, directory: Path, *, is_decided: bool, partition_by: tuple[str, ...]) -> None:
+        self.directory = directory
+        self.is_decided = is_decided
+        self.spec = FilesSpec(os.fspath(directory), partition_by=partition_by)
+        self.generation = 0
+        self.decisions: dict[int, Publication] = {}
+
+    def run(self) -> None:
+        """Start, recover, go on to the last epoch, sweep."""
+        self.generation += 1
+        sink = self.spec.connect("out", PIPELINE, SCHEMA)
+        held = sink.open(Run(PIPELINE, self.generation))
+        for epoch, decided in sorted(self.decisions.items()):
+            if sink.outcome(epoch) is not Outcome.PUBLISHED:
+                sink.publish([decided])
+        self.decisions.clear()
+        sink.sweep(below_epoch=1)
+        for epoch in range(max(held.epoch, self._last_of(sink)) + 1, EPOCHS + 1):
+            publication = self._evaluated(sink, epoch)
+            if self.is_decided:
+                self.decisions[epoch] = publication
+            sink.publish([publication])
+            self.decisions.pop(epoch, None)
+            sink.sweep(below_epoch=epoch + 1)
+
+    def _last_of(self, sink: FilesSink) -> int:
+        return max((epoch for epoch in range(1, EPOCHS + 1) if sink.outcome(epoch) is Outcome.PUBLISHED), default=0)
+
+    def _evaluated(self, sink: FilesSink, epoch: int) -> Publication:
+        """Two tasks stage, and in every second epoch the driver carries some rows too; one attempt is an orphan."""
+        parts: list[Part] = []
+        for task, ids in enumerate((range(10 * epoch, 10 * epoch + 4), range(10 * epoch + 4, 10 * epoch + 8))):
+            for attempt in range(2 if task else 1):
+                writer = sink.writer_factory()(Task(PIPELINE, self.generation, epoch, task, attempt))
+                writer.write(_table(ids).to_batches()[0])
+                staged = writer.stage()
+            parts.append(staged)
+        rest = range(10 * epoch + 8, 10 * epoch + 10)
+        if epoch % 2:
+            parts.append(Carried(_table(rest)))
+        else:
+            writer = sink.writer_factory()(Task(PIPELINE, self.generation, epoch, 2, 0))
+            writer.write(_table(rest).to_batches()[0])
+            parts.append(writer.stage())
+        record = EpochRecord(PIPELINE, epoch, self.generation, {"log": {"log": epoch}})
+        return Publication(record, tuple(parts))
+
+    def check(self) -> None:
+        """Every row once, and nothing else left but the log."""
+        found = dataset.dataset(self.directory, format="parquet", schema=SCHEMA, partitioning="hive").to_table()
+        assert sorted(found["id"].to_pylist()) == EXPECTED
+        assert [
+            str(p) for p in (self.directory / "_holdfast").rglob("*") if p.is_file() and p.parent.name != "log"
+        ] == []
+        assert os.listdir(self.directory / "_holdfast" / PIPELINE / "out" / "staging") == []
+
+
+def _table(ids: range) -> pa.Table:
+    return pa.table({"id": ids, "word": [f"w{number % 2}" for number in ids]}, schema=SCHEMA)
+
+
+def _survived(act: Callable[[], None], directory: Path, at: int) -> bool:
+    with _dying(directory, at):
+        act()
+    return not MORTAL.is_dead
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """In memory where there is such a place: thousands of syncs to a disk take minutes, and no power is cut here."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
+        yield Path(name)
+
+
+@pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "fast path"])
+@pytest.mark.parametrize("partition_by", [(), ("word",)], ids=["flat", "partitioned"])
+def test_a_death_before_any_file_operation_loses_and_doubles_nothing(
+    directory: Path, is_decided: bool, partition_by: tuple[str, ...]
+) -> None:
+    for n in count():
+        driver = Driver(directory / str(n), is_decided=is_decided, partition_by=partition_by)
+        if _survived(driver.run, driver.directory, n):
+            break
+        driver.run()
+        driver.check()
+    assert n > 50, "the audit hook saw the work"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "fast path"])
+def test_a_second_death_during_recovery_loses_and_doubles_nothing(directory: Path, is_decided: bool) -> None:
+    """Every first death, each with every fifth second one; where these begin moves on with the first."""
+    for n in count():
+        for m in count(n % 5, 5):
+            driver = Driver(directory / f"{n}-{m}", is_decided=is_decided, partition_by=())
+            if _survived(driver.run, driver.directory, n):
+                return
+            is_last = _survived(driver.run, driver.directory, m)
+            driver.run()
+            driver.check()
+            if is_last:
+                break
