@@ -1,0 +1,479 @@
+"""A PostgreSQL table during a run, on the driver.
+
+Invariants: the ledger row is locked before anything else of an epoch is done, and moves in the transaction that
+writes (or decides to commit) the rows; ``epoch`` and ``generation`` only grow.  ``in_progress`` names the prepared
+transactions that the ledger row has decided to commit: whoever finds it commits them, in any order, any number of
+times.  Design: 0003.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql as pg
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+from holdfast import faults
+from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Run
+from holdfast.sinks import postgres_catalog, postgres_copy, sql
+from holdfast.sinks.postgres_dsn import Dsn
+from holdfast.sinks.postgres_session import Connection, Session
+from holdfast.sinks.postgres_staging import (
+    PostgresWriterFactory,
+    Staging,
+    copying,
+    gids_of,
+    tables_of,
+    with_order,
+)
+from holdfast.sinks.postgres_table import Table
+from holdfast.sinks.sql import LEDGER, LedgerRow, TableMode
+
+logger = logging.getLogger("holdfast.sinks.postgres")
+
+LOCK_TIMEOUT = "30s"
+"""How long a publish waits for a lock before it says Unavailable."""
+
+TAKEOVER_LOCK_TIMEOUT = "2s"
+"""How long a takeover waits for the ledger row before it ends the session that holds it."""
+
+BUSY_S = 10.0
+"""How long to wait for another session that is ending the same prepared transaction."""
+
+_CARRIED = pg.Identifier("pg_temp", "holdfast_carried")
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The ledger row's decision to commit prepared transactions: ``in_progress``.
+
+    ``first`` is the first epoch of the decision; all from there to the row's epoch are decided and not complete.
+    """
+
+    first: int
+    gids: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """As the ledger stores it."""
+        return json.dumps({"first": self.first, "gids": list(self.gids)})
+
+    @staticmethod
+    def parsed(text: str | None) -> Begun | None:
+        """Return what the ledger stores; None when nothing is in progress."""
+        if text is None:
+            return None
+        value = json.loads(text)
+        return Begun(int(value["first"]), tuple(value["gids"]))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A transaction of ours whose COMMIT may be in doubt: its epochs (none: ``open``) and its id."""
+
+    first: int
+    last: int
+    xid: str
+
+
+class PostgresSink:
+    """One PostgreSQL table during a run."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(self, name: str, pipeline: str, session: Session, table: Table, *, prepares: bool) -> None:
+        self.name = name
+        self._pipeline = pipeline
+        self._session = session
+        self._table = table
+        self._node = table.node
+        self._prepares = prepares
+        self._staging = Staging(session, table, pipeline, name)
+        self._generation = 0
+        self._attempt: Attempt | None = None
+        self._took: tuple[int, str, LedgerRow] | None = None
+
+    @staticmethod
+    def connected(
+        name: str, pipeline: str, dsn: Dsn, table: str, schema: pa.Schema, mode: TableMode, stage: str
+    ) -> PostgresSink:
+        """Connect, find or create the table, check that rows fit, and choose how tasks stage."""
+        node = f"sink {name!r}"
+        session = Session(dsn, node, table, f"holdfast {pipeline}/{name}")
+        try:
+            with session.transaction() as connection:
+                target = postgres_catalog.find(connection, node, table, schema, mode)
+                prepares = _prepares(connection, target, stage)
+                has_ledger = postgres_catalog.check_ledger(connection, target)
+                if not (prepares and has_ledger):
+                    what = f"table {LEDGER}" if prepares else f"tables ({LEDGER}, staging tables)"
+                    postgres_catalog.check_may_create(connection, node, target.schema_name, what)
+        except BaseException:
+            session.drop()
+            raise
+        return PostgresSink(name, pipeline, session, target, prepares=prepares)
+
+    @property
+    def staging(self) -> str:
+        """How large epochs are staged."""
+        if self._prepares:
+            return "prepared transactions"
+        return f"staging tables ({self._table.obstacle})" if self._table.obstacle else "staging tables"
+
+    # --- open ---------------------------------------------------------------------------------------------------------
+
+    def open(self, run: Run) -> Held:
+        """Create the ledger, take the sink for this generation, and complete what was in progress."""
+        before = self._take(run.generation)
+        self._generation = run.generation
+        begun = Begun.parsed(before.in_progress)
+        if begun is not None:
+            logger.info(
+                "%s: generation %d had decided epochs %d to %d; completing %d prepared transactions",
+                self._node,
+                before.generation,
+                begun.first,
+                before.epoch,
+                len(begun.gids),
+            )
+            self._complete(begun, before.epoch)
+        return before.held()
+
+    def _take(self, generation: int) -> LedgerRow:
+        """Raise the generation; return the row as it was."""
+        for last_try in (False, False, True):
+            try:
+                with self._session.transaction() as connection:
+                    connection.execute(_set_lock_timeout(TAKEOVER_LOCK_TIMEOUT))
+                    self._create_ledger(connection)
+                    connection.execute(
+                        pg.SQL(
+                            "INSERT INTO {} (pipeline, sink, epoch, generation, positions)"
+                            " VALUES (%s, %s, 0, 0, '{{}}') ON CONFLICT DO NOTHING"
+                        ).format(self._ledger),
+                        (self._pipeline, self.name),
+                    )
+                    row = self._locked_row(connection)
+                    assert row is not None
+                    if row.generation >= generation:
+                        return self._taken_already(connection, generation, row)
+                    xid = connection.execute(
+                        pg.SQL(
+                            "UPDATE {} SET generation = %s, updated_at = now() WHERE pipeline = %s AND sink = %s"
+                            " RETURNING pg_current_xact_id_if_assigned()::text"
+                        ).format(self._ledger),
+                        (generation, self._pipeline, self.name),
+                    ).fetchone()
+                    assert xid is not None
+                    self._took = (generation, xid[0], row)
+                return row
+            except Unavailable as error:
+                if last_try or not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                    raise
+                self._end_owner_of_row()
+        raise AssertionError
+
+    def _taken_already(self, connection: Connection, generation: int, row: LedgerRow) -> LedgerRow:
+        """Return the row as it was if it was this very object that took it, in a COMMIT whose reply was lost."""
+        if self._took is not None and row.generation == generation == self._took[0]:
+            status = connection.execute("SELECT pg_xact_status(%s::xid8)", (self._took[1],)).fetchone()
+            if status == ("committed",):
+                return self._took[2]
+        raise sql.fenced(self._node, self._pipeline, generation, row.generation)
+
+    def _create_ledger(self, connection: Connection) -> None:
+        if postgres_catalog.check_ledger(connection, self._table):
+            return
+        postgres_catalog.check_may_create(connection, self._node, self._table.schema_name, f"table {LEDGER}")
+        postgres_catalog.lock_ddl(connection)
+        connection.execute(
+            pg.SQL(
+                "CREATE TABLE IF NOT EXISTS {} (pipeline text, sink text, epoch bigint NOT NULL,"
+                " generation bigint NOT NULL, positions text NOT NULL, pts bigint, in_progress text,"
+                " updated_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (pipeline, sink))"
+            ).format(self._ledger)
+        )
+
+    def _end_owner_of_row(self) -> None:
+        """End the session that holds the ledger row: its driver is dead, or about to be fenced.
+
+        Its publish is undone as a whole, or is committed already.  ``xmax`` of the row is the transaction that holds
+        it, so nobody else can be meant.
+        """
+        with self._session.explained():
+            ended = (
+                self._session.connection()
+                .execute(
+                    pg.SQL(
+                        "SELECT a.pid, pg_terminate_backend(a.pid) FROM {} AS l JOIN pg_stat_activity AS a"
+                        " ON a.backend_xid = l.xmax WHERE l.pipeline = %s AND l.sink = %s AND a.pid <> pg_backend_pid()"
+                    ).format(self._ledger),
+                    (self._pipeline, self.name),
+                )
+                .fetchall()
+            )
+        for pid, _ in ended:
+            logger.info("%s: ended server process %d, which still held the ledger row", self._node, pid)
+
+    # --- publish ------------------------------------------------------------------------------------------------------
+
+    def writer_factory(self) -> PostgresWriterFactory:
+        """Return the factory of writers."""
+        return PostgresWriterFactory(self._session.dsn, self._table, self.name, self._prepares)
+
+    def publish(self, publications: Sequence[Publication]) -> None:
+        """Write carried and staging-table rows, decide on prepared ones, move the ledger row; then complete.
+
+        Durable writes, in order: 1. the transaction with rows and ledger row (the decision); 2. COMMIT PREPARED, one by
+        one; 3. ``in_progress`` is cleared.  A crash after 1 or 2 leaves ``in_progress``: ``open`` or ``publish``
+        completes it.
+        """
+        earlier, begun, last = self._decide(publications)
+        if earlier is not None:  # an earlier publish of this run stopped half-way
+            self._complete(*earlier)
+            _, begun, last = self._decide(publications)
+        if begun is not None:
+            self._complete(begun, last)
+
+    def _decide(self, publications: Sequence[Publication]) -> tuple[tuple[Begun, int] | None, Begun | None, int]:
+        """Write everything but prepared rows, and the ledger row.
+
+        Returns what an earlier publish left in progress (then nothing was written), what this one leaves, and the
+        row's epoch.
+        """
+        with self._session.transaction() as connection:
+            connection.execute(_set_lock_timeout(LOCK_TIMEOUT))
+            row = sql.check_generation(self._node, self._pipeline, self._generation, self._locked_row(connection))
+            left = Begun.parsed(row.in_progress)
+            if left is not None:
+                return (left, row.epoch), None, row.epoch
+            fresh = [publication for publication in publications if publication.record.epoch > row.epoch]
+            if not fresh:
+                return None, None, row.epoch
+            first, last = fresh[0].record, fresh[-1].record
+            parts = [part for publication in fresh for part in publication.parts]
+            self._staging.check_present(connection, parts)
+            for part in parts:
+                self._write_part(connection, part)
+            gids = tuple(gids_of(parts))
+            begun = Begun(first.epoch, gids) if gids else None
+            xid = connection.execute(
+                pg.SQL(
+                    "UPDATE {} SET epoch = %s, positions = %s, pts = %s, in_progress = %s, updated_at = now()"
+                    " WHERE pipeline = %s AND sink = %s RETURNING pg_current_xact_id_if_assigned()::text"
+                ).format(self._ledger),
+                (
+                    last.epoch,
+                    sql.positions_text(last),
+                    last.pts,
+                    begun.text if begun else None,
+                    self._pipeline,
+                    self.name,
+                ),
+            ).fetchone()
+            assert xid is not None
+            self._attempt = Attempt(first.epoch, last.epoch, xid[0])
+            faults.reach("publish-uncommitted", last.epoch)
+        self._attempt = None
+        return None, begun, last.epoch
+
+    def _write_part(self, connection: Connection, part: Part) -> None:
+        if isinstance(part, Carried):
+            self._write_carried(connection, part.rows)
+            return
+        for name in tables_of([part]):
+            stage = self._table.identifier(name)
+            for statement in self._table.from_stage(stage):
+                connection.execute(statement)
+            connection.execute(pg.SQL("DROP TABLE {}").format(stage))
+
+    def _write_carried(self, connection: Connection, rows: pa.Table) -> None:
+        if not rows.num_rows:
+            return
+        sql.check_keys(self._node, self._table.mode, rows)
+        is_append = self._table.mode.mode == "append"
+        target: pg.Composable = self._table.identifier() if is_append else _CARRIED
+        columns = self._table.copied if is_append else self._table.copied_to_stage
+        if not is_append:
+            connection.execute(self._table.create_stage(_CARRIED, temporary=True))
+            connection.execute(pg.SQL("DELETE FROM {}").format(_CARRIED))  # another part of this transaction
+        with copying(connection, target, columns) as copy:
+            place = 0
+            for batch in rows.to_batches():
+                ordered = batch if is_append else with_order(self._table, batch, place)
+                place += batch.num_rows
+                for piece in postgres_copy.encoded(self._node, columns, ordered):
+                    copy.write(piece)
+        if not is_append:
+            for statement in self._table.from_stage(_CARRIED):
+                connection.execute(statement)
+
+    def _complete(self, begun: Begun, epoch: int) -> None:
+        """Commit the prepared transactions that the ledger row has decided on, then say so in the row.
+
+        One that is gone was committed already: only what the row names is committed, nothing that it names is
+        rolled back, and labels are never used twice.
+        """
+        try:
+            for gid in begun.gids:
+                faults.reach("publish-begun", epoch)
+                with self._session.explained():
+                    self._session.connection()
+                self._commit_prepared(gid)
+            with self._session.explained():
+                self._session.connection().execute(
+                    pg.SQL(
+                        "UPDATE {} SET in_progress = NULL WHERE pipeline = %s AND sink = %s AND in_progress = %s"
+                    ).format(self._ledger),
+                    (self._pipeline, self.name, begun.text),
+                )
+        except Unavailable as error:
+            # The decision stands, so "nothing was changed" would be a lie.
+            raise InDoubt(
+                f"{self._node}: epoch {epoch} is decided, and not all of it is visible yet.",
+                why=error.what,
+                do="nothing by hand: publishing or opening the sink again completes it.",
+                pipeline=self._pipeline,
+                participant=self.name,
+                epoch=epoch,
+            ) from error
+
+    def _commit_prepared(self, gid: str) -> None:
+        statement = pg.SQL("COMMIT PREPARED {}").format(pg.Literal(gid))
+        # Busy: a predecessor that is just being fenced completes the same decision.
+        for attempt in Retrying(
+            stop=stop_after_delay(BUSY_S), wait=wait_fixed(0.02), retry=retry_if_exception(_is_busy), reraise=True
+        ):
+            with attempt:
+                try:
+                    self._session.settle(statement)
+                except HoldfastError as error:
+                    if not isinstance(error.__cause__, psycopg.errors.UndefinedObject):
+                        raise
+
+    # --- outcome ------------------------------------------------------------------------------------------------------
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Ask the ledger row, then the server about our own transaction of that epoch; log question and answer."""
+        try:
+            with self._session.explained():
+                answer, said = self._asked(self._session.connection(), epoch)
+        except Unavailable as error:
+            answer, said = Outcome.UNKNOWN, error.what
+        logger.info("%s: asked about epoch %d; %s; answered %s", self._node, epoch, said, answer.value)
+        return answer
+
+    def _asked(self, connection: Connection, epoch: int) -> tuple[Outcome, str]:
+        row = self._row(connection)
+        said = f"its ledger row says epoch {row.epoch if row else 'none'}"
+        if row is not None and row.epoch >= epoch:
+            return _of(row, epoch), said
+        attempt = self._attempt
+        if attempt is None or not attempt.first <= epoch <= attempt.last:
+            return Outcome.ABSENT, said
+        status = self._xact_status(connection, attempt.xid)
+        said = f"{said}, pg_xact_status({attempt.xid}) says {status}"
+        if status == "in progress":
+            self._end_transaction(connection, attempt.xid)
+            return Outcome.UNKNOWN, said
+        if status == "committed":  # between the two questions
+            row = self._row(connection)
+            assert row is not None
+            return _of(row, epoch), f"{said}, its ledger row now says epoch {row.epoch}"
+        return Outcome.ABSENT, said
+
+    def _xact_status(self, connection: Connection, xid: str) -> str:
+        try:
+            row = connection.execute("SELECT pg_xact_status(%s::xid8)", (xid,)).fetchone()
+        except psycopg.errors.InvalidParameterValue:
+            return "in the future"  # a replica was promoted that never saw it
+        return row[0] if row is not None and row[0] is not None else "too old to tell"
+
+    def _end_transaction(self, connection: Connection, xid: str) -> None:
+        """End the server process that still runs our transaction: its client, we, left it, so it may wait for long.
+
+        Either it had begun to commit, then it still does, or it rolls back: the next question has an answer.
+        """
+        ended = connection.execute(
+            "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE backend_xid::text = (%s::xid8)::xid::text AND pid <> pg_backend_pid()",
+            (xid,),
+        ).fetchall()
+        for pid, _ in ended:
+            logger.info("%s: ended server process %d, which was left with transaction %s", self._node, pid, xid)
+
+    # --- discard, sweep, close ----------------------------------------------------------------------------------------
+
+    def discard(self, parts: Sequence[Part]) -> None:
+        """Roll back prepared transactions and drop staging tables, unless the ledger has decided on them."""
+        self._drop(gids_of(parts), tables_of(parts))
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """Drop orphans by their labels."""
+        return self._drop(*self._staging.orphans(self._generation, below_epoch))
+
+    def _drop(self, gids: Sequence[str], tables: Sequence[str]) -> int:
+        if not gids and not tables:
+            return 0
+        with self._session.explained():
+            row = self._row(self._session.connection())
+        if row is None or row.generation > self._generation:
+            return 0  # fenced: what is staged belongs to the newer run
+        decided = Begun.parsed(row.in_progress)
+        kept = set(decided.gids) if decided else set()
+        return self._staging.discard([gid for gid in gids if gid not in kept], tables)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.drop()
+
+    # --- the ledger row -----------------------------------------------------------------------------------------------
+
+    @property
+    def _ledger(self) -> pg.Identifier:
+        return self._table.identifier(LEDGER)
+
+    def _row(self, connection: Connection, suffix: str = "") -> LedgerRow | None:
+        found = connection.execute(
+            pg.SQL(
+                "SELECT epoch, generation, positions, pts, in_progress FROM {} WHERE pipeline = %s AND sink = %s {}"
+            ).format(self._ledger, pg.SQL(suffix)),
+            (self._pipeline, self.name),
+        ).fetchone()
+        return LedgerRow(*found) if found else None
+
+    def _locked_row(self, connection: Connection) -> LedgerRow | None:
+        return self._row(connection, "FOR UPDATE")
+
+
+def _is_busy(error: BaseException) -> bool:
+    return isinstance(error.__cause__, psycopg.errors.ObjectNotInPrerequisiteState)
+
+
+def _of(row: LedgerRow, epoch: int) -> Outcome:
+    begun = Begun.parsed(row.in_progress)
+    return Outcome.STAGED if begun is not None and epoch >= begun.first else Outcome.PUBLISHED
+
+
+def _set_lock_timeout(duration: str) -> pg.Composed:
+    return pg.SQL("SET LOCAL lock_timeout = {}").format(pg.Literal(duration))
+
+
+def _prepares(connection: Connection, table: Table, stage: str) -> bool:
+    if stage == "table":
+        return False
+    row: Any = connection.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
+    if stage == "prepared" and (not row[0] or table.obstacle):
+        raise InvalidPipeline(
+            f'{table.node}: stage="prepared" is not possible.',
+            why=table.obstacle or "the server has max_prepared_transactions = 0.",
+            do='leave stage at "auto", or set max_prepared_transactions = 64 in postgresql.conf and restart.',
+        )
+    return row[0] > 0 and not table.obstacle

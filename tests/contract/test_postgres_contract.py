@@ -1,0 +1,53 @@
+"""PostgreSQL keeps the promises of a sink, in each way of staging."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.ports import Sink
+from holdfast.sinks.postgres import PostgresSpec
+from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
+
+pytestmark = pytest.mark.postgres
+
+TestSinkContract = SinkContract
+
+
+@dataclass(frozen=True)
+class PostgresTarget:
+    dsn: str
+    arguments: dict[str, Any]
+
+    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
+        return PostgresSpec(self.dsn, "words", **self.arguments).connect(name, pipeline, SCHEMA)
+
+    def rows(self) -> list[Row]:
+        with psycopg.connect(self.dsn) as connection:
+            return connection.execute("SELECT id, word FROM words").fetchall()
+
+    def leftovers(self) -> list[str]:
+        with psycopg.connect(self.dsn) as connection:
+            found = connection.execute(
+                "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+                " UNION ALL SELECT relname FROM pg_class WHERE relname LIKE 'holdfast\\_stage%' AND relkind = 'r'"
+            ).fetchall()
+        return [name for (name,) in found]
+
+
+@pytest.fixture(params=["prepared", "table", "no-prepared"])
+def target(request: pytest.FixtureRequest) -> PostgresTarget:
+    if request.param == "no-prepared":
+        return PostgresTarget(request.getfixturevalue("postgres_plain"), {})
+    return PostgresTarget(request.getfixturevalue("postgres_prepared"), {"stage": request.param})
+
+
+def test_staging_is_chosen_by_what_the_server_allows(postgres_prepared: str, postgres_plain: str) -> None:
+    prepared = PostgresTarget(postgres_prepared, {}).connect()
+    plain = PostgresTarget(postgres_plain, {}).connect()
+    assert (prepared.staging, plain.staging) == ("prepared transactions", "staging tables")
+    prepared.close()
+    plain.close()
