@@ -62,17 +62,22 @@ def require_columns(wanted: Iterable[str], columns: Collection[str] | None, argu
     """
     if columns is None:
         return
-    known = {column.lower(): column for column in columns}
+    known = {column.lower() for column in columns}
     for name in wanted:
-        if name.lower() in known:
-            continue
-        near = get_close_matches(name.lower(), list(known), n=1)
-        meant = f"did you mean {known[near[0]]!r}? " if near else ""
-        raise InvalidPipeline(
-            f"{argument} names the column {name!r}, which does not exist.",
-            why=f"the columns are {', '.join(columns)}.",
-            do=f'{meant}Mend the name, or add the column before: stream | hf.select("*", {_word(name)}=...)'.strip(),
-        )
+        if name.lower() not in known:
+            raise no_such_column(name, columns, argument)
+
+
+def no_such_column(name: str, columns: Collection[str], argument: str) -> InvalidPipeline:
+    """Return the error for a column that is not there, with the nearest one that is."""
+    known = {column.lower(): column for column in columns}
+    near = get_close_matches(name.lower(), list(known), n=1)
+    meant = f"did you mean {known[near[0]]!r}? " if near else ""
+    return InvalidPipeline(
+        f"{argument} names the column {name!r}, which does not exist.",
+        why=f"the columns are {', '.join(columns)}.",
+        do=f'{meant}Mend the name, or add the column before: stream | hf.select("*", {_word(name)}=...)',
+    )
 
 
 def _word(name: str) -> str:
@@ -170,7 +175,15 @@ def check_graph(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode],
 
 def _check_targets(pipeline: str, sinks: Sequence[SinkNode]) -> None:
     seen: dict[str, SinkNode] = {}
-    for sink in sinks:
+    for place, sink in enumerate(sinks):
+        if sink in sinks[:place]:
+            raise InvalidPipeline(
+                f"sink {sink.name!r}, built at {sink.origin}, is given twice.",
+                why="each of its rows would be there twice.",
+                do="give it once.",
+                pipeline=pipeline,
+                participant=sink.name,
+            )
         target = naming.where(sink.arguments())
         if not target:
             continue

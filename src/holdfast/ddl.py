@@ -12,7 +12,13 @@ from holdfast.errors import InvalidPipeline
 # The dialect's general SQL parsers accept "a INT b STRING" and forget what they do not know; a schema must not
 # lose a column in silence, so its small grammar is read here, token by token, to the end.
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<quoted>`(?:[^`]|``)*`)|(?P<word>\w+)|(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<mark>[<>(),:])|(?P<odd>\S))""",
+    r"""\s*(?:
+        (?P<quoted>`(?:[^`]|``)*`)
+      | (?P<word>\w+)
+      | (?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")
+      | (?P<mark>[<>(),:])
+      | (?P<odd>\S)
+    )""",
     re.VERBOSE,
 )
 

@@ -236,7 +236,7 @@ def _rejects(stream: Stream) -> Stream:
     node = source.side_outputs.get("rejects")
     if node is None:
         name = naming.extended(source.name, "rejects")
-        node = _stream(Rejects(), (stream,), name, source.is_named, built_at).node
+        node = apply(Rejects(), (stream,), name=name, built_at=built_at, is_derived=not source.is_named).node
         source.side_outputs["rejects"] = node
     return Stream(node)
 
@@ -264,17 +264,29 @@ class Operator:
         return apply(self.spec, (stream,), name=self.name, built_at=self.origin)
 
 
-def apply(spec: OperatorSpec, inputs: tuple[Stream, ...], *, name: str | None, built_at: Origin) -> Stream:
-    """Put an operator in its place behind one or several streams."""
-    place = [stream.name for stream in inputs]
-    chosen = name or naming.derived_name(spec.kind, spec.arguments(), place)
-    return _stream(spec, inputs, chosen, name is not None, built_at)
+def apply(
+    spec: OperatorSpec, inputs: tuple[Stream, ...], *, name: str | None, built_at: Origin, is_derived: bool = False
+) -> Stream:
+    """Put an operator in its place behind one or several streams.
 
-
-def _stream(spec: OperatorSpec, inputs: tuple[Stream, ...], name: str, is_named: bool, built_at: Origin) -> Stream:
-    with checks.building(spec.kind, name, built_at):
+    Parameters
+    ----------
+    spec : OperatorSpec
+        What it does.
+    inputs : tuple of Stream
+        The streams that it takes.
+    name : str, optional
+        Its name; derived from kind, arguments and place when None.
+    built_at : Origin
+        The line of the user's code that built it.
+    is_derived : bool
+        Whether ``name`` was derived by the caller and not given by the user.
+    """
+    chosen = name or naming.derived_name(spec.kind, spec.arguments(), [stream.name for stream in inputs])
+    with checks.building(spec.kind, chosen, built_at):
         shape = spec.shape([stream.shape for stream in inputs])
-    return Stream(Node(spec, tuple(stream.node for stream in inputs), name, is_named, built_at, shape))
+    is_named = name is not None and not is_derived
+    return Stream(Node(spec, tuple(stream.node for stream in inputs), chosen, is_named, built_at, shape))
 
 
 def stream_from(spec: SourceSpec, *, name: str | None = None) -> Stream:
@@ -288,8 +300,8 @@ def stream_from(spec: SourceSpec, *, name: str | None = None) -> Stream:
     with checks.building("source", name) as built_at:
         chosen = name or naming.derived_name(spec.kind, naming.where(spec.arguments()))
         columns = None if spec.schema is None else tuple(spec.schema.names)
-        if spec.timestamp is not None:
-            checks.require_columns([spec.timestamp], columns, "timestamp=")
+        if spec.timestamp is not None and columns is not None and spec.timestamp not in columns:
+            raise checks.no_such_column(spec.timestamp, columns, "timestamp=")
     return Stream(Node(spec, (), chosen, name is not None, built_at, Shape(columns, spec.timestamp)))
 
 

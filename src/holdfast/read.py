@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from holdfast import later
 
 if TYPE_CHECKING:
-    from holdfast.sources.callback import callback
+    from holdfast.sources.callback import CallbackFeed, callback
     from holdfast.sources.files import files
     from holdfast.sources.rate import rate
     from holdfast.sources.rows import rows
     from holdfast.sources.spark import spark
 
-__all__ = ["callback", "files", "rate", "rows", "spark"]
+__all__ = ["CallbackFeed", "callback", "files", "rate", "rows", "spark"]
 
-__getattr__, __dir__ = later.names(__name__, {name: f"holdfast.sources.{name}" for name in __all__})
+__getattr__, __dir__ = later.names(
+    __name__, {name: "holdfast.sources." + ("callback" if name == "CallbackFeed" else name) for name in __all__}
+)

@@ -42,7 +42,6 @@ class Clip:
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return the input's columns, with the timestamp now known."""
-        require_columns([self.column], inputs[0].columns, "timestamp=")
         return Shape(inputs[0].columns, self.column)
 
 
@@ -66,6 +65,9 @@ class ClipAnywhere:
                     why="its source declares none, or an operator before (map, or a computed column) has hidden it.",
                     do='write timestamp="..." where the source is built, or here: hf.clip(..., timestamp="time_hour")',
                 )
+            if stream.columns is not None:
+                require_columns([column], stream.columns, "timestamp=")
+                column = next(known for known in stream.columns if known.lower() == column.lower())
         return apply(Clip(column, self.start_us, self.end_us), (stream,), name=self.name, built_at=self.origin)
 
 

@@ -93,8 +93,13 @@ class Parts:
             )
         node = self._nodes.get(part)
         if node is None:
-            name = naming.extended(self.split.name or self._derived_name(), part)
-            node = apply(SplitBranch(conditions[part]), (self.stream,), name=name, built_at=self.split.origin).node
+            node = apply(
+                SplitBranch(conditions[part]),
+                (self.stream,),
+                name=naming.extended(self.split.name or self._derived_name(), part),
+                built_at=self.split.origin,
+                is_derived=self.split.name is None,
+            ).node
             self._nodes[part] = node
         return Stream(node)
 

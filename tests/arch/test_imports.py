@@ -1,0 +1,61 @@
+"""The import ladder, and what importing Holdfast must not bring along."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python(program):
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={"PYTHONPATH": "src:."},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_imports_point_down_the_ladder_only(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert lint_imports(config_filename=str(ROOT / ".importlinter"), no_cache=True) == EXIT_STATUS_SUCCESS
+
+
+def test_a_graph_is_built_checked_and_drawn_without_pyspark_and_psycopg():
+    program = """
+import sys
+import holdfast as hf
+flights = hf.read.files("data/flights", schema="origin STRING, dep_delay INT", name="flights")
+parts = flights | hf.filter("dep_delay is not null") | hf.split(late="dep_delay > 15", otherwise="rest")
+pipeline = hf.Pipeline(
+    "p", parts.late | hf.write.sqlite("x.db", table="late"), parts.rest | hf.write.files("out"),
+)
+pipeline.explain(), pipeline.diagram("svg"), pipeline.fingerprint()
+print(sorted({module.partition(".")[0] for module in sys.modules} & {"pyspark", "py4j", "psycopg"}))
+"""
+    assert python(program) == "[]\n"
+
+
+def test_importing_holdfast_loads_nothing_that_is_not_asked_for():
+    program = "import sys, holdfast; print(sorted(module for module in sys.modules if module.startswith('holdfast')))"
+    assert python(program) == "['holdfast', 'holdfast.later']\n"
+
+
+def test_without_psycopg_everything_but_the_postgres_sink_works():
+    program = """
+import sys
+sys.modules["psycopg"] = None  # as if it were not installed
+import holdfast as hf
+hf.write.sqlite("x.db", table="t")
+try:
+    hf.write.postgres("postgresql://localhost/db", table="t")
+except hf.InvalidPipeline as error:
+    assert "holdfast[postgres]" in error.do, error
+"""
+    python(program)
