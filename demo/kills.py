@@ -17,7 +17,7 @@ LOOK_S = 0.05
 DELAY_MAX_S = 0.4
 """Longest wait between the row that a kill waits for and the kill: an epoch or two, so that it hits any part of one."""
 
-START_LIMIT_S = 120.0
+START_LIMIT_S = 300.0
 """A run that shows no new row for so long is taken for hung."""
 
 

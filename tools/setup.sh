@@ -36,7 +36,7 @@ MESSAGE
 fi
 
 echo "setup: installing holdfast[dev] with the versions of constraints.txt"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --constraint constraints.txt --editable '.[dev]'
 
 # Java is needed by everything that starts Spark, and by nothing else: setup says what it found and goes on.
 sh tools/with_java.sh true || echo "setup: make check works without Java; make test, demo and bench need it."
