@@ -94,7 +94,8 @@ def test_a_run_that_ends_well_exits_0_and_says_what_it_did(script, tmp_path):
     assert answer.returncode == 0, answer.stderr
     assert f"started trips {tmp_path / 'ckpt'} every" in answer.stdout
     assert "trips stopped at epoch 7: 70 rows" in answer.stderr
-    assert (tmp_path / "ckpt" / "holdfast.log").exists()
+    assert "run trips.py; Python 3" in (tmp_path / "ckpt" / "holdfast.log").read_text()
+    assert "run trips.py" not in answer.stderr
 
 
 def test_options_reach_the_engine_and_those_not_given_do_not(script, tmp_path):
@@ -238,3 +239,37 @@ def test_a_second_signal_leaves_at_once(script, tmp_path, number, code):
         running.process.send_signal(number)
         assert running.process.wait(60) == code
         assert f"{number.name} again: leaving now" in running.process.stderr.read()
+
+
+def test_on_a_terminal_the_display_is_live_and_the_cursor_comes_back(script, tmp_path):
+    ours, theirs = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "holdfast", "run", "trips.py", "--checkpoint", "ckpt"],
+        cwd=tmp_path,
+        env=environment("waits", TERM="xterm", COLUMNS="120"),
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+    ) as process:
+        os.close(theirs)
+        try:
+            assert any("waiting" in line for line in process.stdout)
+            process.send_signal(signal.SIGINT)
+            shown = b""
+            while True:
+                try:
+                    part = os.read(ours, 65536)
+                except OSError:  # Linux says so when the last writer is gone
+                    break
+                if not part:
+                    break
+                shown += part
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            os.close(ours)
+    text = shown.decode()
+    assert "generation 1  epoch 7" in text
+    assert text.index("\x1b[?25l") < text.rindex("\x1b[?25h")
+    assert "stopping after the current epoch" in text
+    assert "trips stopped at epoch 7: 70 rows" in text

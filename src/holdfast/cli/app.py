@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import platform
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -25,7 +27,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import Pipeline
 from holdfast.observe.inspection import Inspection, inspect_checkpoint
 from holdfast.observe.inspection import as_json as inspected_json
-from holdfast.observe.logs import FILE_NAME, logging_to
+from holdfast.observe.logs import FILE_NAME, FILE_ONLY, logging_to
 from holdfast.observe.masking import masked, masked_json
 from holdfast.observe.sink_answers import inspect_sinks
 from holdfast.target import load_target
@@ -99,6 +101,7 @@ def run(
         given = {"master": master, "commit_every": commit_every}
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         with _log_file(directory, settings, as_json):
+            _note_start(f"run {target}")
             run_in_foreground(
                 lambda: pipeline.start(checkpoint=str(directory), trigger=trigger, settings=settings, **options),
                 settings,
@@ -147,6 +150,7 @@ def resolve_(
             check_nobody_runs(inspection.owner)
         directory = _directory(checkpoint)
         with _log_file(directory, settings, as_json):
+            _note_start(f"resolve {target}")
             resumption = resolve(pipeline, open_store(str(directory)), inspection, settings)
         if as_json:
             _print_json({"dry_run": False, **inspected_json(resumption)})
@@ -195,6 +199,12 @@ def _log_file(directory: Path, settings: Settings, as_json: bool) -> Iterator[No
         reported(as_json=as_json, log_file=file),
     ):
         yield
+
+
+def _note_start(command: str) -> None:
+    """Begin each command's part of the log with what whoever reads it asks first."""
+    where = f"Python {platform.python_version()} on {platform.platform()}, process {os.getpid()}"
+    _log.info("holdfast %s: %s; %s", __version__, command, where, extra={FILE_ONLY: True})
 
 
 def _trigger(interval: str | None, drain: bool) -> Trigger | None:
