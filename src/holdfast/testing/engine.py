@@ -61,8 +61,8 @@ class Load:
     ----------
     row_count : int
         Rows of the source in all.
-    epoch_rows_max : int
-        An epoch has 1 to so many.
+    epoch_rows_min, epoch_rows_max : int
+        How many rows a new epoch has, as far as there are so many.
     carried_share : float
         Probability that an epoch is carried.
     task_failure_rate : float
@@ -73,6 +73,7 @@ class Load:
     epoch_rows_max: int = 5
     carried_share: float = 0.5
     task_failure_rate: float = 0.0
+    epoch_rows_min: int = 1
 
 
 class SimulatedEngine:
@@ -116,20 +117,21 @@ class SimulatedEngine:
         self._store = store
         self._process = process
         self._random = random_
-        self._load = load
+        self.load = load
         self._workers = workers
         self._indices = {name: index for index, name in enumerate(sinks)}
 
     def run(self, epochs_max: int | None = None) -> None:
-        """Run epochs until the source is drained (or so many), replaying first what the last driver left."""
+        """Replay what the last driver left, then run new epochs until the source is drained (or so many)."""
+        if self._last("offsets/") > self._last("commits/"):
+            self._run_batch(self._last("offsets/"))
         count = 0
-        while (batch := self._plan()) is not None and (epochs_max is None or count < epochs_max):
-            start, end = self._offset(batch - 1), self._offset(batch)
-            self._run_batch(batch, start, end)
-            self._put(f"commits/{batch:08d}", {})
+        while (epochs_max is None or count < epochs_max) and (batch := self._plan()) is not None:
+            self._run_batch(batch)
             count += 1
-        self._coordinator.flush()
-        self._coordinator.sweep(below_epoch=(batch or self._last("offsets/")) + 1)
+        if epochs_max is None:
+            self._coordinator.flush()
+        self._coordinator.sweep(below_epoch=self._last("offsets/") + 1)
 
     def resumes_at(self) -> int:
         """Return the epoch that :meth:`run` would start with."""
@@ -137,24 +139,26 @@ class SimulatedEngine:
 
     def _plan(self) -> int | None:
         """Return the next batch, its end positions logged; None when the source is drained."""
-        planned, committed = self._last("offsets/"), self._last("commits/")
-        if planned > committed:
-            return planned
+        planned = self._last("offsets/")
         start = self._offset(planned)
-        if start >= self._load.row_count:
+        if start >= self.load.row_count:
             return None
-        end = min(start + self._random.randint(1, self._load.epoch_rows_max), self._load.row_count)
+        size = self._random.randint(self.load.epoch_rows_min, self.load.epoch_rows_max)
+        end = min(start + size, self.load.row_count)
         self._put(f"offsets/{planned + 1:08d}", {"end": end})
         return planned + 1
 
-    def _run_batch(self, batch: int, start: int, end: int) -> None:
-        epoch = batch + 1
+    def _run_batch(self, batch: int) -> None:
+        self._run_epoch(batch + 1, self._offset(batch - 1), self._offset(batch))
+        self._put(f"commits/{batch:08d}", {})
+
+    def _run_epoch(self, epoch: int, start: int, end: int) -> None:
         positions = {SOURCE: {"log": end}}
         missing = self._coordinator.missing(epoch, positions)
         if not missing:
             return
         faults.reach("before-stage", epoch)
-        if self._random.random() < self._load.carried_share:
+        if self._random.random() < self.load.carried_share:
             tables = self._evaluate(start, end, missing)
             parts: dict[str, tuple[Part, ...]] = {name: (Carried(table),) for name, table in tables.items()}
         else:
@@ -213,7 +217,7 @@ class SimulatedEngine:
         return handles if fate == "succeeds" else None
 
     def _fate(self) -> str:
-        if self._random.random() >= self._load.task_failure_rate:
+        if self._random.random() >= self.load.task_failure_rate:
             return "succeeds"
         return self._random.choice(("aborts", "lives on", "is not heard"))
 

@@ -1,0 +1,80 @@
+"""Simulation kit, shipped for users: drivers that die, sinks that break, and an auditor, in one thread and one process.
+
+Where to begin: :func:`play` for a scenario, :func:`crash_loop` for a sink of your own, :func:`simulate` for seeds.
+"""
+
+from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.crash_loop import CrashLoopReport, crash_loop
+from holdfast.testing.engine import EngineConflict, Load, SimulatedEngine, Workers
+from holdfast.testing.failures import Failure, Failures, NoFailures, ScriptedFailures, SeededFailures
+from holdfast.testing.interleaving import Baton, Ending
+from holdfast.testing.lane import SteppedLane
+from holdfast.testing.process import CrashAt, Process, SimulatedCrash
+from holdfast.testing.rows import SCHEMA, audit_rows, audit_values
+from holdfast.testing.scenario import (
+    Action,
+    Crash,
+    Damage,
+    Drain,
+    Expect,
+    Fails,
+    Restart,
+    Rows,
+    Stage,
+    Stop,
+    play,
+    sinks,
+)
+from holdfast.testing.simulation import SeedReport, simulate
+from holdfast.testing.sink import FaultySink, SimulatedSink, SimulatedTarget
+from holdfast.testing.store import FaultyStore, SimulatedStore
+from holdfast.testing.world import Life, Setting, SinkUnderTest, World, real_sink, simulated_sink
+
+__all__ = [
+    "SCHEMA",
+    "Action",
+    "Baton",
+    "Crash",
+    "CrashAt",
+    "CrashLoopReport",
+    "Damage",
+    "Drain",
+    "Ending",
+    "EngineConflict",
+    "Expect",
+    "Failure",
+    "Failures",
+    "Fails",
+    "FaultySink",
+    "FaultyStore",
+    "Life",
+    "Load",
+    "NoFailures",
+    "Process",
+    "Restart",
+    "Rows",
+    "ScriptedFailures",
+    "SeedReport",
+    "SeededFailures",
+    "Setting",
+    "SimulatedClock",
+    "SimulatedCrash",
+    "SimulatedEngine",
+    "SimulatedSink",
+    "SimulatedStore",
+    "SimulatedTarget",
+    "SinkUnderTest",
+    "Stage",
+    "SteppedLane",
+    "Stop",
+    "Workers",
+    "World",
+    "audit_rows",
+    "audit_values",
+    "crash_loop",
+    "play",
+    "real_sink",
+    "simulate",
+    "simulated_sink",
+    "sinks",
+]
