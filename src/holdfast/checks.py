@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from holdfast import naming
 from holdfast.errors import InvalidPipeline
 from holdfast.naming import Origin
@@ -96,7 +98,38 @@ def not_attachable(stream: Stream, consumer: Any, built_at: Origin) -> InvalidPi
 
 def _called(value: Any) -> str:
     name = getattr(value, "__qualname__", None)
-    return f"the function {name!r}" if callable(value) and name else f"a {type(value).__name__}"
+    return f"the function {name!r}" if callable(value) and name else a_type(value)
+
+
+def a_type(value: Any) -> str:
+    """Return the type of a value with its article.
+
+    Examples
+    --------
+    >>> a_type(1.5), a_type(1)
+    ('a float', 'an int')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
+def check_timestamp(column: str, schema: pa.Schema) -> None:
+    """Check that a source's timestamp column exists and can hold one.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is neither a timestamp nor a whole number of microseconds.
+    """
+    if column not in schema.names:
+        raise no_such_column(column, schema.names, "timestamp=")
+    kind = schema.field(column).type
+    if not (pa.types.is_timestamp(kind) or kind == pa.int64()):
+        raise InvalidPipeline(
+            f"timestamp= names the column {column!r}, which is of type {kind}.",
+            why="event time is a TIMESTAMP, or a BIGINT of microseconds.",
+            do=f'read it as one: schema="... {column} TIMESTAMP ..."',
+        )
 
 
 def _cure_of(consumer: Any) -> str:

@@ -37,6 +37,9 @@ _BARE_FUNCTIONS = frozenset(
 )
 """Functions that Spark lets stand without parentheses: in the text they look like columns."""
 
+_HIDDEN = "_metadata"
+"""Column that Spark's own file sources have without showing it."""
+
 _VARYING = frozenset(
     {
         "rand",
@@ -259,7 +262,9 @@ def _columns(tree: exp.Expr) -> Iterator[exp.Column]:
         if isinstance(column.this, exp.Star):
             continue
         bare = len(column.parts) == 1 and not column.this.args.get("quoted")
-        if not (bare and column.name.lower() in _BARE_FUNCTIONS):
+        if bare and column.name.lower() in _BARE_FUNCTIONS:
+            continue
+        if column.parts[0].name.lower() != _HIDDEN:
             yield column
 
 

@@ -7,8 +7,8 @@ by when a script has built all its pipelines, the living nodes that hang on its 
     built part of this pipeline, is an error when it belongs to no pipeline and nothing that hangs on it does.
 
 It must not cry wolf, so these are let pass: whatever Python has freed; what another thread or another function built;
-what a line built that has also built a node of the same name for some pipeline (a function called again); and what
-``Pipeline(..., unused=[stream])`` lists.
+what was typed at a prompt, where ``_`` keeps the last value; what a line built that has also built a node of the same
+name for some pipeline (a function called again); and what ``Pipeline(..., unused=[stream])`` lists.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ def _candidates(pipeline: Pipeline) -> list[Node | SinkNode]:
         and node not in listed
         and (node.origin.file, node.origin.scope) in scopes
         and (node.origin, node.name) not in known
+        and not node.origin.file.startswith("<")
     ]
 
 

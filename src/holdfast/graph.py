@@ -299,9 +299,9 @@ def stream_from(spec: SourceSpec, *, name: str | None = None) -> Stream:
     """
     with checks.building("source", name) as built_at:
         chosen = name or naming.derived_name(spec.kind, naming.where(spec.arguments()))
-        columns = None if spec.schema is None else tuple(spec.schema.names)
-        if spec.timestamp is not None and columns is not None and spec.timestamp not in columns:
-            raise checks.no_such_column(spec.timestamp, columns, "timestamp=")
+        columns = None if spec.schema is None else tuple(spec.schema.names)  # read.spark may leave it to Spark
+        if spec.timestamp is not None and spec.schema is not None:
+            checks.check_timestamp(spec.timestamp, spec.schema)
     return Stream(Node(spec, (), chosen, name is not None, built_at, Shape(columns, spec.timestamp)))
 
 

@@ -104,7 +104,7 @@ def derived_name(kind: str, arguments: Mapping[str, Any], place: Sequence[str] =
     Examples
     --------
     >>> derived_name("filter", {"condition": "a > 1"}, ["flights"])
-    'filter_de5a93'
+    'filter_7d2bed'
     """
     digest = hashlib.sha256(canonical_json([kind, arguments, list(place)]).encode()).hexdigest()
     return f"{kind[: NAME_LENGTH_MAX - 7]}_{digest[:6]}"

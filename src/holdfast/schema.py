@@ -63,7 +63,7 @@ def to_arrow(schema: Any, *, argument: str = "schema") -> pa.Schema:
 def _no_schema(schema: Any, argument: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{argument}={schema!r} is no schema.",
-        why=f"it is a {type(schema).__name__}, not a DDL string, a Spark StructType or an Arrow schema.",
+        why=f"it is of type {type(schema).__name__}, not a DDL string, a Spark StructType or an Arrow schema.",
         do=f'write for instance {argument}="a INT, b STRING NOT NULL".',
     )
 

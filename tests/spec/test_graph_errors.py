@@ -1,4 +1,4 @@
-"""Every mistake in a graph is an error before anything runs, and names the node and the line (design/0006, section 4)."""
+"""A mistake in a graph is an error before anything runs that names the node and the line (design/0006, section 4)."""
 
 import re
 import sys
@@ -69,6 +69,11 @@ def test_an_unknown_timestamp_column():
     assert "time_hour" in error.why + error.do
 
 
+def test_a_timestamp_column_that_holds_no_time():
+    error = refused(lambda: read(timestamp="origin", name="flights"), here(), "'origin'", "string")
+    assert "TIMESTAMP" in error.why
+
+
 def test_a_stream_where_a_sink_belongs():
     late, line = read(name="flights") | hf.filter("dep_delay > 15", name="late"), here()
     refused(lambda: hf.Pipeline("p", late), here(), "'late'", line, "wrong: hf.Pipeline('p', stream)")
@@ -78,7 +83,7 @@ def test_something_else_where_a_sink_belongs():
     flights = read(name="flights")
     refused(lambda: hf.Pipeline("p", print), here(), "the function 'print'")
     refused(lambda: hf.Pipeline("p", [flights | memory("a")]), here(), "a list", "*sinks")
-    refused(lambda: hf.Pipeline("p", hf.filter("a > 1")), here(), "a Operator")
+    refused(lambda: hf.Pipeline("p", hf.filter("a > 1")), here(), "an Operator")
 
 
 def test_a_sink_without_a_stream():

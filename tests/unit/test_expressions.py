@@ -22,6 +22,7 @@ from holdfast.expressions import across_rows, columns_of, item_of, query_of, quo
         ("*", set()),
         ("a > 1 -- a comment about b", {"a"}),
         ("comment = 'x'", {"comment"}),
+        ("_metadata.file_name = a", {"a"}),
     ],
 )
 def test_the_columns_that_an_expression_reads(expression, columns):

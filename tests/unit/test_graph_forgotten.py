@@ -29,7 +29,7 @@ def test_a_sink_that_was_given_to_no_pipeline_is_an_error_when_the_pipeline_star
     flights = source()
     other = flights | paper("other_table")
     pipeline = hf.Pipeline("p", flights | paper("table"))
-    with pytest.raises(hf.InvalidPipeline, match="sink 'other_table'.*given to no pipeline"):
+    with pytest.raises(hf.InvalidPipeline, match=r"sink 'other_table'.*given to no pipeline"):
         forgotten.check(pipeline)
     assert other.stream == flights
 
@@ -109,6 +109,12 @@ def test_what_another_thread_built_is_not_forgotten():
     thread.start()
     thread.join()
     assert names(hf.Pipeline("p", flights | paper("table"))) == []
+
+
+def test_what_was_typed_at_a_prompt_is_not_forgotten():
+    typed = {"hf": hf, "flights": source()}
+    exec(compile("late = flights | hf.filter('dep_delay > 15', name='late')", "<stdin>", "exec"), typed)
+    assert names(hf.Pipeline("p", typed["flights"] | paper("table"))) == []
 
 
 def test_streams_of_other_sources_are_no_business_of_a_pipeline():

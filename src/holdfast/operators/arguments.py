@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast import expressions
-from holdfast.checks import require_columns
+from holdfast.checks import a_type, require_columns
 from holdfast.errors import InvalidPipeline
 from holdfast.naming import callable_text
 
@@ -23,7 +23,7 @@ def check_text(text: Any, argument: str, *, right: str) -> str:
     if not isinstance(text, str):
         raise InvalidPipeline(
             f"{argument}={text!r} is no text.",
-            why=f"a Spark SQL expression is expected, and a {type(text).__name__} was given.",
+            why=f"a Spark SQL expression is expected, and {a_type(text)} was given.",
             do=f"write it as text: {right}",
         )
     if not text.strip():
@@ -31,6 +31,11 @@ def check_text(text: Any, argument: str, *, right: str) -> str:
     if (part := expressions.across_rows(text)) is not None:
         raise looks_across(argument, text, part)
     return text.strip()
+
+
+def closed(text: str) -> str:
+    """Return an expression's text so that something can stand behind it: a comment at its end swallows nothing."""
+    return f"{text}\n" if "--" in text else text
 
 
 def looks_across(argument: str, text: str, part: str) -> InvalidPipeline:
@@ -60,7 +65,7 @@ def check_callable(function: Any, argument: str, takes: Sequence[str], *, right:
     if not callable(function):
         raise InvalidPipeline(
             f"{argument}={function!r} is no function.",
-            why=f"a {type(function).__name__} was given.",
+            why=f"{a_type(function)} was given.",
             do=f"write for instance {right}",
         )
     try:

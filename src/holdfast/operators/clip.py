@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
-from holdfast.checks import building, require_columns
+from holdfast.checks import a_type, building, require_columns
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import Shape, Stream, apply
 from holdfast.naming import Origin
@@ -116,7 +116,7 @@ def _us(time: Time | None, argument: str) -> int | None:
     try:
         moment = datetime.fromisoformat(time) if isinstance(time, str) else time
         if not isinstance(moment, datetime):
-            raise TypeError(f"it is a {type(time).__name__}")
+            raise TypeError(f"it is {a_type(time)}")
         return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
     except (ValueError, TypeError) as error:
         raise InvalidPipeline(

@@ -10,7 +10,7 @@ from holdfast.checks import building, require_columns
 from holdfast.errors import InvalidPipeline
 from holdfast.expressions import Item, item_of, quoted
 from holdfast.graph import Operator, Shape
-from holdfast.operators.arguments import check_text
+from holdfast.operators.arguments import check_text, closed
 from holdfast.schema import RESERVED_PREFIX
 
 _RIGHT = 'hf.select("*", gain="dep_delay - arr_delay")'
@@ -118,7 +118,9 @@ def select(*items: str, name: str | None = None, **named: str) -> Operator:
     """
     with building(Select.kind, name) as built_at:
         texts = [check_text(item, f"items[{index}]", right=_RIGHT) for index, item in enumerate(items)]
-        texts += [f"{check_text(text, column, right=_RIGHT)} AS {quoted(column)}" for column, text in named.items()]
+        texts += [
+            f"{closed(check_text(text, column, right=_RIGHT))} AS {quoted(column)}" for column, text in named.items()
+        ]
         if not texts:
             raise InvalidPipeline("it has no item.", do=f"write for instance {_RIGHT}")
         return Operator(Select(tuple(texts)), name, built_at)

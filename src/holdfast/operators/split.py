@@ -13,7 +13,7 @@ from holdfast.checks import building
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import Node, Shape, Stream, apply
 from holdfast.naming import Origin
-from holdfast.operators.arguments import check_reads, check_text
+from holdfast.operators.arguments import check_reads, check_text, closed
 
 _RIGHT = 'parts = stream | hf.split(late="dep_delay > 15", early="dep_delay < 0", otherwise="rest")'
 _PART = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -195,6 +195,5 @@ def _stable(text: str, part: str) -> str:
 
 
 def _null_safe(text: str) -> str:
-    # On a line of its own a comment at the text's end cannot swallow the closing parenthesis.
-    end = "\n" if "--" in text else ""
-    return f"coalesce({text}{end}, false)"
+    # In parentheses of its own a text with a comma is no second argument.
+    return f"coalesce(({closed(text)}), false)"

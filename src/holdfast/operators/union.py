@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from holdfast.checks import building
+from holdfast.checks import a_type, building
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import Shape, Stream, apply
 
@@ -73,7 +73,7 @@ def union(*streams: Stream, name: str | None = None) -> Stream:
         for given in streams:
             if not isinstance(given, Stream):
                 raise InvalidPipeline(
-                    f"a {type(given).__name__} is no stream.",
+                    f"{a_type(given)} is no stream.",
                     why="union takes streams, each an argument of its own.",
                     do="write hf.union(*streams)" if isinstance(given, list | tuple | set) else f"write {_RIGHT}",
                 )

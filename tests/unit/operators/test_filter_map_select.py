@@ -46,6 +46,12 @@ def test_select_renders_named_items_as_expressions_with_a_name():
     assert chosen.columns == ("origin", "hours", "gain")
 
 
+def test_a_comment_in_an_expression_does_not_swallow_its_name():
+    chosen = source() | hf.select(gain="dep_delay -- in minutes")
+    assert chosen.node.spec.items == ("dep_delay -- in minutes\n AS `gain`",)
+    assert chosen.columns == ("gain",)
+
+
 @pytest.mark.parametrize(
     ("items", "columns"),
     [
