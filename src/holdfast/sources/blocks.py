@@ -52,6 +52,14 @@ def record_count(data: bytes) -> int:
     return count
 
 
+def line_count(file: BinaryIO) -> int:
+    """Return the number of newlines from the file's place on."""
+    count = 0
+    while piece := file.read(_SCANNED):
+        count += int(np.count_nonzero(as_bytes(piece) == _NEWLINE))
+    return count
+
+
 def _empty_lines(view: Bytes) -> int:
     ends = line_ends(view)
     lengths = np.diff(ends, prepend=0)

@@ -66,6 +66,10 @@ class CsvParser:
             raise Unreadable("a carriage return stands within the line")
         return [self._declared(batch) for batch in table.to_batches()]
 
+    def joins(self, data: bytes) -> bool:
+        """Whether the text may be parsed together with others: a quote left open would reach into the next file."""
+        return b'"' not in data
+
     def records(self, data: bytes) -> Iterator[Record]:
         """Take the text apart into records; one may span lines where quotes say so."""
         for start, end, problem in blocks.tolerant_records(data, self.separator):

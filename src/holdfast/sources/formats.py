@@ -7,6 +7,7 @@ wrong.  Both ways give a good row the same values, so it does not matter which r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -24,8 +25,20 @@ JOINED_SIZE = 1 << 24
 """Small blocks are parsed together up to this many bytes."""
 
 
+_PARSED_TOGETHER = 1000
+_ROW = re.compile(r"in row (\d+)|Row #(\d+)")
+
+
 class Unreadable(ValueError):
     """A text holds at least one record that cannot be read; the message says why."""
+
+    @property
+    def row(self) -> int | None:
+        """Index of the record that Arrow complains of, where it names one."""
+        named = _ROW.search(str(self))
+        if named is None:
+            return None
+        return int(named[1]) if named[1] else max(0, int(named[2]) - 1)
 
 
 class Record(NamedTuple):
@@ -47,6 +60,9 @@ class Parser(Protocol):
         Unreadable
             If some record cannot be read.
         """
+
+    def joins(self, data: bytes) -> bool:
+        """Whether the text may be parsed together with others of its kind."""
 
     def records(self, data: bytes) -> Iterator[Record]:
         """Take the text apart into records; empty lines are none."""
@@ -107,7 +123,13 @@ def read_texts(texts: Iterator[Text], rows: Rows) -> Iterator[pa.RecordBatch]:
     waiting: list[Text] = []
     size = 0
     for text in texts:
-        if waiting and (text.parser != waiting[0].parser or size + len(text.data) > JOINED_SIZE):
+        if not text.data:
+            continue
+        if waiting and not (
+            size + len(text.data) <= JOINED_SIZE
+            and text.parser == waiting[0].parser
+            and all(text.parser.joins(one.data) for one in (waiting[-1], text))
+        ):
             yield from _read_together(waiting, rows)
             waiting, size = [], 0
         waiting.append(text)
@@ -123,7 +145,9 @@ def _read_together(texts: Sequence[Text], rows: Rows) -> Iterator[pa.RecordBatch
         batches = parser.parse(whole)
     except Unreadable:
         if len(texts) == 1:
-            yield from _read_apart(texts[0], rows)
+            apart = _read_apart(texts[0], rows)
+            # Rejected rows come one by one: together again they make batches worth their name.
+            yield from _together(apart) if rows.rejects else apart
             return
     else:
         yield from rows.good(batches)
@@ -135,35 +159,79 @@ def _read_together(texts: Sequence[Text], rows: Rows) -> Iterator[pa.RecordBatch
 def _read_apart(text: Text, rows: Rows) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a text that has bad ones, in order."""
     records = list(text.parser.records(text.data))
+    lines = _LineNumbers(text)
     # A stack of ranges that are still to be read, the first one on top.
-    todo = [(0, len(records))]
+    todo = list(reversed(_ranges(records)))
     while todo:
         first, last = todo.pop()
-        if first == last:
-            continue
-        problem = records[first].problem if last - first == 1 else ""
+        problem = records[first].problem
         try:
-            if problem or any(record.problem for record in records[first:last]):
+            if problem:
                 raise Unreadable(problem)
             parsed = text.parser.parse(_joined(text.data, records[first:last]))
         except Unreadable as error:
             if last - first > 1:
-                middle = (first + last) // 2
-                todo += [(middle, last), (first, middle)]
-                continue
-            yield _bad_row(text, records[first], problem, error, rows)
+                todo += reversed(_split(first, last, error.row))
+            else:
+                yield _bad_row(text, records[first], lines.at(records[first].start), error, rows)
         else:
             yield from rows.good(parsed)
+
+
+def _ranges(records: Sequence[Record]) -> list[tuple[int, int]]:
+    """Return ranges to be parsed together: records with a known problem stand alone."""
+    ranges: list[tuple[int, int]] = []
+    first = 0
+    for at, record in enumerate(records):
+        if record.problem or at - first == _PARSED_TOGETHER:
+            if at > first:
+                ranges.append((first, at))
+            first = at
+        if record.problem:
+            ranges.append((at, at + 1))
+            first = at + 1
+    if first < len(records):
+        ranges.append((first, len(records)))
+    return ranges
+
+
+def _split(first: int, last: int, row: int | None) -> list[tuple[int, int]]:
+    """Split a range around the row that the reader complains of, or in the middle.  A wrong hint costs time only."""
+    if row is None or row >= last - first:
+        middle = (first + last) // 2
+        return [(first, middle), (middle, last)]
+    bad = first + row
+    return [(a, b) for a, b in ((first, bad), (bad, bad + 1), (bad + 1, last)) if b > a]
+
+
+class _LineNumbers:
+    """Lines of a file, counted once while bad rows are met in order."""
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self._counted_to = 0
+        self._line: int | None = None
+
+    def at(self, start: int) -> int:
+        """Return the line, from 1, of an offset in the text."""
+        if self._line is None:
+            self._line = self._text.part.lines_before(self._text.offset) + 1
+        self._line += self._text.data.count(b"\n", self._counted_to, start)
+        self._counted_to = start
+        return self._line
+
+
+def _together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from pa.Table.from_batches(list(batches)).combine_chunks().to_batches()
 
 
 def _joined(data: bytes, records: Sequence[Record]) -> bytes:
     return b"\n".join(data[record.start : record.end].rstrip(b"\r\n") for record in records) + b"\n"
 
 
-def _bad_row(text: Text, record: Record, problem: str, error: Unreadable, rows: Rows) -> pa.RecordBatch:
+def _bad_row(text: Text, record: Record, line: int, error: Unreadable, rows: Rows) -> pa.RecordBatch:
     content = text.data[record.start : record.end].rstrip(b"\r\n")
-    reason = problem or text.parser.reason(content, error)
-    line = text.part.lines_before(text.offset + record.start) + 1
+    reason = record.problem or text.parser.reason(content, error)
     raw = content.decode("utf-8", errors="replace")
     if rows.rejects:
         return rows.bad(reason, raw, f"{text.part.path}:{line}")

@@ -50,6 +50,10 @@ class JsonParser:
                 raise
         return self._parse_loosely(data, count, timed)
 
+    def joins(self, data: bytes) -> bool:
+        """Whether the text may be parsed together with others: always, for no object spans lines."""
+        return True
+
     def records(self, data: bytes) -> Iterator[Record]:
         """Take the text apart into lines."""
         at = 0
@@ -124,7 +128,7 @@ class JsonParser:
             try:
                 column = convert.to_declared(column, field.type)
             except convert.Unfit as error:
-                raise Unreadable(f"column {field.name!r}: {error}") from error
+                raise Unreadable(str(error)) from error
             if path := convert.forbidden_null(column, field):
                 raise Unreadable(f"{path!r} is declared NOT NULL and is null or missing")
             columns.append(column)
@@ -187,9 +191,9 @@ def _checked_line_count(data: bytes) -> int:
     newlines = between = 0
     for at in range(0, len(view), _PIECE):
         piece = view[at : at + _PIECE + 2]
-        ends = piece[1:-1] == _NEWLINE
-        newlines += int(np.count_nonzero(piece[:_PIECE] == _NEWLINE))
-        between += int(np.count_nonzero((piece[:-2] == _CLOSE) & ends & (piece[2:] == _OPEN)))
+        ends = piece == _NEWLINE
+        newlines += int(np.count_nonzero(ends[:_PIECE]))
+        between += int(np.count_nonzero((piece[:-2] == _CLOSE) & ends[1:-1] & (piece[2:] == _OPEN)))
     lines = newlines + (view[-1] != _NEWLINE)
     ends_well = data[-2:] == b"}\n" or data[-1:] == b"}"
     if view[0] == _OPEN and ends_well and between == lines - 1:

@@ -66,6 +66,11 @@ class Layout:
                 separator = self.separator if self.format == "csv" else None
                 size = self.block_size
                 cuts = blocks.cut_counted(file, found.size, block_size=size, rows=rows, separator=separator)
+        if cuts is None:  # quotes that stand wrong: one block, so that whoever reads it sees all of them
+            with opened(part) as file:
+                cuts = [Cut(0, -1, blocks.line_count(file))]
+        if self.format == "csv" and self.header and cuts and cuts[0].row_count:
+            cuts[0] = cuts[0]._replace(row_count=cuts[0].row_count - 1)
         return _logged(found, cuts, by_rows=False)
 
     def texts(self, parts: Sequence[Part], schema: pa.Schema) -> Iterator[Text]:
@@ -102,7 +107,7 @@ def _logged(found: Found, cuts: list[Cut] | None, *, by_rows: bool) -> LoggedFil
                 cut.start,
                 cut.end,
                 cut.row_count,
-                found.size * (cut.row_count or 0) // total if by_rows else cut.end - cut.start,
+                found.size * (cut.row_count or 0) // total if by_rows else (found.size if cut.end < 0 else cut.end) - cut.start,
             )
             for cut in cuts
         ),

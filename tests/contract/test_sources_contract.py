@@ -1,0 +1,134 @@
+"""Every source keeps the promises of a source; files in each format, cut and uncut."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast import read
+from holdfast.ports import Source
+from holdfast.sources.rate import RateSpec
+from tests.contract.source_contract import SourceContract
+
+TestSourceContract = SourceContract
+
+SCHEMA = "id BIGINT, word STRING, at TIMESTAMP"
+FORMATS = {
+    "json": {"format": "json"},
+    "json, small blocks": {"format": "json", "block_size": "300 B"},
+    "json, few rows an epoch": {"format": "json", "max_rows_per_epoch": 7},
+    "json, two files an epoch": {"format": "json", "max_files_per_epoch": 2},
+    "csv": {"format": "csv"},
+    "csv, small blocks": {"format": "csv", "block_size": "200 B"},
+    "csv, few rows an epoch": {"format": "csv", "max_rows_per_epoch": 7},
+    "parquet": {"format": "parquet"},
+    "parquet, few rows an epoch": {"format": "parquet", "max_rows_per_epoch": 7},
+}
+
+
+@dataclass
+class FilesOrigin:
+    directory: Path
+    spec: Any
+    workspace: str
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def open(self) -> Source:
+        source: Source = self.spec.open("words", self.workspace)
+        return source
+
+    def grow(self) -> None:
+        for _ in range(3):
+            write(self.directory, next(self.numbers), self.spec.layout.format)
+
+
+def write(directory: Path, number: int, format_name: str) -> None:
+    ids = range(number * 20, number * 20 + 20)
+    table = pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "word": [f'wörd "{one}", and\nmore' if one % 3 else None for one in ids],
+            "at": pa.array([one * 1_000_001 for one in ids], pa.timestamp("us", tz="UTC")),
+        }
+    )
+    aside = directory / f"_{number}"
+    if format_name == "parquet":
+        pq.write_table(table, aside, row_group_size=8)
+    elif format_name == "csv":
+        arrow_csv.write_csv(table, aside)
+    else:
+        rows = [{**row, "at": row["at"].isoformat()} for row in table.to_pylist()]
+        aside.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    os.rename(aside, directory / f"{number:04d}.{format_name}")
+
+
+@dataclass
+class ClockOrigin:
+    spec: RateSpec
+    workspace: str
+
+    def open(self) -> Source:
+        return self.spec.open("ticks", self.workspace)
+
+    def grow(self) -> None:
+        self.spec.clock.now += 10_000_000  # type: ignore[attr-defined]
+
+
+@dataclass
+class Hands:
+    """A clock that stands until it is moved."""
+
+    now: int = 5_000_000
+
+    def now_us(self) -> int:
+        return self.now
+
+    def sleep_s(self, seconds: float) -> None:
+        raise AssertionError("a source does not wait")
+
+
+@dataclass
+class FeedOrigin:
+    feed: read.CallbackFeed
+    spec: Any
+    workspace: str
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def open(self) -> Source:
+        source: Source = self.spec.open("pushed", self.workspace)
+        return source
+
+    def grow(self) -> None:
+        for _ in range(3):
+            number = next(self.numbers)
+            self.feed.push([{"id": number, "word": "x"}, {"id": -number - 1, "word": None}])
+
+
+@pytest.fixture(params=[*FORMATS, "rate", "rate, few rows an epoch", "callback", "callback, few rows an epoch"])
+def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    workspace = os.fspath(tmp_path / "workspace")
+    limit = 7 if "few" in request.param else None
+    made: Any
+    if request.param.startswith("rate"):
+        made = ClockOrigin(RateSpec(13, None, limit, clock=Hands()), workspace)
+        made.open().latest({"rows": 0}, bounded=False)
+    elif request.param.startswith("callback"):
+        feed = read.CallbackFeed(tmp_path / "feed", schema="id BIGINT, word STRING")
+        stream = read.callback(feed, max_rows_per_epoch=limit, name="pushed")
+        made = FeedOrigin(feed, stream.node.spec, workspace)
+    else:
+        directory = tmp_path / "in"
+        directory.mkdir()
+        stream = read.files(os.fspath(directory), schema=SCHEMA, name="words", **FORMATS[request.param])
+        made = FilesOrigin(directory, stream.node.spec, workspace)
+    made.grow()
+    return made
