@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
+import psycopg
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -59,7 +60,11 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
         if options.sink == "postgres":
             dsn = stack.enter_context(scratch_schema(stack.enter_context(postgres_dsn()), "holdfast_demo"))
         counters: dict[str, Counter] = {
-            "flights": postgres_rows(dsn, "flights") if dsn else sqlite_rows(work / "flights.db", "flights"),
+            "flights": (
+                postgres_rows(stack.enter_context(psycopg.connect(dsn, autocommit=True)), "flights")
+                if dsn
+                else sqlite_rows(work / "flights.db", "flights")
+            ),
             "weather": parquet_rows(work / "weather"),
         }
         if dsn:

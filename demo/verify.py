@@ -150,7 +150,8 @@ def held_in_postgres(dsn: str) -> pl.DataFrame:
     """Read the flights from PostgreSQL."""
     import psycopg
 
-    with psycopg.connect(dsn, options="-c TimeZone=UTC") as connection:
+    with psycopg.connect(dsn) as connection:
+        connection.execute("SET TIME ZONE 'UTC'")  # NB not by options=, which would replace the DSN's search path
         return _table(connection.execute(_select_flights()).fetchall())
 
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psycopg
 import pyarrow.parquet as pq
 
 Counter = Callable[[], int]
@@ -34,11 +35,8 @@ def sqlite_rows(database: Path, table: str) -> Counter:
     return count
 
 
-def postgres_rows(dsn: str, table: str) -> Counter:
-    """Count the rows of a PostgreSQL table."""
-    import psycopg
-
-    connection = psycopg.connect(dsn, autocommit=True)
+def postgres_rows(connection: psycopg.Connection, table: str) -> Counter:
+    """Count the rows of a PostgreSQL table through a connection in autocommit mode."""
 
     def count() -> int:
         with suppress(psycopg.errors.UndefinedTable):
