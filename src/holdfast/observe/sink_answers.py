@@ -31,13 +31,13 @@ OUT_OF_REACH: dict[str, str] = {
 
 @runtime_checkable
 class Inspectable(Protocol):
-    """What a sink may offer beyond the port, so that it can be inspected without being opened (which would fence)."""
+    """What a sink may offer beyond the port, to say more about itself than ``outcome`` tells."""
 
-    def held(self) -> Held:
-        """Return what is held, as ``open`` would; change nothing.  ``generation`` is the highest that opened it."""
+    def inspect(self) -> tuple[Held, Sequence[str]]:
+        """Return what is held, as ``open`` would, and the names of orphans; change nothing, fence nobody.
 
-    def orphans(self) -> Sequence[str]:
-        """Return the names of staged rows that no ledger row speaks of; change nothing."""
+        ``Held.generation`` is the highest that opened the sink.
+        """
 
 
 def inspect_sinks(pipeline: Pipeline, store: Store, inspection: Inspection) -> tuple[SinkReport, ...]:
@@ -136,11 +136,12 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
     except Exception as error:  # whatever a driver raises: the other sinks are asked all the same
         return replace(report, problem=_first_line(error))
     try:
+        held, orphans = _inspect(sink, inspection)
         return replace(
             report,
             staging=sink.staging,
-            held=_held(sink, inspection),
-            orphans=tuple(sink.orphans()) if isinstance(sink, Inspectable) else None,
+            held=held,
+            orphans=orphans,
             answers=tuple(_answers(sink, questions(inspection, node.name))),
         )
     except Exception as error:
@@ -149,12 +150,13 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
         sink.close()
 
 
-def _held(sink: Sink, inspection: Inspection) -> Held:
+def _inspect(sink: Sink, inspection: Inspection) -> tuple[Held, tuple[str, ...] | None]:
     if isinstance(sink, Inspectable):
-        return sink.held()
+        held, orphans = sink.inspect()
+        return held, tuple(orphans)
     epoch = highest_held(sink, inspection.last_done)
     positions = next((d.positions for d in inspection.decisions if d.epoch == epoch), {})
-    return Held(epoch=epoch, positions=positions)
+    return Held(epoch=epoch, positions=positions), None
 
 
 def questions(inspection: Inspection, sink: str) -> list[tuple[int, Decision]]:

@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from holdfast.errors import InvalidPipeline
-from holdfast.observe.logs import FILE_BYTES, logging_to
+from holdfast.observe.logs import FILE_BYTES, FILE_ONLY, logging_to
 
 SECRET = "hunter2"
 DSN = f"postgresql://app:{SECRET}@db/trips"
@@ -94,6 +94,15 @@ def test_a_quiet_stderr_does_not_thin_out_the_file(tmp_path, capsys):
         log.info("asked sink 'a' for epoch 3, answered PUBLISHED")
     assert capsys.readouterr().err == ""
     assert "answered PUBLISHED" in file.read_text()
+
+
+@pytest.mark.parametrize(("level", "is_shown"), [("INFO", False), ("DEBUG", True)])
+def test_what_the_reader_is_told_anyway_is_only_kept(tmp_path, capsys, level, is_shown):
+    file = tmp_path / "holdfast.log"
+    with logging_to(file, level=level):
+        log.error("the run failed", exc_info=ValueError("why"), extra={FILE_ONLY: True})
+    assert ("the run failed" in capsys.readouterr().err) is is_shown
+    assert "ValueError: why" in file.read_text()
 
 
 def test_logging_is_afterwards_as_it_was_before(tmp_path):

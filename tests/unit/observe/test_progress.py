@@ -149,3 +149,13 @@ def test_a_closed_pipe_stops_the_display_and_not_the_run(monkeypatch, as_json, i
     run = FakeRun(RUNNING, asked=1)
     with progress_of(run, interval_s=0.001, now_us=lambda: 0, as_json=as_json, is_terminal=is_terminal):
         assert run.asked_enough.wait(30)
+
+
+def test_a_run_that_fails_has_a_last_line_too(capsys):
+    run = FakeRun(Status("trips", state="failed", epoch=3))
+    with (
+        pytest.raises(RuntimeError, match="the run failed"),
+        progress_of(run, interval_s=3600, now_us=lambda: 1_000_000, is_terminal=False),
+    ):
+        raise RuntimeError("the run failed")
+    assert capsys.readouterr().err == "trips failed at epoch 3: 0 rows in 1.0 s (0/s)\n"

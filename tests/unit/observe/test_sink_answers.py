@@ -1,0 +1,174 @@
+"""Sinks are asked without being opened; one that does not answer hides nothing of the others."""
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.commit.ledger import Standing
+from holdfast.commit.recovery import Decision, Verdict
+from holdfast.errors import Corrupt, Unavailable
+from holdfast.observe.inspection import DecisionSummary, Inspection, Owner, SparkHeads
+from holdfast.observe.sink_answers import highest_held, inspect_sinks, questions, recorded_schema
+from holdfast.ports import Guarantee, Held, Outcome
+
+SCHEMA = pa.schema([("x", pa.int64())])
+
+
+@dataclass
+class FakeSink:
+    """Holds everything up to an epoch."""
+
+    holds: int
+    name: str = "target"
+    staging: str = "fake"
+    asked: int = 0
+    is_closed: bool = False
+    is_away: bool = False
+
+    def outcome(self, epoch):
+        self.asked += 1
+        if self.is_away:
+            return Outcome.UNKNOWN
+        return Outcome.PUBLISHED if epoch <= self.holds else Outcome.ABSENT
+
+    def close(self):
+        self.is_closed = True
+
+
+class TalkativeSink(FakeSink):
+    def inspect(self):
+        return Held(self.holds, generation=9, positions={"rides": {"log": 5}}), ["p/1/2/3/0"]
+
+
+@dataclass
+class FakeNode:
+    sink: FakeSink
+    kind: str = "fake"
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+    error: Exception | None = None
+
+    @property
+    def name(self):
+        return self.sink.name
+
+    @property
+    def spec(self):
+        return self
+
+    def connect(self, name, pipeline, schema):
+        if self.error:
+            raise self.error
+        assert schema == SCHEMA
+        return self.sink
+
+
+@dataclass
+class FakePipeline:
+    sinks: list
+    name: str = "trips"
+
+
+@dataclass
+class FakeStore:
+    objects: dict = field(default_factory=lambda: {"schemas/target.arrow": SCHEMA.serialize().to_pybytes()})
+
+    def get(self, key):
+        return self.objects.get(key)
+
+
+def an_inspection(*decisions, planned=0, last_done=0):
+    return Inspection("ckpt", "trips", 1, Owner(), last_done, decisions, (SparkHeads("spark/1", 1, planned, 0),))
+
+
+def asked(node, inspection=None, store=None):
+    (report,) = inspect_sinks(FakePipeline([node]), store or FakeStore(), inspection or an_inspection())
+    return report
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9))
+def test_the_highest_held_epoch_is_found_by_asking_few_questions(holds, guess):
+    sink = FakeSink(holds)
+    assert highest_held(sink, guess) == holds
+    assert sink.asked <= 3 * 31 + 5
+
+
+def test_a_sink_that_claims_to_hold_everything_ends_the_search():
+    assert highest_held(FakeSink(2**100)) >= 2**62 - 1
+
+
+def test_a_sink_that_does_not_answer_is_not_taken_for_empty():
+    with pytest.raises(Unavailable, match="'target' does not answer"):
+        highest_held(FakeSink(7, is_away=True))
+    report = asked(FakeNode(sink := FakeSink(7, is_away=True)))
+    assert report.held is None
+    assert "does not answer" in report.problem
+    assert sink.is_closed
+
+
+def test_a_sink_without_more_to_say_is_asked_by_epoch_and_placed_by_the_ledger():
+    done = DecisionSummary(7, 1, Standing.DONE, {"rides": {"log": 70}}, rows={"target": 3})
+    report = asked(FakeNode(sink := FakeSink(7)), an_inspection(done, last_done=7))
+    assert report.held == Held(7, positions={"rides": {"log": 70}})
+    assert report.orphans is None
+    assert sink.is_closed
+
+
+def test_a_sink_that_can_say_more_is_listened_to():
+    report = asked(FakeNode(TalkativeSink(7)))
+    assert (report.held.generation, report.orphans) == (9, ("p/1/2/3/0",))
+
+
+@pytest.mark.parametrize(
+    ("node", "problem"),
+    [
+        (FakeNode(FakeSink(1), guarantee=Guarantee.AT_LEAST_ONCE), "keeps no ledger"),
+        (FakeNode(FakeSink(1), kind="memory"), "process of the run"),
+        (FakeNode(FakeSink(1, name="new")), "never opened by this checkpoint"),
+        (
+            FakeNode(FakeSink(1), error=Unavailable("the database is away.\nand more")),
+            "Unavailable: the database is away.",
+        ),
+        (FakeNode(FakeSink(1), error=OSError()), "OSError: no message"),
+    ],
+)
+def test_a_sink_that_cannot_be_asked_says_why_in_one_line(node, problem):
+    report = asked(node)
+    assert problem in report.problem
+    assert "\n" not in report.problem
+    assert report.held is None
+
+
+def test_the_questions_are_the_last_done_every_open_one_and_the_last_planned():
+    several = [
+        DecisionSummary(4, 1, Standing.DONE, rows={"target": 1}),
+        DecisionSummary(5, 1, Standing.DONE, rows={"target": 1, "other": 1}),
+        DecisionSummary(6, 1, Standing.OPEN, rows={"target": 1}),
+        DecisionSummary(7, 1, Standing.OPEN, rows={"other": 1}),
+        DecisionSummary(8, 1, Standing.VOID, rows={"target": 1}),
+        DecisionSummary(9, 1, Standing.DAMAGED),
+    ]
+    inspection = an_inspection(*several, planned=8, last_done=5)
+    assert questions(inspection, "target") == [(5, Decision.DONE), (6, Decision.COMMIT), (8, Decision.NONE)]
+    assert questions(inspection, "other") == [(5, Decision.DONE), (7, Decision.COMMIT), (8, Decision.NONE)]
+
+
+def test_the_verdict_is_that_of_the_recovery_table():
+    several = [
+        DecisionSummary(5, 1, Standing.DONE, rows={"target": 1}),
+        DecisionSummary(6, 1, Standing.OPEN, rows={"target": 1}),
+    ]
+    report = asked(FakeNode(FakeSink(4)), an_inspection(*several, planned=7, last_done=5))
+    assert [(a.epoch, a.verdict) for a in report.answers] == [
+        (5, Verdict.DIVERGED),
+        (6, Verdict.PUBLISH),
+        (7, Verdict.ABORT),
+    ]
+    assert all(answer.why for answer in report.answers)
+
+
+def test_a_damaged_schema_is_corrupt_and_names_its_key():
+    with pytest.raises(Corrupt, match=r"schemas/target\.arrow"):
+        recorded_schema(FakeStore({"schemas/target.arrow": b"\x00\x01"}), "target")
