@@ -1,0 +1,95 @@
+"""The files sink under the real coordinator: every durable write of the protocol is a place to die, twice.
+
+Afterwards every directory equals the reference result, the ledger is clean, and no temporary or staged file is left
+(design/0001, sections 3 and 8).  Deaths between the sink's own file operations are in ``test_files_every_write.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pyarrow.dataset as dataset
+import pytest
+
+from holdfast.checkpoint.store import LocalStore
+from holdfast.sinks.files import FilesSpec
+from holdfast.testing import SCHEMA, Load, Setting, SinkUnderTest, World, crash_loop, real_sink, simulated_sink
+from holdfast.testing.world import PIPELINE
+
+_SHORT = Setting(load=Load(row_count=6))
+"""A few epochs: the number of pairs grows with the square."""
+
+
+@pytest.fixture
+def new_directory() -> Iterator[Callable[[], Path]]:
+    """Directories in memory where there is such a place: thousands of syncs to a disk take minutes."""
+    memory = Path("/dev/shm")
+    numbers = count()
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as above:
+        yield lambda: Path(above, str(next(numbers)))
+
+
+def _files(name: str, directory: Path, spec: FilesSpec) -> SinkUnderTest:
+    def rows() -> list[tuple[object, ...]]:
+        found = dataset.dataset(directory, format=spec.format, schema=SCHEMA, partitioning="hive").to_table()
+        return [tuple(row[column] for column in SCHEMA.names) for row in found.to_pylist()]
+
+    def leftovers() -> list[str]:
+        own = directory / "_holdfast" / PIPELINE / name
+        return [os.fspath(path) for path in [*own.glob("staging/*"), *own.glob("writing/*")]]
+
+    return real_sink(name, lambda: spec.connect(name, PIPELINE, SCHEMA), rows, leftovers)
+
+
+def _parquet(name: str, directory: Path) -> SinkUnderTest:
+    return _files(name, directory, FilesSpec(os.fspath(directory)))
+
+
+def _json_by_segment(name: str, directory: Path) -> SinkUnderTest:
+    return _files(name, directory, FilesSpec(os.fspath(directory), "json", ("segment",), None))
+
+
+def test_one_directory_survives_a_crash_at_every_write_and_during_recovery(new_directory: Callable[[], Path]) -> None:
+    """The fast path: the log entry of the sink is the decision."""
+    crash_loop(lambda: World([_parquet("out", new_directory())], setting=_SHORT), second_stride=5)
+
+
+@pytest.mark.slow
+def test_two_unlike_directories_survive_a_crash_at_every_write_and_during_recovery(
+    new_directory: Callable[[], Path],
+) -> None:
+    crash_loop(
+        lambda: World([_parquet("left", new_directory()), _json_by_segment("right", new_directory())], setting=_SHORT),
+        second_stride=7,
+    )
+
+
+def test_a_directory_beside_another_system_with_the_checkpoint_in_files_too(new_directory: Callable[[], Path]) -> None:
+    crash_loop(
+        lambda: World(
+            [simulated_sink("table"), _parquet("out", new_directory())],
+            store=LocalStore(os.fspath(new_directory())),
+        ),
+        pairs=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param(Setting(load=Load(task_failure_rate=0.3, carried_share=0.0)), id="stray workers"),
+        pytest.param(Setting(commit_thread=True), id="commit thread"),
+        pytest.param(Setting(commit_every_us=6_000), id="grouped epochs"),
+    ],
+)
+def test_stray_workers_the_commit_thread_and_grouping_change_nothing(
+    new_directory: Callable[[], Path], setting: Setting
+) -> None:
+    crash_loop(
+        lambda: World([_parquet("left", new_directory()), _parquet("right", new_directory())], seed=7, setting=setting),
+        pairs=False,
+    )
