@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from itertools import pairwise
 from typing import Any, Protocol
 
 import pytest
@@ -40,7 +41,9 @@ def rows_between(source: Source, start: SourcePositions, end: SourcePositions, p
     """Return the rows between two positions, as the executors read them."""
     spans = source.spans(start, end, parallelism=parallelism)
     reader: Source = pickle.loads(pickle.dumps(source))
-    return [row for span in pickle.loads(pickle.dumps(spans)) for batch in reader.read(span) for row in batch.to_pylist()]
+    return [
+        row for span in pickle.loads(pickle.dumps(spans)) for batch in reader.read(span) for row in batch.to_pylist()
+    ]
 
 
 def drain(source: Source, start: SourcePositions, *, bounded: bool = False) -> list[SourcePositions]:
@@ -68,15 +71,15 @@ class SourceContract:
     def test_a_new_process_reads_the_same_rows(self, origin: Origin) -> None:
         first = origin.open()
         positions = drain(first, first.initial())
-        rows = [rows_between(first, *pair) for pair in zip(positions, positions[1:], strict=False)]
+        rows = [rows_between(first, *pair) for pair in pairwise(positions)]
         second = origin.open()
         assert second.initial() == positions[0]
-        assert [rows_between(second, *pair) for pair in zip(positions, positions[1:], strict=False)] == rows
+        assert [rows_between(second, *pair) for pair in pairwise(positions)] == rows
 
     def test_positions_ascend_and_nothing_new_is_an_empty_epoch(self, origin: Origin) -> None:
         source = origin.open()
         positions = drain(source, source.initial())
-        for before, after in zip(positions, positions[1:], strict=False):
+        for before, after in pairwise(positions):
             assert all(after[segment] > before.get(segment, 0) for segment in after)  # type: ignore[operator]
         end = positions[-1]
         assert source.latest(end, bounded=False) == end
@@ -174,5 +177,3 @@ class SourceContract:
         assert rows_between(planners[1], start, shorter) == rows
         assert rows_between(origin.open(), start, shorter) == rows
         assert len({repr(row) for row in rows}) == len(rows)
-
-

@@ -70,27 +70,37 @@ def timestamps_from_seconds(seconds: pa.Array, wanted: pa.DataType) -> pa.Array:
     return total.cast(_UTC).cast(wanted)
 
 
-def replaced(data_type: pa.DataType, *, timestamps: pa.DataType | None, dates: pa.DataType | None) -> pa.DataType:
-    """Return a type in which timestamps and dates, however deep, are replaced (None keeps them)."""
+def read_type(data_type: pa.DataType, *, timestamps: pa.DataType | None, dates: pa.DataType | None) -> pa.DataType:
+    """Return the type to read a declared one with: timestamps and dates replaced, however deep (None keeps them).
+
+    Members may all be null: Arrow's reader takes a NOT NULL member of a null struct for missing.
+    """
     if pa.types.is_timestamp(data_type):
         return timestamps or data_type
     if pa.types.is_date32(data_type):
         return dates or data_type
     if pa.types.is_list(data_type):
-        element = data_type.value_field
-        return pa.list_(element.with_type(replaced(element.type, timestamps=timestamps, dates=dates)))
+        return pa.list_(_read_field(data_type.value_field, timestamps, dates))
     if pa.types.is_struct(data_type):
-        return pa.struct([f.with_type(replaced(f.type, timestamps=timestamps, dates=dates)) for f in data_type])
+        return pa.struct([_read_field(field, timestamps, dates) for field in data_type])
     return data_type
+
+
+def _read_field(field: pa.Field, timestamps: pa.DataType | None, dates: pa.DataType | None) -> pa.Field:
+    return pa.field(field.name, read_type(field.type, timestamps=timestamps, dates=dates))
 
 
 def holds_timestamp(data_type: pa.DataType) -> bool:
     """Tell whether a type has a timestamp in it."""
-    return bool(replaced(data_type, timestamps=pa.string(), dates=None) != data_type)
+    if pa.types.is_struct(data_type):
+        return any(holds_timestamp(member.type) for member in data_type)
+    if pa.types.is_list(data_type):
+        return holds_timestamp(data_type.value_type)
+    return bool(pa.types.is_timestamp(data_type))
 
 
 def to_declared(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return an array that was read with a :func:`replaced` type in the declared one.
+    """Return an array that was read with its :func:`read_type` in the declared one.
 
     Raises
     ------

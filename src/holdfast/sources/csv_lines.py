@@ -48,14 +48,13 @@ class CsvParser:
         if self.problem and data:
             raise Unreadable(self.problem)
         found = blocks.quotes(data, self.separator)
-        if not found.is_clean:
-            raise Unreadable("a quote stands where no quote belongs")
-        count = blocks.record_count(data) if not found.is_multiline else _count(data, found)
+        is_multiline = found.is_multiline or not found.is_clean
+        count = self._count(data, found) if is_multiline else blocks.record_count(data)
         if count == 0:
             return []
         try:
             try:
-                table = self._read(data, _ARROW_BLOCK, is_multiline=found.is_multiline)
+                table = self._read(data, _ARROW_BLOCK, is_multiline=is_multiline)
             except pa.ArrowInvalid as error:
                 if "straddl" not in str(error):
                     raise
@@ -82,9 +81,20 @@ class CsvParser:
         if (counts := _COUNT.search(message)) is not None:
             return f"it has {counts[2]} fields where {counts[1]} are expected"
         if (column := _COLUMN.match(message)) is not None:
-            field = self.schema.field(int(column[1]))
+            field = self.schema.field(self.columns[int(column[1])])
             return f"column {field.name!r} is declared {field.type} ({column[2]})"
         return message
+
+    def _count(self, data: bytes, found: blocks.Quotes) -> int:
+        """Count records one by one: where newlines stand in quotes, or quotes in the middle of fields."""
+        if not found.is_clean:
+            records = list(self.records(data))
+            if problem := next((record.problem for record in records if record.problem), ""):
+                raise Unreadable(problem)
+            return len(records)
+        ends = found.ends.tolist()
+        places = zip([0, *ends], [*ends, len(data)], strict=True)
+        return sum(1 for start, end in places if data[start:end].strip(b"\r\n"))
 
     def _read(self, data: bytes, block_size: int, *, is_multiline: bool) -> pa.Table:
         texts = {f.name: pa.string() if pa.types.is_timestamp(f.type) else f.type for f in self.schema}
@@ -114,13 +124,6 @@ class CsvParser:
                 raise Unreadable(f"{path!r} is declared NOT NULL and is empty")
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-
-def _count(data: bytes, found: blocks.Quotes) -> int:
-    """Count records where newlines stand in quotes: only empty lines between records are none."""
-    starts = [0, *found.ends.tolist()]
-    ends = [*found.ends.tolist(), len(data)]
-    return sum(1 for start, end in zip(starts, ends, strict=True) if data[start:end].strip(b"\r\n"))
 
 
 def header_columns(header: bytes, separator: str, schema: pa.Schema) -> tuple[tuple[str, ...], str]:

@@ -147,7 +147,7 @@ def _read_together(texts: Sequence[Text], rows: Rows) -> Iterator[pa.RecordBatch
         if len(texts) == 1:
             apart = _read_apart(texts[0], rows)
             # Rejected rows come one by one: together again they make batches worth their name.
-            yield from _together(apart) if rows.rejects else apart
+            yield from _together(apart, rows.read_schema) if rows.rejects else apart
             return
     else:
         yield from rows.good(batches)
@@ -221,8 +221,8 @@ class _LineNumbers:
         return self._line
 
 
-def _together(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from pa.Table.from_batches(list(batches)).combine_chunks().to_batches()
+def _together(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    yield from pa.Table.from_batches(list(batches), schema).combine_chunks().to_batches()
 
 
 def _joined(data: bytes, records: Sequence[Record]) -> bytes:

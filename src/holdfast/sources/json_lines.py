@@ -83,9 +83,8 @@ class JsonParser:
         return _plain(str(error))
 
     def _direct(self) -> pa.Schema:
-        return pa.schema(
-            [f.with_type(convert.replaced(f.type, timestamps=None, dates=pa.string())) for f in self.schema]
-        )
+        read = [(f.name, convert.read_type(f.type, timestamps=None, dates=pa.string())) for f in self.schema]
+        return pa.schema(read)
 
     def _parse_loosely(self, data: bytes, count: int, timed: list[str]) -> list[pa.RecordBatch]:
         """Parse with times as texts, or as numbers in the columns where Arrow finds those."""
@@ -95,7 +94,7 @@ class JsonParser:
             for field in self._direct():
                 if field.name in timed:
                     held = pa.float64() if field.name in numeric else pa.string()
-                    field = field.with_type(convert.replaced(field.type, timestamps=held, dates=None))
+                    field = field.with_type(convert.read_type(field.type, timestamps=held, dates=None))
                 fields.append(field)
             try:
                 return self._parse(data, count, pa.schema(fields))

@@ -107,7 +107,9 @@ def _logged(found: Found, cuts: list[Cut] | None, *, by_rows: bool) -> LoggedFil
                 cut.start,
                 cut.end,
                 cut.row_count,
-                found.size * (cut.row_count or 0) // total if by_rows else (found.size if cut.end < 0 else cut.end) - cut.start,
+                found.size * (cut.row_count or 0) // total
+                if by_rows
+                else (found.size if cut.end < 0 else cut.end) - cut.start,
             )
             for cut in cuts
         ),

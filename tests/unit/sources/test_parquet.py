@@ -1,0 +1,109 @@
+"""Parquet: row groups are cut, columns must fit, and a damaged file is one error or one rejected row."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast.errors import BadRow
+from tests.unit.sources.reading import everything, good, rejected, source_over
+
+
+def given(tmp_path: Path, table: pa.Table, **options: Any) -> Path:
+    directory = tmp_path / "in"
+    directory.mkdir(exist_ok=True)
+    pq.write_table(table, directory / "file.parquet", **options)
+    return directory
+
+
+def read_from(tmp_path: Path, directory: Path, schema: str, **options: Any) -> list[dict[str, Any]]:
+    return everything(source_over(directory, tmp_path / "workspace", schema, format="parquet", **options))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"block_size": "100 B"}, {"max_rows_per_epoch": 3}, {"max_rows_per_epoch": 64}]
+)
+def test_rows_come_whole_and_in_order_however_they_are_cut(tmp_path: Path, options: dict[str, Any]) -> None:
+    directory = given(tmp_path, pa.table({"id": range(100)}), row_group_size=30)
+    rows = read_from(tmp_path, directory, "id BIGINT", **options)
+    assert [row["id"] for row in rows] == list(range(100))
+
+
+def test_counts_are_known_when_rows_are_limited(tmp_path: Path) -> None:
+    directory = given(tmp_path, pa.table({"id": range(100)}), row_group_size=30)
+    source = source_over(directory, tmp_path / "workspace", "id BIGINT", format="parquet", max_rows_per_epoch=40)
+    end = source.latest({"log": 0}, bounded=False)
+    assert 30 <= (source.rows_between({"log": 0}, end) or 0) <= 40
+
+
+@pytest.mark.parametrize(
+    ("held", "declared", "value"),
+    [
+        (pa.array([1], pa.int32()), "BIGINT", 1),
+        (pa.array([1], pa.int64()), "INT", 1),
+        (pa.array([1], pa.int64()), "DOUBLE", 1.0),
+        (pa.array(["x"]).dictionary_encode(), "STRING", "x"),
+        (pa.array(["x"], pa.large_string()), "STRING", "x"),
+        (pa.array([1_500], pa.timestamp("ns")), "TIMESTAMP", datetime(1970, 1, 1, 0, 0, 0, 1, UTC)),
+        (pa.array([2], pa.timestamp("us", tz="Europe/Paris")), "TIMESTAMP_NTZ", datetime(1970, 1, 1, 0, 0, 0, 2)),
+        (pa.array([{"a": 1, "b": 2}]), "STRUCT<b: INT>", {"b": 2}),
+        (pa.array([[1, 2]]), "ARRAY<BIGINT>", [1, 2]),
+        (pa.nulls(1), "STRING", None),
+    ],
+)
+def test_types_that_hold_the_values_are_brought_to_the_declared_one(
+    tmp_path: Path, held: pa.Array, declared: str, value: Any
+) -> None:
+    directory = given(tmp_path, pa.table({"other": ["x"], "v": held}))
+    assert read_from(tmp_path, directory, f"v {declared}") == [{"v": value}]
+
+
+@pytest.mark.parametrize(
+    ("held", "declared", "said"),
+    [
+        (pa.array(["1"]), "BIGINT", "column 'v' is declared int64 and is string in the file"),
+        (pa.array([1.5]), "BIGINT", "column 'v' is declared int64 and is double in the file"),
+        (pa.array([1]), "TIMESTAMP", "column 'v' is declared timestamp[us, tz=UTC] and is int64 in the file"),
+        (pa.array([2**40]), "INT", "column 'v' is declared int32"),
+        (pa.array([None, 1]), "BIGINT NOT NULL", "NOT NULL"),
+    ],
+)
+def test_a_column_that_does_not_fit_is_named_with_both_types(
+    tmp_path: Path, held: pa.Array, declared: str, said: str
+) -> None:
+    directory = given(tmp_path, pa.table({"v": held}))
+    with pytest.raises(BadRow) as error:
+        read_from(tmp_path, directory, f"v {declared}")
+    assert said in str(error.value)
+    assert "file.parquet" in str(error.value)
+
+
+def test_a_missing_column_is_an_error_and_not_a_column_of_nulls(tmp_path: Path) -> None:
+    directory = given(tmp_path, pa.table({"a": [1]}))
+    with pytest.raises(BadRow, match="no column 'b'; it has 'a'"):
+        read_from(tmp_path, directory, "b INT")
+
+
+@pytest.mark.parametrize("options", [{}, {"max_rows_per_epoch": 10}, {"block_size": "10 B"}])
+@pytest.mark.parametrize("damage", ["cut", "garbled", "no parquet"])
+def test_a_damaged_file_stops_or_is_one_rejected_row(tmp_path: Path, damage: str, options: dict[str, Any]) -> None:
+    directory = given(tmp_path, pa.table({"id": range(1000)}), use_dictionary=False, compression="snappy")
+    file = directory / "file.parquet"
+    data = file.read_bytes()
+    file.write_bytes(
+        {"cut": data[:-20], "garbled": data[:100] + b"\xff" * 300 + data[400:], "no parquet": b"hello"}[damage]
+    )
+    pq.write_table(pa.table({"id": [-1]}), directory / "other.parquet")
+    with pytest.raises(BadRow, match=r"file\.parquet"):
+        read_from(tmp_path, directory, "id BIGINT", **options)
+    (tmp_path / "workspace").rename(tmp_path / "former")
+    rows = read_from(tmp_path, directory, "id BIGINT", on_bad_row="reject", **options)
+    assert -1 in [row["id"] for row in good(rows)]
+    assert {one["position"].partition(":")[0] for one in rejected(rows)} == {"file.parquet"}
+    if not options or damage != "garbled":
+        assert [row["id"] for row in good(rows)] == [-1]
