@@ -57,7 +57,8 @@ def test_the_flights_in_postgres_equal_the_flights_computed(dsn: str, tmp_path: 
     with psycopg.connect(dsn) as connection:
         connection.execute(
             "CREATE TABLE flights (time_hour timestamptz, carrier text, flight int, tailnum text, origin text, "
-            "dest text, distance int, dep_delay int, arr_delay int, speed_mph double precision, is_late bool, is_cancelled bool)"
+            "dest text, distance int, dep_delay int, arr_delay int, speed_mph double precision, is_late bool, "
+            "is_cancelled bool)"
         )
         placeholders = ", ".join(["%s"] * 12)
         connection.execute(f"INSERT INTO flights VALUES ({placeholders})".encode(), expected.row(0))
