@@ -21,8 +21,8 @@ from holdfast.sinks import sql
 CHUNK_BYTES = 4_000_000
 """Arrow bytes that are encoded at once: bounds memory, and stays in reach of the processor's caches."""
 
-_DAYS_TO_2000 = 10_957
-_US_TO_2000 = 946_684_800_000_000
+_DAYS_TO_2000 = pa.scalar(10_957, pa.int32())
+_US_TO_2000 = pa.scalar(946_684_800_000_000, pa.int64())
 _NULL = pa.scalar(struct.pack(">i", -1), pa.binary())
 _TEXT_TARGETS = frozenset({"text", "varchar", "bpchar", "citext", "name", "json", "xml", "enum"})
 _NUMBERS = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64(), "float4": pa.float32(), "float8": pa.float64()}

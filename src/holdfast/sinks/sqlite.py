@@ -217,8 +217,9 @@ class SqliteSink:
                 )
                 faults.reach("publish-uncommitted", last.epoch)
         # Only now: a crash in between leaves files of a held epoch, which the next sweep finds by their names.
-        for publication in publications:
-            self.discard(publication.parts)
+        with suppress(Unavailable):
+            for publication in publications:
+                self.discard(publication.parts)
 
     def outcome(self, epoch: int) -> Outcome:
         """Ask the ledger row."""

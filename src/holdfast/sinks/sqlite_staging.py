@@ -128,10 +128,10 @@ class Staging:
 
     def sweep(self, generation: int, below_epoch: int) -> int:
         """Remove what lower generations left, and this one below an epoch; return how many files."""
-        try:
-            names = os.listdir(self.directory)
-        except FileNotFoundError:
+        if not os.path.isdir(self.directory):
             return 0
+        with durable.explained(f"sweeping {self.directory}"):
+            names = os.listdir(self.directory)
         orphans = [name for name in names if self._is_orphan(name, generation, below_epoch)]
         return sum(self._remove(name) for name in orphans)
 
@@ -143,8 +143,9 @@ class Staging:
         return theirs < generation or (theirs == generation and epoch < below_epoch)
 
     def _remove(self, name: str) -> bool:
-        try:
-            os.unlink(os.path.join(self.directory, name))
-        except FileNotFoundError:
-            return False
+        with durable.explained(f"removing {name} in {self.directory}"):
+            try:
+                os.unlink(os.path.join(self.directory, name))
+            except FileNotFoundError:
+                return False
         return True

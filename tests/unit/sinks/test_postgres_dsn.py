@@ -1,0 +1,77 @@
+"""Connection strings: what is filled in, and that no secret is ever shown."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import SinkNode
+from holdfast.sinks.postgres import PostgresSpec, postgres
+from holdfast.sinks.postgres_dsn import Dsn
+
+SECRET = "hunter2"
+
+DSNS = [
+    f"postgresql://ann:{SECRET}@db.example:5433/trips",
+    f"postgres://ann:{SECRET}@db.example/trips?password={SECRET}&sslpassword={SECRET}",
+    f"postgresql:///trips?host=/var/run&password={SECRET}",
+    f"postgresql://ann:{SECRET}@[::1/trips",
+    f"host=db.example dbname=trips password={SECRET}",
+    f"host = db.example password = '{SECRET} with spaces' dbname=trips",
+    f"passfile=/tmp/x password='it\\'s {SECRET}' user=ann",
+]
+
+
+@pytest.mark.parametrize("text", DSNS)
+def test_a_password_is_never_shown(text: str) -> None:
+    spec = PostgresSpec(text, "trips")
+    node = postgres(text, table="trips")
+    shown = [str(Dsn(text)), repr(Dsn(text)), repr(spec), json.dumps(spec.arguments()), repr(node), node.name]
+    assert not any(SECRET in text for text in shown)
+    assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (DSNS[0], "postgresql://ann@db.example:5433/trips"),
+        (DSNS[4], "host=db.example dbname=trips"),
+        ("${TRIPS_DSN}", "${TRIPS_DSN}"),
+        ("postgresql://ann:${PASSWORD}@db.example/trips", "postgresql://ann@db.example/trips"),
+    ],
+)
+def test_host_port_database_and_user_are_shown(text: str, shown: str) -> None:
+    assert str(Dsn(text)) == shown
+
+
+def test_variables_are_filled_in_from_the_environment() -> None:
+    dsn = Dsn("postgresql://${USER_NAME}:${PASSWORD}@db/trips")
+    assert dsn.expanded({"USER_NAME": "ann", "PASSWORD": SECRET}).text == f"postgresql://ann:{SECRET}@db/trips"
+
+
+def test_a_variable_that_is_not_set_is_named() -> None:
+    with pytest.raises(InvalidPipeline, match="environment variable PASSWORD, which is not set"):
+        Dsn("postgresql://ann:${PASSWORD}@db/trips").expanded({})
+
+
+def test_the_user_function_makes_a_sink_node() -> None:
+    node = postgres("host=db", table="mart.trips", mode="upsert", key=["id"], name="trips_table")
+    assert isinstance(node, SinkNode)
+    assert (node.kind, node.name) == ("postgres", "trips_table")
+    assert node.arguments() == {
+        "dsn": "host=db",
+        "table": "mart.trips",
+        "mode": "upsert",
+        "key": ["id"],
+        "delete": None,
+        "stage": "auto",
+    }
+
+
+@pytest.mark.parametrize("arguments", [{"stage": "temp"}, {"stage": "prepared", "mode": "upsert", "key": ("id",)}])
+def test_a_way_of_staging_that_cannot_be_is_refused_while_building(arguments: dict[str, object]) -> None:
+    with pytest.raises(InvalidPipeline, match="stage="):
+        PostgresSpec("host=db", "trips", **arguments)  # type: ignore[arg-type]

@@ -1,0 +1,283 @@
+"""SQLite: types, modes, the fit of columns, and errors."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast.sinks.sqlite as module
+from holdfast.errors import BadRow, Corrupt, Diverged, HoldfastError, InvalidPipeline, Unavailable
+from holdfast.graph import SinkNode
+from holdfast.ports import Carried, EpochRecord, Publication, Run, Sink, Staged, Task
+from holdfast.sinks.sqlite import SqliteSpec, sqlite
+
+SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "words.db")
+
+
+@contextmanager
+def opened(path: str, schema: pa.Schema = SCHEMA, generation: int = 1, **arguments: Any) -> Iterator[Sink]:
+    sink = SqliteSpec(path, "words", **arguments).connect("words_table", "words", schema)
+    try:
+        sink.open(Run("words", generation))
+        yield sink
+    finally:
+        sink.close()
+
+
+def publish(sink: Sink, epoch: int, rows: pa.Table, *, staged: bool = False) -> None:
+    part: Staged | Carried = Carried(rows)
+    if staged:
+        writer = sink.writer_factory()(Task("words", 1, epoch, 0, 0))
+        for batch in rows.to_batches(max_chunksize=2):
+            writer.write(batch)
+        part = writer.stage()
+    sink.publish([Publication(EpochRecord("words", epoch, 1, {}), (part,))])
+
+
+def query(path: str, statement: str) -> list[Any]:
+    connection = sqlite3.connect(path)
+    try:
+        with connection:
+            return connection.execute(statement).fetchall()
+    finally:
+        connection.close()
+
+
+def test_the_user_function_makes_a_sink_node(path: str) -> None:
+    node = sqlite(path, table="words", mode="upsert", key=["id"], name="words_table")
+    assert isinstance(node, SinkNode)
+    assert (node.kind, node.name) == ("sqlite", "words_table")
+    assert node.arguments() == {"path": path, "table": "words", "mode": "upsert", "key": ["id"], "delete": None}
+    assert sqlite(path, table="words", mode="upsert", key="id", name="one").arguments()["key"] == ["id"]
+
+
+@pytest.mark.parametrize(
+    ("path", "table"), [(":memory:", "words"), ("", "words"), ("a.db", "holdfast_ledger"), ("a.db", "")]
+)
+def test_a_place_that_cannot_be_written_is_refused_while_building(path: str, table: str) -> None:
+    with pytest.raises(InvalidPipeline):
+        SqliteSpec(path, table)
+
+
+TYPES: list[tuple[pa.Array, str, list[Any]]] = [
+    (pa.array([True, None, False]), "BOOLEAN", [1, None, 0]),
+    (pa.array([1, None, -(2**63)]), "INTEGER", [1, None, -(2**63)]),
+    (pa.array([1, None, 255], pa.uint8()), "INTEGER", [1, None, 255]),
+    (pa.array([1, None, 2**63 - 1], pa.uint64()), "INTEGER", [1, None, 2**63 - 1]),
+    (pa.array([1.5, None, float("inf")]), "REAL", [1.5, None, float("inf")]),
+    (pa.array([float("nan"), None, -0.0]), "REAL", [None, None, -0.0]),  # SQLite has no NaN
+    (pa.array(["", None, "ü\x00\n'\""]), "TEXT", ["", None, "ü\x00\n'\""]),
+    (pa.array(["a", None, "a"]).dictionary_encode(), "TEXT", ["a", None, "a"]),
+    (pa.array([b"", None, b"\x00\xff"]), "BLOB", [b"", None, b"\x00\xff"]),
+    (
+        pa.array([Decimal("1.10"), None, Decimal("-12345678901234567890.12")], pa.decimal128(38, 2)),
+        "TEXT",
+        ["1.10", None, "-12345678901234567890.12"],
+    ),
+    (pa.array([dt.date(2024, 2, 29), None, dt.date(1, 1, 1)]), "TEXT", ["2024-02-29", None, "0001-01-01"]),
+    (
+        pa.array([dt.datetime(2024, 1, 2, 3, 4, 5, 6), None, dt.datetime(1969, 12, 31)], pa.timestamp("us")),
+        "TEXT",
+        ["2024-01-02 03:04:05.000006", None, "1969-12-31 00:00:00.000000"],
+    ),
+    (
+        pa.array([dt.datetime(2024, 1, 2, 3), None], pa.timestamp("ms", "Europe/Berlin")),
+        "TEXT",
+        ["2024-01-02 03:00:00.000000Z", None],
+    ),
+    (pa.array([1, -1], pa.timestamp("ns")), "TEXT", ["1970-01-01 00:00:00.000000", "1970-01-01 00:00:00.000000"]),
+    (pa.array([dt.time(1, 2, 3, 4), None]), "TEXT", ["01:02:03.000004", None]),
+    (pa.array([dt.timedelta(seconds=1), None]), "INTEGER", [1_000_000, None]),
+    (pa.array([[1, None], None, []]), "TEXT", ["[1, null]", None, "[]"]),
+    (pa.nulls(2), "TEXT", [None, None]),
+]
+
+
+@pytest.mark.parametrize(
+    ("values", "declared", "stored"), TYPES, ids=lambda value: str(getattr(value, "type", ""))[:30]
+)
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_every_type_is_kept(path: str, values: pa.Array, declared: str, stored: list[Any], staged: bool) -> None:
+    rows = pa.table({"value": values})
+    with opened(path, rows.schema) as sink:
+        publish(sink, 1, rows, staged=staged)
+    assert query(path, "PRAGMA table_info(words)")[0][2] == declared
+    assert [value for (value,) in query(path, "SELECT value FROM words ORDER BY rowid")] == stored
+
+
+def test_names_with_quotes_spaces_and_capitals_are_kept(path: str) -> None:
+    rows = pa.table({'Say "hi"': [1], "select": [2], "Ü x": [3]})
+    with opened(path, rows.schema, mode="upsert", key=('Say "hi"',)) as sink:
+        publish(sink, 1, rows)
+        publish(sink, 2, rows)
+    assert query(path, 'SELECT "Say ""hi""", "select", "Ü x" FROM words') == [(1, 2, 3)]
+
+
+def test_two_columns_that_differ_only_in_capitals_are_refused(path: str) -> None:
+    with pytest.raises(InvalidPipeline, match="differ only in their capitals"):
+        SqliteSpec(path, "words").connect("w", "words", pa.schema([("a", pa.int64()), ("A", pa.int64())]))
+
+
+def test_a_number_beyond_64_signed_bits_is_refused(path: str) -> None:
+    rows = pa.table({"id": pa.array([2**63], pa.uint64())})
+    with opened(path, rows.schema) as sink, pytest.raises(BadRow, match="'id' is too large"):
+        publish(sink, 1, rows)
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_the_last_row_of_a_key_wins(path: str, staged: bool) -> None:
+    with opened(path, mode="upsert", key=("id",)) as sink:
+        publish(sink, 1, pa.table({"id": [1, 2, 1], "word": ["a", "b", "c"]}), staged=staged)
+        publish(sink, 2, pa.table({"id": [2, 3], "word": ["d", "e"]}), staged=staged)
+    assert query(path, "SELECT id, word FROM words ORDER BY id") == [(1, "c"), (2, "d"), (3, "e")]
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_a_delete_row_removes_its_key_and_a_later_row_brings_it_back(path: str, staged: bool) -> None:
+    schema = pa.schema([*SCHEMA, ("gone", pa.bool_())])
+    with opened(path, schema, mode="upsert", key=("id",), delete="gone") as sink:
+        publish(
+            sink,
+            1,
+            pa.table(
+                {
+                    "id": [1, 2, 3, 1, 2, 2, 9],
+                    "word": ["a", "b", "c", None, None, "back", None],
+                    "gone": [False, None, False, True, True, False, True],
+                },
+                schema=schema,
+            ),
+            staged=staged,
+        )
+    assert query(path, "SELECT id, word FROM words ORDER BY id") == [(2, "back"), (3, "c")]
+    assert [row[1] for row in query(path, "PRAGMA table_info(words)")] == ["id", "word"]
+
+
+def test_keys_alone_can_be_upserted(path: str) -> None:
+    rows = pa.table({"id": [1, 1]})
+    with opened(path, rows.schema, mode="upsert", key=("id",)) as sink:
+        publish(sink, 1, rows)
+    assert query(path, "SELECT id FROM words") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "arguments", "words"),
+    [
+        ("(id INTEGER)", {}, ["column 'word' does not exist", "id"]),
+        ("(id TEXT, word TEXT)", {}, ["'id' is int64, but TEXT"]),
+        ("(id INTEGER, word INTEGER)", {}, ["'word' is string, but INTEGER"]),
+        ("(id REAL, word TEXT)", {}, ["'id' is int64, but REAL"]),
+        ("(id INTEGER, word BLOB)", {}, ["'word' is string, but BLOB"]),
+        ("(id INTEGER, word TEXT, other TEXT NOT NULL)", {}, ["wants a value for 'other'"]),
+        ("(id INTEGER, word TEXT AS (id || '!'))", {}, ["'word' of table words is computed"]),
+        ("(id INTEGER, word TEXT)", {"mode": "upsert", "key": ("id",)}, ["no unique index on exactly (id)"]),
+        (
+            "(id INTEGER, word TEXT, UNIQUE (id, word))",
+            {"mode": "upsert", "key": ("id",)},
+            ["no unique index", "CREATE UNIQUE INDEX"],
+        ),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_before_the_run(
+    path: str, ddl: str, arguments: dict[str, Any], words: list[str]
+) -> None:
+    query(path, f"CREATE TABLE words {ddl}")
+    with pytest.raises(InvalidPipeline) as caught:
+        SqliteSpec(path, "words", **arguments).connect("w", "words", SCHEMA)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "arguments"),
+    [
+        ("(number INTEGER PRIMARY KEY, id BIGINT, word VARCHAR(3))", {}),
+        ("(id, word, note TEXT NOT NULL DEFAULT '')", {}),
+        ("(word TEXT, id INTEGER PRIMARY KEY)", {"mode": "upsert", "key": ("id",)}),
+        ("(word TEXT, ID INTEGER UNIQUE) ", {"mode": "upsert", "key": ("id",)}),
+        ("(id INTEGER, word TEXT, PRIMARY KEY (word, id)) WITHOUT ROWID", {"mode": "upsert", "key": ("id", "word")}),
+        ("(id INT, word TEXT) STRICT", {}),
+    ],
+)
+def test_a_table_that_fits_is_taken_as_it_is(path: str, ddl: str, arguments: dict[str, Any]) -> None:
+    query(path, f"CREATE TABLE words {ddl}")
+    with opened(path, **arguments) as sink:
+        publish(sink, 1, pa.table({"id": [7], "word": ["x"]}))
+    assert query(path, "SELECT id, word FROM words") == [(7, "x")]
+
+
+def test_a_refused_row_names_the_constraint_and_changes_nothing(path: str) -> None:
+    query(path, "CREATE TABLE words (id INTEGER UNIQUE, word TEXT)")
+    with opened(path) as sink:
+        publish(sink, 1, pa.table({"id": [1], "word": ["a"]}))
+        with pytest.raises(BadRow, match=r"UNIQUE constraint failed: words\.id"):
+            publish(sink, 2, pa.table({"id": [2, 1], "word": ["b", "c"]}))
+    assert query(path, "SELECT id FROM words") == [(1,)]
+    assert query(path, "SELECT epoch FROM holdfast_ledger") == [(1,)]
+
+
+def test_another_writer_that_holds_the_file_makes_it_unavailable(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUSY_TIMEOUT_S", 0.05)
+    with opened(path) as sink:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable, match="nothing was changed"):
+            publish(sink, 1, pa.table({"id": [1], "word": ["a"]}))
+        other.execute("ROLLBACK")
+        other.close()
+        publish(sink, 1, pa.table({"id": [1], "word": ["a"]}))
+    assert query(path, "SELECT count(*) FROM words") == [(1,)]
+
+
+def test_a_file_that_is_no_database_is_corrupt(path: str) -> None:
+    Path(path).write_text("no database at all, but long enough to be read as one" * 10)
+    with pytest.raises(Corrupt, match="cannot be read"):
+        SqliteSpec(path, "words").connect("w", "words", SCHEMA)
+
+
+def test_a_place_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidPipeline, match="cannot be created"):
+        SqliteSpec(str(tmp_path / "file" / "words.db"), "words").connect("w", "words", SCHEMA)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with pytest.raises(InvalidPipeline, match="cannot be created"):
+        SqliteSpec(str(tmp_path / "closed" / "words.db"), "words").connect("w", "words", SCHEMA)
+
+
+def test_a_staged_file_that_was_cut_short_is_never_published_in_part(path: str) -> None:
+    with opened(path) as sink:
+        writer = sink.writer_factory()(Task("words", 1, 1, 0, 0))
+        for number in range(50):
+            writer.write(pa.RecordBatch.from_pydict({"id": [number] * 100, "word": ["x"] * 100}, schema=SCHEMA))
+        handle = writer.stage()
+        staged = Path(f"{path}-holdfast") / handle.reference["file"]
+        os.truncate(staged, staged.stat().st_size // 2)
+        with pytest.raises(Diverged, match="gone"):
+            sink.publish([Publication(EpochRecord("words", 1, 1, {}), (handle,))])
+    assert query(path, "SELECT count(*) FROM words") == [(0,)]
+
+
+def test_a_dropped_table_is_an_error_with_a_cure(path: str) -> None:
+    with opened(path) as sink:
+        query(path, "DROP TABLE words")
+        with pytest.raises(HoldfastError) as caught:
+            publish(sink, 1, pa.table({"id": [1], "word": ["a"]}))
+        assert "no such table" in caught.value.why
