@@ -1,7 +1,8 @@
 """Named points at which a process can be made to die: real crashes for tests and for users.
 
 ``HOLDFAST_FAULT=<point>[:epoch]`` kills the process with SIGKILL the first time it reaches the point (of
-that epoch).  Without the variable a point costs one dictionary look-up.  ``POINTS`` lists them all: a
+that epoch).  With ``HOLDFAST_FAULT_MARK=<path>`` only the first process dies, which creates that file: a worker that
+takes over from a killed one has the same variables.  Without the variable a point costs one dictionary look-up.  ``POINTS`` lists them all: a
 test walks the list, so a point that is not listed is refused.
 """
 
@@ -53,8 +54,20 @@ def reach(point: str, epoch: int) -> None:
     if _hook is not None:
         _hook(point, epoch)
     wanted = os.environ.get("HOLDFAST_FAULT")
-    if wanted and _matches(wanted, point, epoch):
+    if wanted and _matches(wanted, point, epoch) and _is_first():
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_first() -> bool:
+    """Tell whether no process has died here yet; without ``HOLDFAST_FAULT_MARK`` every process does."""
+    mark = os.environ.get("HOLDFAST_FAULT_MARK")
+    if not mark:
+        return True
+    try:
+        os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 def _matches(wanted: str, point: str, epoch: int) -> bool:

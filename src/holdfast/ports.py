@@ -177,6 +177,9 @@ class WriterFactory(Protocol):
 class Sink(Protocol):
     """Where rows go: one system, one table or directory.  Runs on the driver, one thread at a time.
 
+    A sink that ends with its process says so by a true attribute ``is_volatile``: what the ledger calls done is then not
+    looked for in it.
+
     ``publish``, ``outcome`` and ``discard`` raise :class:`~holdfast.errors.Unavailable` only when nothing was
     changed, and :class:`~holdfast.errors.InDoubt` when nobody here knows (a connection that broke during COMMIT).
     """

@@ -36,7 +36,7 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.ports import Clock, EpochRecord, Held, Part, Publication, Sink, Store
-from holdfast.positions import Positions
+from holdfast.positions import Positions, covers_all
 
 __all__ = ["Coordinator", "Published", "Resolution", "Resumption", "Retry", "Statistics"]
 
@@ -304,7 +304,7 @@ class Coordinator:
         """The generation of this run; 0 before :meth:`open`."""
         return self._generation
 
-    def missing(self, epoch: int, positions: Positions | None = None) -> frozenset[str]:
+    def missing(self, epoch: int, positions: Positions | None = None, start: Positions | None = None) -> frozenset[str]:
         """Return the sinks for which an epoch still has to be produced; empty when every sink holds it.
 
         Parameters
@@ -313,6 +313,9 @@ class Coordinator:
             The one that the engine is about to evaluate.
         positions : Positions, optional
             Its end positions.  Where given, they are compared with those of the sinks that hold the epoch.
+        start : Positions, optional
+            Its start positions.  Where given, a sink that joins here must hold exactly what lies before them, or
+            everything up to the end: then it holds the epoch, under whatever number it came.
 
         Raises
         ------
@@ -327,8 +330,32 @@ class Coordinator:
                 judged = [self._delivery.judge(name, epoch, self._ledgers_word(name, epoch)) for name in self._sinks]
                 names = frozenset(each.sink for each in judged if each.verdict is Verdict.ABORT)
                 self._check_same_positions(epoch, frozenset(self._sinks) - names, positions)
+            if positions is not None and start is not None:
+                names = frozenset(name for name in names if self._joins(name, epoch, start, positions))
             self._missing = (epoch, names)
             return names
+
+    def _joins(self, name: str, epoch: int, start: Positions, end: Positions) -> bool:
+        """Tell whether a sink needs an epoch, by the positions that its own ledger holds; nothing may lie between.
+
+        Epochs are counted anew when Spark's checkpoint was lost; positions mean the same for ever.
+        """
+        held = self._delivery.held[name]
+        if name in self._continued or held.epoch == 0:
+            return True  # this run's own epochs follow each other; a new sink begins here
+        if covers_all(held.positions, end):
+            return False
+        if not (covers_all(held.positions, start) and covers_all(start, held.positions)):
+            raise self._diverged(
+                name,
+                epoch,
+                f"sink {name!r} holds everything up to {_plain(held.positions)}, and epoch {epoch} begins at "
+                f"{_plain(start)}.",
+                "the sink was restored from a backup, or written with another checkpoint.",
+                f"restore sink {name!r} or the checkpoint, so that they belong together.",
+            )
+        self._continued.add(name)
+        return True
 
     def commit(self, record: EpochRecord, parts: Mapping[str, Sequence[Part]]) -> None:
         """Make an epoch visible, or make sure that it will be.

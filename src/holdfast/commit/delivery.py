@@ -110,6 +110,10 @@ class Delivery:
                 generation=self._generation,
             ) from silence
 
+    def _remembers(self, name: str) -> bool:
+        sink = self._sinks[name]
+        return sink.guarantee is Guarantee.EXACTLY_ONCE and not getattr(sink, "is_volatile", False)
+
     def judge(self, name: str, epoch: int, decision: Decision) -> Resolution:
         """Ask a sink about an epoch, and take the verdict from the table.
 
@@ -118,8 +122,8 @@ class Delivery:
         Diverged
             If it contradicts the ledger.
         """
-        if decision is Decision.DONE and self._sinks[name].guarantee is Guarantee.AT_LEAST_ONCE:
-            # It remembers nothing, so it cannot be asked: the ledger's word stands.
+        if decision is Decision.DONE and not self._remembers(name):
+            # It cannot be asked about what another process published: the ledger's word stands.
             return Resolution(epoch, name, decision, Outcome.UNKNOWN, Verdict.SKIP)
         outcome = self.ask(name, epoch)
         verdict = VERDICTS[decision, outcome]

@@ -178,14 +178,17 @@ class Ledger:
         keys = _keys(self._store)  # before the fence: a decision's own fence is older than the decision
         rules = _newest_fence(self._store)
         found = self._look(keys, rules)
+        newest = {key.epoch: key for key in keys}
+        # Of two decisions on one epoch the higher generation's was made because the other one did not count.
+        void = {*found.void, *(key for key in keys if key != newest[key.epoch])}
         accepts = [[key.epoch, key.generation] for key in found.open]
         self._store.put(_fence_path(self._generation), json.dumps({"accepts": accepts}).encode())
         self.check_fenced()
         # From here on no lower generation can decide or publish anything: tidying up is safe.
-        for key in found.void:
+        for key in sorted(void):
             log.info("decision %s is void: its generation was fenced before it decided", key.path)
             self._store.delete(key.path)
-        unfinished = {*found.open, *found.void}
+        unfinished = {*found.open, *void}
         self._done = deque(key for key in keys if key not in unfinished)
         self._prune()
         for generation in _generations(self._store)[:-GENERATIONS_KEPT]:

@@ -1,7 +1,7 @@
 """Memory: rows kept as an Arrow table in the driver's process; exactly-once for as long as that process lives.
 
 For tests and notebooks.  The rows and the ledger stand side by side under one lock; when the process ends both are
-gone, and a restart from its checkpoint goes on behind the rows that were lost with it.
+gone, and a new process needs a new checkpoint.
 """
 
 from __future__ import annotations
@@ -119,6 +119,8 @@ class MemorySpec:
 class MemorySink:
     """The sink of a run; see :class:`holdfast.ports.Sink`."""
 
+    is_volatile = True
+    """Ends with the process: a run in another process starts it empty and goes on."""
     guarantee = Guarantee.EXACTLY_ONCE
     staging = "rows in the handles"
 
@@ -190,7 +192,7 @@ class MemorySink:
             pipeline=self._row[0],
             participant=self.name,
             epoch=held.epoch,
-            generation=generation,
+            generation=held.generation,
         )
 
 

@@ -19,10 +19,11 @@ import base64
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
@@ -30,6 +31,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
+from holdfast.spark.origin import read_origin
 
 try:
     from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper as _Prefetching
@@ -56,10 +58,8 @@ class Reading:
         Largest epoch that the planning process reads itself; 0 switches it off.
     stop_file : str
         Once this file exists the source hands out no new positions: the run ends at an epoch's boundary.
-    seek : tuple of SourcePositions
-        Positions that sinks held when Spark's checkpoint was lost, earliest first: reading starts at the first, and the
-        first epochs end exactly at the others, so that a sink holds either the whole of an epoch or nothing of it.
-        Empty in the usual case.
+    origin_file : str
+        The record of where this Spark checkpoint began (:mod:`holdfast.spark.origin`).
     """
 
     spec: SourceSpec
@@ -68,7 +68,7 @@ class Reading:
     parallelism: int
     prefetch_bytes: int
     stop_file: str
-    seek: tuple[SourcePositions, ...] = ()
+    origin_file: str
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -95,7 +95,7 @@ def read_schema(spec: SourceSpec) -> StructType:
     return from_arrow_schema(schema)
 
 
-class HoldfastDataSource(DataSource):
+class HoldfastDataSource(DataSource):  # type: ignore[misc]
     """The data source ``holdfast``: option ``reading`` holds a :class:`Reading`."""
 
     @classmethod
@@ -113,7 +113,7 @@ class HoldfastDataSource(DataSource):
 
 
 @dataclass
-class _SpanPartition(InputPartition):
+class _SpanPartition(InputPartition):  # type: ignore[misc]
     span: Span
     ordinal: int
 
@@ -127,6 +127,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         self.bounded = False
         self.simple_reader = self  # read by Spark where it asks the wrapper's inner reader for AvailableNow
         self._source: Source | None = None
+        self._seek: list[SourcePositions] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None, "simple_reader": None}
@@ -137,10 +138,18 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             self._source = self.reading.open()
         return self._source
 
+    @property
+    def seek(self) -> list[SourcePositions]:
+        """Where the first epochs must end, so that a sink holds the whole of an epoch or nothing; usually empty."""
+        if self._seek is None:
+            stops = read_origin(Path(self.reading.origin_file)).seek
+            self._seek = [stop.get(self.reading.name) or dict(self.source.initial()) for stop in stops]
+        return self._seek
+
     # --- planning -----------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        seek = self.reading.seek
+        seek = self.seek
         start = {"positions": dict(seek[0] if seek else self.source.initial()), "size_bytes": 0, "row_count": 0}
         return {**start, "sought": 1} if seek else start
 
@@ -155,9 +164,9 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         if os.path.exists(self.reading.stop_file):
             return start
         sought = start.get("sought", 0)
-        if sought and sought < len(self.reading.seek):
+        if sought and sought < len(self.seek):
             # All sources take these steps together, one an epoch, whether they have rows in it or not.
-            return {**self._end(start, self.reading.seek[sought]), "sought": sought + 1}
+            return {**self._end(start, self.seek[sought]), "sought": sought + 1}
         end = self.source.latest(start["positions"], bounded=self.bounded)
         if dict(end) == start["positions"]:
             return start

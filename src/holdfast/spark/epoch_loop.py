@@ -21,6 +21,7 @@ from holdfast import faults
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.ports import Carried, Clock, EpochRecord, Part, Sink
+from holdfast.positions import Positions
 from holdfast.spark import offsets, staging
 from holdfast.spark.failure import is_too_large, translate
 from holdfast.spark.routes import Routes
@@ -73,6 +74,8 @@ class EpochLoop:
         Minimum timestamp over the inputs that earlier runs had reached.
     timed_sources : sequence of str
         Sources that declare a timestamp.
+    sought : Positions
+        Where the sources began to read when Spark's checkpoint was new and the sinks were not; else empty.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class EpochLoop:
         observe: Callable[[], Mapping[str, Observed]],
         timed_sources: Sequence[str],
         pts: int | None,
+        sought: Positions,
     ) -> None:
         self._pipeline = pipeline
         self._base = base
@@ -98,6 +102,7 @@ class EpochLoop:
         self._coordinator = coordinator
         self._clock = clock
         self._limits = limits
+        self._sought = sought
         self._observe = observe
         self._reached: dict[str, int | None] = dict.fromkeys(timed_sources, pts)
         self._last_sweep_us = clock.now_us()
@@ -123,13 +128,13 @@ class EpochLoop:
     def _run(self, batch: DataFrame, batch_id: int, epoch: int) -> None:
         started = time.perf_counter()
         self._coordinator.check_fenced()
-        end = offsets.read_offsets(self._spark_checkpoint, batch_id)
-        missing = self._coordinator.missing(epoch, end.positions)
+        start, end = self._span(batch_id)
+        missing = self._coordinator.missing(epoch, end.positions, start.positions)
         if not missing:
             log.info("epoch %d is held by every sink: nothing to do", epoch)
             self.last_positions = end
             return
-        size = self._size_bytes(batch_id, end)
+        size = offsets.span(start.sizes, end.sizes)
         faults.reach("before-stage", epoch)
         planned = time.perf_counter()
         parts = self._evaluate(batch, epoch, missing, size)
@@ -161,11 +166,14 @@ class EpochLoop:
 
     # --- rows ---------------------------------------------------------------------------------------
 
-    def _size_bytes(self, batch_id: int, end: offsets.Offsets) -> int | None:
+    def _span(self, batch_id: int) -> tuple[offsets.Offsets, offsets.Offsets]:
+        """Return where the epoch begins and ends, from Spark's offset log."""
         start = self.last_positions
-        if start is offsets.NOWHERE:
+        if start is offsets.NOWHERE and batch_id > 0:
             start = offsets.read_offsets(self._spark_checkpoint, batch_id - 1)
-        return offsets.span(start.sizes, end.sizes)
+        elif start is offsets.NOWHERE:
+            start = offsets.Offsets(self._sought, dict.fromkeys(self._sought, 0), {})
+        return start, offsets.read_offsets(self._spark_checkpoint, batch_id)
 
     def _evaluate(
         self, batch: DataFrame, epoch: int, missing: frozenset[str], size: int | None

@@ -24,13 +24,15 @@ from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
-from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline
+from holdfast.durable import local_path
+from holdfast.errors import Fenced, HoldfastError, InvalidPipeline
 from holdfast.graph import Node, Pipeline
-from holdfast.ports import REJECT_COLUMN, Guarantee, Sink, Store
+from holdfast.ports import REJECT_COLUMN, Sink
 from holdfast.spark.compile import compile_pipeline, stateful_operators
 from holdfast.spark.datasource import FORMAT, HoldfastDataSource, Reading, read_schema
 from holdfast.spark.epoch_loop import EpochLoop, Limits, Observed, check_commit_every
 from holdfast.spark.failure import translate
+from holdfast.spark.origin import FILE_NAME, settle_origin
 from holdfast.spark.session import create_session, run_session
 from holdfast.status import SinkStatus, SourceStatus, State, Status, lag_between
 from holdfast.trigger import Trigger
@@ -156,8 +158,9 @@ class _Starting:
         sources = [node.name for node in self.pipeline.sources]
         timed = [node.name for node in self.pipeline.sources if _timestamp(node) is not None]
         check_commit_every(self.commit_every_us, timed, sources)
-        store = open_store(self.checkpoint)
-        directory = Path(self.checkpoint).expanduser().absolute()
+        location = self.checkpoint if "://" in self.checkpoint else str(Path(self.checkpoint).expanduser().absolute())
+        store = open_store(location)
+        directory = Path(local_path(location) or location)
         clock = SystemClock()
         base_session = self.session or create_session(
             self.master or self.settings.master, f"{self.settings.driver_memory_mib}m"
@@ -188,7 +191,9 @@ class _Starting:
             for sink, schema in zip(self.pipeline.sinks, compiled.routes.schemas, strict=True):
                 store.put(f"schemas/{sink.name}.arrow", schema.serialize().to_pybytes())
             store.put(f"graph/{self.pipeline.fingerprint()}.json", json.dumps(self.pipeline.spec()).encode())
-            base = _base(store, directory, resumption.last_epoch)
+            origin = settle_origin(
+                store, directory, SPARK_DIRECTORY, resumption.held, resumption.last_epoch, self.pipeline.sources
+            )
             held_pts = [held.pts for held in resumption.held.values() if held.pts is not None]
             run = Run(
                 pipeline=self.pipeline,
@@ -200,7 +205,8 @@ class _Starting:
             )
             loop = EpochLoop(
                 pipeline=self.pipeline.name,
-                base=base,
+                base=origin.base,
+                sought=origin.start,
                 spark_checkpoint=directory / SPARK_DIRECTORY,
                 routes=compiled.routes,
                 sinks=sinks,
@@ -250,7 +256,10 @@ class _SourceReader:
                 stream = stream.schema(read_schema(spec))
             return _watched(stream.format(spec.format).load(), node)
         workspace = str(self.directory / "sources" / node.name)
-        reading = Reading(spec, node.name, workspace, self.parallelism, self.prefetch_bytes, self.stop_file)
+        origin_file = str(self.directory / SPARK_DIRECTORY / FILE_NAME)
+        reading = Reading(
+            spec, node.name, workspace, self.parallelism, self.prefetch_bytes, self.stop_file, origin_file
+        )
         return _watched(stream.format(FORMAT).option("reading", reading.to_option()).load(), node)
 
 
@@ -305,32 +314,6 @@ def _to_dataframe(session: SparkSession) -> Any:
         return session.createDataFrame(rows)
 
     return to_dataframe
-
-
-def _base(store: Store, directory: Path, held: int) -> int:
-    """Return the epoch that Spark's batch 0 is; fixed when its checkpoint directory is first used."""
-    key = f"{SPARK_DIRECTORY}/base.json"
-    has_offsets = any((directory / SPARK_DIRECTORY / "offsets").glob("[0-9]*"))
-    data = store.get(key)
-    if data is None and has_offsets:
-        raise Corrupt(
-            f"the checkpoint {directory} has Spark's offset log but not {key}.",
-            why="the file that says which epoch Spark's first batch is was removed.",
-            do="restore the checkpoint from a copy.",
-            participant=key,
-        )
-    if data is None:
-        data = json.dumps({"base": held + 1}).encode()
-        store.put(key, data)
-    try:
-        return int(json.loads(data)["base"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(
-            f"{key} in the checkpoint {directory} cannot be read.",
-            why=str(error),
-            do="restore the checkpoint from a copy.",
-            participant=key,
-        ) from error
 
 
 class Run:
@@ -557,10 +540,3 @@ class Run:
             if isinstance(latest, dict) and "positions" in latest:
                 found[node.name] = latest["positions"]
         return found
-
-
-def guarantee_of(pipeline: Pipeline) -> Guarantee:
-    """Return the weakest guarantee of a pipeline's nodes."""
-    nodes = (*pipeline.nodes, *pipeline.sinks)
-    weakest = any(node.guarantee is Guarantee.AT_LEAST_ONCE for node in nodes)
-    return Guarantee.AT_LEAST_ONCE if weakest else Guarantee.EXACTLY_ONCE

@@ -1,0 +1,163 @@
+"""Real processes of one pipeline, killed and started again, and the look at what they left in the sinks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import psycopg
+import pyarrow.dataset
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = 6
+ROWS_PER_FILE = 400
+EXPECTED = set(range(FILES * ROWS_PER_FILE))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pipeline in one directory.
+
+    Parameters
+    ----------
+    work : Path
+        Empty directory for input, checkpoint and sinks.
+    sinks : tuple of str
+        ``sqlite``, ``files``, ``postgres``.
+    environment : mapping of str to str
+        Further variables of the process.
+    """
+
+    work: Path
+    sinks: tuple[str, ...]
+    dsn: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint directory."""
+        return self.work / "checkpoint"
+
+    def write_input(self) -> None:
+        """Write the input files, each by rename."""
+        directory = self.work / "in"
+        directory.mkdir(parents=True)
+        for number in range(FILES):
+            ids = range(number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE)
+            lines = [json.dumps({"id": i, "at": f"2026-01-01T00:{number:02}:00Z", "value": i / 2}) for i in ids]
+            hidden = directory / f".{number:02}.tmp"
+            hidden.write_text("\n".join(lines) + "\n")
+            hidden.rename(directory / f"{number:02}.json")
+            os.utime(directory / f"{number:02}.json", (number, number))
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Start ``holdfast run`` in a process group of its own."""
+        command = [sys.executable, "-m", "holdfast", "run", f"{ROOT}/tests/crash/pipeline.py:pipeline"]
+        command += ["--checkpoint", str(self.checkpoint), "--master", "local[2]", *(arguments or ("--available-now",))]
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+                "CRASH_WORK": str(self.work),
+                "CRASH_SINKS": ",".join(self.sinks),
+                "CRASH_DSN": self.dsn,
+                "HOLDFAST_DRIVER_MEMORY": "1 GiB",
+                **self.environment,
+                **environment,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run to the end, whatever end it is."""
+        process = self.start(**environment)
+        try:
+            output, _ = process.communicate(timeout=180)
+        except subprocess.TimeoutExpired:
+            kill_tree(process)
+            raise
+        return subprocess.CompletedProcess(process.args, process.returncode, output)
+
+    # --- what the sinks hold ------------------------------------------------------------------------
+
+    def rows(self) -> dict[str, list[tuple[int, float]]]:
+        """Return (id, draw) of every row of every sink, in the order of ids."""
+        return {kind: sorted(getattr(self, f"_{kind}_rows")()) for kind in self.sinks}
+
+    def _sqlite_rows(self) -> list[tuple[int, float]]:
+        with sqlite3.connect(self.work / "out.db") as connection:
+            return connection.execute("SELECT id, draw FROM rows").fetchall()
+
+    def _files_rows(self) -> list[tuple[int, float]]:
+        table = pyarrow.dataset.dataset(self.work / "files", format="parquet").to_table(["id", "draw"])
+        return list(zip(table["id"].to_pylist(), table["draw"].to_pylist(), strict=True))
+
+    def _postgres_rows(self) -> list[tuple[int, float]]:
+        with psycopg.connect(self.dsn) as connection:
+            return connection.execute("SELECT id, draw FROM rows").fetchall()
+
+    def check_exact(self) -> None:
+        """Assert that every sink holds every row once, and that all of them hold the same values."""
+        found = self.rows()
+        for kind, rows in found.items():
+            ids = [number for number, _ in rows]
+            assert len(ids) == len(EXPECTED), f"{kind}: {len(ids)} rows instead of {len(EXPECTED)}"
+            assert set(ids) == EXPECTED, kind
+        first = found[self.sinks[0]]
+        assert all(rows == first for rows in found.values()), "two sinks hold different values of one row"
+
+    def leftovers(self) -> list[str]:
+        """Return whatever should not be there after a clean end: staged rows, orphans, open decisions."""
+        found = [str(path) for path in self.work.rglob("*") if path.is_file() and self._is_leftover(path)]
+        if "postgres" in self.sinks:
+            with psycopg.connect(self.dsn) as connection:
+                prepared = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+                found += [gid for (gid,) in connection.execute(prepared)]
+                staging = "SELECT relname FROM pg_class WHERE relname LIKE 'holdfast_stage%'"
+                found += [name for (name,) in connection.execute(staging)]
+        return found
+
+    def _is_leftover(self, path: Path) -> bool:
+        parts = path.relative_to(self.work).parts
+        if parts[0] == "checkpoint":
+            return parts[1] == "ledger" and path.stat().st_size > 4096
+        in_staging = "staging" in parts or "out.db-holdfast" in parts
+        return in_staging or path.name.endswith(".tmp")
+
+
+def kill_tree(process: subprocess.Popen[str]) -> None:
+    """SIGKILL a process and everything it started, by process id, and collect it."""
+    victims = [process.pid]
+    with suppress(psutil.NoSuchProcess):
+        victims += [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+    for pid in victims:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.communicate()
+
+
+def jvm_of(process: subprocess.Popen[str], timeout_s: float = 60) -> psutil.Process:
+    """Return the JVM that a run has started, as soon as it is there."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            if "java" in child.name():
+                return child
+        time.sleep(0.02)
+    raise TimeoutError("no JVM was started")
