@@ -58,7 +58,7 @@ class SimulatedTarget:
         _TARGETS[self._number] = self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_TARGETS.__getitem__, (self._number,))
+        return (_target, (self._number,))
 
     def rows(self) -> list[tuple[object, ...]]:
         """Return what any reader sees, in the order in which it became visible."""
@@ -67,6 +67,10 @@ class SimulatedTarget:
     def leftovers(self) -> list[str]:
         """Return a name for everything staged that is still there."""
         return sorted(self.staged)
+
+
+def _target(number: int) -> SimulatedTarget:
+    return _TARGETS[number]
 
 
 @dataclass(frozen=True)

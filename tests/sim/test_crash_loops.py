@@ -1,0 +1,57 @@
+"""Crash before and after every durable write, and every pair of them, with one, two and three simulated sinks (design/0001, 8)."""
+
+import pytest
+
+from holdfast.testing import Load, Setting, World, crash_loop, simulated_sink
+
+ROWS = 3
+"""Few rows and epochs: a pair of crashes at each of n places is n * n runs."""
+
+LOAD = Load(row_count=ROWS, epoch_rows_max=2, carried_share=0.0)
+CARRIED = Load(row_count=ROWS, epoch_rows_max=2, carried_share=1.0)
+
+
+def world(count, **options):
+    sinks = [simulated_sink(f"sink{n}", way="prepared" if n == 1 else "transaction") for n in range(count)]
+    return World(sinks, setting=Setting(**options), seed=3)
+
+
+BOTH = pytest.mark.parametrize("load", [LOAD, CARRIED], ids=["staged", "carried"])
+
+
+@BOTH
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_single_crash_is_survived(count, load):
+    report = crash_loop(lambda: world(count, load=load), pairs=False)
+    assert report.place_count > 8 * count
+
+
+@BOTH
+def test_every_pair_of_crashes_is_survived_with_one_sink(load):
+    report = crash_loop(lambda: world(1, load=load))
+    assert report.run_count > 200
+
+
+@pytest.mark.slow
+@BOTH
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_pair_of_crashes_is_survived_with_several_sinks(count, load):
+    report = crash_loop(lambda: world(count, load=load))
+    assert report.run_count > 500
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_every_crash_with_commit_thread_and_grouping_is_survived(count):
+    crash_loop(lambda: world(count, load=LOAD, commit_thread=True, commit_every_us=2_000), pairs=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("commit_every_us", [None, 2_000])
+def test_every_pair_of_crashes_with_the_commit_thread_is_survived(commit_every_us):
+    crash_loop(lambda: world(2, load=LOAD, commit_thread=True, commit_every_us=commit_every_us))
+
+
+@pytest.mark.slow
+def test_every_pair_of_crashes_with_failing_tasks_and_stray_workers_is_survived():
+    load = Load(row_count=4, epoch_rows_max=2, carried_share=0.3, task_failure_rate=0.4)
+    crash_loop(lambda: world(2, load=load), second_stride=3)

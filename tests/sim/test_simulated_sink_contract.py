@@ -1,0 +1,28 @@
+"""The simulated sink keeps the promises of the real ones."""
+
+import pytest
+
+from holdfast.testing import FaultySink, Process, SimulatedSink, SimulatedTarget
+from tests.contract.sink_contract import PIPELINE, SinkContract
+
+TestSinkContract = SinkContract
+
+
+class Target:
+    def __init__(self, way, is_wrapped):
+        self._target, self._way, self._is_wrapped = SimulatedTarget(), way, is_wrapped
+
+    def connect(self, name="target", pipeline=PIPELINE):
+        sink = SimulatedSink(name, self._target, way=self._way)
+        return FaultySink(sink, Process()) if self._is_wrapped else sink
+
+    def rows(self):
+        return self._target.rows()
+
+    def leftovers(self):
+        return self._target.leftovers()
+
+
+@pytest.fixture(params=[("transaction", False), ("prepared", False), ("transaction", True)], ids=str)
+def target(request):
+    return Target(*request.param)

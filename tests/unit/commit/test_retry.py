@@ -1,0 +1,118 @@
+"""Bounded retry, and lost replies of the store."""
+
+import random
+
+import pytest
+
+from holdfast.commit.retry import Patience, PatientStore, Retry
+from holdfast.errors import Fenced, InDoubt, Unavailable
+from holdfast.testing import Failure, FaultyStore, Process, ScriptedFailures, SimulatedClock, SimulatedStore
+
+
+def patience(retry=None, clock=None, may_go_on=lambda: True):
+    told = []
+    made = Patience(
+        retry or Retry(seed=1),
+        clock or SimulatedClock(),
+        on_retry=lambda doing, attempt, error: told.append((doing, attempt, error.what)),
+        may_go_on=may_go_on,
+    )
+    return made, told
+
+
+def failing(times, error=None):
+    left = [error or Unavailable("away")] * times
+
+    def call():
+        if left:
+            raise left.pop()
+        return "there"
+
+    return call
+
+
+def test_a_call_that_succeeds_waits_for_nothing():
+    clock = SimulatedClock()
+    assert patience(clock=clock)[0].call(failing(0), "ask") == "there"
+    assert clock.slept_s == 0
+
+
+def test_unavailable_is_tried_again_and_told():
+    made, told = patience()
+    assert made.call(failing(3), "ask") == "there"
+    assert told == [("ask", 1, "away"), ("ask", 2, "away"), ("ask", 3, "away")]
+
+
+def test_ten_attempts_outlast_a_minute_and_then_the_last_error_is_raised():
+    clock = SimulatedClock()
+    made, told = patience(clock=clock)
+    with pytest.raises(Unavailable):
+        made.call(failing(10), "ask")
+    assert len(told) == 9
+    assert 60 < clock.slept_s < 80
+
+
+@pytest.mark.parametrize("error", [InDoubt("?"), Fenced("!"), ValueError()])
+def test_nothing_else_is_tried_again(error):
+    made, told = patience()
+    with pytest.raises(type(error)):
+        made.call(failing(1, error), "ask")
+    assert told == []
+
+
+def test_waits_double_up_to_the_cap_with_little_jitter():
+    retry, sure = Retry(first_s=1, cap_s=8), random.Random(5)
+    for attempt, whole in enumerate([1, 2, 4, 8, 8, 8], start=1):
+        assert 0.85 * whole <= retry.wait_s(attempt, sure) <= whole
+
+
+def test_the_same_seed_waits_the_same():
+    clocks = [SimulatedClock(), SimulatedClock()]
+    for clock in clocks:
+        patience(Retry(seed=3), clock)[0].call(failing(5), "ask")
+    assert clocks[0].slept_s == clocks[1].slept_s
+
+
+def test_closing_ends_the_patience():
+    made, told = patience(may_go_on=lambda: False)
+    with pytest.raises(Unavailable):
+        made.call(failing(1), "ask")
+    assert told == []
+
+
+@pytest.fixture
+def faulty():
+    inner, failures = SimulatedStore(), ScriptedFailures()
+    made, _ = patience()
+    return inner, failures, PatientStore(FaultyStore(inner, Process(), failures), made)
+
+
+@pytest.mark.parametrize("failure", [Failure.UNAVAILABLE, Failure.BREAK_BEFORE, Failure.BREAK_AFTER])
+def test_a_put_is_repeated_whatever_became_of_it(faulty, failure):
+    inner, failures, store = faulty
+    failures.add("store", "put", failure, times=2)
+    store.put("a", b"1")
+    assert inner.objects == {"a": b"1"}
+
+
+@pytest.mark.parametrize("failure", [Failure.UNAVAILABLE, Failure.BREAK_BEFORE, Failure.BREAK_AFTER])
+def test_a_put_if_absent_that_lost_its_reply_is_looked_up(faulty, failure):
+    inner, failures, store = faulty
+    failures.add("store", "put_if_absent", failure)
+    assert store.put_if_absent("a", b"ours")
+    assert inner.objects == {"a": b"ours"}
+
+
+@pytest.mark.parametrize("failure", [Failure.UNAVAILABLE, Failure.BREAK_BEFORE, Failure.BREAK_AFTER])
+def test_a_lost_reply_does_not_turn_anothers_object_into_ours(faulty, failure):
+    inner, failures, store = faulty
+    inner.put("a", b"theirs")
+    failures.add("store", "put_if_absent", failure)
+    assert not store.put_if_absent("a", b"ours")
+    assert inner.objects == {"a": b"theirs"}
+
+
+def test_an_object_of_the_same_bytes_is_not_ours_when_no_reply_was_lost(faulty):
+    inner, _, store = faulty
+    inner.put("a", b"same")
+    assert not store.put_if_absent("a", b"same")
