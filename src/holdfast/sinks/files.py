@@ -416,7 +416,7 @@ class FilesSink:
             pipeline=self._pipeline,
             participant=self.name,
             epoch=last.epoch,
-            generation=generation,
+            generation=last.generation,
         )
 
     def _remove(self, handles: Iterable[Staged]) -> None:

@@ -237,7 +237,7 @@ class ForeachBatchSink:
                 pipeline=self._pipeline,
                 participant=self.name,
                 epoch=held.epoch,
-                generation=generation,
+                generation=held.generation,
             )
 
 
