@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import psycopg
 import pyarrow as pa
 from psycopg import sql as pg
@@ -187,7 +188,7 @@ def with_order(table: Table, batch: pa.RecordBatch, first: int) -> pa.RecordBatc
     """Return an upsert's batch with each row's place and its delete flag."""
     count = batch.num_rows
     flags = pa.repeat(False, count) if table.mode.delete is None else batch.column(table.mode.delete).fill_null(False)
-    return batch.append_column(ORDER, pa.array(range(first, first + count), pa.int64())).append_column(DELETE, flags)
+    return batch.append_column(ORDER, pa.array(np.arange(first, first + count, dtype=np.int64))).append_column(DELETE, flags)
 
 
 def copy_statement(target: pg.Composable, columns: Sequence[CopyColumn]) -> pg.Composed:
