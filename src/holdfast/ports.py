@@ -177,8 +177,8 @@ class WriterFactory(Protocol):
 class Sink(Protocol):
     """Where rows go: one system, one table or directory.  Runs on the driver, one thread at a time.
 
-    A sink that ends with its process says so by a true attribute ``is_volatile``: what the ledger calls done is then not
-    looked for in it.
+    A sink that ends with its process says so by a true attribute ``is_volatile``: what the ledger calls done is then
+    not looked for in it.
 
     ``publish``, ``outcome`` and ``discard`` raise :class:`~holdfast.errors.Unavailable` only when nothing was
     changed, and :class:`~holdfast.errors.InDoubt` when nobody here knows (a connection that broke during COMMIT).
@@ -208,7 +208,7 @@ class Sink(Protocol):
         """Return the factory that executors call; valid after :meth:`open`."""
 
     def publish(self, publications: Sequence[Publication]) -> None:
-        """Make the epochs visible, all of them together with the ledger row of the last one, atomically and idempotently.
+        """Make the epochs visible, all together with the ledger row of the last one, atomically and idempotently.
 
         Epochs ascend.  An epoch that the sink already holds is left out.  Several epochs in one call are one
         transaction (commit grouping).
@@ -282,7 +282,7 @@ class Span:
 
 
 class Source(Protocol):
-    """Where rows come from.  Lives in the process that plans epochs (on the driver's machine); ``read`` runs on executors.
+    """Where rows come from.  Lives in the process that plans epochs, on the driver's machine; executors ``read``.
 
     Everything it needs after a crash is durable before a position leaves it: the same ``(start, end)`` gives the
     same rows, always.
@@ -352,7 +352,8 @@ class SourceSpec(Protocol):
         name : str
             The node's name.
         workspace : str
-            Directory or URL below the checkpoint that belongs to this source alone (file log, journal); created when absent.
+            Directory or URL below the checkpoint that belongs to this source alone (file log, journal); created when
+            absent.
         """
 
 

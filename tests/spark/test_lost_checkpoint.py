@@ -1,0 +1,105 @@
+"""Lose Spark's directory, or the ledger too: every row is still in every sink once (design/0001, the sink knows)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast import faults
+from holdfast.errors import Diverged, HoldfastError
+
+pytestmark = pytest.mark.spark
+
+FILES = 6
+PER_FILE = 50
+
+
+class Killed(Exception):
+    """The run dies here."""
+
+
+@pytest.fixture(autouse=True)
+def _no_faults() -> Iterator[None]:
+    yield
+    faults.install(None)
+
+
+def write_files(work: Path, numbers: range) -> None:
+    (work / "in").mkdir(exist_ok=True)
+    for number in numbers:
+        lines = [json.dumps({"id": number * PER_FILE + i}) + "\n" for i in range(PER_FILE)]
+        (work / "in" / f"{number:03}.json").write_text("".join(lines))
+
+
+def run(work: Path, spark: SparkSession) -> None:
+    rows = hf.read.files(work / "in", format="json", schema="id BIGINT", max_files_per_epoch=1, name="rows")
+    odd = rows | hf.filter("id % 2 = 1", name="odd")
+    pipeline = hf.Pipeline(
+        "lost",
+        rows | hf.write.sqlite(work / "out.db", table="rows", name="all_rows"),
+        odd | hf.write.files(work / "out", name="odd_rows"),
+    )
+    pipeline.run(checkpoint=str(work / "checkpoint"), trigger=hf.available_now(), session=spark)
+
+
+def check(work: Path, files: int) -> None:
+    with sqlite3.connect(work / "out.db") as connection:
+        ids = sorted(number for (number,) in connection.execute("SELECT id FROM rows"))
+    assert ids == list(range(files * PER_FILE))
+    odd = pyarrow.dataset.dataset(work / "out", format="parquet").to_table()["id"].to_pylist()
+    assert sorted(odd) == list(range(1, files * PER_FILE, 2))
+
+
+def die_at(point: str, epoch: int) -> None:
+    def hook(reached: str, at: int) -> None:
+        if (reached, at) == (point, epoch):
+            raise Killed(f"{reached}:{at}")
+
+    faults.install(hook)
+
+
+def test_a_lost_spark_directory_costs_nothing(tmp_path: Path, spark: SparkSession) -> None:
+    write_files(tmp_path, range(3))
+    run(tmp_path, spark)
+    shutil.rmtree(tmp_path / "checkpoint" / "spark")
+    write_files(tmp_path, range(3, FILES))
+    run(tmp_path, spark)
+    check(tmp_path, FILES)
+    run(tmp_path, spark)
+    check(tmp_path, FILES)
+
+
+def test_sinks_that_stopped_at_different_epochs_meet_again_without_spark_and_ledger(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    write_files(tmp_path, range(FILES))
+    die_at("after-publish", 3)  # SQLite holds epoch 3, the files do not
+    with pytest.raises(HoldfastError):
+        run(tmp_path, spark)
+    faults.install(None)
+    for lost in ("spark", "ledger", "fences", "generations"):
+        shutil.rmtree(tmp_path / "checkpoint" / lost)
+    die_at("after-publish", 4)  # and once more, in the epoch that brings them together
+    with pytest.raises(HoldfastError):
+        run(tmp_path, spark)
+    faults.install(None)
+    run(tmp_path, spark)
+    check(tmp_path, FILES)
+
+
+def test_a_new_checkpoint_for_sinks_that_hold_rows_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+    write_files(tmp_path, range(2))
+    run(tmp_path, spark)
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(Diverged, match="is new, and sink") as refused:
+        run(tmp_path, spark)
+    assert "empty the targets" in refused.value.do
+    check(tmp_path, 2)
