@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -35,6 +36,19 @@ class Origin(Protocol):
 
     def grow(self) -> None:
         """Let some more rows arrive."""
+
+
+@dataclass
+class Hands:
+    """A clock that stands until it is moved."""
+
+    now: int = 5_000_000
+
+    def now_us(self) -> int:
+        return self.now
+
+    def sleep_s(self, seconds: float) -> None:
+        raise AssertionError("a source does not wait")
 
 
 def rows_between(source: Source, start: SourcePositions, end: SourcePositions, parallelism: int = 2) -> list[Any]:

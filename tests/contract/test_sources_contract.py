@@ -17,7 +17,7 @@ import pytest
 from holdfast import read
 from holdfast.ports import Source
 from holdfast.sources.rate import RateSpec
-from tests.contract.source_contract import SourceContract
+from tests.contract.source_contract import Hands, SourceContract
 
 TestSourceContract = SourceContract
 
@@ -81,19 +81,6 @@ class ClockOrigin:
 
     def grow(self) -> None:
         self.spec.clock.now += 10_000_000  # type: ignore[attr-defined]
-
-
-@dataclass
-class Hands:
-    """A clock that stands until it is moved."""
-
-    now: int = 5_000_000
-
-    def now_us(self) -> int:
-        return self.now
-
-    def sleep_s(self, seconds: float) -> None:
-        raise AssertionError("a source does not wait")
 
 
 @dataclass

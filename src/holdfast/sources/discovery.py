@@ -84,21 +84,27 @@ def place(path: str) -> Place:
 
 
 def settled(where: Place) -> Place:
-    """Return the place with a single file turned into its directory and its name.
+    """Return the place with a single file turned into its directory and its name; what exists as written is no glob.
 
     Raises
     ------
     InvalidPipeline
         If there is neither a directory nor a file.
     """
-    if where.pattern:
-        if _is_directory(where):
-            return where
-    elif _is_directory(where):
+    if where.pattern and where.is_local and os.path.exists(where.path(where.pattern)):
+        where = Place(where.path(where.pattern), "")
+    if _is_directory(where):
         return where
-    elif _is_file(where):
+    if not where.pattern and _is_file(where):
         root, _, name = where.root.rpartition("/")
-        return Place(root or "/", glob.escape(name))
+        if _is_acceptable(name):
+            return Place(root or "/", glob.escape(name))
+        raise InvalidPipeline(
+            f"{where.root} has a name that is never read.",
+            why="a name that begins with '_' or '.', or ends in .tmp, .inprogress or _COPYING_, is not complete yet.",
+            do="rename the file.",
+            participant=where.root,
+        )
     raise InvalidPipeline(
         f"{where.root} does not exist.",
         why="files are read from a directory, a glob below an existing directory, or one file.",

@@ -14,8 +14,10 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from holdfast import durable
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.sources import sequence
 
@@ -138,7 +140,7 @@ class FileLog:
     def append(self, files: Sequence[LoggedFile], *, is_complete: bool = False) -> bool:
         """Add files at the end of the log; return False, having read on, when another planner was faster.
 
-        Durable when it returns True.
+        Durable when it returns True.  After False ``names`` tells what is in the log: it may hold these files.
         """
         entries = [[file.name, file.size, [list(block[2:]) for block in file.blocks]] for file in files]
         increment = {"first": self.end, "files": entries, "complete": is_complete}
@@ -148,8 +150,9 @@ class FileLog:
             self.refresh()
             return False
         if any(first <= number <= last and first != last for first, last in self._stored()):
-            # We were left so far behind that the number had been merged away: our object counts for nobody.
-            os.unlink(self._path(number, number))
+            # Either we were left so far behind that the number had been merged away, and our object counts for nobody;
+            # or another planner has already merged it.  Reading on tells.
+            self._remove(number, number)
             self.refresh()
             return False
         self._take(number, number, payload)
@@ -172,8 +175,7 @@ class FileLog:
             stored = [one for one in stored if one not in group] + [(first, last)]
         # 2. what is covered; a crash here leaves some, to be removed next time
         for one in _covered(stored + self._stored()):
-            if os.path.exists(self._path(*one)):
-                os.unlink(self._path(*one))
+            self._remove(*one)
 
     def _read_on(self) -> bool:
         """Read everything from the next number on; False when objects were merged away under our eyes."""
@@ -217,6 +219,10 @@ class FileLog:
         matches = [match for name in os.listdir(self.directory) if (match := _NAME.fullmatch(name))]
         found = [(int(match[1]), int(match[2] or match[1])) for match in matches]
         return sorted(found, key=lambda one: (one[0], -one[1]))
+
+    def _remove(self, first: int, last: int) -> None:
+        with durable.explained(f"removing {self._path(first, last)}"), suppress(FileNotFoundError):
+            os.unlink(self._path(first, last))
 
     def _path(self, first: int, last: int) -> str:
         name = f"{first:012d}" if first == last else f"{first:012d}-{last:012d}"

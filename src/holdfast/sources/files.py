@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Format = Literal["json", "csv", "parquet"]
 SEGMENT = "log"
-_CHECKED_AGAIN = 256
+_CHECKED_AGAIN = 64
 _BLOCK_SIZE_MAX = 10**9
 
 
