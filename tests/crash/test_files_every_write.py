@@ -21,7 +21,8 @@ import pyarrow.dataset as dataset
 import pytest
 
 from holdfast.ports import Carried, EpochRecord, Outcome, Part, Publication, Run, Task
-from holdfast.sinks.files import FilesSink, FilesSpec
+from holdfast.sinks.files import FilesSpec
+from holdfast.sinks.files_sink import FilesSink
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 PIPELINE = "numbers"

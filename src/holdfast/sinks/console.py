@@ -18,7 +18,7 @@ from rich.text import Text
 from holdfast import faults, graph
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run
-from holdfast.sinks.memory import HandleWriterFactory, batches_of
+from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of
 
 _CELL_LENGTH_MAX = 200
 

@@ -20,8 +20,9 @@ from holdfast import faults
 from holdfast.errors import Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Outcome, Part, Publication, Run, Staged, Task
 from holdfast.sinks import files_stage
-from holdfast.sinks.files import FilesSink, FilesSpec, files
+from holdfast.sinks.files import FilesSpec, files
 from holdfast.sinks.files_log import KEPT
+from holdfast.sinks.files_sink import FilesSink
 from tests.disks import small_disk, unprivileged
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])

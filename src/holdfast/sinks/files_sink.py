@@ -1,0 +1,346 @@
+"""The runtime of the files sink: one log entry commits an epoch, the renames that it names make it visible.
+
+Invariants: an entry is followed by another only when its renames are done; nothing is reported as failed after the
+entry; what the last entry names is neither swept nor discarded while it is unfinished (design/0005).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+
+from holdfast import durable, faults
+from holdfast.errors import Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Staged, Task
+from holdfast.sinks import files_stage
+from holdfast.sinks.files_log import Entry, FilesLog
+from holdfast.sinks.files_stage import Staging
+
+log = logging.getLogger("holdfast.sinks.files")
+
+OWN_DIRECTORY = "_holdfast"
+"""Everything of ours lies below it.  Readers skip names that begin with an underscore."""
+
+
+class FilesSink:
+    """The sink of a run; see :class:`holdfast.ports.Sink`.
+
+    Notes
+    -----
+    ``publish`` of a carried epoch syncs its files and their directories, the log entry and its directory, and each
+    directory that gets files.
+    """
+
+    guarantee = Guarantee.EXACTLY_ONCE
+    staging = "files, renamed when published"
+
+    def __init__(
+        self,
+        name: str,
+        pipeline: str,
+        schema: pa.Schema,
+        directory: str,
+        *,
+        format: str,
+        partition_by: tuple[str, ...],
+        compression: str | None,
+    ) -> None:
+        self.name = name
+        self._pipeline = pipeline
+        self._directory = directory
+        self._generation = 0
+        self._finished = 0
+        """Number of the log entry whose renames are known to be done."""
+        own = os.path.join(directory, OWN_DIRECTORY, pipeline, name)
+        aside = os.path.join(own, "writing")
+        durable.prepare(own, aside=aside)
+        self._check_directory(directory)
+        self._log = FilesLog(os.path.join(own, "log"), aside=aside)
+        self._staging = Staging(
+            directory=os.path.join(own, "staging"),
+            schema=schema,
+            format=format,
+            partition_by=partition_by,
+            compression=compression,
+            tag=hashlib.sha256(f"{pipeline}/{name}".encode()).hexdigest()[:8],
+        )
+        with durable.explained(f"opening {own}"):
+            durable.make_directory(self._staging.directory)
+            durable.make_directory(os.path.join(own, "log"))
+
+    def __repr__(self) -> str:
+        return f"FilesSink({self.name!r}, {self._directory!r})"
+
+    def open(self, run: Run) -> Held:
+        """Fence lower generations, finish the renames of the last entry, return what is held."""
+        while True:
+            last = self._last()
+            if last.generation >= run.generation:
+                raise self._fenced(run.generation, last)
+            # Before the fence, which carries no renames: the last entry says everything, so its epoch must be whole.
+            # A lower generation may do the same renames at the same time; each of them is done once.
+            self._finish(last)
+            fence = dataclasses.replace(
+                last, number=last.number + 1, generation=run.generation, after_epoch=last.epoch, renames=()
+            )
+            if self._log.append(fence):
+                break
+        self._generation = run.generation
+        self._finished = fence.number
+        self._log.prune()
+        return Held(last.epoch, last.generation, last.positions, last.pts)
+
+    def writer_factory(self) -> Staging:
+        """Return the factory that executors call."""
+        return self._staging
+
+    def publish(self, publications: Sequence[Publication]) -> None:
+        """Make the epochs visible: one log entry for all of them, then the renames."""
+        last = self._last()
+        self._check_generation(last)
+        self._finish(last)
+        new = [publication for publication in publications if publication.record.epoch > last.epoch]
+        if not new:
+            return
+        carried: list[Staged] = []
+        try:
+            renames = [rename for publication in new for rename in self._prepare(publication, carried)]
+            self._check_destinations(renames)
+            for publication in new:
+                faults.reach("publish-uncommitted", publication.record.epoch)
+            record = new[-1].record
+            entry = Entry(
+                number=last.number + 1,
+                generation=self._generation,
+                epoch=record.epoch,
+                after_epoch=last.epoch,
+                positions=record.positions,
+                pts=record.pts,
+                renames=tuple(renames),
+            )
+            # The commit.  A crash right after it leaves the renames to the next open.
+            is_ours = self._log.append(entry)
+        except InDoubt:
+            raise  # the entry may be in place: what it names must stay
+        except Exception:
+            self._remove(carried)
+            raise
+        if not is_ours:
+            self._remove(carried)
+            self._check_generation(self._last())
+            raise Unavailable(f"Sink {self.name!r} lost its place in its log to itself.", do="start again.")
+        for publication in new:
+            faults.reach("publish-begun", publication.record.epoch)
+        self._finish(entry, is_synced=True)
+        self._log.prune()
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Ask the log, and for the last entry the directory too."""
+        try:
+            last = self._last()
+            if epoch > last.epoch:
+                return Outcome.ABSENT
+            if epoch > last.after_epoch and self._unfinished(last):
+                return Outcome.STAGED
+        except (Unavailable, OSError) as error:
+            log.warning("sink %s did not answer for epoch %d: %s", self.name, epoch, error)
+            return Outcome.UNKNOWN
+        return Outcome.PUBLISHED
+
+    def discard(self, parts: Sequence[Part]) -> None:
+        """Drop staged files; those that an entry names, and those of a run that was overtaken, stay."""
+        last = self._last()
+        if last.generation == self._generation:
+            named = _directories(last)
+            handles = [part for part in parts if isinstance(part, Staged)]
+            self._remove([handle for handle in handles if files_stage.directory_of(handle) not in named])
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """Drop orphans by name."""
+        last = self._last()
+        if last.generation != self._generation:
+            return 0
+        named = _directories(last) if self._unfinished(last) else frozenset()
+        orphans = [
+            staged.name
+            for staged in self._staging.directories()
+            if (staged.generation, staged.epoch) < (self._generation, below_epoch) and staged.name not in named
+        ]
+        return sum(self._staging.remove(name) for name in orphans)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    # --- before the commit --------------------------------------------------------------------------
+
+    def _prepare(self, publication: Publication, carried: list[Staged]) -> list[tuple[str, str]]:
+        """Return the renames of one epoch; carried rows are staged for it."""
+        handles: list[Staged] = []
+        for index, part in enumerate(publication.parts):
+            if isinstance(part, Staged):
+                handles.append(part)
+                continue
+            writer = self._staging(Task(self._pipeline, self._generation, publication.record.epoch, index, 0))
+            try:
+                for batch in part.rows.to_batches():
+                    writer.write(batch)
+                handle = writer.stage()
+            except BaseException:
+                writer.abort()
+                raise
+            carried.append(handle)
+            handles.append(handle)
+        return [rename for handle in handles for rename in self._renames(handle)]
+
+    def _renames(self, handle: Staged) -> list[tuple[str, str]]:
+        name = files_stage.directory_of(handle)
+        if name is None:
+            return []
+        above = os.path.join(os.path.relpath(self._staging.directory, self._directory), name)
+        renames = []
+        for file in files_stage.files_of(handle):
+            staged = os.path.join(above, file.path)
+            size_bytes = _size_bytes(os.path.join(self._directory, staged))
+            if size_bytes != file.size_bytes:
+                self._check_generation(self._last())  # a newer generation may have swept it
+                fate = "gone" if size_bytes is None else "damaged"
+                raise Corrupt(
+                    f"Staged rows of {handle.name} are {fate} in sink {self.name!r}.",
+                    why=f"{staged} should have {file.size_bytes} bytes and has {size_bytes or 0}.",
+                    do="start again: an undecided epoch is staged anew; a decided one needs the file back.",
+                    pipeline=self._pipeline,
+                    participant=self.name,
+                )
+            renames.append((staged, file.path.removesuffix(self._staging.suffix)))
+        return renames
+
+    def _check_destinations(self, renames: Iterable[tuple[str, str]]) -> None:
+        """Create the directories and see that files can be renamed into them, while nothing is committed yet."""
+        for directory in sorted({os.path.dirname(final) for _, final in renames}):
+            path = os.path.join(self._directory, directory)
+            with durable.explained(f"creating {path}"):
+                durable.make_directory(path)
+            self._check_directory(path)
+
+    def _check_directory(self, path: str) -> None:
+        if not os.access(path, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise InvalidPipeline(
+                f"Sink {self.name!r} cannot write to directory {path}.",
+                why="this user has no permission, or the file system is read-only.",
+                do=f"give this user write permission (chmod u+rwx {path}), or choose another directory.",
+                participant=self.name,
+            )
+        own = os.path.join(self._directory, OWN_DIRECTORY)
+        if os.stat(path).st_dev != os.stat(own).st_dev:
+            raise InvalidPipeline(
+                f"Directory {path} of sink {self.name!r} lies on another file system than {own}.",
+                why="files become visible by a rename, which cannot cross file systems.",
+                do="mount the whole directory, not a part of it.",
+                participant=self.name,
+            )
+
+    # --- after the commit ---------------------------------------------------------------------------
+
+    def _finish(self, entry: Entry, *, is_synced: bool = False) -> None:
+        """Do the renames of an entry that are not done yet.  Idempotent; several processes may do it at once.
+
+        Raises
+        ------
+        InDoubt
+            If a file could not be renamed: the epoch is committed, and not all of it is visible.
+        """
+        if entry.number == self._finished:
+            return
+        try:
+            if entry.renames and not is_synced:
+                self._log.sync()  # its writer may have died before: no row may outlive the entry that names it
+            for staged, final in entry.renames:
+                self._rename(staged, final)
+                faults.reach("publish-begun", entry.epoch)
+            for directory in sorted({os.path.dirname(final) for _, final in entry.renames}):
+                with suppress(FileNotFoundError):  # removed by somebody, with our file in it
+                    durable.sync_directory(os.path.join(self._directory, directory))
+        except OSError as error:
+            raise InDoubt(
+                f"Epoch {entry.epoch} is committed in sink {self.name!r}, but not all of its files are visible.",
+                why=f"{error.filename or self._directory}: {error.strerror}.",
+                do="mend the file system and start again: opening the sink finishes it.",
+                pipeline=self._pipeline,
+                participant=self.name,
+                epoch=entry.epoch,
+                generation=entry.generation,
+            ) from error
+        for name in _directories(entry):
+            self._staging.remove(name)
+        self._finished = entry.number
+
+    def _rename(self, staged: str, final: str) -> None:
+        source, target = os.path.join(self._directory, staged), os.path.join(self._directory, final)
+        try:
+            os.rename(source, target)
+        except FileNotFoundError:
+            if os.path.lexists(source):  # the target's directory is gone
+                durable.make_directory(os.path.dirname(target))
+                os.rename(source, target)
+            elif not os.path.lexists(target):
+                log.warning("%s was published and has been removed by somebody", target)
+
+    def _unfinished(self, entry: Entry) -> bool:
+        return entry.number != self._finished and any(
+            os.path.lexists(os.path.join(self._directory, staged)) for staged, _ in entry.renames
+        )
+
+    # --- fence --------------------------------------------------------------------------------------
+
+    def _last(self) -> Entry:
+        with durable.explained(f"reading the log of sink {self.name!r}"):
+            return self._log.last()
+
+    def _check_generation(self, last: Entry) -> None:
+        if last.generation > self._generation:
+            raise self._fenced(self._generation, last)
+        if last.generation < self._generation:
+            raise Diverged(
+                f"The log of sink {self.name!r} does not hold generation {self._generation}, which wrote to it.",
+                why=f"somebody removed or replaced {os.path.join(self._directory, OWN_DIRECTORY)}.",
+                do="restore it from a copy; without it nobody knows which epochs the directory holds.",
+                pipeline=self._pipeline,
+                participant=self.name,
+                generation=self._generation,
+            )
+
+    def _fenced(self, generation: int, last: Entry) -> HoldfastError:
+        return Fenced(
+            f"Generation {generation} of pipeline {self._pipeline!r} may not write to sink {self.name!r}.",
+            why=f"generation {last.generation} has opened it.",
+            do="stop this run: another one has taken over.",
+            pipeline=self._pipeline,
+            participant=self.name,
+            epoch=last.epoch,
+            generation=last.generation,
+        )
+
+    def _remove(self, handles: Iterable[Staged]) -> None:
+        for handle in handles:
+            name = files_stage.directory_of(handle)
+            if name is not None:
+                self._staging.remove(name)
+
+
+def _directories(entry: Entry) -> frozenset[str]:
+    """Return the staged directories that an entry names."""
+    #             _holdfast/<pipeline>/<sink>/staging/<directory>/...
+    return frozenset(staged.split(os.sep)[4] for staged, _ in entry.renames)
+
+
+def _size_bytes(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return None
