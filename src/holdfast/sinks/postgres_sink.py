@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from psycopg import sql as pg
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from holdfast import faults
-from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Run
 from holdfast.sinks import postgres_catalog, postgres_copy, sql
 from holdfast.sinks.postgres_dsn import Dsn
@@ -55,15 +55,16 @@ class Begun:
     """The ledger row's decision to commit prepared transactions: ``in_progress``.
 
     ``first`` is the first epoch of the decision; all from there to the row's epoch are decided and not complete.
+    ``gids`` gives each prepared transaction's id.
     """
 
     first: int
-    gids: tuple[str, ...]
+    gids: Mapping[str, str]
 
     @property
     def text(self) -> str:
         """As the ledger stores it."""
-        return json.dumps({"first": self.first, "gids": list(self.gids)})
+        return json.dumps({"first": self.first, "gids": dict(self.gids)})
 
     @staticmethod
     def parsed(text: str | None) -> Begun | None:
@@ -71,7 +72,7 @@ class Begun:
         if text is None:
             return None
         value = json.loads(text)
-        return Begun(int(value["first"]), tuple(value["gids"]))
+        return Begun(int(value["first"]), value["gids"])
 
 
 @dataclass(frozen=True)
@@ -259,11 +260,10 @@ class PostgresSink:
                 return None, None, row.epoch
             first, last = fresh[0].record, fresh[-1].record
             parts = [part for publication in fresh for part in publication.parts]
-            self._staging.check_present(connection, parts)
+            prepared = self._staging.check_present(connection, parts)
             for part in parts:
                 self._write_part(connection, part)
-            gids = tuple(gids_of(parts))
-            begun = Begun(first.epoch, gids) if gids else None
+            begun = Begun(first.epoch, prepared) if prepared else None
             xid = connection.execute(
                 pg.SQL(
                     "UPDATE {} SET epoch = %s, positions = %s, pts = %s, in_progress = %s, updated_at = now()"
@@ -318,15 +318,15 @@ class PostgresSink:
     def _complete(self, begun: Begun, epoch: int) -> None:
         """Commit the prepared transactions that the ledger row has decided on, then say so in the row.
 
-        One that is gone was committed already: only what the row names is committed, nothing that it names is
-        rolled back, and labels are never used twice.
+        One that is gone was committed already by an earlier call, or by a predecessor with the same decision; its
+        transaction id proves it.
         """
         try:
-            for gid in begun.gids:
+            for gid, xid in begun.gids.items():
                 faults.reach("publish-begun", epoch)
                 with self._session.explained():
                     self._session.connection()
-                self._commit_prepared(gid)
+                self._commit_prepared(gid, xid)
             with self._session.explained():
                 self._session.connection().execute(
                     pg.SQL(
@@ -345,7 +345,7 @@ class PostgresSink:
                 epoch=epoch,
             ) from error
 
-    def _commit_prepared(self, gid: str) -> None:
+    def _commit_prepared(self, gid: str, xid: str) -> None:
         statement = pg.SQL("COMMIT PREPARED {}").format(pg.Literal(gid))
         # Busy: a predecessor that is just being fenced completes the same decision.
         for attempt in Retrying(
@@ -357,6 +357,21 @@ class PostgresSink:
                 except HoldfastError as error:
                     if not isinstance(error.__cause__, psycopg.errors.UndefinedObject):
                         raise
+                    self._check_committed(gid, xid)
+
+    def _check_committed(self, gid: str, xid: str) -> None:
+        """Raise :class:`Diverged` if a transaction that the ledger row has decided to commit was rolled back."""
+        with self._session.explained():
+            status = self._xact_status(self._session.connection(), xid)
+        if status == "aborted":
+            raise Diverged(
+                f"{self._node}: rows of a decided epoch were rolled back.",
+                why=f"somebody ran ROLLBACK PREPARED '{gid}' after the ledger row had decided to commit it.",
+                do="see the server's log for who did; bring the rows of that task in again from the source, then"
+                f" UPDATE {LEDGER} SET in_progress = NULL for this sink.",
+                pipeline=self._pipeline,
+                participant=self.name,
+            )
 
     # --- outcome ------------------------------------------------------------------------------------------------------
 

@@ -188,7 +188,8 @@ def with_order(table: Table, batch: pa.RecordBatch, first: int) -> pa.RecordBatc
     """Return an upsert's batch with each row's place and its delete flag."""
     count = batch.num_rows
     flags = pa.repeat(False, count) if table.mode.delete is None else batch.column(table.mode.delete).fill_null(False)
-    return batch.append_column(ORDER, pa.array(np.arange(first, first + count, dtype=np.int64))).append_column(DELETE, flags)
+    order = pa.array(np.arange(first, first + count, dtype=np.int64))
+    return batch.append_column(ORDER, order).append_column(DELETE, flags)
 
 
 def copy_statement(target: pg.Composable, columns: Sequence[CopyColumn]) -> pg.Composed:
@@ -219,25 +220,28 @@ class Staging:
     pipeline: str
     sink: str
 
-    def check_present(self, connection: Connection, parts: Sequence[Part]) -> None:
-        """Raise :class:`Diverged` if a staged part's rows are gone."""
+    def check_present(self, connection: Connection, parts: Sequence[Part]) -> dict[str, str]:
+        """Return the prepared transactions among the parts, each with its transaction id.
+
+        Raises
+        ------
+        Diverged
+            If a staged part's rows are gone.
+        """
         gids, tables = gids_of(parts), tables_of(parts)
-        gone: list[tuple[str]] = []
-        if gids:
-            gone += connection.execute(
-                "SELECT gid FROM unnest(%s::text[]) AS gid WHERE gid NOT IN"
-                " (SELECT gid FROM pg_prepared_xacts WHERE database = current_database())",
-                (gids,),
-            ).fetchall()
+        prepared = _transaction_ids(connection, gids) if gids else {}
+        present = set(prepared)
         if tables:
-            gone += connection.execute(
+            found = connection.execute(
                 "SELECT name FROM unnest(%s::text[]) AS name"
-                " WHERE to_regclass(format('%%I.%%I', %s::text, name)) IS NULL",
+                " WHERE to_regclass(format('%%I.%%I', %s::text, name)) IS NOT NULL",
                 (tables, self.table.schema_name),
             ).fetchall()
+            present |= {name for (name,) in found}
         for part in parts:
-            if isinstance(part, Staged) and {(reference,) for reference in part.reference.values()} & set(gone):
-                raise sql.staged_rows_gone(self.table.node, part.name, "they were discarded or swept")
+            if isinstance(part, Staged) and not present.issuperset(part.reference.values()):
+                raise sql.staged_rows_gone(self.table.node, part.name, "they were discarded or swept.")
+        return prepared
 
     def discard(self, gids: Collection[str], tables: Collection[str]) -> int:
         """Drop staged rows; what is gone already is fine.  Returns how many were dropped."""
@@ -296,6 +300,19 @@ class Staging:
                 (self.table.schema_name, STAGE_PREFIX),
             ).fetchall()
         return [gid for (gid,) in gids if is_orphan(gid)], [name for name, text in tables if is_orphan(text)]
+
+
+def _transaction_ids(connection: Connection, gids: Sequence[str]) -> dict[str, str]:
+    """Return gid -> transaction id of those that exist.
+
+    The catalog gives the lower 32 bits only; the upper ones are those of the newest id, or one less.
+    """
+    rows = connection.execute(
+        "SELECT gid, transaction::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+        " FROM pg_prepared_xacts WHERE database = current_database() AND gid = ANY(%s)",
+        (list(gids),),
+    ).fetchall()
+    return {gid: str(newest - (newest - short) % 2**32) for gid, short, newest in rows}
 
 
 def gids_of(parts: Sequence[Part]) -> list[str]:

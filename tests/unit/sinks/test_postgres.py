@@ -16,8 +16,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import holdfast.sinks.postgres_staging as staging_module
+from holdfast import faults
 from holdfast.errors import BadRow, Diverged, HoldfastError, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Part, Publication, Run, Sink, Task
+from holdfast.ports import Carried, EpochRecord, Outcome, Part, Publication, Run, Sink, Staged, Task
 from holdfast.sinks.postgres import PostgresSpec
 from holdfast.sinks.postgres_staging import GID_BYTES, Label
 
@@ -624,16 +625,39 @@ def test_prepared_rows_named_by_the_ledger_are_kept_by_discard_and_sweep(postgre
         writer = sink.writer_factory()(Task("words", 1, 1, 0, 0))
         writer.write(batch)
         part = writer.stage()
-        gid = part.reference["gid"]
-        query(
-            postgres_prepared,
-            "UPDATE holdfast_ledger SET epoch = 1, in_progress = "
-            f"""'{{"first": 1, "gids": ["{gid}"]}}'""",
-        )
+        decide(sink, part)
         sink.discard([part])
         assert sink.sweep(below_epoch=9) == 0
     with opened(postgres_prepared, generation=2):
         assert query(postgres_prepared, "SELECT count(*) FROM words") == [(1,)]
+
+
+def test_decided_rows_that_somebody_rolled_back_by_hand_are_not_taken_for_committed(postgres_prepared: str) -> None:
+    batch = pa.RecordBatch.from_pydict({"id": [1], "word": ["x"]}, schema=SCHEMA)
+    with opened(postgres_prepared) as sink:
+        writer = sink.writer_factory()(Task("words", 1, 1, 0, 0))
+        writer.write(batch)
+        part = writer.stage()
+        decide(sink, part)
+        query(postgres_prepared, f"ROLLBACK PREPARED '{part.reference['gid']}'")
+    with pytest.raises(Diverged, match="rolled back"), opened(postgres_prepared, generation=2):
+        pass
+
+
+def decide(sink: Sink, part: Staged) -> None:
+    """Publish up to the decision: the ledger row names the prepared transactions, none is committed."""
+
+    def stop(point: str, epoch: int) -> None:
+        if point == "publish-begun":
+            raise KeyboardInterrupt
+
+    faults.install(stop)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sink.publish([Publication(EpochRecord("words", 1, 1, {}), (part,))])
+    finally:
+        faults.install(None)
+    assert sink.outcome(1) is Outcome.STAGED
 
 
 def test_a_fenced_run_sweeps_and_discards_nothing(postgres_prepared: str) -> None:
