@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from holdfast.operators.split import split
     from holdfast.operators.sql import sql
     from holdfast.operators.union import union
-    from holdfast.spark.run import Run, start_all
+    from holdfast.spark.run import Run
+    from holdfast.spark.start import start_all
     from holdfast.trigger import Trigger, available_now, every
 
 __version__ = "0.1.0"
@@ -88,7 +89,8 @@ _HOMES = {
     "holdfast.operators.sql": ("sql",),
     "holdfast.operators.union": ("union",),
     "holdfast.read:": ("read",),
-    "holdfast.spark.run": ("Run", "start_all"),
+    "holdfast.spark.run": ("Run",),
+    "holdfast.spark.start": ("start_all",),
     "holdfast.testing:": ("testing",),
     "holdfast.trigger": ("Trigger", "available_now", "every"),
     "holdfast.write:": ("write",),

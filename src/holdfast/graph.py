@@ -439,7 +439,7 @@ class Pipeline:
         trigger : Trigger, optional
             ``hf.every("100 ms")`` (the default) or ``hf.available_now()``.
         **options
-            Options of the engine, see :func:`holdfast.spark.run.start`.
+            Options of the engine, see :func:`holdfast.spark.start.start`.
 
         Raises
         ------
@@ -449,7 +449,7 @@ class Pipeline:
         forgotten.check(self)
         # The one seam between the graph and the engine: the graph must be importable, checkable and drawable where
         # there is neither Java nor pyspark, and imports point down the ladder only, so the engine is looked up by name.
-        engine = importlib.import_module("holdfast.spark.run")
+        engine = importlib.import_module("holdfast.spark.start")
         run: Run = engine.start(self, checkpoint=checkpoint, trigger=trigger or every("100 ms"), **options)
         return run
 

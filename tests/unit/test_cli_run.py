@@ -56,9 +56,9 @@ ENGINE = """
             raise hf.InvalidPipeline("it cannot start.", why="because.", do="this.")
         return FakeRun(os.environ.get("BEHAVIOUR", "ends"))
 
-    engine = types.ModuleType("holdfast.spark.run")
+    engine = types.ModuleType("holdfast.spark.start")
     engine.start = start
-    sys.modules["holdfast.spark.run"] = engine
+    sys.modules["holdfast.spark.start"] = engine
 """
 PIPELINE = """
     rows = hf.read.files("in/*.json", schema="x INT", name="rows")

@@ -1,0 +1,83 @@
+"""Source nodes as streaming frames, watched where their rows must be counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampNTZType, TimestampType
+
+from holdfast.graph import Node
+from holdfast.ports import REJECT_COLUMN
+from holdfast.spark.datasource import FORMAT, Reading, read_schema
+from holdfast.spark.origin import FILE_NAME
+
+
+@dataclass(frozen=True)
+class SourceReader:
+    """Opens source nodes as streaming frames."""
+
+    session: SparkSession
+    directory: Path
+    parallelism: int
+    prefetch_bytes: int
+    stop_file: str
+    spark_directory: str
+
+    def read(self, node: Node) -> DataFrame:
+        """Return the streaming frame of a source, watched where its rows must be counted."""
+        spec: Any = node.spec
+        stream = self.session.readStream.name(node.name)
+        if node.kind == "spark":
+            for key, value in spec.options.items():
+                stream = stream.option(key, value)
+            if spec.schema is not None and len(spec.schema):
+                stream = stream.schema(read_schema(spec))
+            return watched(stream.format(spec.format).load(), node)
+        workspace = str(self.directory / "sources" / node.name)
+        origin_file = str(self.directory / self.spark_directory / FILE_NAME)
+        reading = Reading(
+            spec, node.name, workspace, self.parallelism, self.prefetch_bytes, self.stop_file, origin_file
+        )
+        return watched(stream.format(FORMAT).option("reading", reading.to_option()).load(), node)
+
+
+def is_watched(node: Node) -> bool:
+    """Tell whether Spark has to count at a source: it declares a timestamp, or has rejects."""
+    return timestamp_of(node) is not None or bool(getattr(node.spec, "rejects", False))
+
+
+def watched(frame: DataFrame, node: Node) -> DataFrame:
+    """Let Spark count rows, rejects and the highest timestamp as they pass, where somebody asks for them."""
+    if not is_watched(node):
+        return frame
+    column = timestamp_of(node)
+    has_rejects = bool(getattr(node.spec, "rejects", False))
+    rejects = F.count(F.col(REJECT_COLUMN)) if has_rejects else F.lit(0).cast("long")
+    highest = F.lit(None).cast("long") if column is None else F.max(_microseconds(frame, column))
+    counts = [F.count(F.lit(1)).alias("rows"), rejects.alias("rejects"), highest.alias("timestamp_max_us")]
+    return frame.observe(observation(node.name), *counts)
+
+
+def _microseconds(frame: DataFrame, column: str) -> Any:
+    kind = frame.schema[column].dataType
+    value = F.col(f"`{column}`")
+    if isinstance(kind, TimestampType):
+        return F.unix_micros(value)
+    if isinstance(kind, TimestampNTZType):
+        return F.unix_micros(value.cast("timestamp"))
+    return value.cast("long")
+
+
+def observation(source: str) -> str:
+    """Return the name under which Spark reports what it counted at a source."""
+    return f"holdfast_{source}"
+
+
+def timestamp_of(node: Node) -> str | None:
+    """Return a source's timestamp column; None where it declares none."""
+    timestamp: str | None = getattr(node.spec, "timestamp", None)
+    return timestamp

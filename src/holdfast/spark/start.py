@@ -1,0 +1,249 @@
+"""Starts: a pipeline is compiled, taken over, recovered, and set running on Spark."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.checkpoint.store import open_store
+from holdfast.clock import SystemClock
+from holdfast.commit.coordinator import Coordinator
+from holdfast.commit.retry import Retry
+from holdfast.config import Settings
+from holdfast.durable import local_path
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import Pipeline
+from holdfast.ports import Sink
+from holdfast.spark.compile import compile_pipeline, stateful_operators
+from holdfast.spark.datasource import HoldfastDataSource
+from holdfast.spark.epoch_loop import EpochLoop, Limits, check_commit_every
+from holdfast.spark.origin import settle_origin
+from holdfast.spark.read import SourceReader, timestamp_of
+from holdfast.spark.run import Run
+from holdfast.spark.session import create_session, run_session
+from holdfast.trigger import Trigger
+from holdfast.units import duration_us
+
+log = logging.getLogger("holdfast.run")
+
+SPARK_DIRECTORY = "spark/1"
+"""Spark's checkpoint below ours; one directory per version of the graph."""
+
+
+def start(
+    pipeline: Pipeline,
+    *,
+    checkpoint: str,
+    trigger: Trigger,
+    commit_every: str | None = None,
+    commit_thread: bool = True,
+    master: str | None = None,
+    session: SparkSession | None = None,
+    settings: Settings | None = None,
+) -> Run:
+    """Start a pipeline: take it over, resolve what is in doubt, then run epochs.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    checkpoint : str
+        Directory that belongs to this pipeline alone; created when absent.
+    trigger : Trigger
+        ``hf.every(interval)`` or ``hf.available_now()``.
+    commit_every : str, optional
+        Publish only when the minimum timestamp over the inputs has moved by this much (``"1 s"``): fewer, larger
+        transactions.  Epochs are decided as they come, so nothing is lost; every source needs ``timestamp=``.
+    commit_thread : bool, default True
+        Publish decided epochs in the background, in order, while the next one is evaluated.  Applies to epochs that
+        executors staged for several sinks.
+    master : str, optional
+        Spark master for a session that Holdfast creates; default is the setting ``HOLDFAST_MASTER``.
+    session : SparkSession, optional
+        Use this session's context.  Settings of the run are made on a new session of it.
+    settings : Settings, optional
+        Default: read from ``HOLDFAST_*`` variables.
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    InvalidPipeline
+        If the graph, a schema, the checkpoint's owner or a setting is wrong.  Nothing has run.
+    Fenced
+        If a newer generation took over in the meantime.
+    Unavailable
+        If a sink does not answer.
+    """
+    return _Starting(
+        pipeline=pipeline,
+        checkpoint=checkpoint,
+        trigger=trigger,
+        commit_every_us=None if commit_every is None else duration_us(commit_every, argument="commit_every"),
+        commit_thread=commit_thread,
+        master=master,
+        session=session,
+        settings=settings or Settings(),
+    ).run()
+
+
+def start_all(pipelines: Sequence[Pipeline], *, checkpoint: str, **options: Any) -> list[Run]:
+    """Start several independent pipelines in one process: each with its own coordinator, epochs and pts.
+
+    Parameters
+    ----------
+    pipelines : sequence of Pipeline
+        Their names must differ.
+    checkpoint : str
+        Directory; each pipeline gets ``<checkpoint>/<pipeline>``.
+    **options
+        As for :func:`start`.
+
+    Returns
+    -------
+    list of Run
+        In the order of ``pipelines``.  When one cannot be started, those already started are stopped.
+    """
+    names = [pipeline.name for pipeline in pipelines]
+    if len(set(names)) != len(names):
+        raise InvalidPipeline(
+            f"start_all was given several pipelines of one name: {', '.join(names)}.",
+            why="the name is the identity of a pipeline in its checkpoint and in every sink.",
+            do="give each pipeline a name of its own.",
+        )
+    runs: list[Run] = []
+    try:
+        for pipeline in pipelines:
+            runs.append(pipeline.start(checkpoint=str(Path(checkpoint) / pipeline.name), **options))
+    except BaseException:
+        for run in runs:
+            run.stop()
+        raise
+    return runs
+
+
+@dataclass
+class _Starting:
+    """The steps of a start, in their order."""
+
+    pipeline: Pipeline
+    checkpoint: str
+    trigger: Trigger
+    commit_every_us: int | None
+    commit_thread: bool
+    master: str | None
+    session: SparkSession | None
+    settings: Settings
+
+    def run(self) -> Run:
+        sources = [node.name for node in self.pipeline.sources]
+        timed = [node.name for node in self.pipeline.sources if timestamp_of(node) is not None]
+        check_commit_every(self.commit_every_us, timed, sources)
+        location = self.checkpoint if "://" in self.checkpoint else str(Path(self.checkpoint).expanduser().absolute())
+        store = open_store(location)
+        directory = Path(local_path(location) or location)
+        clock = SystemClock()
+        base_session = self.session or create_session(
+            self.master or self.settings.master, f"{self.settings.driver_memory_mib}m"
+        )
+        parallelism = max(1, base_session.sparkContext.defaultParallelism)
+        session = run_session(base_session, parallelism)
+        session.dataSource.register(HoldfastDataSource)
+        stop_directory = Path(tempfile.mkdtemp(prefix="holdfast-run-"))
+        stop_file = stop_directory / "stop"
+        reader = SourceReader(
+            session, directory, parallelism, self.settings.prefetch_max_bytes, str(stop_file), SPARK_DIRECTORY
+        )
+        token = uuid.uuid4().hex
+        compiled = compile_pipeline(self.pipeline, reader.read, token)
+        _refuse_state(self.pipeline, compiled.frame)
+        sinks = self._connect(compiled.routes.schemas, session, directory)
+        coordinator = Coordinator(
+            pipeline=self.pipeline.name,
+            store=store,
+            sinks=list(sinks.values()),
+            clock=clock,
+            retry=Retry(self.settings.retry_attempts, self.settings.retry_first_s, self.settings.retry_cap_s),
+            commit_every_us=self.commit_every_us,
+            commit_thread=self.commit_thread,
+            queue_size=self.settings.commit_queue,
+            ledger_keep=self.settings.ledger_keep,
+        )
+        try:
+            resumption = coordinator.open()
+            for sink, schema in zip(self.pipeline.sinks, compiled.routes.schemas, strict=True):
+                store.put(f"schemas/{sink.name}.arrow", schema.serialize().to_pybytes())
+            store.put(f"graph/{self.pipeline.fingerprint()}.json", json.dumps(self.pipeline.spec()).encode())
+            origin = settle_origin(
+                store, directory, SPARK_DIRECTORY, resumption.held, resumption.last_epoch, self.pipeline.sources
+            )
+            held_pts = [held.pts for held in resumption.held.values() if held.pts is not None]
+            run = Run(
+                pipeline=self.pipeline,
+                sinks=sinks,
+                coordinator=coordinator,
+                stop_directory=stop_directory,
+            )
+            loop = EpochLoop(
+                pipeline=self.pipeline.name,
+                base=origin.base,
+                sought=origin.start,
+                spark_checkpoint=directory / SPARK_DIRECTORY,
+                routes=compiled.routes,
+                sinks=sinks,
+                coordinator=coordinator,
+                clock=clock,
+                limits=Limits(self.settings.carry_max_bytes, self.settings.sweep_interval_s),
+                observe=run.observed,
+                timed_sources=timed,
+                pts=min(held_pts, default=None),
+            )
+            run.begin(loop, compiled.frame, self.trigger, str(directory / SPARK_DIRECTORY))
+        except BaseException:
+            coordinator.close()
+            shutil.rmtree(stop_directory, ignore_errors=True)
+            raise
+        return run
+
+    def _connect(self, schemas: Sequence[Any], session: SparkSession, directory: Path) -> dict[str, Sink]:
+        sinks: dict[str, Sink] = {}
+        for node, schema in zip(self.pipeline.sinks, schemas, strict=True):
+            sink = node.spec.connect(node.name, self.pipeline.name, schema)
+            bind = getattr(sink, "bind", None)
+            if bind is not None:  # foreach_batch: the only sink that wants a DataFrame
+                bind(_to_dataframe(session), str(directory / "foreach_batch" / node.name))
+            sinks[node.name] = sink
+        return sinks
+
+
+def _refuse_state(pipeline: Pipeline, frame: DataFrame) -> None:
+    kinds = sorted(set(stateful_operators(frame)))
+    if kinds:
+        raise InvalidPipeline(
+            f"pipeline {pipeline.name!r} keeps state in Spark: {', '.join(kinds)}.",
+            why="map and sql are row-wise here; state without a name could not be restored, moved or inspected.",
+            do="use row-wise expressions in map and sql.",
+            pipeline=pipeline.name,
+        )
+
+
+def _to_dataframe(session: SparkSession) -> Any:
+    def to_dataframe(rows: Any, schema: Any) -> DataFrame:
+        if isinstance(rows, list):
+            if rows:
+                return session.read.parquet(*rows)
+            rows = schema.empty_table()
+        return session.createDataFrame(rows)
+
+    return to_dataframe
