@@ -1,4 +1,4 @@
-"""Crash before and after every durable write, and every pair of them, with one, two and three simulated sinks (design/0001, 8)."""
+"""Crash before and after every durable write, and at every pair of them, with one to three sinks (design/0001, 8)."""
 
 import pytest
 

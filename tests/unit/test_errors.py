@@ -32,7 +32,7 @@ def test_every_kind_survives_pickling_with_all_its_fields_and_notes(kind):
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_every_kind_is_found_again_in_a_text(kind):
     error = example(kind)
-    text = f"py4j.Py4JException: ...\nTraceback\n  File ...\nholdfast.errors.{kind.__name__}: {error}\n\tat java.lang.Thread"
+    text = f"py4j.Py4JException: ...\n  File ...\nholdfast.errors.{kind.__name__}: {error}\n\tat java.lang.Thread"
     found = from_text(text)
     assert type(found) is kind
     assert (found.what, found.why, found.do) == (error.what, error.why, error.do)

@@ -32,7 +32,7 @@ def test_a_size_is_a_number_with_a_unit(text, expected):
     assert size_bytes(text) == expected
 
 
-@pytest.mark.parametrize("wrong", ["", "5", "s", "-1 s", "1 fortnight", "1 s 2", "1e3 s", "١ q", None, 5])
+@pytest.mark.parametrize("wrong", ["", "5", "s", "-1 s", "1 fortnight", "1 s 2", "1e3 s", None, 5])
 def test_anything_else_is_refused_with_the_right_way(wrong):
     with pytest.raises(InvalidPipeline) as caught:
         duration_us(wrong, argument="commit_every")

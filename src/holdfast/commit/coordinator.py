@@ -17,6 +17,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from holdfast import faults
+from holdfast.commit.checks import (
+    check_commit,
+    check_known_sinks,
+    check_no_gap,
+    check_parts,
+    check_same_positions,
+    check_timestamp,
+    needs,
+)
 from holdfast.commit.delivery import Delivery, Published, Resolution
 from holdfast.commit.lane import Lane, ThreadLane
 from holdfast.commit.ledger import Key, Ledger, Takeover
@@ -24,19 +33,11 @@ from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.commit.story import Stories
+from holdfast.commit.takeover import Resumption, confirm_done, ledgers_word, open_decisions, take_over
 from holdfast.commit.transaction import Event, State, Transition
-from holdfast.errors import (
-    Corrupt,
-    Diverged,
-    Fenced,
-    HoldfastError,
-    InDoubt,
-    InternalError,
-    InvalidPipeline,
-    Unavailable,
-)
-from holdfast.ports import Clock, EpochRecord, Held, Part, Publication, Sink, Store
-from holdfast.positions import Positions, covers_all
+from holdfast.errors import HoldfastError, InternalError, Unavailable
+from holdfast.ports import Clock, EpochRecord, Part, Publication, Run, Sink, Store
+from holdfast.positions import Positions
 
 __all__ = ["Coordinator", "Published", "Resolution", "Resumption", "Retry", "Statistics"]
 
@@ -47,31 +48,6 @@ T = TypeVar("T")
 GROUP_EPOCHS_MAX = 1000
 """A group is published at the latest with so many epochs: a source whose timestamps stand still must not let open
 decisions pile up without end."""
-
-_TAKEOVERS_MAX = 40
-"""Tries to find a generation above a sink's.  The step doubles each time: 40 of them pass any number in use."""
-
-
-@dataclass(frozen=True)
-class Resumption:
-    """Where the pipeline stands after :meth:`Coordinator.open`.
-
-    Parameters
-    ----------
-    generation : int
-        The new one.
-    held : mapping of str to Held
-        Sink name -> what it holds now, after recovery.
-    resolved : tuple of Resolution
-        In the order in which it was done.
-    last_epoch : int
-        Highest epoch that any sink or the ledger knows; 0 when none.
-    """
-
-    generation: int
-    held: Mapping[str, Held]
-    resolved: tuple[Resolution, ...]
-    last_epoch: int
 
 
 @dataclass(frozen=True)
@@ -214,88 +190,34 @@ class Coordinator:
         """
         with self._stopping_at_failure():
             self._ledger.identify()
-            self._take_over()
+            self._generation = take_over(self._ledger, self._delivery, self._clock, self._run)
+            self._stories.generation = self._generation
             takeover = self._ledger.fence()
             self._newest_done = takeover.done
             known = [held.epoch for held in self._delivery.held.values()] + [key.epoch for key in takeover.open]
             self._last_epoch = max([*known, takeover.done.record.epoch if takeover.done else 0])
-            resolved = (*self._confirm_done(), *self._resolve(takeover))
+            resolved = (*confirm_done(self._delivery, takeover.done), *self._resolve(takeover))
             self._grouped_pts = min((h.pts for h in self._delivery.held.values() if h.pts is not None), default=None)
             # Only now: a decision that recovery found may have named what a dead run staged.
             self._delivery.sweep(self._last_epoch + 1)
             faults.reach("recovery-resolved", self._last_epoch)
         return Resumption(self._generation, dict(self._delivery.held), resolved, self._last_epoch)
 
-    def _take_over(self) -> None:
-        """Take a generation above the checkpoint's and every sink's, and open every sink with it.
-
-        A sink that refuses knows a higher one.  If the checkpoint knows that one too, another run has just taken over.
-        If not, the checkpoint is younger than the sink (it was lost, or restored): go above.
-        """
-        floor = 0
-        for doubling in range(_TAKEOVERS_MAX):
-            self._generation = self._ledger.take_generation(floor, self._clock.now_us())
-            self._stories.generation = self._generation
-            try:
-                return self._delivery.open(self._generation)
-            except (Fenced, InDoubt) as refusal:
-                # InDoubt: the reply was lost, so this number may or may not be taken; the next one settles it.
-                self._ledger.check_fenced()
-                log.info("generation %d is refused: %s", self._generation, refusal.what)
-                floor = max(refusal.generation or 0, self._generation + 2**doubling - 1)
-        raise Fenced(
-            f"no generation of pipeline {self._pipeline!r} is high enough for its sinks.",
-            why=f"{_TAKEOVERS_MAX} were refused: a run with another checkpoint keeps taking over.",
-            do="stop other runs of this pipeline, then start again.",
-            pipeline=self._pipeline,
-            generation=self._generation,
-        )
-
-    def _confirm_done(self) -> Iterator[Resolution]:
-        """Check that every sink still holds the newest epoch that the ledger calls done; the older ones follow."""
-        epoch = self._newest_done.record.epoch if self._newest_done else 0
-        for name, held in self._delivery.held.items():
-            if held.epoch < epoch and self._ledgers_word(name, epoch) is Decision.DONE:
-                yield self._delivery.judge(name, epoch, Decision.DONE)
-
     def _resolve(self, takeover: Takeover) -> Iterator[Resolution]:
         """Carry out what dead runs had decided, oldest first."""
-        for key in takeover.open:
-            try:
-                content = self._ledger.read(key)
-            except Corrupt:
-                if any(held.epoch < key.epoch for held in self._delivery.held.values()):
-                    raise
-                self._ledger.settle_damaged(key)
-                continue
-            if isinstance(content, Done):
-                continue
-            self._check_known(content)
-            self._stories.take(key.epoch, Event.FIND, detail=f"of generation {content.record.generation}")
-            names = [name for name in self._sinks if name in content.parts]
+        for key, decided in open_decisions(self._ledger, self._delivery, takeover):
+            check_known_sinks(decided, self._sinks, self._run)
+            self._stories.take(key.epoch, Event.FIND, detail=f"of generation {decided.record.generation}")
+            names = [name for name in self._sinks if name in decided.parts]
             found = [self._delivery.judge(name, key.epoch, Decision.COMMIT) for name in names]
             wanted = {each.sink for each in found if each.verdict is Verdict.PUBLISH}
-            for _ in self._carry_out([_Entry(content, key)], wanted):
+            for _ in self._carry_out([_Entry(decided, key)], wanted):
                 pass
             yield from found
 
-    def _check_known(self, decided: Decided) -> None:
-        unknown = sorted(set(decided.parts) - set(self._sinks))
-        if unknown:
-            raise InvalidPipeline(
-                f"epoch {decided.record.epoch} is decided for sink {unknown[0]!r}, which pipeline {self._pipeline!r} "
-                "no longer has.",
-                why="the last run died before it published the epoch there; leaving it out would lose those rows.",
-                do=f"put sink {unknown[0]!r} back, run until the epoch is published, then take it out.",
-                pipeline=self._pipeline,
-                participant=unknown[0],
-                epoch=decided.record.epoch,
-            )
-
-    def _ledgers_word(self, sink: str, epoch: int) -> Decision:
-        """Return the ledger's word on an epoch that is not open any more."""
-        done = self._newest_done
-        return Decision.DONE if done and sink in done.sinks and epoch <= done.record.epoch else Decision.NONE
+    @property
+    def _run(self) -> Run:
+        return Run(self._pipeline, self._generation)
 
     # --- one epoch ------------------------------------------------------------------------------------------------
 
@@ -327,33 +249,26 @@ class Coordinator:
             if epoch <= self._last_epoch:
                 # Only what Spark replays comes here, one epoch per start: every other one is new to everybody.
                 self._publish_rest()
-                judged = [self._delivery.judge(name, epoch, self._ledgers_word(name, epoch)) for name in self._sinks]
+                judged = [
+                    self._delivery.judge(name, epoch, ledgers_word(self._newest_done, name, epoch))
+                    for name in self._sinks
+                ]
                 names = frozenset(each.sink for each in judged if each.verdict is Verdict.ABORT)
-                self._check_same_positions(epoch, frozenset(self._sinks) - names, positions)
+                if positions is not None:
+                    holders = {name: self._delivery.held[name] for name in self._sinks if name not in names}
+                    check_same_positions(epoch, holders, positions, self._run)
             if positions is not None and start is not None:
                 names = frozenset(name for name in names if self._joins(name, epoch, start, positions))
             self._missing = (epoch, names)
             return names
 
     def _joins(self, name: str, epoch: int, start: Positions, end: Positions) -> bool:
-        """Tell whether a sink needs an epoch, by the positions that its own ledger holds; nothing may lie between.
-
-        Epochs are counted anew when Spark's checkpoint was lost; positions mean the same for ever.
-        """
+        """Tell whether a sink needs an epoch, by the positions that its own ledger holds."""
         held = self._delivery.held[name]
         if name in self._continued or held.epoch == 0:
             return True  # this run's own epochs follow each other; a new sink begins here
-        if covers_all(held.positions, end):
+        if not needs(name, epoch, held, start, end, self._run):
             return False
-        if not (covers_all(held.positions, start) and covers_all(start, held.positions)):
-            raise self._diverged(
-                name,
-                epoch,
-                f"sink {name!r} holds everything up to {_plain(held.positions)}, and epoch {epoch} begins at "
-                f"{_plain(start)}.",
-                "the sink was restored from a backup, or written with another checkpoint.",
-                f"restore sink {name!r} or the checkpoint, so that they belong together.",
-            )
         self._continued.add(name)
         return True
 
@@ -387,6 +302,7 @@ class Coordinator:
                 self._stories.take(record.epoch, Event.AGAIN)
             self._stories.take(record.epoch, Event.STAGE, detail=_row_counts(decided))
             self._last_epoch = record.epoch
+            self._missing = (0, frozenset())
             self._continued.update(parts)
             key = None
             if len(parts) > 1 or self._commit_every_us is not None:
@@ -566,78 +482,15 @@ class Coordinator:
         if self._lane is not None:
             self._lane.wait()
 
-    # --- checks ---------------------------------------------------------------------------------------------------
-
     def _check_commit(self, decided: Decided) -> None:
-        record, given = decided.record, set(decided.parts)
-        problem = ""
-        if not self._generation or (record.pipeline, record.generation) != (self._pipeline, self._generation):
-            problem = f"it belongs to pipeline {record.pipeline!r}, generation {record.generation}"
-        elif given - set(self._sinks):
-            problem = f"{sorted(given - set(self._sinks))} are no sinks of it"
-        else:
-            missing = self._missing[1] if self._missing[0] == record.epoch else self.missing(record.epoch)
-            if not missing or record.epoch < self._last_epoch:
-                problem = f"epochs ascend, and the last one is {self._last_epoch}"
-            elif given != missing:
-                problem = f"it has parts for {sorted(given)}, and what is missing is {sorted(missing)}"
-        if problem:
-            raise InternalError(
-                f"generation {self._generation} of pipeline {self._pipeline!r} cannot commit epoch {record.epoch}.",
-                why=f"{problem}.",
-                do="please report this with the log; starting the pipeline again is safe.",
-                pipeline=self._pipeline,
-                epoch=record.epoch,
-                generation=self._generation,
-            )
-        if self._commit_every_us is not None and record.pts is None:
-            raise InvalidPipeline(
-                f"epoch {record.epoch} of pipeline {self._pipeline!r} has no timestamp, and commits are grouped by it.",
-                why="a group ends when the minimum timestamp over the inputs has moved, and an input declares none.",
-                do='declare timestamp="<column>" on every source, or leave commit_every out.',
-                pipeline=self._pipeline,
-                epoch=record.epoch,
-            )
-        self._check_no_gap(decided)
-
-    def _check_no_gap(self, decided: Decided) -> None:
-        """Refuse to leave epochs out in a sink: it was restored from a backup and lacks what lies between."""
-        epoch = decided.record.epoch
-        for name in set(decided.parts) - self._continued:
-            held = self._delivery.held[name].epoch
-            if 0 < held < epoch - 1:
-                raise self._diverged(
-                    name,
-                    epoch,
-                    f"sink {name!r} holds everything up to epoch {held}, and epoch {epoch} comes next.",
-                    "what lies between is missing in the sink: it was restored from a backup, or written with another "
-                    "checkpoint.",
-                    f"restore sink {name!r} to a state that holds epoch {epoch - 1}; or start over with a new "
-                    "checkpoint and an empty target.",
-                )
-
-    def _check_same_positions(self, epoch: int, holders: frozenset[str], positions: Positions | None) -> None:
-        for name in sorted(holders):
-            held = self._delivery.held[name]
-            if positions is not None and held.epoch == epoch and _plain(held.positions) != _plain(positions):
-                raise self._diverged(
-                    name,
-                    epoch,
-                    f"sink {name!r} holds epoch {epoch} up to other positions than those of this checkpoint.",
-                    "the sink was written with another checkpoint.",
-                    "start with the checkpoint that belongs to the sink.",
-                )
-
-    def _diverged(self, sink: str, epoch: int, what: str, why: str, do: str) -> Diverged:
-        return Diverged(
-            what,
-            why=why,
-            do=do,
-            pipeline=self._pipeline,
-            participant=sink,
-            epoch=epoch,
-            generation=self._generation,
-        )
+        record = decided.record
+        check_commit(decided, self._sinks, self._last_epoch, self._run)
+        missing = self._missing[1] if self._missing[0] == record.epoch else self.missing(record.epoch, record.positions)
+        check_parts(decided, missing, self._run)
+        if self._commit_every_us is not None:
+            check_timestamp(record)
+        new = {name: self._delivery.held[name] for name in decided.parts if name not in self._continued}
+        check_no_gap(record.epoch, new, self._run)
 
 
 def _counts(decided: Decided) -> dict[str, int]:
@@ -646,7 +499,3 @@ def _counts(decided: Decided) -> dict[str, int]:
 
 def _row_counts(decided: Decided) -> str:
     return ", ".join(f"{count} rows for {name!r}" for name, count in _counts(decided).items())
-
-
-def _plain(positions: Positions) -> dict[str, dict[str, int | str]]:
-    return {source: dict(segments) for source, segments in positions.items()}

@@ -472,6 +472,35 @@ def test_an_epoch_held_with_other_positions_is_diverged(bench):
         coordinator.missing(1, {"flights": {"log": 2}})
 
 
+def at(position):
+    return {"flights": {"log": position}}
+
+
+def test_by_positions_a_sink_holds_an_epoch_under_whatever_number_it_came(bench):
+    """Spark's directory was lost: epochs are counted on, and the first ones are cut at what the sinks hold."""
+    commit(bench.open("table"), 4)
+    coordinator = bench.open("table", "new")
+    assert coordinator.missing(5, at(4), at(0)) == {"new"}
+    coordinator.commit(record(coordinator, 5), {"new": carried(5)})
+    assert coordinator.missing(6, at(6), at(4)) == {"table", "new"}
+
+
+@pytest.mark.parametrize("start", [3, 5])
+def test_by_positions_a_sink_may_neither_lack_what_lies_before_nor_hold_a_part(bench, start):
+    commit(bench.open("table"), 4)
+    with pytest.raises(Diverged, match=r"holds everything up to .*'log': 4"):
+        bench.open("table").missing(5, at(9), at(start))
+
+
+def test_a_sink_that_is_volatile_is_not_blamed_for_forgetting(bench):
+    commit(bench.open("table", "memory"), 1)
+    bench.targets["memory"] = SimulatedTarget()
+    coordinator = bench.coordinator("table", "memory")
+    coordinator.sinks_for_tests["memory"].is_volatile = True
+    coordinator.open()
+    assert coordinator.missing(1) == frozenset()
+
+
 def test_a_decision_for_a_sink_that_was_taken_out_of_the_graph_is_not_dropped(bench):
     coordinator = bench.open("table", "files")
     bench.failures.add("files", "publish", Failure.UNAVAILABLE, times=10)

@@ -1,0 +1,132 @@
+"""What a commit must be, and where sinks contradict the checkpoint: checks that change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from holdfast.commit.records import Decided
+from holdfast.errors import Diverged, InternalError, InvalidPipeline
+from holdfast.ports import EpochRecord, Held, Run
+from holdfast.positions import Positions, covers_all
+
+
+def check_commit(decided: Decided, sinks: Collection[str], last_epoch: int, run: Run) -> None:
+    """Raise ``InternalError`` unless the epoch belongs to this run, ascends, and names only sinks of the pipeline."""
+    record, unknown = decided.record, sorted(set(decided.parts) - set(sinks))
+    if not run.generation or (record.pipeline, record.generation) != (run.pipeline, run.generation):
+        raise _misuse(record, run, f"it belongs to pipeline {record.pipeline!r}, generation {record.generation}")
+    if unknown:
+        raise _misuse(record, run, f"{unknown} are no sinks of it")
+    if record.epoch < last_epoch:
+        raise _misuse(record, run, f"epochs ascend, and the last one is {last_epoch}")
+
+
+def check_parts(decided: Decided, missing: frozenset[str], run: Run) -> None:
+    """Raise ``InternalError`` unless there are parts for exactly the sinks that lack the epoch."""
+    if not missing:
+        raise _misuse(decided.record, run, "every sink holds it; epochs ascend")
+    if set(decided.parts) != missing:
+        given = sorted(decided.parts)
+        raise _misuse(decided.record, run, f"it has parts for {given}, and what is missing is {sorted(missing)}")
+
+
+def check_timestamp(record: EpochRecord) -> None:
+    """Raise ``InvalidPipeline`` where commits are grouped and the epoch has no timestamp to group by."""
+    if record.pts is None:
+        raise InvalidPipeline(
+            f"epoch {record.epoch} of pipeline {record.pipeline!r} has no timestamp, and commits are grouped by it.",
+            why="a group ends when the minimum timestamp over the inputs has moved, and an input declares none.",
+            do='declare timestamp="<column>" on every source, or leave commit_every out.',
+            pipeline=record.pipeline,
+            epoch=record.epoch,
+        )
+
+
+def check_known_sinks(decided: Decided, sinks: Collection[str], run: Run) -> None:
+    """Raise ``InvalidPipeline`` if a decision is open for a sink that was taken out of the graph."""
+    unknown = sorted(set(decided.parts) - set(sinks))
+    if unknown:
+        raise InvalidPipeline(
+            f"epoch {decided.record.epoch} is decided for sink {unknown[0]!r}, which pipeline {run.pipeline!r} no "
+            "longer has.",
+            why="the last run died before it published the epoch there; leaving it out would lose those rows.",
+            do=f"put sink {unknown[0]!r} back, run until the epoch is published, then take it out.",
+            pipeline=run.pipeline,
+            participant=unknown[0],
+            epoch=decided.record.epoch,
+        )
+
+
+def check_no_gap(epoch: int, held: Mapping[str, Held], run: Run) -> None:
+    """Raise ``Diverged`` if a sink lacks epochs before the one that comes first in this run.
+
+    With one sink there is no "done" in the ledger that could tell; this is how a restored sink is noticed.
+    """
+    for name in sorted(held):
+        if 0 < held[name].epoch < epoch - 1:
+            raise Diverged(
+                f"sink {name!r} holds everything up to epoch {held[name].epoch}, and epoch {epoch} comes next.",
+                why="what lies between is missing in the sink: it was restored from a backup, or written with another "
+                "checkpoint.",
+                do=f"restore sink {name!r} to a state that holds epoch {epoch - 1}; or start over with a new "
+                "checkpoint and an empty target.",
+                pipeline=run.pipeline,
+                participant=name,
+                epoch=epoch,
+                generation=run.generation,
+            )
+
+
+def check_same_positions(epoch: int, holders: Mapping[str, Held], positions: Positions, run: Run) -> None:
+    """Raise ``Diverged`` if a sink holds an epoch up to other positions than the checkpoint's."""
+    for name in sorted(holders):
+        if holders[name].epoch == epoch and _plain(holders[name].positions) != _plain(positions):
+            raise Diverged(
+                f"sink {name!r} holds epoch {epoch} up to other positions than those of this checkpoint.",
+                why="the sink was written with another checkpoint.",
+                do="start with the checkpoint that belongs to the sink.",
+                pipeline=run.pipeline,
+                participant=name,
+                epoch=epoch,
+                generation=run.generation,
+            )
+
+
+def needs(name: str, epoch: int, held: Held, start: Positions, end: Positions, run: Run) -> bool:
+    """Tell whether a sink needs the first epoch of a run, by positions; nothing may lie between.
+
+    Epochs are counted anew when Spark's checkpoint was lost; positions mean the same for ever.
+
+    Raises
+    ------
+    Diverged
+        If the sink holds a part of the epoch, or lacks something before it.
+    """
+    if covers_all(held.positions, end):
+        return False
+    if covers_all(held.positions, start) and covers_all(start, held.positions):
+        return True
+    raise Diverged(
+        f"sink {name!r} holds everything up to {_plain(held.positions)}, and epoch {epoch} begins at {_plain(start)}.",
+        why="the sink was restored from a backup, or written with another checkpoint.",
+        do=f"restore sink {name!r} or the checkpoint, so that they belong together.",
+        pipeline=run.pipeline,
+        participant=name,
+        epoch=epoch,
+        generation=run.generation,
+    )
+
+
+def _misuse(record: EpochRecord, run: Run, why: str) -> InternalError:
+    return InternalError(
+        f"generation {run.generation} of pipeline {run.pipeline!r} cannot commit epoch {record.epoch}.",
+        why=f"{why}.",
+        do="please report this with the log; starting the pipeline again is safe.",
+        pipeline=run.pipeline,
+        epoch=record.epoch,
+        generation=run.generation,
+    )
+
+
+def _plain(positions: Positions) -> dict[str, dict[str, int | str]]:
+    return {source: dict(segments) for source, segments in positions.items()}

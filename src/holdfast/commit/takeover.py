@@ -1,0 +1,113 @@
+"""The start of a run: take a generation that fences all others, and look at what dead runs left.
+
+The order matters: generation, then fences in the sinks, then the look at the ledger.  After the fences no older run can
+publish, so what the sinks answer stays true; the ledger's own fence (``ledger.py``) stops older decisions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from holdfast.commit.delivery import Delivery, Resolution
+from holdfast.commit.ledger import Key, Ledger, Takeover
+from holdfast.commit.records import Decided, Done
+from holdfast.commit.recovery import Decision
+from holdfast.errors import Corrupt, Fenced, InDoubt
+from holdfast.ports import Clock, Held, Run
+
+log = logging.getLogger("holdfast.commit")
+
+_TRIES_MAX = 40
+"""Tries to find a generation above a sink's.  The step doubles each time: 40 of them pass any number in use."""
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Where the pipeline stands after ``Coordinator.open``.
+
+    Parameters
+    ----------
+    generation : int
+        The new one.
+    held : mapping of str to Held
+        Sink name -> what it holds now, after recovery.
+    resolved : tuple of Resolution
+        In the order in which it was done.
+    last_epoch : int
+        Highest epoch that any sink or the ledger knows; 0 when none.
+    """
+
+    generation: int
+    held: Mapping[str, Held]
+    resolved: tuple[Resolution, ...]
+    last_epoch: int
+
+
+def take_over(ledger: Ledger, delivery: Delivery, clock: Clock, run: Run) -> int:
+    """Take a generation above the checkpoint's and every sink's, open every sink with it, and return it.
+
+    A sink that refuses knows a higher one.  If the checkpoint knows that one too, another run has just taken over.  If
+    not, the checkpoint is younger than the sink (it was lost, or restored): go above.
+
+    Raises
+    ------
+    Fenced
+        If another run has taken over meanwhile.
+    """
+    floor = 0
+    for doubling in range(_TRIES_MAX):
+        generation = ledger.take_generation(floor, clock.now_us())
+        try:
+            delivery.open(generation)
+        except (Fenced, InDoubt) as refusal:
+            # InDoubt: the reply was lost, so this number may or may not be taken; the next one settles it.
+            ledger.check_fenced()
+            log.info("generation %d is refused: %s", generation, refusal.what)
+            floor = max(refusal.generation or 0, generation + 2**doubling - 1)
+        else:
+            return generation
+    raise Fenced(
+        f"no generation of pipeline {run.pipeline!r} is high enough for its sinks.",
+        why=f"{_TRIES_MAX} were refused: a run with another checkpoint keeps taking over.",
+        do="stop other runs of this pipeline, then start again.",
+        pipeline=run.pipeline,
+    )
+
+
+def confirm_done(delivery: Delivery, done: Done | None) -> Iterator[Resolution]:
+    """Check that every sink still holds the newest epoch that the ledger calls done; the older ones follow.
+
+    Before anything is published: a later epoch would move the sink's ledger over the gap and hide it.
+    """
+    epoch = done.record.epoch if done else 0
+    for name, held in delivery.held.items():
+        if held.epoch < epoch and ledgers_word(done, name, epoch) is Decision.DONE:
+            yield delivery.judge(name, epoch, Decision.DONE)
+
+
+def ledgers_word(newest_done: Done | None, sink: str, epoch: int) -> Decision:
+    """Return the ledger's word on an epoch that is not open (any more)."""
+    is_done = newest_done is not None and sink in newest_done.sinks and epoch <= newest_done.record.epoch
+    return Decision.DONE if is_done else Decision.NONE
+
+
+def open_decisions(ledger: Ledger, delivery: Delivery, takeover: Takeover) -> Iterator[tuple[Key, Decided]]:
+    """Yield what dead runs had decided, oldest first, one at a time: each may hold many rows.
+
+    Raises
+    ------
+    Corrupt
+        If a decision cannot be read and some sink lacks its epoch.
+    """
+    for key in takeover.open:
+        try:
+            content = ledger.read(key)
+        except Corrupt:
+            if any(held.epoch < key.epoch for held in delivery.held.values()):
+                raise
+            ledger.settle_damaged(key)
+            continue
+        if isinstance(content, Decided):
+            yield key, content
