@@ -6,8 +6,8 @@
 2. One staged epoch of ``--rows`` rows and one of a quarter of them: the driver's Python process must peak alike, for
    staged rows are never collected.
 
-``ratio`` = memory (Python, live heap, and the Python processes below the JVM) at the end / at a fifth of the way: 1.0 is
-flat.
+``ratio`` = memory (Python, live heap, and the Python processes below the JVM) at the end / at a fifth of the way: 1.0
+is flat.
 """
 
 from __future__ import annotations
