@@ -22,7 +22,8 @@ def state_diagram() -> str:
     for (state, event), following in TRANSITIONS.items():
         if following is not None:
             remark = NOTABLE.get((state, event))
-            label = f"{event.name.lower()} ({remark})" if remark else event.name.lower()
+            # A second colon would end the label in some versions of Mermaid.
+            label = f"{event.name.lower()} ({remark})".replace(":", ",") if remark else event.name.lower()
             lines.append(f"    {state.name} --> {following.name}: {label}")
     lines += [f"    {state.name} --> [*]" for state in (State.PUBLISHED, State.FORGOTTEN, State.ABORTED)]
     return "\n".join([*lines, "```"])
