@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from holdfast import units
-from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.errors import InvalidPipeline
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
 from holdfast.sources import csv_lines, discovery, json_lines, parquet
 from holdfast.sources.access import Part
-from holdfast.sources.discovery import Discovery, Found, Place
-from holdfast.sources.file_log import Block, FileLog, LoggedFile
+from holdfast.sources.discovery import Place
+from holdfast.sources.file_log import Block
+from holdfast.sources.file_planner import FilePlanner
 from holdfast.sources.formats import Rows, read_texts
 from holdfast.sources.layout import Layout
-from holdfast.sources.planning import grouped, within_limits
+from holdfast.sources.planning import grouped
 
 if TYPE_CHECKING:
     from holdfast.graph import Stream
 
 Format = Literal["json", "csv", "parquet"]
 SEGMENT = "log"
-_CHECKED_AGAIN = 64
 _BLOCK_SIZE_MAX = 10**9
 
 
@@ -85,15 +85,15 @@ class FilesSource:
         self.spec = spec
         self.name = name
         self.workspace = workspace
-        self._planning: _Planning | None = None
+        self._planning: FilePlanner | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (FilesSource, (self.spec, self.name, self.workspace))
 
     @property
-    def _plan(self) -> _Planning:
+    def _plan(self) -> FilePlanner:
         if self._planning is None:
-            self._planning = _Planning(self.spec, self.name, self.workspace)
+            self._planning = FilePlanner(self.spec, self.name, self.workspace)
         return self._planning
 
     def initial(self) -> SourcePositions:
@@ -152,135 +152,6 @@ class FilesSource:
     def committed(self, end: SourcePositions) -> None:
         """Merge old increments of the log: the names must be kept for ever, so nothing is dropped."""
         self._plan.log.merge()
-
-
-class _Planning:
-    """Log, discovery and what was found but not logged yet: the state of the planning process."""
-
-    def __init__(self, spec: FilesSpec, name: str, workspace: str) -> None:
-        self.spec = spec
-        self.name = name
-        self.where = discovery.settled(spec.where)
-        identity = {"root": self.where.root, "format": spec.layout.format}
-        self.log = FileLog.of_source(workspace, name, identity)
-        self.log.merge()
-        self._discovery = Discovery(self.where, spec.min_age_us)
-        self._waiting: list[Found] = []
-        self._is_frozen = False
-        self._recent: dict[str, int] = {}
-        if self.log.is_new and spec.start == "latest":
-            self._skip_what_is_there()
-
-    @property
-    def newest(self) -> int:
-        return self.log.end + len(self._waiting)
-
-    def blocks(self, start: int, end: int) -> Sequence[Block]:
-        self._check_known(end)
-        return self.log.blocks[start:end]
-
-    def freeze(self) -> None:
-        if not self.log.is_complete:
-            known = self.log.names.union(found.name for found in self._waiting)
-            self._waiting += self._discovery.new_files(known)
-        self._is_frozen = True
-
-    def end_of_epoch(self, start: int, *, frozen: bool) -> int:
-        self._check_known(start)
-        if frozen and not self._is_frozen:
-            self.freeze()
-        limits = (self.spec.max_files_per_epoch, self.spec.max_rows_per_epoch)
-        end, is_full = within_limits(self.log.blocks, start, *limits)
-        if is_full:
-            return end
-        if not frozen:
-            self._discover()
-        while self._waiting and not is_full:
-            self._log_more(self.log.blocks[start:end])
-            end, is_full = within_limits(self.log.blocks, start, *limits)
-        return end
-
-    def _discover(self) -> None:
-        if self.log.is_complete:
-            return
-        self._check_recent()
-        if not self._waiting:
-            # What waits is taken first: files are ordered within one discovery.
-            self._waiting = self._discovery.new_files(self.log.names)
-
-    def _log_more(self, taken: Sequence[Block]) -> None:
-        """Cut as many waiting files as the epoch still takes, and log them in one increment."""
-        spec = self.spec
-        file_room = (
-            None if spec.max_files_per_epoch is None else spec.max_files_per_epoch - len({b.name for b in taken})
-        )
-        row_room = None
-        if spec.max_rows_per_epoch is not None:
-            row_room = spec.max_rows_per_epoch - sum(block.row_count or 0 for block in taken)
-        logged: list[LoggedFile] = []
-        looked_at = 0
-        for found in self._waiting:
-            is_full = (file_room is not None and len(logged) >= file_room) or (row_room is not None and row_room <= 0)
-            if is_full and not spec.bounded:  # a bounded source is logged whole: what comes later is no part of it
-                break
-            looked_at += 1
-            try:
-                cut = spec.layout.cut(self.where, found, spec.max_rows_per_epoch)
-            except Corrupt:
-                continue  # changed or gone before it was logged: found again if it is there
-            logged.append(cut)
-            if row_room is not None:
-                row_room -= sum(block.row_count or 0 for block in cut.blocks)
-        rest = self._waiting[looked_at:]
-        if not logged:
-            self._waiting = rest
-        elif self.log.append(logged, is_complete=spec.bounded):
-            self._waiting = rest
-            self._remember(logged)
-        else:
-            # Another planner was faster: what it took is known now.
-            self._waiting = [] if self.log.is_complete else [f for f in self._waiting if f.name not in self.log.names]
-
-    def _skip_what_is_there(self) -> None:
-        while self.log.is_new:
-            present = [LoggedFile(found.name, found.size, ()) for found in self._discovery.new_files(())]
-            self.log.append(present)
-
-    def _remember(self, logged: Sequence[LoggedFile]) -> None:
-        for file in logged:
-            self._recent.pop(file.name, None)
-            self._recent[file.name] = file.size
-        for name in list(self._recent)[:-_CHECKED_AGAIN]:
-            del self._recent[name]
-
-    def _check_recent(self) -> None:
-        """Notice files that grow after they were taken: their new rows would be lost in silence."""
-        if not self.where.is_local:
-            return
-        for name, size in self._recent.items():
-            try:
-                now = os.stat(self.where.path(name)).st_size
-            except OSError:
-                continue  # it may go once its rows are in every sink, and reading notices when it went too early
-            if now != size:
-                raise Corrupt(
-                    f"{self.where.path(name)} has {now} bytes, and had {size} when source {self.name!r} took it.",
-                    why="it was written to after it had arrived; what was added would never be read.",
-                    do='write files under another name and rename them when complete, or give min_age="1 min"; '
-                    "put the added lines into a new file and restore this one.",
-                    participant=self.name,
-                )
-
-    def _check_known(self, position: int) -> None:
-        if position > self.log.end:
-            self.log.refresh()
-        if position > self.log.end:
-            raise Corrupt(
-                f"source {self.name!r} is to be read from position {position}, and its log ends at {self.log.end}.",
-                why=f"the log {self.log.directory} was removed or replaced by an older one.",
-                do="restore the checkpoint directory as a whole.",
-                participant=self.name,
-            )
 
 
 def _ordinal(positions: SourcePositions) -> int:

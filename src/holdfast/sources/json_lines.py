@@ -187,17 +187,16 @@ def _checked_line_count(data: bytes) -> int:
     if not _is_utf8(data):
         raise Unreadable("it is not UTF-8")
     view = blocks.as_bytes(data)
-    newlines = between = 0
-    for at in range(0, len(view), _PIECE):
-        piece = view[at : at + _PIECE + 2]
-        ends = piece == _NEWLINE
-        newlines += int(np.count_nonzero(ends[:_PIECE]))
-        between += int(np.count_nonzero((piece[:-2] == _CLOSE) & ends[1:-1] & (piece[2:] == _OPEN)))
-    lines = newlines + (view[-1] != _NEWLINE)
-    ends_well = data[-2:] == b"}\n" or data[-1:] == b"}"
-    if view[0] == _OPEN and ends_well and between == lines - 1:
-        return int(lines)
-    return _count_unusual_lines(view)
+    body = view[:-1] if view[-1] == _NEWLINE else view
+    if len(body) == 0 or body[0] != _OPEN or body[-1] != _CLOSE:
+        return _count_unusual_lines(view)
+    count = 1
+    for at in range(0, len(body), _PIECE):
+        ends = np.flatnonzero(body[at : at + _PIECE] == _NEWLINE) + at
+        if not ((view[ends - 1] == _CLOSE) & (view[ends + 1] == _OPEN)).all():
+            return _count_unusual_lines(view)
+        count += len(ends)
+    return count
 
 
 def _count_unusual_lines(view: blocks.Bytes) -> int:
