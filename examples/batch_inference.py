@@ -35,7 +35,7 @@ def classify(batch: pa.RecordBatch, model: Model) -> pa.RecordBatch:
 
 
 frames = hf.read.files(
-    WORK / "in", format="parquet", schema="frame BIGINT, a DOUBLE, b DOUBLE, c DOUBLE", name="frames"
+    str(WORK / "in"), format="parquet", schema="frame BIGINT, a DOUBLE, b DOUBLE, c DOUBLE", name="frames"
 )
 scored = frames | hf.map_batches(
     classify, "frame BIGINT, score DOUBLE, is_hit BOOLEAN", setup=load_model, name="scored"

@@ -1,4 +1,4 @@
-"""The escape hatch: a function writes each epoch where Holdfast has no sink; at-least-once: a repeat must do no harm."""
+"""The escape hatch: a function writes each epoch where Holdfast has no sink; a repeated epoch must do no harm."""
 
 import os
 import tempfile
