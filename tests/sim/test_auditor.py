@@ -138,10 +138,12 @@ def test_a_wrong_row_in_the_table_of_verdicts_is_noticed(monkeypatch, pair, wron
     assert next(notices(), None) is not None
 
 
-def test_asking_and_idempotence_are_two_lines_of_defence(monkeypatch):
-    """Either alone is enough for the seeds; without both, rows are doubled."""
+def test_asking_comparing_positions_and_idempotence_are_three_lines_of_defence(monkeypatch):
+    """Any one is enough for the seeds; without all three, rows are doubled."""
     assert next(notices(make_sink=PublishesTwice), "Diverged") == "Diverged"
     monkeypatch.setitem(VERDICTS, (Decision.NONE, Outcome.PUBLISHED), Verdict.ABORT)
+    assert next(notices(make_sink=PublishesTwice), "Diverged") == "Diverged"
+    monkeypatch.setattr(module, "needs", lambda *_: True)
     assert next(notices(), None) is None
     assert any("doubled" in notice for notice in notices(make_sink=PublishesTwice))
 

@@ -154,7 +154,7 @@ class SimulatedEngine:
 
     def _run_epoch(self, epoch: int, start: int, end: int) -> None:
         positions = {SOURCE: {"log": end}}
-        missing = self._coordinator.missing(epoch, positions)
+        missing = self._coordinator.missing(epoch, positions, {SOURCE: {"log": start}} if start else {})
         if not missing:
             return
         faults.reach("before-stage", epoch)
@@ -171,12 +171,8 @@ class SimulatedEngine:
 
     def _evaluate(self, start: int, end: int, missing: frozenset[str]) -> dict[str, pa.Table]:
         """Evaluate a range once for all sinks: one random value, whichever sink gets it."""
-        seed = self._random.random()
-        return {
-            name: rows_between(start, end, self._indices[name], random.Random(seed))
-            for name in self._sinks
-            if name in missing
-        }
+        luck = self._random.random()
+        return {name: rows_between(start, end, self._indices[name], luck) for name in self._sinks if name in missing}
 
     def _stage(self, epoch: int, start: int, end: int, missing: frozenset[str]) -> dict[str, tuple[Part, ...]]:
         """Run the tasks; when one fails, now and then the whole stage again with another layout."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -21,15 +20,14 @@ def is_for(sink_index: int, row_id: int) -> bool:
     return sink_index == 0 or row_id % (sink_index + 1) != 1
 
 
-def rows_between(start: int, end: int, sink_index: int, random_: random.Random) -> pa.Table:
-    """Evaluate rows ``start`` to ``end`` (exclusive) for one sink.
+def rows_between(start: int, end: int, sink_index: int, luck: float) -> pa.Table:
+    """Evaluate rows ``start`` to ``end`` (exclusive) for one sink; ``luck`` is the random part of their value.
 
     Examples
     --------
-    >>> rows_between(2, 5, 0, random.Random(1))["id"].to_pylist()
+    >>> rows_between(2, 5, 0, 0.5)["id"].to_pylist()
     [2, 3, 4]
     """
-    luck = random_.random()
     ids, fixed = _fixed_columns(start, end, sink_index)
     return pa.Table.from_arrays([*fixed, pa.array([row_id + luck for row_id in ids], pa.float64())], schema=SCHEMA)
 

@@ -59,7 +59,7 @@ def simulate(
     ]
     setting = Setting(
         Load(
-            row_count=chance.randint(1, 14),
+            row_count=chance.randint(1, 10),
             epoch_rows_max=chance.randint(1, 6),
             carried_share=chance.choice((0.0, 0.0, 0.5, 1.0)),
             task_failure_rate=chance.choice((0.0, 0.0, 0.2)),
