@@ -108,6 +108,7 @@ class Life:
     sinks: Mapping[str, Sink]
     coordinator: Coordinator
     engine: SimulatedEngine
+    lane: SteppedLane | None = None
     resumption: Resumption | None = None
 
     def open(self) -> Resumption:
@@ -173,14 +174,13 @@ class World:
         """Start a driver; leave the block by its death (``SimulatedCrash``) or its orderly end."""
         process = Process(crash, trace=self.trace)
         life = self._start(process)
-        lane = life.coordinator._lane
 
         def between_writes(label: str) -> None:
             if on_write is not None:
                 on_write(label)
             # Not within a sink's own calls: a sink serves one thread at a time.
-            if isinstance(lane, SteppedLane) and label.startswith(("store ", "stage ")):
-                lane.tick()
+            if life.lane is not None and label.startswith(("store ", "stage ")):
+                life.lane.tick()
 
         process.on_write = between_writes
         try:
@@ -194,6 +194,7 @@ class World:
     def _start(self, process: Process) -> Life:
         setting = self.setting
         sinks = {sink.name: sink.connect(process, self.failures) for sink in self.sinks}
+        lane = SteppedLane(self.random, setting.queue_size) if setting.commit_thread else None
         coordinator = self._make_coordinator(
             pipeline=PIPELINE,
             store=FaultyStore(self.store, process, self.failures),
@@ -204,7 +205,7 @@ class World:
             commit_thread=False,
             ledger_keep=setting.ledger_keep,
             on_transition=self._note,
-            lane=SteppedLane(self.random, setting.queue_size) if setting.commit_thread else None,
+            lane=lane,
         )
         engine = SimulatedEngine(
             pipeline=PIPELINE,
@@ -216,7 +217,7 @@ class World:
             load=setting.load,
             workers=self.workers,
         )
-        return Life(process, sinks, coordinator, engine)
+        return Life(process, sinks, coordinator, engine, lane)
 
     def _note(self, transition: Transition) -> None:
         self.trace.append(f"epoch {transition.epoch} {transition.event.name} {transition.participant}".rstrip())
