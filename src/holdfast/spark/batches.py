@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.spark.fanout import STEP
 
 _ready: dict[str, Any] = {}
@@ -48,12 +50,11 @@ class BatchFunction:
 
     def apply(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the function's output for one batch, checked."""
-        if self.setup is None:
-            result = self.fn(batch)
-        else:
-            if self.token not in _ready:
+        if self.setup is not None and self.token not in _ready:
+            with _told(f"the setup of map_batches {self.operator!r}", self.setup, self.operator):
                 _ready[self.token] = self.setup()
-            result = self.fn(batch, _ready[self.token])
+        with _told(f"map_batches {self.operator!r}", self.fn, self.operator):
+            result = self.fn(batch) if self.setup is None else self.fn(batch, _ready[self.token])
         if result is None:
             return
         for part in result.to_batches() if isinstance(result, pa.Table) else [result]:
@@ -122,6 +123,33 @@ class BranchFunction:
             for field in self.schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+@contextmanager
+def _told(what: str, function: Callable[..., Any], operator: str) -> Iterator[None]:
+    """Name the operator, the exception and its line in whatever a user's function raises."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except Exception as error:
+        # A system that did not answer may answer next time; anything else would fail again.
+        kind = Unavailable if isinstance(error, ConnectionError | TimeoutError) else InvalidPipeline
+        cure = "see that the system answers" if kind is Unavailable else "mend the function, or the rows it is given"
+        raise kind(
+            f"{what} raised {type(error).__name__}.",
+            why=f"{' '.join(str(error).split()) or 'it has no message'} ({_place(error, function)}).",
+            do=f"{cure}, then start again: nothing of the epoch is visible.",
+            participant=operator,
+        ) from error
+
+
+def _place(error: Exception, function: Callable[..., Any]) -> str:
+    """Return file and line of the last frame in the function's own file; else of the last frame."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    frame = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
+    return f"{frame.filename}:{frame.lineno}"
 
 
 def _one_line(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 from holdfast.errors import HoldfastError, InternalError, InvalidPipeline, Unavailable, from_text
 
@@ -12,6 +13,11 @@ _TOO_LARGE = "spark.driver.maxResultSize"
 
 # What Spark says when a machine or process went away: nothing of ours was changed, so it may be tried again.
 _LOST = ("ExecutorLostFailure", "Python worker exited unexpectedly", "FetchFailed", "Connection reset by peer")
+
+# SQLSTATE classes of Spark: 22 a value that an expression cannot take, 42 an expression that cannot be resolved.
+_USERS = re.compile(r"SQLSTATE: (22|42)")
+_CONTEXT = re.compile(r"^== SQL.* ==\n(.+)$", re.MULTILINE)
+_PREFIX = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*(?:Error|Exception): )")
 
 
 def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
@@ -43,8 +49,8 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
     do = "look at the log for Spark's trace; report it if it names no cause of yours."
     if any(sign in text for sign in _LOST):
         kind, do = Unavailable, "nothing was changed: it is tried again; look at the executor's log if it stays."
-    elif "AnalysisException" in type(error).__name__ or "[INVALID" in text or "PythonException" in text:
-        kind, do = InvalidPipeline, "mend the operator that the message names; the log has the whole trace."
+    elif _is_users(type(error).__name__, text):
+        kind, do = InvalidPipeline, "mend the expression or function that it names, or the rows that it is given."
     translated = kind(
         f"Spark failed in {doing} of pipeline {pipeline!r}.", why=_summary(text), do=do, pipeline=pipeline
     )
@@ -61,11 +67,21 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__module__}.{type(error).__name__}: {error}"
 
 
+def _is_users(name: str, text: str) -> bool:
+    """Tell whether the pipeline's own code failed, and would fail again."""
+    return "AnalysisException" in name or "PythonException" in text or "[INVALID" in text or bool(_USERS.search(text))
+
+
 def _summary(text: str) -> str:
-    """Return the line that says most: the last Python exception of a worker's trace, else the first line."""
+    """Return the line that says most: the last Python exception of a worker's trace, else the first line.
+
+    The first line of an error of Spark SQL is followed by the expression that it is about.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines):
         name, colon, _ = line.partition(": ")
         if colon and name.replace(".", "").isidentifier() and name.endswith(("Error", "Exception")) and "." not in name:
             return line[:400]
-    return lines[0][:400] if lines else ""
+    first = _PREFIX.sub("", lines[0])[:400] if lines else ""
+    context = _CONTEXT.search(text)
+    return f"{first} In: {context[1].strip()[:200]}" if context else first
