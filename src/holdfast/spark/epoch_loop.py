@@ -180,16 +180,20 @@ class EpochLoop:
     ) -> dict[str, Sequence[Part]]:
         """Evaluate the epoch once: carried if it is known to be small, else staged."""
         if size is not None and size <= self._limits.carry_bytes:
-            try:
-                return self._carry(batch, missing)
-            except Exception as error:
-                if not is_too_large(error):
-                    raise
-                log.info("epoch %d is larger than it seemed: the executors stage it", epoch)
+            carried = self._coordinator.retry(lambda: self._carry(batch, epoch, missing), doing=f"carry epoch {epoch}")
+            if carried is not None:
+                return carried
+            log.info("epoch %d is larger than it seemed: the executors stage it", epoch)
         return self._coordinator.retry(lambda: self._stage(batch, epoch, missing), doing=f"stage epoch {epoch}")
 
-    def _carry(self, batch: DataFrame, missing: frozenset[str]) -> dict[str, Sequence[Part]]:
-        table: pa.Table = batch.toArrow()
+    def _carry(self, batch: DataFrame, epoch: int, missing: frozenset[str]) -> dict[str, Sequence[Part]] | None:
+        """Bring the rows to the driver; None when Spark finds them too many."""
+        try:
+            table: pa.Table = batch.toArrow()
+        except Exception as error:
+            if is_too_large(error):
+                return None
+            raise translate(error, self._pipeline, f"epoch {epoch}") from error
         return {sink: (Carried(rows),) for sink, rows in self._routes.split_table(table).items() if sink in missing}
 
     def _stage(self, batch: DataFrame, epoch: int, missing: frozenset[str]) -> dict[str, Sequence[Part]]:
@@ -203,6 +207,9 @@ class EpochLoop:
         try:
             rows: list[Any] = batch.mapInArrow(task, staging.HANDLES).collect()
         except Exception as error:
+            # What the finished tasks of a failed job staged would stand in the way of the next try (locks on unique
+            # keys): the driver has received no handle, so all of this epoch are orphans.
+            self._coordinator.sweep(epoch + 1)
             raise translate(error, self._pipeline, f"epoch {epoch}") from error
         received = staging.handles(rows)
         return {sink: tuple(received.get(sink, ())) for sink in missing}
