@@ -4,6 +4,7 @@ import os
 import sqlite3
 import tempfile
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def main() -> None:
     pushed += push("eve", "/")  # nothing is running again
     pipeline.run(checkpoint=str(WORK / "checkpoint"), trigger=hf.available_now())
 
-    with sqlite3.connect(WORK / "clicks.db") as database:
+    with closing(sqlite3.connect(WORK / "clicks.db")) as database:
         visible = database.execute("SELECT user, count(*) FROM clicks GROUP BY user ORDER BY user").fetchall()
     print(f"pushed {pushed} rows in this run of the example; the table holds {visible}")
 

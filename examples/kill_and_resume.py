@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.dataset
@@ -45,7 +46,7 @@ def run(**environment: str) -> int:
 
 def count() -> str:
     """Count what readers of the two sinks see: rows, and different rows."""
-    with sqlite3.connect(WORK / "trips.db") as database:
+    with closing(sqlite3.connect(WORK / "trips.db")) as database:
         in_table, different = database.execute("SELECT count(*), count(DISTINCT ride) FROM trips").fetchone()
     archive = pyarrow.dataset.dataset(WORK / "archive").to_table()["ride"]
     return f"table {in_table} ({different} different), archive {len(archive)} ({len(archive.unique())} different)"

@@ -3,6 +3,7 @@
 import os
 import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.dataset
@@ -53,7 +54,7 @@ def main() -> None:
 
     pipeline.run(checkpoint=str(WORK / "checkpoint"), trigger=hf.available_now())
 
-    with sqlite3.connect(WORK / "rides.db") as database:
+    with closing(sqlite3.connect(WORK / "rides.db")) as database:
         print("rides_table:", database.execute("SELECT ride, km, price FROM rides ORDER BY ride").fetchall())
     by_city = pyarrow.dataset.dataset(WORK / "by_city", partitioning="hive").to_table()
     print("by_city:", sorted(zip(by_city["city"].to_pylist(), by_city["ride"].to_pylist(), strict=True)))
