@@ -156,6 +156,15 @@ def test_the_shared_prefix_stands_once_in_the_plan(spark: SparkSession) -> None:
     assert plan.count("LogicalRDD") + plan.count("LocalRelation") == 1
 
 
+def test_columns_that_cannot_be_null_go_to_several_sinks(spark: SparkSession) -> None:
+    """Where a row is another sink's, its struct is null: its fields must then be allowed to be."""
+    a, b = given("a"), given("b")
+    known = a | hf.select("n", known="n IS NOT NULL", nested="named_struct('inner', named_struct('one', 1))")
+    pipeline = hf.Pipeline("p", known | to("x"), a | hf.select(one="1") | to("y"), b | hf.select(two="2") | to("z"))
+    found = rows_of(spark, pipeline, a=TEN[:1], b=TEN[:1])
+    assert found == {"x": [(0, True, {"inner": {"one": 1}})], "y": [(1,)], "z": [(2,)]}
+
+
 def test_map_batches_behind_a_fan_out_touches_its_own_branch_only(spark: SparkSession) -> None:
     def shout(batch: pa.RecordBatch, mark: str) -> pa.Table:
         assert batch.schema.names == ["n", "word"]

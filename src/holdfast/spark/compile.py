@@ -12,10 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph import Node, OperatorSpec, Pipeline, Rejects, SinkNode
@@ -23,6 +23,7 @@ from holdfast.operators.map_batches import MapBatches
 from holdfast.operators.union import Union
 from holdfast.spark import apply
 from holdfast.spark.batches import BatchFunction, BranchFunction
+from holdfast.spark.failure import summary
 from holdfast.spark.fanout import STEP, WideFrame, column_name
 from holdfast.spark.routes import TAG, Routes, struct_name
 
@@ -161,7 +162,7 @@ class _Compiler:
         tagged = [wide for _, wide in self._groups]
         for sink, frame in frames.items():
             if sink not in grouped_sinks:
-                row = F.struct(*[F.col(f"`{name}`") for name in frame.columns]).alias(struct_name(sink))
+                row = _row(frame, {name: name for name in frame.columns}).alias(struct_name(sink))
                 tagged.append(frame.select(F.lit(sink).alias(TAG), row))
         united = tagged[0]
         for other in tagged[1:]:
@@ -323,10 +324,28 @@ class _WideCompiler:
             end = self._parent._steps.ends[sink]
             condition = step_tag == self._input_tag(end, sink)
             tag = F.when(condition, F.lit(sink)) if tag is None else tag.when(condition, F.lit(sink))
-            row = F.struct(*[F.col(wide).alias(name) for name, wide in self._columns[end]])
+            row = _row(self._wide.frame, dict(self._columns[end]))
             structs.append(F.when(condition, row).alias(struct_name(sink)))
         assert tag is not None
         return self._wide.frame.select(tag.alias(TAG), *structs)
+
+
+def _row(frame: DataFrame, columns: dict[str, str]) -> Column:
+    """Return a row as a struct whose fields may all be null: where the row is another sink's, the struct is null."""
+    types = {field.name: field.dataType for field in frame.schema}
+    fields = [StructField(name, _nullable(types[wide]), nullable=True) for name, wide in columns.items()]
+    return F.struct(*[F.col(f"`{wide}`").alias(name) for name, wide in columns.items()]).cast(StructType(fields))
+
+
+def _nullable(kind: DataType) -> DataType:
+    """Return a type in which every member of a struct may be null, however deep."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(f.name, _nullable(f.dataType), nullable=True) for f in kind.fields])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, _nullable(kind.valueType), kind.valueContainsNull)
+    return kind
 
 
 def _schema(spark_schema: StructType) -> pa.Schema:
@@ -347,7 +366,7 @@ class _at:
         if isinstance(error, PySparkException):
             raise InvalidPipeline(
                 f"{self._step.title} cannot be run by Spark.",
-                why=str(error).splitlines()[0],
+                why=summary(str(error)),
                 do="correct the expression or the schema; holdfast explain shows the columns that are known.",
                 participant=self._step.node.name,
             ) from error

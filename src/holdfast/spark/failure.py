@@ -51,9 +51,7 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
         kind, do = Unavailable, "nothing was changed: it is tried again; look at the executor's log if it stays."
     elif _is_users(type(error).__name__, text):
         kind, do = InvalidPipeline, "mend the expression or function that it names, or the rows that it is given."
-    translated = kind(
-        f"Spark failed in {doing} of pipeline {pipeline!r}.", why=_summary(text), do=do, pipeline=pipeline
-    )
+    translated = kind(f"Spark failed in {doing} of pipeline {pipeline!r}.", why=summary(text), do=do, pipeline=pipeline)
     translated.__cause__ = error
     return translated
 
@@ -72,7 +70,7 @@ def _is_users(name: str, text: str) -> bool:
     return "AnalysisException" in name or "PythonException" in text or "[INVALID" in text or bool(_USERS.search(text))
 
 
-def _summary(text: str) -> str:
+def summary(text: str) -> str:
     """Return the line that says most: the last Python exception of a worker's trace, else the first line.
 
     The first line of an error of Spark SQL is followed by the expression that it is about.

@@ -23,13 +23,15 @@ class Offsets:
     ----------
     positions : Positions
         Source name -> segment -> position.  A source without any position yet is left out.
-    sizes, rows : mapping of str to int or None
-        Source name -> bytes and rows before these positions, where the source knows them.
+    sizes : mapping of str to int or None
+        Source name -> bytes before these positions, where the source knows them.
+    newest : Positions
+        Positions after everything that the sources knew when the epoch was planned; unknown ones are left out.
     """
 
     positions: Positions
     sizes: Mapping[str, int | None]
-    rows: Mapping[str, int | None]
+    newest: Positions
 
 
 NOWHERE = Offsets({}, {}, {})
@@ -71,7 +73,7 @@ def read_offsets(spark_checkpoint: Path, batch_id: int) -> Offsets:
 def _parse(lines: list[str]) -> Offsets:
     positions: dict[str, dict[str, Position]] = {}
     sizes: dict[str, int | None] = {}
-    rows: dict[str, int | None] = {}
+    newest: dict[str, dict[str, Position]] = {}
     for line in lines:
         name, _, text = line.partition(":")
         if text in ("", "-"):
@@ -79,11 +81,13 @@ def _parse(lines: list[str]) -> Offsets:
         offset = _own_offset(text)
         if offset is None:
             positions[name] = {OPAQUE_SEGMENT: text}
-            sizes[name] = rows[name] = None
+            sizes[name] = None
         else:
             positions[name] = offset["positions"]
-            sizes[name], rows[name] = offset["size_bytes"], offset["row_count"]
-    return Offsets(positions, sizes, rows)
+            sizes[name] = offset["size_bytes"]
+            if offset.get("newest"):
+                newest[name] = offset["newest"]
+    return Offsets(positions, sizes, newest)
 
 
 def _own_offset(text: str) -> dict[str, Any] | None:

@@ -20,7 +20,6 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import Fenced, HoldfastError
 from holdfast.graph import Node, Pipeline
 from holdfast.ports import Sink
-from holdfast.positions import SourcePositions
 from holdfast.spark.epoch_loop import EpochLoop, Observed
 from holdfast.spark.failure import translate
 from holdfast.spark.read import is_watched, observation
@@ -128,9 +127,7 @@ class Run:
     def status(self) -> Status:
         """Return a picture of this moment."""
         counted = self._coordinator.statistics()
-        progress = self._progress()
-        last = _with_spark_times(self._loop.last_epoch, progress)
-        newest = _newest(self.pipeline, progress)
+        last = _with_spark_times(self._loop.last_epoch, self._progress())
         published = counted.published
         rows = sum(sink.row_count for sink in published.values())
         return Status(
@@ -140,7 +137,7 @@ class Run:
             epoch=min((sink.epoch for sink in published.values()), default=0),
             rows_total=rows,
             rows_per_s=self._rate(rows),
-            sources=tuple(self._source_status(node, newest.get(node.name)) for node in self.pipeline.sources),
+            sources=tuple(self._source_status(node) for node in self.pipeline.sources),
             sinks=tuple(
                 SinkStatus(
                     name=node.name,
@@ -232,8 +229,9 @@ class Run:
         self._rates.append((now, rows))
         return (rows - count) / (now - at) if now > at else 0.0
 
-    def _source_status(self, node: Node, newest: SourcePositions | None) -> SourceStatus:
+    def _source_status(self, node: Node) -> SourceStatus:
         positions = self._loop.last_positions.positions.get(node.name, {})
+        newest = self._loop.last_positions.newest.get(node.name)
         return SourceStatus(
             name=node.name,
             positions=positions,
@@ -258,14 +256,3 @@ def _with_spark_times(epoch: EpochStatus | None, progress: dict[str, Any]) -> Ep
     logs = sum(spent.get(stage, 0) for stage in ("walCommit", "commitOffsets"))
     mine = epoch.duration_ms
     return replace(epoch, duration_ms={**mine, "plan": mine.get("plan", 0) + plan, "log": logs})
-
-
-def _newest(pipeline: Pipeline, progress: dict[str, Any]) -> dict[str, SourcePositions]:
-    """Return what the sources reported as newest; Spark lists sources in the order in which the plan reads them."""
-    found = {}
-    for node, source in zip(pipeline.sources, progress.get("sources", []), strict=False):
-        latest = source.get("latestOffset")
-        latest = json.loads(latest) if isinstance(latest, str) else latest
-        if isinstance(latest, dict) and "positions" in latest:
-            found[node.name] = latest["positions"]
-    return found

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+import holdfast
 from holdfast.java import require_java
 
 STATIC: dict[str, tuple[str, str]] = {
@@ -68,6 +70,7 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
     # Workers must run the interpreter that has Holdfast; "python3" of the PATH often is another one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    _let_workers_import_holdfast()
     if master.startswith("local"):
         # One machine: no other address than its own is needed, whatever its host name resolves to.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -79,6 +82,14 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _let_workers_import_holdfast() -> None:
+    # Installed packages are there anyway; a source tree on sys.path is not, in another process.
+    root = str(Path(holdfast.__file__).parents[1])
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root not in paths and "site-packages" not in root:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
 
 
 def run_session(base: SparkSession, parallelism: int) -> SparkSession:
