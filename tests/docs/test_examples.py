@@ -1,0 +1,57 @@
+"""The examples run and say what their readers are told; run again, they double nothing."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.pages import EXAMPLES, environment
+
+SAY = {
+    "batch_inference": ["10000 frames, 10000 different, 5026 hits"],
+    "callback_feed": ["pushed 6 rows in this run of the example; the table holds [('ann', 2), ('bob', 3), ('eve', 1)]"],
+    "foreach_batch": [
+        "guarantee: at-least-once",
+        "epoch=000001 ['1,1', '2,4']",
+        "epoch=000003 ['4,16', '5,25', '6,36']",
+    ],
+    "kill_and_resume": [
+        "first run:  exit code -9; table 3000 (3000 different), archive 2000 (2000 different)",
+        "second run: exit code 0; table 5000 (5000 different), archive 5000 (5000 different)",
+    ],
+    "several_sinks": [
+        "rides_table: [(1, 3.5, 7.25), (4, 42.0, 65.0), (5, 9.9, 16.85)]",
+        "by_city: [('Bonn', 1), ('Bonn', 5), ('Ulm', 4), ('Ulm', 4)]",
+        'short: {"ride":2,',
+        "rejects: {",
+    ],
+}
+
+
+def said(example, directory):
+    result = subprocess.run(
+        [sys.executable, example],
+        env=environment() | {"EXAMPLE_WORK": str(directory)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(path, marks=[pytest.mark.crash] if "kill" in path.stem else [], id=path.stem) for path in EXAMPLES],
+)
+def test_an_example_shows_what_it_promises(example, tmp_path):
+    first = said(example, tmp_path)
+    assert [line for line in SAY[example.stem] if line not in first] == [], first
+
+
+@pytest.mark.spark
+def test_an_example_that_is_run_again_doubles_nothing(tmp_path):
+    example = next(path for path in EXAMPLES if path.stem == "several_sinks")
+    assert said(example, tmp_path) == said(example, tmp_path)
