@@ -216,14 +216,17 @@ def check_generation(node: str, pipeline: str, ours: int, row: LedgerRow | None)
 
 
 def fenced(node: str, pipeline: str, ours: int, theirs: int) -> Fenced:
-    """Return the error of a generation that no longer owns (or cannot take) the sink."""
+    """Return the error of a generation that no longer owns (or cannot take) the sink.
+
+    It carries the higher generation: a takeover with a checkpoint that is younger than the sink goes above it.
+    """
     return Fenced(
         f"{node}: generation {ours} of pipeline {pipeline!r} is fenced by generation {theirs}.",
         why="another run has taken this pipeline over.",
         do="leave the newer run alone; nothing was changed by this one.",
         pipeline=pipeline,
         participant=node,
-        generation=ours,
+        generation=theirs,
     )
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import datetime as dt
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import BadRow, Diverged, Fenced, InvalidPipeline
+from holdfast.ports import Run, Sink
 from holdfast.sinks import sql
 from holdfast.sinks.postgres import PostgresSpec
 from holdfast.sinks.sql import LedgerRow, TableMode
 from holdfast.sinks.sqlite import SqliteSpec
+from holdfast.testing import SimulatedClock, SimulatedStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("gone", pa.bool_())])
 
@@ -72,12 +76,28 @@ def test_a_null_key_is_refused_before_anything_is_written() -> None:
 def test_the_generation_decides_who_may_publish() -> None:
     row = LedgerRow(3, 2, "{}", None)
     assert sql.check_generation("sink", "words", 2, row) is row
-    with pytest.raises(Fenced):
+    with pytest.raises(Fenced) as refusal:
         sql.check_generation("sink", "words", 1, row)
+    assert refusal.value.generation == 2, "the higher one: a takeover goes above it"
     with pytest.raises(Diverged, match="older than this run"):
         sql.check_generation("sink", "words", 3, row)
     with pytest.raises(Diverged, match="gone"):
         sql.check_generation("sink", "words", 3, None)
+
+
+def test_a_checkpoint_that_was_lost_goes_above_the_sink_at_once(tmp_path: Path) -> None:
+    def sink() -> Sink:
+        return SqliteSpec(str(tmp_path / "words.db"), "words").connect("words_table", "words", SCHEMA)
+
+    owner = sink()
+    owner.open(Run("words", 4000))
+    owner.close()
+    successor = sink()
+    coordinator = Coordinator(pipeline="words", store=SimulatedStore(), sinks=[successor], clock=SimulatedClock())
+    resumption = coordinator.open()
+    coordinator.close()
+    successor.close()
+    assert resumption.generation == 4001, "by doubling steps it would be another one"
 
 
 def test_nested_values_become_json() -> None:
