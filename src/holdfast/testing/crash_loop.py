@@ -29,7 +29,8 @@ def crash_loop(
     Parameters
     ----------
     make_world : callable
-        Returns a new world (new targets, new checkpoint, same seed) for every run.
+        Returns a new world (new targets, new checkpoint, same seed) for every run.  One world is done with before
+        the next is made, so they may share a server whose tables are dropped in between.
     pairs : bool
         Also crash during recovery.
     stride, second_stride : int
@@ -51,9 +52,9 @@ def crash_loop(
         world = make_world()
         survived = _live(world, first)
         run_count += 1
+        _finish(world, first)
         if not survived and pairs:
             run_count += _second_crashes(make_world, first, second_stride)
-        _finish(world, first)
         if survived and first.when == "after":
             break
         place_count = max(place_count, first.n)

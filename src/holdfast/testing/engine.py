@@ -22,7 +22,7 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError
 from holdfast.ports import Carried, EpochRecord, Part, Sink, Staged, Store, Task, Writer
 from holdfast.positions import Positions
-from holdfast.testing.process import Process
+from holdfast.testing.process import Process, SimulatedCrash
 from holdfast.testing.rows import ROW_US, rows_between
 
 SOURCE = "numbers"
@@ -209,8 +209,24 @@ class SimulatedEngine:
             elif fate == "lives on":
                 self._workers.add(writer)
             else:
-                handles[name] = self._process.write(f"stage {name} {identity.name}", writer.stage)
+                handles[name] = self._heard(f"stage {name} {identity.name}", writer)
         return handles if fate == "succeeds" else None
+
+    def _heard(self, label: str, writer: Writer) -> Staged:
+        """Let a worker stage, and hear of it; if the driver dies before, the worker lives on and stages late."""
+        has_begun = False
+
+        def stage() -> Staged:
+            nonlocal has_begun
+            has_begun = True
+            return writer.stage()
+
+        try:
+            return self._process.write(label, stage)
+        except SimulatedCrash:
+            if not has_begun:
+                self._workers.add(writer)
+            raise
 
     def _fate(self) -> str:
         if self._random.random() >= self.load.task_failure_rate:

@@ -45,6 +45,13 @@ class Process:
         Receives a line for every durable write.
     on_write : callable, optional
         Called with the label before every durable write: lets others run in between.
+
+    Attributes
+    ----------
+    at_death : list of callable
+        Called once, at the instant of death, before any ``finally`` of the process runs.  A test of a real sink cuts
+        its connections here, or notes what its files hold: what runs on the way out must not reach the target, as
+        it would not after a SIGKILL.
     """
 
     def __init__(
@@ -57,6 +64,7 @@ class Process:
         self._crash = crash
         self.trace = trace if trace is not None else []
         self.on_write = on_write
+        self.at_death: list[Callable[[], None]] = []
         self.write_count = 0
         self.is_alive = True
 
@@ -77,9 +85,11 @@ class Process:
         return result
 
     def die(self, where: str) -> None:
-        """Be dead from here on."""
+        """Be dead from here on.  First what the system does with a dead process: connections are cut, files stay."""
         self.is_alive = False
         self.trace.append(f"crash {where}")
+        for act in self.at_death:
+            act()
         raise SimulatedCrash(where)
 
     def check(self) -> None:
