@@ -128,7 +128,7 @@ def _restore(kind: type[HoldfastError], fields: dict[str, Any]) -> HoldfastError
 
 
 def from_text(text: str) -> HoldfastError | None:
-    """Find a Holdfast error again in a text that went through the JVM.
+    r"""Find a Holdfast error again in a text that went through the JVM.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def from_text(text: str) -> HoldfastError | None:
 
     Examples
     --------
-    >>> error = from_text("...\\nholdfast.errors.Fenced: generation 3 is fenced\\n  Why: 4 started\\n  Do:  stop")
+    >>> error = from_text("...\nholdfast.errors.Fenced: generation 3 is fenced\n  Why: 4 started\n  Do:  stop")
     >>> type(error).__name__, error.what, error.why, error.do
     ('Fenced', 'generation 3 is fenced', '4 started', 'stop')
     """

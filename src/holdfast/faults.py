@@ -1,9 +1,9 @@
 """Named points at which a process can be made to die: real crashes for tests and for users.
 
-``HOLDFAST_FAULT=<point>[:epoch]`` kills the process with SIGKILL the first time it reaches the point (of
-that epoch).  With ``HOLDFAST_FAULT_MARK=<path>`` only the first process dies, which creates that file: a worker that
-takes over from a killed one has the same variables.  Without the variable a point costs one dictionary look-up.  ``POINTS`` lists them all: a
-test walks the list, so a point that is not listed is refused.
+``HOLDFAST_FAULT=<point>[:epoch]`` kills the process with SIGKILL the first time it reaches the point (of that epoch).
+With ``HOLDFAST_FAULT_MARK=<path>`` only the first process dies, which creates that file: a worker that takes over from
+a killed one has the same variables.  Without the variable a point costs one dictionary look-up.  ``POINTS`` lists them
+all: a test walks the list, so a point that is not listed is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _hook: Hook | None = None
 
 
 def install(hook: Hook | None) -> None:
-    """Install a hook that is called at every point with ``(point, epoch)``: simulation raises from it.  None removes it."""
+    """Install a hook called at every point with ``(point, epoch)``: simulation raises from it.  None removes it."""
     global _hook
     _hook = hook
 

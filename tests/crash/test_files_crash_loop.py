@@ -53,6 +53,7 @@ def _json_by_segment(name: str, directory: Path) -> SinkUnderTest:
     return _files(name, directory, FilesSpec(os.fspath(directory), "json", ("segment",), None))
 
 
+@pytest.mark.slow
 def test_one_directory_survives_a_crash_at_every_write_and_during_recovery(new_directory: Callable[[], Path]) -> None:
     """The fast path: the log entry of the sink is the decision."""
     crash_loop(lambda: World([_parquet("out", new_directory())], setting=_SHORT), second_stride=5)
@@ -78,6 +79,7 @@ def test_a_directory_beside_another_system_with_the_checkpoint_in_files_too(new_
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting",
     [
