@@ -49,9 +49,5 @@ def said(example, directory):
 def test_an_example_shows_what_it_promises(example, tmp_path):
     first = said(example, tmp_path)
     assert [line for line in SAY[example.stem] if line not in first] == [], first
-
-
-@pytest.mark.spark
-def test_an_example_that_is_run_again_doubles_nothing(tmp_path):
-    example = next(path for path in EXAMPLES if path.stem == "several_sinks")
-    assert said(example, tmp_path) == said(example, tmp_path)
+    if example.stem == "several_sinks":
+        assert said(example, tmp_path) == first
