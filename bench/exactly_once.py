@@ -75,7 +75,8 @@ def side_at_least_once(**arguments: Any) -> dict[str, Any]:
     """Holdfast's source and settings under the same at-least-once COPY."""
     import holdfast as hf
     from holdfast.config import Settings
-    from holdfast.spark.datasource import FORMAT, HoldfastDataSource, Reading
+    from holdfast.spark.datasource import HoldfastDataSource
+    from holdfast.spark.read import SourceReader
     from holdfast.spark.session import create_session, run_session
 
     settings = Settings()
@@ -85,9 +86,12 @@ def side_at_least_once(**arguments: Any) -> dict[str, Any]:
 
     def open_stream(directory: str, workspace: str) -> Any:
         stream = hf.read.files(directory, format=arguments["format"], schema=SCHEMA, name="readings")
+        origin = Path(workspace) / "spark" / "origin.json"
+        origin.parent.mkdir(parents=True)
+        origin.write_text('{"base": 1, "seek": []}')
         stop_file = str(Path(workspace) / "stop")
-        reading = Reading(stream.node.spec, "readings", workspace, 2, settings.prefetch_max_bytes, stop_file)
-        return session.readStream.name("readings").format(FORMAT).option("reading", reading.to_option()).load()
+        reader = SourceReader(session, Path(workspace), 2, settings.prefetch_max_bytes, stop_file, "spark")
+        return reader.read(stream.node)
 
     return _measure_query(open_stream, **arguments)
 
@@ -130,9 +134,9 @@ def _measure_query(
     def run(name: str, source: str, target: str) -> tuple[float, int]:
         workspace = Path(scratch) / name
         started = time.perf_counter()
-        frame = open_stream(source, str(workspace / "source")).where(KEEP).selectExpr(*COLUMNS)
+        frame = open_stream(source, str(workspace / "holdfast")).where(KEEP).selectExpr(*COLUMNS)
         writer = frame.writeStream.foreachBatch(copy_batch(dsn, target))
-        query = writer.option("checkpointLocation", str(workspace / "spark")).trigger(availableNow=True).start()
+        query = writer.option("checkpointLocation", str(workspace / "query")).trigger(availableNow=True).start()
         query.awaitTermination()
         return time.perf_counter() - started, query.lastProgress.batchId + 1
 

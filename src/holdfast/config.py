@@ -85,6 +85,12 @@ class Settings(BaseSettings):
         "Epochs up to this size are read by the planning process itself and handed to the JVM with the plan, so that "
         "no Python worker reads them.  Larger ones are read in parallel.  0 B reads everything in workers.",
     )
+    columnar: bool = _setting(
+        True,
+        Limit("switch"),
+        "Pipelines whose operators Arrow evaluates exactly as Spark does keep their rows out of the JVM: they are "
+        "read, computed and written in one Python worker.  `false` sends every row through Spark's plan.",
+    )
     commit_queue: int = _setting(
         4,
         Limit("count", 1, 64),

@@ -63,7 +63,7 @@ def run_epochs(name, last_epoch, *, crash_at=None):
     spark = Path("ckpt/spark/1")
     for directory in ("offsets", "commits"):
         (spark / directory).mkdir(parents=True, exist_ok=True)
-    store.put("spark/1/base.json", b'{"base": 1}')
+    store.put("spark/1/origin.json", b'{"base": 1}')
     try:
         for epoch in range(resumption.last_epoch + 1, last_epoch + 1):
             (spark / "offsets" / str(epoch - 1)).write_text("v2\n")

@@ -241,7 +241,7 @@ def _owner(store: Store) -> Owner:
 def _spark_heads(directory: Path) -> Iterator[SparkHeads]:
     for place in sorted((directory / "spark").glob("[0-9]*"), key=lambda path: path.name.zfill(9)):
         try:
-            base = int(json.loads((place / "base.json").read_text())["base"])
+            base = int(json.loads((place / "origin.json").read_text())["base"])
         except (OSError, ValueError, KeyError, TypeError):
             base = 1
         planned, finished = _head(place / "offsets"), _head(place / "commits")

@@ -353,6 +353,11 @@ def _schema(spark_schema: StructType) -> pa.Schema:
     return to_arrow_schema(spark_schema, timezone="UTC")
 
 
+def as_spark_has_it(schema: pa.Schema) -> pa.Schema:
+    """Return an Arrow schema as it comes back from Spark (names inside lists, for instance)."""
+    return to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+
+
 class _at:
     """Names the node and its line in whatever Spark says about it."""
 

@@ -59,6 +59,8 @@ class Reading:
         Largest epoch that the planning process reads itself; 0 switches it off.
     stop_file : str
         Once this file exists the source hands out no new positions: the run ends at an epoch's boundary.
+    has_rows : bool
+        Whether rows go through Spark; otherwise it only plans with the positions, and an Arrow program reads.
     origin_file : str
         The record of where this Spark checkpoint began (:mod:`holdfast.spark.origin`).
     """
@@ -70,6 +72,7 @@ class Reading:
     prefetch_bytes: int
     stop_file: str
     origin_file: str
+    has_rows: bool = True
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -174,6 +177,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         return {**self._end(start, end), **({"sought": sought} if sought else {})}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if not self.reading.has_rows:
+            return []
         spans = self.source.spans(start["positions"], end["positions"], parallelism=self.reading.parallelism)
         if self._is_prefetched(start, end):
             # Spark takes prefetched rows for exactly one partition.
@@ -211,7 +216,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
 
     def _is_prefetched(self, start: dict[str, Any], end: dict[str, Any]) -> bool:
-        if _Prefetching is DataSourceStreamReader or self.reading.prefetch_bytes == 0:
+        if _Prefetching is DataSourceStreamReader or not self.reading.has_rows or self.reading.prefetch_bytes == 0:
             return False
         size, _ = self._size(start["positions"], end["positions"])
         return size is not None and size <= self.reading.prefetch_bytes

@@ -12,31 +12,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from holdfast import faults
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.ports import Carried, Clock, EpochRecord, Part, Sink
+from holdfast.ports import Carried, Clock, EpochRecord, Sink
 from holdfast.positions import Positions
-from holdfast.spark import offsets, staging
-from holdfast.spark.failure import is_too_large, translate
-from holdfast.spark.routes import Routes
+from holdfast.spark import offsets
+from holdfast.spark.evaluation import Evaluated, Evaluation, Observed
+from holdfast.spark.failure import translate
+from holdfast.spark.staging import Staging
 from holdfast.status import EpochStatus
 
 log = logging.getLogger("holdfast.spark")
 
-
-@dataclass(frozen=True)
-class Observed:
-    """What Spark counted in one epoch at one source."""
-
-    rows: int
-    rejects: int
-    timestamp_max_us: int | None
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,8 +51,8 @@ class EpochLoop:
         Number of the epoch that Spark's batch 0 is.
     spark_checkpoint : Path
         Spark's checkpoint directory, where the offset log stands.
-    routes : Routes
-        Which rows go to which sink.
+    evaluation : Evaluation
+        How an epoch's rows come about.
     sinks : mapping of str to Sink
         The connected sinks.
     coordinator : Coordinator
@@ -68,8 +61,6 @@ class EpochLoop:
         For the intervals of sweeping.
     limits : Limits
         Sizes and intervals.
-    observe : callable
-        Returns source -> :class:`Observed` for the epoch that has just been evaluated.
     pts : int, optional
         Minimum timestamp over the inputs that earlier runs had reached.
     timed_sources : sequence of str
@@ -84,12 +75,11 @@ class EpochLoop:
         pipeline: str,
         base: int,
         spark_checkpoint: Path,
-        routes: Routes,
+        evaluation: Evaluation,
         sinks: Mapping[str, Sink],
         coordinator: Coordinator,
         clock: Clock,
         limits: Limits,
-        observe: Callable[[], Mapping[str, Observed]],
         timed_sources: Sequence[str],
         pts: int | None,
         sought: Positions,
@@ -97,13 +87,12 @@ class EpochLoop:
         self._pipeline = pipeline
         self._base = base
         self._spark_checkpoint = spark_checkpoint
-        self._routes = routes
+        self._evaluation = evaluation
         self._sinks = sinks
         self._coordinator = coordinator
         self._clock = clock
         self._limits = limits
         self._sought = sought
-        self._observe = observe
         self._reached: dict[str, int | None] = dict.fromkeys(timed_sources, pts)
         self._last_sweep_us = clock.now_us()
         self.failure: HoldfastError | None = None
@@ -134,11 +123,10 @@ class EpochLoop:
             log.info("epoch %d is held by every sink: nothing to do", epoch)
             self.last_positions = end
             return
-        size = offsets.span(start.sizes, end.sizes)
         faults.reach("before-stage", epoch)
         planned = time.perf_counter()
-        parts = self._evaluate(batch, epoch, missing, size)
-        observed = self._observe()
+        evaluated_epoch = self._evaluate(batch, epoch, (start, end), missing)
+        parts, observed = evaluated_epoch.parts, evaluated_epoch.observed
         faults.reach("after-stage", epoch)
         evaluated = time.perf_counter()
         record = EpochRecord(
@@ -150,12 +138,12 @@ class EpochLoop:
         )
         self._coordinator.commit(record, parts)
         committed = time.perf_counter()
-        self._note(epoch, end, observed, parts, size)
+        self._note(end, observed)
         self._sweep(epoch)
         self.last_epoch = EpochStatus(
             epoch=epoch,
             rows=sum(part.row_count for several in parts.values() for part in several),
-            bytes=size or 0,
+            bytes=offsets.span(start.sizes, end.sizes) or 0,
             duration_ms={
                 "plan": (planned - started) * 1e3,
                 "evaluate": (evaluated - planned) * 1e3,
@@ -176,43 +164,33 @@ class EpochLoop:
         return start, offsets.read_offsets(self._spark_checkpoint, batch_id)
 
     def _evaluate(
-        self, batch: DataFrame, epoch: int, missing: frozenset[str], size: int | None
-    ) -> dict[str, Sequence[Part]]:
+        self, batch: DataFrame, epoch: int, span: tuple[offsets.Offsets, offsets.Offsets], missing: frozenset[str]
+    ) -> Evaluated:
         """Evaluate the epoch once: carried if it is known to be small, else staged."""
+        start, end = span
+        size = offsets.span(start.sizes, end.sizes)
         if size is not None and size <= self._limits.carry_bytes:
-            carried = self._coordinator.retry(lambda: self._carry(batch, epoch, missing), doing=f"carry epoch {epoch}")
+            carried = self._tried(lambda: self._evaluation.carry(batch, start.positions, end.positions, missing), epoch)
             if carried is not None:
                 return carried
-            log.info("epoch %d is larger than it seemed: the executors stage it", epoch)
-        return self._coordinator.retry(lambda: self._stage(batch, epoch, missing), doing=f"stage epoch {epoch}")
+            log.info("epoch %d is not for the driver to carry: the executors stage it", epoch)
+        factories = {sink: self._sinks[sink].writer_factory() for sink in missing}
+        staging = Staging(self._pipeline, self._coordinator.generation, epoch, factories)
+        return self._tried(lambda: self._evaluation.stage(batch, start.positions, end.positions, staging), epoch)
 
-    def _carry(self, batch: DataFrame, epoch: int, missing: frozenset[str]) -> dict[str, Sequence[Part]] | None:
-        """Bring the rows to the driver; None when Spark finds them too many."""
-        try:
-            table: pa.Table = batch.toArrow()
-        except Exception as error:
-            if is_too_large(error):
-                return None
-            raise translate(error, self._pipeline, f"epoch {epoch}") from error
-        return {sink: (Carried(rows),) for sink, rows in self._routes.split_table(table).items() if sink in missing}
+    def _tried(self, evaluate: Callable[[], T], epoch: int) -> T:
+        """Evaluate; try again, a bounded number of times, what met a system that did not answer."""
 
-    def _stage(self, batch: DataFrame, epoch: int, missing: frozenset[str]) -> dict[str, Sequence[Part]]:
-        task = staging.StageTask(
-            self._pipeline,
-            self._coordinator.generation,
-            epoch,
-            self._routes,
-            {sink: self._sinks[sink].writer_factory() for sink in missing},
-        )
-        try:
-            rows: list[Any] = batch.mapInArrow(task, staging.HANDLES).collect()
-        except Exception as error:
-            # What the finished tasks of a failed job staged would stand in the way of the next try (locks on unique
-            # keys): the driver has received no handle, so all of this epoch are orphans.
-            self._coordinator.sweep(epoch + 1)
-            raise translate(error, self._pipeline, f"epoch {epoch}") from error
-        received = staging.handles(rows)
-        return {sink: tuple(received.get(sink, ())) for sink in missing}
+        def once() -> T:
+            try:
+                return evaluate()
+            except Exception as error:
+                # What the finished tasks of a failed job staged would stand in the way of the next try (locks on
+                # unique keys): the driver has received no handle, so all of this epoch are orphans.
+                self._coordinator.sweep(epoch + 1)
+                raise translate(error, self._pipeline, f"epoch {epoch}") from error
+
+        return self._coordinator.retry(once, doing=f"evaluate epoch {epoch}")
 
     # --- progress -----------------------------------------------------------------------------------
 
@@ -225,21 +203,11 @@ class EpochLoop:
         known = [reached for reached in self._reached.values() if reached is not None]
         return min(known) if known and len(known) == len(self._reached) else None
 
-    def _note(
-        self,
-        epoch: int,
-        end: offsets.Offsets,
-        observed: Mapping[str, Observed],
-        parts: Mapping[str, Sequence[Part]],
-        size: int | None,
-    ) -> None:
+    def _note(self, end: offsets.Offsets, observed: Mapping[str, Observed]) -> None:
         for source, counted in observed.items():
             self.source_rows[source] = self.source_rows.get(source, 0) + counted.rows
             self.source_rejects[source] = self.source_rejects.get(source, 0) + counted.rejects
         self.last_positions = end
-        log.debug(
-            "epoch %d: %s rows, %s bytes", epoch, {s: sum(p.row_count for p in ps) for s, ps in parts.items()}, size
-        )
 
     def _sweep(self, epoch: int) -> None:
         # Workers of a dead driver, and failed attempts of ours, may stage after the handles were collected.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
+
+from py4j.protocol import Py4JNetworkError
 
 from holdfast.errors import HoldfastError, InternalError, InvalidPipeline, Unavailable, from_text
 
@@ -45,6 +48,8 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
         ours.pipeline = ours.pipeline or pipeline
         ours.__cause__ = error
         return ours
+    if is_jvm_gone(error):
+        return _jvm_gone(error, pipeline, doing)
     kind: type[HoldfastError] = InternalError
     do = "look at the log for Spark's trace; report it if it names no cause of yours."
     if any(sign in text for sign in _LOST):
@@ -59,6 +64,25 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
 def is_too_large(error: BaseException) -> bool:
     """Tell whether Spark refused to bring an epoch to the driver because of its size."""
     return _TOO_LARGE in _text(error)
+
+
+def is_jvm_gone(error: BaseException) -> bool:
+    """Tell whether the JVM did not answer any more: a connection that py4j, not a function of the user, found broken."""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_from_py4j = bool(frames) and "py4j" in frames[-1].filename
+    return isinstance(error, Py4JNetworkError) or (isinstance(error, ConnectionError | EOFError) and is_from_py4j)
+
+
+def _jvm_gone(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
+    gone = Unavailable(
+        f"Spark's JVM has died in {doing} of pipeline {pipeline!r}.",
+        why=f"it does not answer any more ({type(error).__name__}): it was killed, or ran out of memory.",
+        do="start again: the next run asks every sink first. If it happens again, look into the system's log for the "
+        "out-of-memory killer, and raise HOLDFAST_DRIVER_MEMORY.",
+        pipeline=pipeline,
+    )
+    gone.__cause__ = error
+    return gone
 
 
 def _text(error: BaseException) -> str:

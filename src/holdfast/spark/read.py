@@ -26,6 +26,11 @@ class SourceReader:
     prefetch_bytes: int
     stop_file: str
     spark_directory: str
+    has_rows: bool = True
+
+    def workspace(self, node: Node) -> str:
+        """Return the directory that belongs to a source."""
+        return str(self.directory / "sources" / node.name)
 
     def read(self, node: Node) -> DataFrame:
         """Return the streaming frame of a source, watched where its rows must be counted."""
@@ -37,11 +42,20 @@ class SourceReader:
             if spec.schema is not None and len(spec.schema):
                 stream = stream.schema(read_schema(spec))
             return watched(stream.format(spec.format).load(), node)
-        workspace = str(self.directory / "sources" / node.name)
+        workspace = self.workspace(node)
         origin_file = str(self.directory / self.spark_directory / FILE_NAME)
         reading = Reading(
-            spec, node.name, workspace, self.parallelism, self.prefetch_bytes, self.stop_file, origin_file
+            spec,
+            node.name,
+            workspace,
+            self.parallelism,
+            self.prefetch_bytes,
+            self.stop_file,
+            origin_file,
+            self.has_rows,
         )
+        if not self.has_rows:
+            return stream.format(FORMAT).option("reading", reading.to_option()).load()
         return watched(stream.format(FORMAT).option("reading", reading.to_option()).load(), node)
 
 

@@ -20,7 +20,8 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import Fenced, HoldfastError
 from holdfast.graph import Node, Pipeline
 from holdfast.ports import Sink
-from holdfast.spark.epoch_loop import EpochLoop, Observed
+from holdfast.spark.epoch_loop import EpochLoop
+from holdfast.spark.evaluation import Observed
 from holdfast.spark.failure import translate
 from holdfast.spark.read import is_watched, observation
 from holdfast.status import EpochStatus, SinkStatus, SourceStatus, State, Status, lag_between

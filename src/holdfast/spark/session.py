@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -44,6 +45,9 @@ RUNTIME: dict[str, tuple[str, str]] = {
 }
 """Settings of one run: set on a session of its own, whoever created the context."""
 
+TOLD_TWICE = ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Loggers of PySpark that log as errors what they raise as well, with the whole trace: the run logs it once."""
+
 LOCAL_TASK_FAILURES = 4
 """As on a cluster: a failed task is tried again before the epoch fails (local mode would not)."""
 
@@ -81,6 +85,8 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    for name in TOLD_TWICE:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return session
 
 

@@ -10,48 +10,58 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from holdfast.ports import Staged, Task, Writer, WriterFactory
-from holdfast.spark.routes import Routes
 
 HANDLES = "sink string, name string, row_count long, reference string"
 """Schema of the handles, as Spark writes it."""
 
 
 @dataclass(frozen=True)
-class StageTask:
-    """Stages the rows of one task, for each sink that lacks the epoch.  Picklable; called by ``mapInArrow``."""
+class Staging:
+    """One epoch as the tasks that stage it see it.  Picklable.
+
+    Parameters
+    ----------
+    pipeline, generation, epoch
+        For the names of what is staged.
+    writers : mapping of str to WriterFactory
+        For each sink that lacks the epoch.
+    """
 
     pipeline: str
     generation: int
     epoch: int
-    routes: Routes
     writers: Mapping[str, WriterFactory]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write every batch, stage, and yield one batch of handles."""
+    def stage(self, rows: Iterator[tuple[str, pa.RecordBatch]]) -> pa.RecordBatch:
+        """Write all rows of this task, stage them, and return the handles as one batch.
+
+        Parameters
+        ----------
+        rows : iterator of (str, pa.RecordBatch)
+            Sink and rows; rows for a sink that holds the epoch already are left out.
+        """
         context = TaskContext.get()
         assert context is not None
         task = Task(self.pipeline, self.generation, self.epoch, context.partitionId(), context.taskAttemptId())
         opened: dict[str, Writer] = {}
         try:
-            for batch in batches:
-                for sink, rows in self.routes.split(batch):
-                    if sink not in self.writers:
-                        continue  # this sink holds the epoch already
-                    if sink not in opened:
-                        opened[sink] = self.writers[sink](task)
-                    opened[sink].write(rows)
+            for sink, batch in rows:
+                if sink not in self.writers:
+                    continue
+                if sink not in opened:
+                    opened[sink] = self.writers[sink](task)
+                opened[sink].write(batch)
             staged = [(sink, writer.stage()) for sink, writer in opened.items()]
         except BaseException:
             for writer in opened.values():
                 writer.abort()
             raise
-        yield _to_batch(staged)
+        return _to_batch(staged)
 
 
 def _to_batch(staged: list[tuple[str, Staged]]) -> pa.RecordBatch:
@@ -63,12 +73,3 @@ def _to_batch(staged: list[tuple[str, Staged]]) -> pa.RecordBatch:
             "reference": pa.array([json.dumps(dict(handle.reference)) for _, handle in staged], pa.string()),
         }
     )
-
-
-def handles(rows: list[Any]) -> dict[str, list[Staged]]:
-    """Return the handles that the driver received, by sink."""
-    received: dict[str, list[Staged]] = {}
-    for row in rows:
-        handle = Staged(row["name"], row["row_count"], json.loads(row["reference"]))
-        received.setdefault(row["sink"], []).append(handle)
-    return received

@@ -9,10 +9,12 @@ import tempfile
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from holdfast.checkpoint.store import open_store
 from holdfast.clock import SystemClock
@@ -22,11 +24,13 @@ from holdfast.config import Settings
 from holdfast.durable import local_path
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import Pipeline
-from holdfast.ports import Sink
-from holdfast.spark.compile import compile_pipeline, stateful_operators
+from holdfast.ports import Sink, SourceSpec
+from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline, stateful_operators
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.epoch_loop import EpochLoop, Limits, check_commit_every
+from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Reader, SparkEvaluation
 from holdfast.spark.origin import settle_origin
+from holdfast.spark.program import build_program
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.run import Run
 from holdfast.spark.session import create_session, run_session
@@ -162,12 +166,22 @@ class _Starting:
         session.dataSource.register(HoldfastDataSource)
         stop_directory = Path(tempfile.mkdtemp(prefix="holdfast-run-"))
         stop_file = stop_directory / "stop"
-        reader = SourceReader(
-            session, directory, parallelism, self.settings.prefetch_max_bytes, str(stop_file), SPARK_DIRECTORY
-        )
         token = uuid.uuid4().hex
-        compiled = compile_pipeline(self.pipeline, reader.read, token)
-        _refuse_state(self.pipeline, compiled.frame)
+        program = build_program(self.pipeline, as_spark_has_it, token) if self.settings.columnar else None
+        reader = SourceReader(
+            session,
+            directory,
+            parallelism,
+            self.settings.prefetch_max_bytes,
+            str(stop_file),
+            SPARK_DIRECTORY,
+            has_rows=program is None,
+        )
+        if program is None:
+            compiled = compile_pipeline(self.pipeline, reader.read, token)
+            _refuse_state(self.pipeline, compiled.frame)
+        else:
+            compiled = Compiled(_positions_only(self.pipeline, reader), program.routes)
         sinks = self._connect(compiled.routes.schemas, session, directory)
         coordinator = Coordinator(
             pipeline=self.pipeline.name,
@@ -195,17 +209,23 @@ class _Starting:
                 coordinator=coordinator,
                 stop_directory=stop_directory,
             )
+            evaluation: Evaluation = SparkEvaluation(compiled.routes, run.observed)
+            if program is not None:
+                readers = {
+                    node.name: Reader(cast("SourceSpec", node.spec), node.name, reader.workspace(node))
+                    for node in self.pipeline.sources
+                }
+                evaluation = ColumnarEvaluation(session, program, readers, parallelism)
             loop = EpochLoop(
                 pipeline=self.pipeline.name,
                 base=origin.base,
                 sought=origin.start,
                 spark_checkpoint=directory / SPARK_DIRECTORY,
-                routes=compiled.routes,
+                evaluation=evaluation,
                 sinks=sinks,
                 coordinator=coordinator,
                 clock=clock,
                 limits=Limits(self.settings.carry_max_bytes, self.settings.sweep_interval_s),
-                observe=run.observed,
                 timed_sources=timed,
                 pts=min(held_pts, default=None),
             )
@@ -225,6 +245,12 @@ class _Starting:
                 bind(_to_dataframe(session), str(directory / "foreach_batch" / node.name))
             sinks[node.name] = sink
         return sinks
+
+
+def _positions_only(pipeline: Pipeline, reader: SourceReader) -> DataFrame:
+    """Return a frame that lets Spark plan epochs over all sources; nobody asks it for rows."""
+    frames = [reader.read(node).select(F.lit(1).alias("unread")) for node in pipeline.sources]
+    return reduce(DataFrame.union, frames)
 
 
 def _refuse_state(pipeline: Pipeline, frame: DataFrame) -> None:

@@ -1,0 +1,242 @@
+"""Two ways to evaluate an epoch: through Spark's plan, or as an Arrow program whose rows never enter the JVM.
+
+Either brings a small epoch's rows to the driver (*carry*) or lets executors stage a large one's.  Both count what they
+read.  What an epoch holds is the same: everything between Spark's logged positions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.ports import REJECT_COLUMN, Carried, Part, Source, SourceSpec, Span, Staged
+from holdfast.positions import Positions
+from holdfast.spark.failure import is_too_large
+from holdfast.spark.program import Program
+from holdfast.spark.routes import Routes
+from holdfast.spark.staging import HANDLES, Staging
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was counted in one epoch at one source."""
+
+    rows: int = 0
+    rejects: int = 0
+    timestamp_max_us: int | None = None
+
+    def plus(self, other: Observed) -> Observed:
+        """Return both together."""
+        highest = [t for t in (self.timestamp_max_us, other.timestamp_max_us) if t is not None]
+        return Observed(self.rows + other.rows, self.rejects + other.rejects, max(highest, default=None))
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The rows of one epoch, ready to be committed, and what was counted on the way."""
+
+    parts: Mapping[str, Sequence[Part]]
+    observed: Mapping[str, Observed]
+
+
+class Evaluation(Protocol):
+    """How epochs are evaluated.  Lives on the driver."""
+
+    def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
+        """Return the epoch with its rows here; None when they are too many, or must not be evaluated here."""
+
+    def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: Staging) -> Evaluated:
+        """Let executors stage the epoch, in one Spark job; return the handles that the driver received."""
+
+
+@dataclass(frozen=True)
+class SparkEvaluation:
+    """Through Spark's plan: any operator.
+
+    Parameters
+    ----------
+    routes : Routes
+        How the plan's rows are told apart.
+    observe : callable
+        Returns what Spark counted in the epoch that was just evaluated.
+    """
+
+    routes: Routes
+    observe: Callable[[], Mapping[str, Observed]]
+
+    def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
+        """Bring the epoch's rows to the driver as Arrow: no Python worker takes part."""
+        try:
+            table: pa.Table = batch.toArrow()
+        except Exception as error:
+            if is_too_large(error):
+                return None
+            raise
+        tables = self.routes.split_table(table)
+        return Evaluated({sink: (Carried(tables[sink]),) for sink in sinks}, self.observe())
+
+    def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: Staging) -> Evaluated:
+        """Run the plan and the writers in one job."""
+        rows = batch.mapInArrow(PlanTask(staging, self.routes), HANDLES).collect()
+        return _evaluated(rows, staging, self.observe())
+
+
+@dataclass(frozen=True)
+class PlanTask:
+    """One task of a staged epoch: rows of the plan to writers.  Picklable; called by ``mapInArrow``."""
+
+    staging: Staging
+    routes: Routes
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Stage the rows of all batches; yield one batch of handles."""
+        yield self.staging.stage(pair for batch in batches for pair in self.routes.split(batch))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How any process opens a source to read spans of it.  Picklable."""
+
+    spec: SourceSpec
+    name: str
+    workspace: str
+
+    def open(self) -> Source:
+        """Open the source in this process."""
+        return self.spec.open(self.name, self.workspace)
+
+
+class ColumnarEvaluation:
+    """As an Arrow program: the driver plans the spans itself, tasks read, compute and stage in one Python worker.
+
+    Parameters
+    ----------
+    session : SparkSession
+        For the jobs of staged epochs.
+    program : Program
+        The pipeline.
+    readers : mapping of str to Reader
+        Its sources.
+    parallelism : int
+        Tasks that can run at a time.
+    """
+
+    def __init__(
+        self, session: SparkSession, program: Program, readers: Mapping[str, Reader], parallelism: int
+    ) -> None:
+        self._session = session
+        self._program = program
+        self._readers = readers
+        self._parallelism = parallelism
+        self._sources: dict[str, Source] = {}
+
+    def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
+        """Read and compute the epoch here."""
+        if self._program.runs_user_code:
+            return None  # a user's function and its set-up belong into workers
+        counts = Counts(self._timestamps())
+        rows: dict[str, list[pa.RecordBatch]] = {sink: [] for sink in sinks}
+        for name, span in self._spans(start, end, 1):
+            for read in self._source(name).read(span):
+                counts.add(name, read)
+                for sink, produced in self._program.run(name, read):
+                    if sink in rows:
+                        rows[sink].append(produced)
+        schemas = dict(zip(self._program.routes.sinks, self._program.routes.schemas, strict=True))
+        tables = {sink: pa.Table.from_batches(batches, schemas[sink]) for sink, batches in rows.items()}
+        return Evaluated({sink: (Carried(table),) for sink, table in tables.items()}, counts.found)
+
+    def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: Staging) -> Evaluated:
+        """Run one job with a task for each span."""
+        spans = list(self._spans(start, end, self._parallelism))
+        if not spans:
+            return Evaluated(dict.fromkeys(staging.writers, ()), {})
+        task = SpanTask(staging, self._program, self._readers, tuple(spans), self._timestamps())
+        numbers = self._session.range(0, len(spans), 1, len(spans))
+        return _evaluated(numbers.mapInArrow(task, HANDLES).collect(), staging, {})
+
+    def _source(self, name: str) -> Source:
+        if name not in self._sources:
+            self._sources[name] = self._readers[name].open()
+        return self._sources[name]
+
+    def _spans(self, start: Positions, end: Positions, parallelism: int) -> Iterator[tuple[str, Span]]:
+        for name, until in end.items():
+            source = self._source(name)
+            for span in source.spans(start.get(name) or source.initial(), until, parallelism=parallelism):
+                yield name, span
+
+    def _timestamps(self) -> dict[str, str | None]:
+        return {name: reader.spec.timestamp for name, reader in self._readers.items()}
+
+
+@dataclass(frozen=True)
+class SpanTask:
+    """The tasks of a staged epoch: task ``n`` reads span ``n``.  Picklable; called by ``mapInArrow``."""
+
+    staging: Staging
+    program: Program
+    readers: Mapping[str, Reader]
+    spans: tuple[tuple[str, Span], ...]
+    timestamps: Mapping[str, str | None]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read, compute and stage; yield the handles and the counts."""
+        counts = Counts(self.timestamps)
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        yield self.staging.stage(self._rows(numbers, counts))
+        yield counts.to_batch()
+
+    def _rows(self, numbers: list[int], counts: Counts) -> Iterator[tuple[str, pa.RecordBatch]]:
+        for number in numbers:
+            name, span = self.spans[number]
+            for batch in self.readers[name].open().read(span):
+                counts.add(name, batch)
+                yield from self.program.run(name, batch)
+
+
+class Counts:
+    """What is counted at the sources while batches pass."""
+
+    def __init__(self, timestamps: Mapping[str, str | None]) -> None:
+        self._timestamps = timestamps
+        self.found: dict[str, Observed] = {}
+
+    def add(self, source: str, batch: pa.RecordBatch) -> None:
+        """Count a batch."""
+        rejects = 0
+        if REJECT_COLUMN in batch.schema.names:
+            column = batch.column(REJECT_COLUMN)
+            rejects = len(column) - column.null_count
+        timestamp = self._timestamps.get(source)
+        highest = None if timestamp is None else pc.max(batch.column(timestamp).cast(pa.int64())).as_py()
+        observed = Observed(batch.num_rows, rejects, highest)
+        self.found[source] = self.found[source].plus(observed) if source in self.found else observed
+
+    def to_batch(self) -> pa.RecordBatch:
+        """Return the counts in the form of handles: no sink, the source as name."""
+        references = [json.dumps([o.rejects, o.timestamp_max_us]) for o in self.found.values()]
+        columns = [[""] * len(self.found), list(self.found), [o.rows for o in self.found.values()], references]
+        kinds = [pa.string(), pa.string(), pa.int64(), pa.string()]
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, names=["sink", "name", "row_count", "reference"])
+
+
+def _evaluated(rows: list[Any], staging: Staging, observed: Mapping[str, Observed]) -> Evaluated:
+    """Return what the tasks of a finished job sent: handles, and counts."""
+    parts: dict[str, list[Part]] = {sink: [] for sink in staging.writers}
+    counted = dict(observed)
+    for row in rows:
+        reference = json.loads(row["reference"])
+        if row["sink"]:
+            parts[row["sink"]].append(Staged(row["name"], row["row_count"], reference))
+        else:
+            more = Observed(row["row_count"], *reference)
+            counted[row["name"]] = counted[row["name"]].plus(more) if row["name"] in counted else more
+    return Evaluated({sink: tuple(several) for sink, several in parts.items()}, counted)

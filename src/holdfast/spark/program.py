@@ -1,0 +1,300 @@
+"""A pipeline as an Arrow program: rows of a source in, rows of every sink out, and none of them enters the JVM.
+
+Rows that go Python -> JVM -> Python only for a filter and a few expressions pay more for the journey than for being
+parsed and copied.  Where every operator of a pipeline is one that Arrow evaluates exactly as Spark does
+(:mod:`holdfast.operators.columnar`), a task reads a span, runs this program on its batches and hands the results to the
+writers.  Anything else makes the whole pipeline go through Spark's own plan (:mod:`holdfast.spark.compile`).
+
+A node's output is computed once for a batch, however many sinks share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.graph import Node, Pipeline, Rejects
+from holdfast.operators.clip import Clip
+from holdfast.operators.columnar import Columnar, columnar, columnar_items
+from holdfast.operators.filter import Filter
+from holdfast.operators.map_batches import MapBatches
+from holdfast.operators.select import Select
+from holdfast.operators.split import SplitBranch
+from holdfast.operators.union import Union
+from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
+from holdfast.spark.batches import BatchFunction
+from holdfast.spark.routes import Routes, fitted
+
+Batches = list[pa.RecordBatch]
+
+
+class Operation(Protocol):
+    """What one step does to the batches of its inputs.  Picklable."""
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        """Return the step's output."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node of the program: what it does, and the numbers of the steps it reads."""
+
+    operation: Operation
+    inputs: tuple[int, ...]
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program of a pipeline.  Picklable.
+
+    Parameters
+    ----------
+    schemas : mapping of str to pa.Schema
+        Source -> schema that its rows are read with.
+    steps : tuple of Step
+        Inputs first.  The first ones are the sources, in the order of ``schemas``.
+    ends : tuple of int
+        For each sink of ``routes``, the step whose rows it takes.
+    routes : Routes
+        The sinks, with the schemas of their rows.
+    runs_user_code : bool
+        Whether a user's function (``map_batches``) is part of it: such a program runs in workers only.
+    """
+
+    schemas: Mapping[str, pa.Schema]
+    steps: tuple[Step, ...]
+    ends: tuple[int, ...]
+    routes: Routes
+    runs_user_code: bool
+
+    def run(self, source: str, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield (sink, rows) for the rows of one batch of a source."""
+        sources = list(self.schemas)
+        done: list[Batches] = [
+            [fitted(batch, self.schemas[source])] if name == source and batch.num_rows else [] for name in sources
+        ]
+        for step in self.steps[len(sources) :]:
+            inputs = [done[number] for number in step.inputs]
+            done.append(step.operation.apply(inputs) if any(inputs) else [])
+        for sink, end, schema in zip(self.routes.sinks, self.ends, self.routes.schemas, strict=True):
+            for rows in done[end]:
+                if rows.num_rows:
+                    yield sink, fitted(rows, schema)
+
+
+def build_program(pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], token: str) -> Program | None:
+    """Return a pipeline's program; None where some operator is Spark's business.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The checked graph.
+    normal : callable
+        Returns a schema as it comes back from Spark, so that a sink's schema does not depend on the way.
+    token : str
+        Unique for the run.
+    """
+    builder = _Builder(normal, token)
+    sources = {node: builder.source(node) for node in pipeline.sources if node.kind != "spark"}
+    if len(sources) != len(pipeline.sources):
+        return None
+    schemas = {node.name: builder.steps[number].schema for node, number in sources.items()}
+    for node in pipeline.nodes:
+        if not builder.add(node):
+            return None
+    ends = tuple(builder.number_of(sink.inputs[0]) for sink in pipeline.sinks)
+    routes = Routes(tuple(sink.name for sink in pipeline.sinks), tuple(builder.steps[end].schema for end in ends))
+    has_user_code = any(isinstance(node.spec, MapBatches) for node in pipeline.nodes)
+    return Program(schemas, tuple(builder.steps), ends, routes, has_user_code)
+
+
+class _Builder:
+    def __init__(self, normal: Callable[[pa.Schema], pa.Schema], token: str) -> None:
+        self.steps: list[Step] = []
+        self._normal = normal
+        self._token = token
+        self._raw: dict[Node, int] = {}
+        self._numbers: dict[Node, int] = {}
+
+    def source(self, node: Node) -> int:
+        """Add the step of a source's rows as they are read."""
+        spec: Any = node.spec
+        schema = spec.schema
+        if spec.rejects:
+            nullable = [field.with_nullable(True) for field in schema]
+            schema = pa.schema([*nullable, pa.field(REJECT_COLUMN, REJECT_TYPE)])
+        self._raw[node] = self._step(_Pass(), (), self._normal(schema))
+        return self._raw[node]
+
+    def number_of(self, node: Node) -> int:
+        """Return the step of a node's output."""
+        return self._numbers[node]
+
+    def add(self, node: Node) -> bool:
+        """Add a node's step; False where its operator is Spark's business."""
+        if node.is_source:
+            number = self._raw[node]
+            if getattr(node.spec, "rejects", False):
+                kept = pa.schema([field for field in self.steps[number].schema if field.name != REJECT_COLUMN])
+                number = self._step(_Good(), (number,), kept)
+            self._numbers[node] = number
+            return True
+        if isinstance(node.spec, Rejects):
+            raw = self._raw[node.inputs[0]]
+            self._numbers[node] = self._step(_Bad(), (raw,), self._normal(pa.schema(list(REJECT_TYPE))))
+            return True
+        inputs = tuple(self._numbers[before] for before in node.inputs)
+        made = self._operation(node, [self.steps[number].schema for number in inputs])
+        if made is None:
+            return False
+        self._numbers[node] = self._step(made[0], inputs, made[1])
+        return True
+
+    def _step(self, operation: Operation, inputs: tuple[int, ...], schema: pa.Schema) -> int:
+        self.steps.append(Step(operation, inputs, schema))
+        return len(self.steps) - 1
+
+    def _operation(self, node: Node, schemas: list[pa.Schema]) -> tuple[Operation, pa.Schema] | None:
+        schema = schemas[0]
+        match node.spec:
+            case Filter(condition=str() as condition) | SplitBranch(condition=condition):
+                test = columnar(condition, schema)
+                return None if test is None or test.type != pa.bool_() else (_Keep(test), schema)
+            case Select(items=items):
+                chosen = columnar_items(items, schema)
+                if chosen is None or len({name.lower() for name, _ in chosen}) < len(chosen):
+                    return None
+                fields = [pa.field(name, item.type, item.nullable) for name, item in chosen]
+                output = self._normal(pa.schema(fields))
+                return _Compute(tuple(item for _, item in chosen), output), output
+            case Clip(column=column, start_us=start_us, end_us=end_us):
+                return _clip(schema, column, start_us, end_us)
+            case Union():
+                return _union(schemas)
+            case MapBatches(fn=fn, setup=setup, schema=declared):
+                output = self._normal(declared)
+                return _Call(BatchFunction(fn, setup, output, node.name, self._token + node.name)), output
+        return None
+
+
+def _clip(
+    schema: pa.Schema, column: str, start_us: int | None, end_us: int | None
+) -> tuple[Operation, pa.Schema] | None:
+    index = schema.get_field_index(column)
+    kind = schema.field(index).type if index >= 0 else pa.null()
+    if kind not in (pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        return None
+    return _Between(column, start_us, end_us), schema
+
+
+def _union(schemas: list[pa.Schema]) -> tuple[Operation, pa.Schema] | None:
+    first = schemas[0]
+    for other in schemas[1:]:
+        if sorted(other.names) != sorted(first.names) or any(other.field(f.name).type != f.type for f in first):
+            return None  # Spark widens types; names that differ by case are its business too
+    nullable = [any(schema.field(f.name).nullable for schema in schemas) for f in first]
+    output = pa.schema([f.with_nullable(n) for f, n in zip(first, nullable, strict=True)])
+    return _Unite(output), output
+
+
+# --- operations -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Pass:
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        return inputs[0]
+
+
+@dataclass(frozen=True)
+class _Keep:
+    """Keep the rows for which a condition is true; false and null drop a row."""
+
+    condition: Columnar
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        return [batch.filter(self.condition.evaluate(batch)) for batch in inputs[0]]
+
+
+@dataclass(frozen=True)
+class _Compute:
+    """Compute columns."""
+
+    items: tuple[Columnar, ...]
+    schema: pa.Schema
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        return [
+            pa.RecordBatch.from_arrays([item.evaluate(batch) for item in self.items], schema=self.schema)
+            for batch in inputs[0]
+            if batch.num_rows
+        ]
+
+
+@dataclass(frozen=True)
+class _Between:
+    """Keep the rows of a span of time."""
+
+    column: str
+    start_us: int | None
+    end_us: int | None
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        return [batch.filter(self._mask(batch.column(self.column))) for batch in inputs[0]]
+
+    def _mask(self, column: pa.Array) -> pa.Array:
+        ticks = pc.cast(column, pa.int64())
+        mask = pc.is_valid(ticks)
+        if self.start_us is not None:
+            mask = pc.and_kleene(mask, pc.greater_equal(ticks, self.start_us))
+        if self.end_us is not None:
+            mask = pc.and_kleene(mask, pc.less(ticks, self.end_us))
+        return mask
+
+
+@dataclass(frozen=True)
+class _Unite:
+    """Put the rows of several streams together, by column name."""
+
+    schema: pa.Schema
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        return [
+            pa.RecordBatch.from_arrays([batch.column(name) for name in self.schema.names], schema=self.schema)
+            for batches in inputs
+            for batch in batches
+        ]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Call a user's function."""
+
+    function: BatchFunction
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        return [result for batch in inputs[0] if batch.num_rows for result in self.function.apply(batch)]
+
+
+@dataclass(frozen=True)
+class _Good:
+    """The rows of a source that could be read."""
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        return [
+            batch.filter(pc.is_null(batch.column(REJECT_COLUMN))).drop_columns([REJECT_COLUMN]) for batch in inputs[0]
+        ]
+
+
+@dataclass(frozen=True)
+class _Bad:
+    """The rows of a source that could not."""
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        bad = [batch.filter(pc.is_valid(batch.column(REJECT_COLUMN))) for batch in inputs[0]]
+        return [pa.RecordBatch.from_struct_array(batch.column(REJECT_COLUMN)) for batch in bad if batch.num_rows]
