@@ -26,8 +26,11 @@ PREFIX = "HOLDFAST_"
 
 OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_FAULT": "`<point>[:epoch]`: kill this process at a named crash point (`holdfast.faults.POINTS`)",
+    "HOLDFAST_FAULT_MARK": "path: only the first process that reaches the crash point dies; it creates this file",
     "HOLDFAST_POSTGRES": "DSN of a PostgreSQL for demo, benchmark and tests instead of the one they start themselves",
     "HOLDFAST_SEED": "seed of the random tests and of the demo's kills",
+    "HOLDFAST_SEEDS": "how many seeds the simulation plays",
+    "HOLDFAST_JVM_KILLS": "how often the tests kill the JVM alone, for each way of staging",
 }
 """Variables that are no settings: read by tests, demo and benchmark."""
 

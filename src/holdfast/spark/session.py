@@ -80,7 +80,10 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if master.startswith("local[") and "," not in master:
         master = f"{master[:-1]},{LOCAL_TASK_FAILURES}]"
+    # A file of our own instead of Spark's default, which greets with five lines and prints every stack trace.
+    own_log = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
     builder = SparkSession.builder.master(master).appName("holdfast").config("spark.driver.memory", driver_memory)
+    builder = builder.config("spark.driver.extraJavaOptions", own_log)
     for key, (value, _) in STATIC.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
