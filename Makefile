@@ -26,9 +26,7 @@ help:
 setup:
 	@PYTHON="$(PYTHON)" sh tools/setup.sh
 
-# NB side by side: each keeps one core busy.
-check: setup
-	@$(MAKE) --no-print-directory --jobs=2 lint fast
+check: lint fast
 
 lint: setup
 	$(BIN)/ruff check .
@@ -37,10 +35,10 @@ lint: setup
 	$(BIN)/lint-imports --no-logo
 
 fast: setup
-	$(BIN)/python -m tools.run_tests fast
+	$(BIN)/python -m tools.run_tests unit+fast
 
 test: lint
-	$(JAVA) $(BIN)/python -m tools.run_tests fast slow postgres spark crash
+	$(JAVA) $(BIN)/python -m tools.run_tests unit+fast slow postgres spark crash
 
 demo: setup
 	$(JAVA) $(BIN)/python -m demo.driver --sink $(SINK) --master $(MASTER) $(if $(SEED),--seed $(SEED))

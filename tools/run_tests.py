@@ -2,26 +2,35 @@
 
 A process of its own per group: one Spark session per process, and a group that dies takes no other with it.  The groups
 divide the tests without rest: every combination of markers belongs to exactly one.
+
+``unit+fast`` runs two groups side by side, for as long as neither needs more than one core.  What the second prints
+appears when the first has ended.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import IO
 
+FAST = "not spark and not postgres and not crash and not slow"
 GROUPS = {
-    "fast": "not spark and not postgres and not crash and not slow",
-    "slow": "slow and not spark and not postgres and not crash",
-    "postgres": "postgres and not spark and not crash",
-    "spark": "spark and not crash",
-    "crash": "crash",
+    "unit": ("-m", FAST, "tests/unit"),
+    "fast": ("-m", FAST, "--ignore=tests/unit"),
+    "slow": ("-m", "slow and not spark and not postgres and not crash"),
+    "postgres": ("-m", "postgres and not spark and not crash"),
+    "spark": ("-m", "spark and not crash"),
+    "crash": ("-m", "crash"),
 }
-"""Name -> pytest marker expression."""
+"""Name -> arguments for pytest."""
 
 NO_TESTS = 5  # pytest's exit code for an empty selection
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?)")
@@ -37,8 +46,8 @@ class Result:
 
     @property
     def is_good(self) -> bool:
-        """Whether every test of the group passed; an empty group is good, apart from the fast one."""
-        return self.exit_code == 0 or (self.exit_code == NO_TESTS and self.group != "fast")
+        """Whether every test of the group passed; an empty group is good, apart from those that need nothing."""
+        return self.exit_code == 0 or (self.exit_code == NO_TESTS and self.group not in ("unit", "fast"))
 
     @property
     def counts(self) -> Counter[str]:
@@ -48,12 +57,13 @@ class Result:
 
 def main(groups: Sequence[str]) -> int:
     """Run the groups, print their closing lines and the sum; return 1 when any failed."""
-    unknown = [group for group in groups if group not in GROUPS]
+    rows = [row.split("+") for row in groups]
+    unknown = [group for row in rows for group in row if group not in GROUPS]
     if unknown or not groups:
         print(f"run_tests: groups are {', '.join(GROUPS)}; got {' '.join(groups) or 'none'}", file=sys.stderr)
         return 2
     started = time.monotonic()
-    results = [run(group) for group in groups]
+    results = [result for row in rows for result in run(row)]
     print()
     for result in results:
         print(f"{result.group:>9}: {result.closing_line.strip('= ')}")
@@ -61,14 +71,33 @@ def main(groups: Sequence[str]) -> int:
     return 0 if all(result.is_good for result in results) else 1
 
 
-def run(group: str) -> Result:
-    """Run one group, its output going to ours line by line."""
-    print(f"\n--- tests: {group} ({GROUPS[group]})", flush=True)
-    command = [sys.executable, "-m", "pytest", "-m", GROUPS[group]]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    assert process.stdout is not None
+def run(groups: Sequence[str]) -> list[Result]:
+    """Run groups side by side, the output of one after the other going to ours line by line."""
+    first, *others = groups
+    with ExitStack() as files:
+        # NB files and not pipes: nobody reads what the others print while the first one runs.
+        outputs = [files.enter_context(tempfile.TemporaryFile()) for _ in others]
+        process = start(first, subprocess.PIPE)
+        beside = [start(group, output) for group, output in zip(others, outputs, strict=True)]
+        assert process.stdout is not None
+        results = [finish(first, process, process.stdout)]
+        for group, other, output in zip(others, beside, outputs, strict=True):
+            other.wait()
+            output.seek(0)
+            results.append(finish(group, other, output))
+        return results
+
+
+def start(group: str, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start one group's pytest."""
+    return subprocess.Popen([sys.executable, "-m", "pytest", *GROUPS[group]], stdout=output, stderr=subprocess.STDOUT)
+
+
+def finish(group: str, process: subprocess.Popen[bytes], output: Iterable[bytes]) -> Result:
+    """Print what a group says until it has ended."""
+    print(f"\n--- tests: {group} ({shlex.join(GROUPS[group])})", flush=True)
     last = ""
-    for line in process.stdout:
+    for line in (raw.decode(errors="replace") for raw in output):
         print(line, end="", flush=True)
         if line.startswith("=") and line.rstrip().endswith("="):
             last = line.rstrip()

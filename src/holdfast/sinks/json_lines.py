@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+# NB no value is made while this module is loaded: pyarrow imports pandas for the first one, 0.3 s in every worker.
 _TEXT = pa.large_string()
-_NULL = pa.scalar("null", _TEXT)
 _TO_ESCAPE = r'["\\\x00-\x1f]'
 
 
@@ -57,7 +57,7 @@ def _texts(column: pa.Array) -> pa.Array:
         column = column.storage
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    return pc.fill_null(_encoder(column.type)(column), _NULL)
+    return pc.fill_null(_encoder(column.type)(column), pa.scalar("null", _TEXT))
 
 
 def _encoder(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
