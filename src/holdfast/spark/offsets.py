@@ -23,18 +23,19 @@ class Offsets:
     ----------
     positions : Positions
         Source name -> segment -> position.  A source without any position yet is left out.
-    sizes : mapping of str to int or None
-        Source name -> bytes before these positions, where the source knows them.
+    sizes, rows : mapping of str to int or None
+        Source name -> bytes and rows before these positions, where the source knows them.
     newest : Positions
         Positions after everything that the sources knew when the epoch was planned; unknown ones are left out.
     """
 
     positions: Positions
     sizes: Mapping[str, int | None]
+    rows: Mapping[str, int | None]
     newest: Positions
 
 
-NOWHERE = Offsets({}, {}, {})
+NOWHERE = Offsets({}, {}, {}, {})
 """Before the first epoch."""
 
 
@@ -73,6 +74,7 @@ def read_offsets(spark_checkpoint: Path, batch_id: int) -> Offsets:
 def _parse(lines: list[str]) -> Offsets:
     positions: dict[str, dict[str, Position]] = {}
     sizes: dict[str, int | None] = {}
+    rows: dict[str, int | None] = {}
     newest: dict[str, dict[str, Position]] = {}
     for line in lines:
         name, _, text = line.partition(":")
@@ -81,13 +83,13 @@ def _parse(lines: list[str]) -> Offsets:
         offset = _own_offset(text)
         if offset is None:
             positions[name] = {OPAQUE_SEGMENT: text}
-            sizes[name] = None
+            sizes[name] = rows[name] = None
         else:
             positions[name] = offset["positions"]
-            sizes[name] = offset["size_bytes"]
+            sizes[name], rows[name] = offset["size_bytes"], offset["row_count"]
             if offset.get("newest"):
                 newest[name] = offset["newest"]
-    return Offsets(positions, sizes, newest)
+    return Offsets(positions, sizes, rows, newest)
 
 
 def _own_offset(text: str) -> dict[str, Any] | None:
