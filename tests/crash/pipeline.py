@@ -10,6 +10,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -18,11 +19,18 @@ from tests.crash.slow import slowed
 
 WORK = Path(os.environ["CRASH_WORK"])
 SINKS = os.environ["CRASH_SINKS"].split(",")
+SCHEMA = "id BIGINT, at TIMESTAMP, value DOUBLE"
 
 
 def draw(rows: DataFrame) -> DataFrame:
     """Add a value that is another one each time the row is evaluated."""
     return rows.withColumn("draw", F.udf(lambda: random.random(), "double").asNondeterministic()())
+
+
+def draw_batch(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Do the same in Arrow."""
+    drawn = pa.array([random.random() for _ in range(rows.num_rows)])
+    return pa.RecordBatch.from_arrays([*rows.columns, drawn], names=[*rows.schema.names, "draw"])
 
 
 def sink_of(kind: str) -> Any:
@@ -38,11 +46,15 @@ def sink_of(kind: str) -> Any:
 source = hf.read.files(
     WORK / "in",
     format="json",
-    schema="id BIGINT, at TIMESTAMP, value DOUBLE",
+    schema=SCHEMA,
     timestamp="at",
     max_files_per_epoch=2,
     name="source",
 )
-drawn = source | hf.map(draw, name="drawn")
+IN_ARROW = os.environ.get("CRASH_DRAW") == "arrow"
+"""Whether rows stay out of the JVM."""
+drawing = hf.map_batches(draw_batch, f"{SCHEMA}, draw DOUBLE", name="drawn") if IN_ARROW else hf.map(draw, name="drawn")
+drawn = source | drawing
 delay_s = float(os.environ.get("CRASH_SLOW_S", "0"))
-pipeline = hf.Pipeline("crashed", *[slowed(drawn | sink_of(kind), delay_s) for kind in SINKS])
+marks = os.environ.get("CRASH_MARKS", "")
+pipeline = hf.Pipeline("crashed", *[slowed(drawn | sink_of(kind), delay_s, marks) for kind in SINKS])

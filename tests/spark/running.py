@@ -55,6 +55,12 @@ def eventually(holds: Callable[[], Any], *, within_s: float = 60, what: str = ""
         time.sleep(0.01)
 
 
+def reach(run: Any, epoch: int) -> None:
+    """Wait until a run has published an epoch; raise the run's own error if it fails before."""
+    eventually(lambda: run.status().epoch >= epoch or run.wait(timeout_s=0), what=f"epoch {epoch}")
+    assert run.status().epoch >= epoch, "the run ended before"
+
+
 def sqlite_rows(path: Path, query: str = "SELECT id FROM rows") -> list[Any]:
     """Return the rows of a query, sorted; a single column as plain values; none while there is no table."""
     try:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
-from tests.spark.running import MODES, arrive, eventually, numbered, parquet_rows, sqlite_rows
+from tests.spark.running import MODES, arrive, numbered, parquet_rows, reach, sqlite_rows
 
 pytestmark = pytest.mark.spark
 
@@ -95,13 +95,13 @@ def test_two_pipelines_in_one_process_have_epochs_of_their_own(spark: SparkSessi
     first, second = hf.start_all(pipelines, checkpoint=str(tmp_path / "c"), trigger=hf.every("50 ms"), session=spark)
     for number in range(1, 3):
         arrive(tmp_path / "b", f"{number}.json", numbered(number * 10, number * 10 + 10))
-        eventually(lambda wanted=number + 1: second.status().epoch == wanted)
-    eventually(lambda: first.status().epoch == 1)
+        reach(second, number + 1)
+    reach(first, 1)
     arrive(tmp_path / "a", "1.json", ["{broken"])
     with pytest.raises(BadRow):
         first.wait(60)
     arrive(tmp_path / "b", "3.json", numbered(30, 40))
-    eventually(lambda: second.status().epoch == 4)
+    reach(second, 4)
     assert second.is_active, "one that fails does not stop the other"
     assert second.stop()
     assert (first.status().epoch, second.status().epoch) == (1, 4)
