@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -234,6 +234,18 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Release connections.  Must not raise."""
+
+
+@runtime_checkable
+class Inspectable(Protocol):
+    """What a sink may offer beyond :class:`Sink`, to say more about itself than ``outcome`` tells."""
+
+    def inspect(self) -> tuple[Held, Sequence[str]]:
+        """Return what is held, and :attr:`Task.name` of everything staged that the sink itself has not decided on.
+
+        Asked of a sink that is connected and not opened: changes nothing, fences nobody.  ``Held.generation`` is the
+        highest that opened the sink.
+        """
 
 
 class SinkSpec(Protocol):

@@ -30,6 +30,7 @@ from holdfast.ports import (
     EpochRecord,
     Guarantee,
     Held,
+    Inspectable,
     Outcome,
     Part,
     Publication,
@@ -306,6 +307,34 @@ class SinkContract:
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
         assert target.leftovers() == []
         sink.close()
+
+    # --- inspect: what a sink may offer ---------------------------------------------------------------------------
+
+    def test_a_sink_that_was_never_opened_holds_nothing(self, target: Target) -> None:
+        sink = target.connect()
+        assert sink.outcome(1) is Outcome.ABSENT
+        if isinstance(sink, Inspectable):
+            assert sink.inspect() == (Held(), [])
+        sink.close()
+
+    def test_inspecting_tells_what_is_held_and_staged_and_changes_nothing(self, target: Target) -> None:
+        owner = _opened(target, 2)
+        owner.publish([_carried(1, [(1, "one")], generation=2, pts=5)])
+        decided = _staged(owner, 2, [(2, "two")], generation=2)
+        _staged(owner, 2, [(2, "two")], generation=2, attempt=1)
+        sink = target.connect()
+        if isinstance(sink, Inspectable):
+            held = Held(epoch=1, generation=2, positions=_positions(1), pts=5)
+            names = [f"{PIPELINE}/2/2/0/0", f"{PIPELINE}/2/2/0/1"]
+            assert sink.inspect() == (held, names)
+            assert sink.inspect() == (held, names)
+        sink.close()
+        owner.publish([_publication(2, [decided], generation=2)])
+        assert sorted(target.rows()) == [(1, "one"), (2, "two")]
+        owner.sweep(below_epoch=3)
+        if isinstance(owner, Inspectable):
+            assert owner.inspect()[1] == []
+        owner.close()
 
     # --- fencing --------------------------------------------------------------------------------------------------
 

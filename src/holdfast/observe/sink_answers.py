@@ -5,9 +5,8 @@ A sink's word on an epoch and the ledger's word on it give the verdict that reco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -16,7 +15,7 @@ from holdfast.commit.recovery import VERDICTS, Decision
 from holdfast.errors import Unavailable
 from holdfast.graph import Pipeline, SinkNode
 from holdfast.observe.inspection import Answer, Inspection, SinkReport, unreadable
-from holdfast.ports import Guarantee, Held, Outcome, Sink, Store
+from holdfast.ports import Guarantee, Held, Inspectable, Outcome, Sink, Store
 
 EPOCH_MAX = 2**62
 """Bound of the search, for a sink that claims to hold whatever it is asked about."""
@@ -27,17 +26,6 @@ OUT_OF_REACH: dict[str, str] = {
     "foreach_batch": "its function wants a Spark DataFrame",
 }
 """Kinds of sinks that only the run itself can ask and write, and why."""
-
-
-@runtime_checkable
-class Inspectable(Protocol):
-    """What a sink may offer beyond the port, to say more about itself than ``outcome`` tells."""
-
-    def inspect(self) -> tuple[Held, Sequence[str]]:
-        """Return what is held, as ``open`` would, and the names of orphans; change nothing, fence nobody.
-
-        ``Held.generation`` is the highest that opened the sink.
-        """
 
 
 def inspect_sinks(pipeline: Pipeline, store: Store, inspection: Inspection) -> tuple[SinkReport, ...]:
@@ -152,11 +140,19 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
 
 def _inspect(sink: Sink, inspection: Inspection) -> tuple[Held, tuple[str, ...] | None]:
     if isinstance(sink, Inspectable):
-        held, orphans = sink.inspect()
-        return held, tuple(orphans)
+        held, staged = sink.inspect()
+        return held, tuple(sorted(name for name in staged if _is_orphan(name, held, inspection)))
     epoch = highest_held(sink, inspection.last_done)
     positions = next((d.positions for d in inspection.decisions if d.epoch == epoch), {})
     return Held(epoch=epoch, positions=positions), None
+
+
+def _is_orphan(staged: str, held: Held, inspection: Inspection) -> bool:
+    """Tell whether nobody will publish staged rows: they are of no open decision, and of no run that may be at work."""
+    _, generation, epoch, *_ = staged.split("/")
+    owner = inspection.owner
+    is_at_work = int(generation) >= owner.generation and owner.is_alive is not False and int(epoch) > held.epoch
+    return int(epoch) not in inspection.open_epochs and not is_at_work
 
 
 def questions(inspection: Inspection, sink: str) -> list[tuple[int, Decision]]:

@@ -153,6 +153,15 @@ class FilesSink:
             return Outcome.UNKNOWN
         return Outcome.PUBLISHED
 
+    def inspect(self) -> tuple[Held, list[str]]:
+        """Return what the last log entry says, and the names of staged directories that it does not name."""
+        last = self._last()
+        named = _directories(last) if self._unfinished(last) else frozenset()
+        staged = [directory.name for directory in self._staging.directories() if directory.name not in named]
+        # A directory is named generation-epoch-task-attempt-token.
+        names = {"/".join([self._pipeline, *name.split("-")[:4]]) for name in staged}
+        return Held(last.epoch, last.generation, last.positions, last.pts), sorted(names)
+
     def discard(self, parts: Sequence[Part]) -> None:
         """Drop staged files; those that an entry names, and those of a run that was overtaken, stay."""
         last = self._last()

@@ -386,7 +386,7 @@ class PostgresSink:
         return answer
 
     def _asked(self, connection: Connection, epoch: int) -> tuple[Outcome, str]:
-        row = self._row(connection)
+        row = self._row_if_any(connection)
         said = f"its ledger row says epoch {row.epoch if row else 'none'}"
         if row is not None and row.epoch >= epoch:
             return _of(row, epoch), said
@@ -423,6 +423,15 @@ class PostgresSink:
         ).fetchall()
         for pid, _ in ended:
             logger.info("%s: ended server process %d, which was left with transaction %s", self._node, pid, xid)
+
+    def inspect(self) -> tuple[Held, list[str]]:
+        """Return the ledger row, and the names of what is staged and not decided on."""
+        with self._session.explained():
+            row = self._row_if_any(self._session.connection())
+        begun = Begun.parsed(row.in_progress) if row else None
+        decided = begun.gids if begun else {}
+        names = {label.name for found, label in self._staging.labelled() if found not in decided}
+        return row.held() if row else Held(), sorted(names)
 
     # --- discard, sweep, close ----------------------------------------------------------------------------------------
 
@@ -463,6 +472,10 @@ class PostgresSink:
             (self._pipeline, self.name),
         ).fetchone()
         return LedgerRow(*found) if found else None
+
+    def _row_if_any(self, connection: Connection) -> LedgerRow | None:
+        """Return the row; None too where the sink was never opened and has no ledger yet."""
+        return self._row(connection) if postgres_catalog.check_ledger(connection, self._table) else None
 
     def _locked_row(self, connection: Connection) -> LedgerRow | None:
         return self._row(connection, "FOR UPDATE")

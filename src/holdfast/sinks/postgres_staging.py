@@ -58,6 +58,11 @@ class Label:
     epoch: int
     text: str
 
+    @property
+    def name(self) -> str:
+        """:attr:`Task.name` of the attempt that staged them."""
+        return self.text.split(":")[3]
+
     @staticmethod
     def new(schema_name: str, sink: str, task: Task) -> Label:
         """Return a label that was never used before."""
@@ -277,17 +282,17 @@ class Staging:
 
     def orphans(self, generation: int, below_epoch: int) -> tuple[list[str], list[str]]:
         """Return gids and staging tables of lower generations, and of this one below an epoch."""
+        found = [
+            (name, label)
+            for name, label in self.labelled()
+            if (label.generation, label.epoch) < (generation, below_epoch)
+        ]
+        # A prepared transaction's gid is its label; a staging table's name is a hash of it.
+        gids = [name for name, label in found if name == label.text]
+        return gids, [name for name, label in found if name != label.text]
 
-        def is_orphan(text: str | None) -> bool:
-            label = Label.parsed(text)
-            if label is None or (label.place, label.sink, label.pipeline) != (
-                place(self.table.schema_name),
-                self.sink,
-                self.pipeline,
-            ):
-                return False
-            return label.generation < generation or (label.generation == generation and label.epoch < below_epoch)
-
+    def labelled(self) -> list[tuple[str, Label]]:
+        """Return everything staged for this sink: gid or table, and its label."""
         with self.session.explained():
             connection = self.session.connection()
             gids = connection.execute(
@@ -299,7 +304,9 @@ class Staging:
                 " WHERE n.nspname = %s AND starts_with(c.relname, %s) AND c.relkind = 'r'",
                 (self.table.schema_name, STAGE_PREFIX),
             ).fetchall()
-        return [gid for (gid,) in gids if is_orphan(gid)], [name for name, text in tables if is_orphan(text)]
+        ours = (place(self.table.schema_name), self.sink, self.pipeline)
+        labels = [(name, Label.parsed(text)) for name, text in [*((gid, gid) for (gid,) in gids), *tables]]
+        return [(name, label) for name, label in labels if label and (label.place, label.sink, label.pipeline) == ours]
 
 
 def _transaction_ids(connection: Connection, gids: Sequence[str]) -> dict[str, str]:

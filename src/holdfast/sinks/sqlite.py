@@ -231,6 +231,12 @@ class SqliteSink:
             return Outcome.UNKNOWN
         return Outcome.PUBLISHED if row is not None and row.epoch >= epoch else Outcome.ABSENT
 
+    def inspect(self) -> tuple[Held, list[str]]:
+        """Return the ledger row, and the names of staged files."""
+        with self._explained():
+            row = self._row(self._open())
+        return row.held() if row else Held(), self._staging.names()
+
     def discard(self, parts: Sequence[Part]) -> None:
         """Remove the files of staged parts."""
         self._staging.discard(parts)
@@ -253,6 +259,8 @@ class SqliteSink:
             yield from self._staging.batches(part)
 
     def _row(self, connection: sqlite3.Connection) -> LedgerRow | None:
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (LEDGER,)).fetchone() is None:
+            return None  # never opened, or somebody dropped it
         found = connection.execute(
             f"SELECT epoch, generation, positions, pts FROM {LEDGER} WHERE pipeline = ? AND sink = ?",
             (self._pipeline, self.name),

@@ -128,19 +128,30 @@ class Staging:
 
     def sweep(self, generation: int, below_epoch: int) -> int:
         """Remove what lower generations left, and this one below an epoch; return how many files."""
-        if not os.path.isdir(self.directory):
-            return 0
-        with durable.explained(f"sweeping {self.directory}"):
-            names = os.listdir(self.directory)
-        orphans = [name for name in names if self._is_orphan(name, generation, below_epoch)]
+        orphans = [name for name in self._files() if self._is_orphan(name, generation, below_epoch)]
         return sum(self._remove(name) for name in orphans)
 
+    def names(self) -> list[str]:
+        """Return :attr:`Task.name` of everything staged, once."""
+        return sorted({task.name for task in map(self._task, self._files()) if task is not None})
+
+    def _files(self) -> list[str]:
+        if not os.path.isdir(self.directory):
+            return []
+        with durable.explained(f"listing {self.directory}"):
+            return os.listdir(self.directory)
+
     def _is_orphan(self, name: str, generation: int, below_epoch: int) -> bool:
+        task = self._task(name)
+        return task is not None and (task.generation, task.epoch) < (generation, below_epoch)
+
+    def _task(self, name: str) -> Task | None:
+        """Return whose rows a file holds; None if they are not of this pipeline and sink."""
         parts = name.removesuffix(".tmp").split(".")
         if len(parts) != 8 or parts[0] != self.pipeline or parts[6:] != [self.sink, "arrow"]:
-            return False
-        theirs, epoch = int(parts[1]), int(parts[2])
-        return theirs < generation or (theirs == generation and epoch < below_epoch)
+            return None
+        generation, epoch, task, attempt = map(int, parts[1:5])
+        return Task(self.pipeline, generation, epoch, task, attempt)
 
     def _remove(self, name: str) -> bool:
         with durable.explained(f"removing {name} in {self.directory}"):

@@ -122,6 +122,35 @@ def test_a_sink_that_can_say_more_is_listened_to():
 
 
 @pytest.mark.parametrize(
+    ("staged", "is_orphan"),
+    [
+        ("trips/1/6/0/0", True),  # of a generation that is gone
+        ("trips/1/7/0/0", False),  # decided: recovery publishes it
+        ("trips/2/5/0/0", True),  # of an epoch that the sink holds: a second attempt
+        ("trips/2/8/0/0", False),  # may be at work
+    ],
+)
+def test_staged_rows_are_orphans_when_nobody_speaks_of_them(staged, is_orphan):
+    class Sink(FakeSink):
+        def inspect(self):
+            return Held(self.holds, generation=2), [staged]
+
+    alive = Owner(2, is_alive=True)
+    decision = DecisionSummary(7, 1, Standing.OPEN, rows={"target": 1})
+    inspection = Inspection("ckpt", "trips", 1, alive, 6, (decision,), ())
+    assert asked(FakeNode(Sink(6)), inspection).orphans == ((staged,) if is_orphan else ())
+
+
+def test_what_a_dead_run_was_at_work_on_is_orphaned():
+    class Sink(FakeSink):
+        def inspect(self):
+            return Held(self.holds, generation=2), ["trips/2/8/0/0"]
+
+    dead = Inspection("ckpt", "trips", 1, Owner(2, is_alive=False), 6, (), ())
+    assert asked(FakeNode(Sink(6)), dead).orphans == ("trips/2/8/0/0",)
+
+
+@pytest.mark.parametrize(
     ("node", "problem"),
     [
         (FakeNode(FakeSink(1), guarantee=Guarantee.AT_LEAST_ONCE), "keeps no ledger"),
