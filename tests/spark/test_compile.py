@@ -211,3 +211,11 @@ def test_an_expression_that_spark_cannot_resolve_names_node_and_line(spark: Spar
     pipeline = hf.Pipeline("p", given("a") | hf.map(lambda df: df.select("nothing"), name="wrong") | to("x"))
     with pytest.raises(InvalidPipeline, match=r"map 'wrong', built at .*test_compile.py:\d+"):
         rows_of(spark, pipeline, a=TEN)
+
+
+def test_two_columns_of_one_name_are_refused(spark: SparkSession) -> None:
+    a = given("a")
+    twice = a | hf.map(lambda df: df.select("n", (df.n + 1).alias("N")), name="twice")
+    for pipeline in (hf.Pipeline("p", twice | to("x")), hf.Pipeline("q", twice | to("x"), a | to("y"))):
+        with pytest.raises(InvalidPipeline, match="two columns of the name 'n'"):
+            rows_of(spark, pipeline, a=TEN)

@@ -103,3 +103,18 @@ def test_a_new_checkpoint_for_sinks_that_hold_rows_is_refused(tmp_path: Path, sp
         run(tmp_path, spark)
     assert "empty the targets" in refused.value.do
     check(tmp_path, 2)
+
+
+def test_a_sink_that_was_emptied_is_noticed(tmp_path: Path, spark: SparkSession) -> None:
+    def run_alone() -> None:
+        rows = hf.read.files(tmp_path / "in", format="json", schema="id BIGINT", name="rows")
+        pipeline = hf.Pipeline("alone", rows | hf.write.sqlite(tmp_path / "out.db", table="rows", name="all_rows"))
+        pipeline.run(checkpoint=str(tmp_path / "checkpoint"), trigger=hf.available_now(), session=spark)
+
+    write_files(tmp_path, range(2))
+    run_alone()
+    for left in tmp_path.glob("out.db*"):
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    write_files(tmp_path, range(2, 3))
+    with pytest.raises(Diverged, match="holds nothing"):
+        run_alone()

@@ -187,7 +187,7 @@ class _Compiler:
                 return self._read(step.node)
             if isinstance(step.spec, MapBatches):
                 return inputs[0].mapInArrow(self._batch_function(step), from_arrow_schema(step.spec.schema))
-            return apply.applied(step.spec, inputs)
+            return distinct(apply.applied(step.spec, inputs), step.title)
 
     def _batch_function(self, step: Step) -> BatchFunction:
         spec = step.spec
@@ -296,7 +296,7 @@ class _WideCompiler:
             self._add_batches(step, tag, self._columns[before])
             return
         proxy = self._wide.proxy(self._columns[before])
-        applied = apply.applied(step.spec, [proxy])
+        applied = distinct(apply.applied(step.spec, [proxy]), step.title)
         name = f"{step.node.kind} {step.node.name!r}"
         self._columns[step] = self._wide.graft(tag, proxy, applied, self._new_tag(), name)
 
@@ -328,6 +328,19 @@ class _WideCompiler:
             structs.append(F.when(condition, row).alias(struct_name(sink)))
         assert tag is not None
         return self._wide.frame.select(tag.alias(TAG), *structs)
+
+
+def distinct(frame: DataFrame, title: str) -> DataFrame:
+    """Return the frame; raise if two of its columns have one name, which no sink could tell apart."""
+    names = [name.lower() for name in frame.columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidPipeline(
+            f"{title} gives two columns of the name {twice[0]!r}.",
+            why="a sink could not tell them apart (Spark does not tell upper from lower case).",
+            do="give one of them another name, or drop it.",
+        )
+    return frame
 
 
 def _row(frame: DataFrame, columns: dict[str, str]) -> Column:

@@ -165,12 +165,13 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         self.bounded = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        if os.path.exists(self.reading.stop_file):
-            return start
         sought = start.get("sought", 0)
         if sought and sought < len(self.seek):
-            # All sources take these steps together, one an epoch, whether they have rows in it or not.
+            # All sources take these steps together, one an epoch, whether they have rows in it or not; nothing, a stop
+            # neither, may come between two of them.
             return {**self._end(start, self.seek[sought]), "sought": sought + 1}
+        if os.path.exists(self.reading.stop_file):
+            return start
         end = self.source.latest(start["positions"], bounded=self.bounded)
         if dict(end) == start["positions"]:
             return start

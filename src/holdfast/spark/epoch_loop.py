@@ -127,6 +127,7 @@ class EpochLoop:
             log.info("epoch %d is held by every sink: nothing to do", epoch)
             self.last_positions = end
             return
+        offsets.sync_offsets(self._spark_checkpoint, batch_id)
         faults.reach("before-stage", epoch)
         planned = time.perf_counter()
         evaluated_epoch = self._evaluate(batch, epoch, (start, end), missing)

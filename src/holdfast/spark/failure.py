@@ -67,7 +67,7 @@ def is_too_large(error: BaseException) -> bool:
 
 
 def is_jvm_gone(error: BaseException) -> bool:
-    """Tell whether the JVM did not answer any more: a connection that py4j, not a function of the user, found broken."""
+    """Tell whether the JVM did not answer any more: a connection that py4j itself, no user's function, found broken."""
     frames = traceback.extract_tb(error.__traceback__)
     is_from_py4j = bool(frames) and "py4j" in frames[-1].filename
     return isinstance(error, Py4JNetworkError) or (isinstance(error, ConnectionError | EOFError) and is_from_py4j)

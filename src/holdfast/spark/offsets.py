@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,21 @@ def read_offsets(spark_checkpoint: Path, batch_id: int) -> Offsets:
             do="restore the checkpoint directory from a copy, or start with a new one: the sinks keep what they hold.",
             participant=str(path),
         ) from error
+
+
+def sync_offsets(spark_checkpoint: Path, batch_id: int) -> None:
+    """Make Spark's entry durable: Spark renames it into place and never syncs it.
+
+    Without it a power cut could take the entry of an epoch that sinks hold already, and Spark would plan another epoch
+    of the same number.
+    """
+    directory = spark_checkpoint / "offsets"
+    for path in (directory / str(batch_id), directory):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _parse(lines: list[str]) -> Offsets:

@@ -7,7 +7,7 @@ import logging
 import shutil
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -22,9 +22,9 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.durable import local_path
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.graph import Pipeline
-from holdfast.ports import Sink, SourceSpec
+from holdfast.ports import Guarantee, Held, Sink, SourceSpec, Store
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline, stateful_operators
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.epoch_loop import EpochLoop, Limits, check_commit_every
@@ -196,6 +196,7 @@ class _Starting:
         )
         try:
             resumption = coordinator.open()
+            self._note_sinks(store, directory, resumption.held, sinks)
             for sink, schema in zip(self.pipeline.sinks, compiled.routes.schemas, strict=True):
                 store.put(f"schemas/{sink.name}.arrow", schema.serialize().to_pybytes())
             store.put(f"graph/{self.pipeline.fingerprint()}.json", json.dumps(self.pipeline.spec()).encode())
@@ -235,6 +236,27 @@ class _Starting:
             shutil.rmtree(stop_directory, ignore_errors=True)
             raise
         return run
+
+    def _note_sinks(self, store: Store, directory: Path, held: Mapping[str, Held], sinks: Mapping[str, Sink]) -> None:
+        """Note since when each sink takes part; refuse one that took part in finished epochs and holds nothing."""
+        commits = [int(path.name) for path in (directory / SPARK_DIRECTORY / "commits").glob("[0-9]*")]
+        finished = max(commits, default=-1)
+        for name, sink in sinks.items():
+            key = f"sinks/{name}.json"
+            noted = store.get(key)
+            if noted is None:
+                store.put(key, json.dumps({"after_batch": finished}).encode())
+                continue
+            remembers = sink.guarantee is Guarantee.EXACTLY_ONCE and not getattr(sink, "is_volatile", False)
+            if remembers and held[name].epoch == 0 and finished > int(json.loads(noted)["after_batch"]):
+                raise Diverged(
+                    f"sink {name!r} holds nothing, and this checkpoint has finished epochs with it.",
+                    why="the target was removed, emptied together with its ledger, or replaced after it had published.",
+                    do=f"restore sink {name!r}; or start over with a new checkpoint and empty targets; or, to let it "
+                    f"begin at the present, remove {key} from the checkpoint.",
+                    pipeline=self.pipeline.name,
+                    participant=name,
+                )
 
     def _connect(self, schemas: Sequence[Any], session: SparkSession, directory: Path) -> dict[str, Sink]:
         sinks: dict[str, Sink] = {}
