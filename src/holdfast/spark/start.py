@@ -177,6 +177,8 @@ class _Starting:
             SPARK_DIRECTORY,
             has_rows=program is None,
         )
+        way = "through Spark's plan" if program is None else "as an Arrow program: its rows stay out of the JVM"
+        log.info("pipeline %r is evaluated %s", self.pipeline.name, way)
         if program is None:
             compiled = compile_pipeline(self.pipeline, reader.read, token)
             _refuse_state(self.pipeline, compiled.frame)
