@@ -37,21 +37,6 @@ def covers(held: SourcePositions, wanted: SourcePositions) -> bool:
     return all(segment in held and _not_before(held[segment], position) for segment, position in wanted.items())
 
 
-def minimum(several: Iterable[SourcePositions]) -> dict[str, Position]:
-    """Return, for each segment, the earliest of several positions; a segment missing in one is left out (unread there).
-
-    Examples
-    --------
-    >>> minimum([{"log": 7, "b": 2}, {"log": 5}])
-    {'log': 5}
-    """
-    all_positions = list(several)
-    if not all_positions:
-        return {}
-    shared = [s for s in all_positions[0] if all(s in other for other in all_positions[1:])]
-    return {s: _earliest([positions[s] for positions in all_positions]) for s in shared}
-
-
 def covers_all(held: Positions, wanted: Positions) -> bool:
     """Tell whether :func:`covers` holds for every source of ``wanted``.
 
@@ -83,14 +68,6 @@ def ascending(several: Iterable[Positions]) -> list[Positions] | None:
         ordered.insert(place, positions)
     in_order = all(covers_all(later, earlier) for earlier, later in pairwise(ordered))
     return ordered if in_order else None
-
-
-def _earliest(positions: list[Position]) -> Position:
-    earliest = positions[0]
-    for position in positions[1:]:
-        if _not_before(earliest, position):
-            earliest = position
-    return earliest
 
 
 def _not_before(left: Position, right: Position) -> bool:

@@ -1,10 +1,13 @@
 """The arithmetic of positions."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.positions import covers, minimum
+from holdfast.positions import ascending, covers, covers_all
 
+SEVERAL = st.lists(st.fixed_dictionaries({"log": st.integers(0, 9), "other": st.integers(0, 9)}), max_size=4)
 SEGMENTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 9))
 
 
@@ -19,10 +22,6 @@ def test_opaque_positions_are_compared_for_equality_only():
     assert not covers({"": 7}, {"": "7"})
 
 
-def test_the_minimum_of_nothing_is_nothing():
-    assert minimum([]) == {}
-
-
 @given(SEGMENTS)
 def test_positions_cover_themselves(positions):
     assert covers(positions, positions)
@@ -34,16 +33,19 @@ def test_covering_is_transitive(first, second, third):
         assert covers(first, third)
 
 
-@given(st.lists(SEGMENTS, min_size=1, max_size=4))
-def test_each_of_several_positions_covers_their_minimum_and_nothing_higher_is_covered_by_all(several):
-    lowest = minimum(several)
-    assert all(covers(each, lowest) for each in several)
-    for segment, position in lowest.items():
-        assert not all(covers(each, {segment: position + 1}) for each in several)
-
-
-@given(st.lists(SEGMENTS, min_size=1, max_size=4), st.randoms())
-def test_the_minimum_does_not_depend_on_the_order(several, random_):
-    shuffled = list(several)
+@given(
+    st.lists(st.fixed_dictionaries({"log": st.integers(0, 9), "other": st.integers(0, 9)}), max_size=4), st.randoms()
+)
+def test_ascending_positions_cover_each_other_in_order_whatever_order_they_came_in(several, random_):
+    positions = [{"source": each} for each in several]
+    ordered = ascending(positions)
+    shuffled = list(positions)
     random_.shuffle(shuffled)
-    assert minimum(shuffled) == minimum(several)
+    assert ascending(shuffled) == ordered
+    if ordered is None:
+        assert any(not covers_all(a, b) and not covers_all(b, a) for a in positions for b in positions)
+        return
+    for earlier, later in pairwise(ordered):
+        assert covers_all(later, earlier)
+        assert later != earlier
+    assert all(each in ordered for each in positions)

@@ -116,7 +116,10 @@ def _sink(sink: SinkReport, owner: Owner) -> Iterator[str]:
         for line in _positions(sink.held.positions):
             yield f"    {line}"
     if sink.orphans:
-        yield f"  {len(sink.orphans)} orphans, swept by the next run: {', '.join(sink.orphans[:3])} ..."
+        count = len(sink.orphans)
+        more = " ..." if count > 3 else ""
+        named = ", ".join(sink.orphans[:3])
+        yield f"  {count} orphan{'s' if count > 1 else ''}, swept by the next run: {named}{more}"
     for answer in sink.answers:
         if answer.decision is Decision.NONE and owner.is_alive:
             yield f"  epoch {answer.epoch}: at work"
