@@ -9,6 +9,11 @@ from holdfast.errors import Diverged, InternalError, InvalidPipeline
 from holdfast.ports import EpochRecord, Held, Run
 from holdfast.positions import Positions, covers_all
 
+_CONTINUE_WHERE_SINKS_STAND = (
+    "if the checkpoint's Spark directory is older than the sink, remove <checkpoint>/spark and start again: the run "
+    "then continues where the sinks stand; else start with the checkpoint that belongs to the sink."
+)
+
 
 def check_commit(decided: Decided, sinks: Collection[str], last_epoch: int, run: Run) -> None:
     """Raise ``InternalError`` unless the epoch belongs to this run, ascends, and names only sinks of the pipeline."""
@@ -77,14 +82,22 @@ def check_no_gap(epoch: int, held: Mapping[str, Held], run: Run) -> None:
             )
 
 
-def check_same_positions(epoch: int, holders: Mapping[str, Held], positions: Positions, run: Run) -> None:
-    """Raise ``Diverged`` if a sink holds an epoch up to other positions than the checkpoint's."""
+def check_same_positions(epoch: int, holders: Mapping[str, Held], end: Positions, run: Run) -> None:
+    """Raise ``Diverged`` if a sink is said to hold an epoch, and does not hold what lies before its end.
+
+    The number alone proves nothing: when Spark's log is older than the sink, Spark counts on from there and gives
+    numbers that the sink knows to rows that it has never seen.
+    """
     for name in sorted(holders):
-        if holders[name].epoch == epoch and _plain(holders[name].positions) != _plain(positions):
+        held = holders[name]
+        is_same = held.epoch != epoch or _plain(held.positions) == _plain(end)
+        if not (is_same and covers_all(held.positions, end)):
             raise Diverged(
-                f"sink {name!r} holds epoch {epoch} up to other positions than those of this checkpoint.",
-                why="the sink was written with another checkpoint.",
-                do="start with the checkpoint that belongs to the sink.",
+                f"sink {name!r} holds epoch {epoch} up to other positions than those of this checkpoint: everything up "
+                f"to {_plain(held.positions)} with epoch {held.epoch}, and here epoch {epoch} ends at {_plain(end)}.",
+                why="the checkpoint's Spark directory is older than the sink (restored from a backup, or its last "
+                "files were lost in a power cut), or the sink was written with another checkpoint.",
+                do=_CONTINUE_WHERE_SINKS_STAND,
                 pipeline=run.pipeline,
                 participant=name,
                 epoch=epoch,

@@ -234,7 +234,7 @@ class Coordinator:
         epoch : int
             The one that the engine is about to evaluate.
         positions : Positions, optional
-            Its end positions.  Where given, they are compared with those of the sinks that hold the epoch.
+            Its end positions.  Where given, a sink that holds the epoch by its number must hold all before them too.
         start : Positions, optional
             Its start positions.  Where given, a sink that joins here must hold exactly what lies before them, or
             everything up to the end: then it holds the epoch, under whatever number it came.
@@ -242,7 +242,7 @@ class Coordinator:
         Raises
         ------
         Diverged
-            If a sink and the ledger contradict each other, or a sink holds the epoch up to other positions.
+            If a sink and the ledger contradict each other, or a sink holds the epoch by its number alone.
         """
         with self._stopping_at_failure():
             names = frozenset(self._sinks)
@@ -255,7 +255,11 @@ class Coordinator:
                 ]
                 names = frozenset(each.sink for each in judged if each.verdict is Verdict.ABORT)
                 if positions is not None:
-                    holders = {name: self._delivery.held[name] for name in self._sinks if name not in names}
+                    holders = {
+                        name: self._delivery.held[name]
+                        for name in self._sinks
+                        if name not in names and self._delivery.remembers(name)
+                    }
                     check_same_positions(epoch, holders, positions, self._run)
             if positions is not None and start is not None:
                 names = frozenset(name for name in names if self._joins(name, epoch, start, positions))

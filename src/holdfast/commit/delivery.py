@@ -110,7 +110,8 @@ class Delivery:
                 generation=self._generation,
             ) from silence
 
-    def _remembers(self, name: str) -> bool:
+    def remembers(self, name: str) -> bool:
+        """Tell whether a sink's word on what another process published can be relied upon."""
         sink = self._sinks[name]
         return sink.guarantee is Guarantee.EXACTLY_ONCE and not getattr(sink, "is_volatile", False)
 
@@ -122,7 +123,7 @@ class Delivery:
         Diverged
             If it contradicts the ledger.
         """
-        if decision is Decision.DONE and not self._remembers(name):
+        if decision is Decision.DONE and not self.remembers(name):
             # It cannot be asked about what another process published: the ledger's word stands.
             return Resolution(epoch, name, decision, Outcome.UNKNOWN, Verdict.SKIP)
         outcome = self.ask(name, epoch)

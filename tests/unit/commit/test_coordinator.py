@@ -476,6 +476,33 @@ def at(position):
     return {"flights": {"log": position}}
 
 
+@pytest.mark.parametrize("names", [("table",), ("table", "files")])
+def test_a_number_that_the_sinks_know_does_not_hide_rows_that_they_have_never_seen(bench, names):
+    """Spark's log is older than the sinks: it gives epoch 2, of which they hold one, to what came later."""
+    coordinator = bench.open(*names)
+    for epoch in (1, 2, 3, 4):
+        commit(coordinator, epoch)
+    coordinator = bench.open(*names)
+    assert coordinator.missing(1, at(1), at(0)) == frozenset()
+    assert coordinator.missing(2, at(4), at(1)) == frozenset()  # another cut, and all of it is held
+    with pytest.raises(Diverged, match=r"holds epoch 3 up to other positions.*'log': 9") as caught:
+        coordinator.missing(3, at(9), at(4))
+    assert "remove <checkpoint>/spark and start again" in caught.value.do
+    assert ids(bench, "table") == [1, 2, 3, 4]
+
+
+def test_a_sink_that_is_volatile_is_not_asked_for_positions(bench):
+    coordinator = bench.open("table", "memory")
+    for epoch in (1, 2):
+        commit(coordinator, epoch)
+    bench.targets["memory"] = SimulatedTarget()
+    coordinator = bench.coordinator("table", "memory")
+    coordinator.sinks_for_tests["memory"].is_volatile = True
+    coordinator.open()
+    assert coordinator.missing(1, at(1), at(0)) == frozenset()
+    assert coordinator.missing(2, at(2), at(1)) == frozenset()
+
+
 def test_by_positions_a_sink_holds_an_epoch_under_whatever_number_it_came(bench):
     """Spark's directory was lost: epochs are counted on, and the first ones are cut at what the sinks hold."""
     commit(bench.open("table"), 4)
