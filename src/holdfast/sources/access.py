@@ -98,6 +98,21 @@ def opened(part: Part) -> Iterator[BinaryIO]:
         ) from error
 
 
+def is_as_found(part: Part) -> bool:
+    """Whether the file is there and has the size that it had when it was found.
+
+    Raises
+    ------
+    Unavailable
+        If it cannot be opened now.
+    """
+    try:
+        with opened(part):
+            return True
+    except Corrupt:
+        return False
+
+
 @contextmanager
 def _open(part: Part) -> Iterator[Any]:
     if "://" not in part.path:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import Corrupt
 from holdfast.sources import discovery
+from holdfast.sources.access import Part, is_as_found
 from holdfast.sources.discovery import Discovery, Found
-from holdfast.sources.file_log import Block, FileLog, LoggedFile
+from holdfast.sources.file_log import Block, FileLog, LoggedFile, whole
 from holdfast.sources.planning import within_limits
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class FilePlanner:
         self._discovery = Discovery(self.where, spec.min_age_us)
         self._waiting: list[Found] = []
         self._is_frozen = False
-        self._recent: dict[str, int] = {}
+        self._recent = _last_taken(self.log.blocks)
         if self.log.is_new and spec.start == "latest":
             self._skip_what_is_there()
 
@@ -60,6 +61,7 @@ class FilePlanner:
     def freeze(self) -> None:
         """Note which files are there now."""
         if not self.log.is_complete:
+            self._check_recent()
             known = self.log.names.union(found.name for found in self._waiting)
             self._waiting += self._discovery.new_files(known)
         self._is_frozen = True
@@ -101,28 +103,43 @@ class FilePlanner:
         if spec.max_rows_per_epoch is not None:
             row_room = spec.max_rows_per_epoch - sum(block.row_count or 0 for block in taken)
         logged: list[LoggedFile] = []
+        skipped: set[str] = set()
         looked_at = 0
         for found in self._waiting:
             is_full = (file_room is not None and len(logged) >= file_room) or (row_room is not None and row_room <= 0)
             if is_full and not spec.bounded:  # a bounded source is logged whole: what comes later is no part of it
                 break
             looked_at += 1
-            try:
-                cut = spec.layout.cut(self.where, found, spec.max_rows_per_epoch)
-            except Corrupt:
-                continue  # changed or gone before it was logged: found again if it is there
+            cut = self._cut(found)
+            if cut is None:
+                skipped.add(found.name)
+                continue
             logged.append(cut)
             if row_room is not None:
                 row_room -= sum(block.row_count or 0 for block in cut.blocks)
         rest = self._waiting[looked_at:]
+        if skipped:
+            # Its time of change is the file's, not the directory's: only a discovery that knows nothing finds it again.
+            self._discovery = Discovery(self.where, spec.min_age_us)
+            if spec.bounded:  # taken in this very epoch: what was found first is all that a bounded source is
+                rest += [again for again in self._discovery.new_files(self.log.names) if again.name in skipped]
         if not logged:
             self._waiting = rest
-        elif self.log.append(logged, is_complete=spec.bounded):
+        elif self.log.append(logged, is_complete=spec.bounded and not skipped):
             self._waiting = rest
             self._remember(logged)
         else:
             # Another planner was faster: what it took is known now.
             self._waiting = [] if self.log.is_complete else [f for f in self._waiting if f.name not in self.log.names]
+
+    def _cut(self, found: Found) -> LoggedFile | None:
+        """Cut a file; None when it changed or went after it was found: it is found again if it is there."""
+        try:
+            return self.spec.layout.cut(self.where, found, self.spec.max_rows_per_epoch)
+        except Corrupt:
+            if not is_as_found(Part(self.where.path(found.name), found.size, 0, -1)):
+                return None
+            return whole(found.name, found.size)  # damaged: whoever reads it says so
 
     def _skip_what_is_there(self) -> None:
         while self.log.is_new:
@@ -164,3 +181,13 @@ class FilePlanner:
                 do="restore the checkpoint directory as a whole.",
                 participant=self.name,
             )
+
+
+def _last_taken(blocks: Sequence[Block]) -> dict[str, int]:
+    """Return the sizes of the files that were taken last, the newest at the end: a file may grow between two runs."""
+    sizes: dict[str, int] = {}
+    for block in reversed(blocks):
+        sizes.setdefault(block.name, block.file_size)
+        if len(sizes) == _CHECKED_AGAIN:
+            break
+    return dict(reversed(sizes.items()))

@@ -150,6 +150,39 @@ def test_a_file_that_grows_after_it_was_taken_stops_the_run(incoming: Path, tmp_
     assert "rename" in error.value.do
 
 
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_file_that_grew_between_two_runs_stops_the_second(incoming: Path, tmp_path: Path, bounded: bool) -> None:
+    end = source_over(incoming, tmp_path / "w", "id INT").latest({"log": 0}, bounded=bounded)
+    (incoming / "2.json").write_bytes((incoming / "2.json").read_bytes() + b'{"id":1000}\n')
+    with pytest.raises(Corrupt, match=r"2\.json has 112 bytes, and had 100"):
+        source_over(incoming, tmp_path / "w", "id INT").latest(end, bounded=bounded)
+
+
+def test_a_file_that_changes_while_it_is_found_belongs_to_a_bounded_source(incoming: Path, tmp_path: Path) -> None:
+    source = source_over(incoming, tmp_path / "w", "id INT", bounded=True, max_rows_per_epoch=100)
+    source.freeze()
+    (incoming / "2.json").write_bytes((incoming / "2.json").read_bytes() + b'{"id":1000}\n')
+    arrive(incoming, "later.json", [99])
+    expected = sorted([*range(50), 1000])
+    assert sorted(one for epoch in epochs_of(source, bounded=True) for one in epoch) == expected
+    again = source_over(incoming, tmp_path / "w", "id INT", bounded=True)
+    assert sorted(ids_of(everything(again))) == expected
+
+
+def test_a_bounded_source_waits_for_a_file_that_was_held_back(incoming: Path, tmp_path: Path) -> None:
+    """It was found, so it belongs to the source; while it is too young to be taken again, the source is not whole."""
+    for file in incoming.iterdir():
+        os.utime(file, (1_600_000_000, 1_600_000_000))
+    options: dict[str, Any] = {"bounded": True, "max_rows_per_epoch": 100, "min_age": "1 h"}
+    source = source_over(incoming, tmp_path / "w", "id INT", **options)
+    source.freeze()
+    (incoming / "2.json").write_bytes((incoming / "2.json").read_bytes() + b'{"id":1000}\n')
+    assert sum(map(len, epochs_of(source, bounded=True))) == 40
+    os.utime(incoming / "2.json", (1_600_000_000, 1_600_000_000))
+    again = source_over(incoming, tmp_path / "w", "id INT", **options)
+    assert sorted(ids_of(everything(again))) == sorted([*range(50), 1000])
+
+
 def test_a_file_that_vanishes_before_it_is_logged_is_no_error(incoming: Path, tmp_path: Path) -> None:
     source = source_over(incoming, tmp_path / "w", "id INT", max_rows_per_epoch=10)
     source.latest(source.initial(), bounded=False)
@@ -246,12 +279,14 @@ def test_compressed_files_are_read_whole(tmp_path: Path, limit: int | None) -> N
     assert source.rows_between({"log": 0}, {"log": 1}) == limit
 
 
-def test_a_compressed_file_that_is_none_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [None, 3])
+@pytest.mark.parametrize("content", [b'{"id":1}\n', gzip.compress(b'{"id":1}\n' * 5000)[:-20]])
+def test_a_compressed_file_that_is_none_is_an_error(tmp_path: Path, content: bytes, limit: int | None) -> None:
     directory = tmp_path / "in"
     directory.mkdir()
-    (directory / "a.json.gz").write_bytes(b'{"id":1}\n')
+    (directory / "a.json.gz").write_bytes(content)
     with pytest.raises(Corrupt, match="cannot be decompressed"):
-        everything(source_over(directory, tmp_path / "w", "id INT"))
+        everything(source_over(directory, tmp_path / "w", "id INT", max_rows_per_epoch=limit))
 
 
 @pytest.mark.parametrize("options", [{}, {"block_size": "20 B"}, {"max_rows_per_epoch": 3}])
