@@ -1,0 +1,117 @@
+"""The two ways to evaluate an epoch give the same rows, carried and staged (design/0001, section 4)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.config import Settings
+from holdfast.sinks import memory
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "id BIGINT, at TIMESTAMP, value DOUBLE, tags ARRAY<STRING>"
+
+
+def write_input(directory: Path) -> None:
+    directory.mkdir()
+    for number in range(3):
+        rows = [
+            {
+                "id": i,
+                "at": f"2026-01-01T00:{i % 60:02}:00Z",
+                "value": None if i % 7 == 0 else i / 4,
+                "tags": ["a", None],
+            }
+            for i in range(number * 100, number * 100 + 100)
+        ]
+        lines = [json.dumps(row) for row in rows]
+        lines.insert(50, '{"id": "no number"}')
+        (directory / f"{number}.json").write_text("\n".join(lines) + "\n")
+
+
+def shifted(batch: pa.RecordBatch) -> pa.Table:
+    return pa.table({"id": [i + 1000 for i in batch.column("id").to_pylist()]})
+
+
+def pipeline_of(directory: Path, prefix: str, with_user_code: bool) -> hf.Pipeline:
+    source = hf.read.files(
+        directory,
+        format="json",
+        schema=SCHEMA,
+        timestamp="at",
+        on_bad_row="reject",
+        max_files_per_epoch=1,
+        name="source",
+    )
+    parts = source | hf.split(high="value > 30", low="value <= 30", otherwise="unknown")
+    clipped = source | hf.clip("2026-01-01T00:10:00", "2026-01-01T00:20:00", name="clipped")
+    both = hf.union(parts.high, parts.unknown, name="both") | hf.select(
+        "id", double="value * 2", is_late="value IS NOT NULL AND value > 50", name="computed"
+    )
+    sinks = {
+        "low": parts.low,
+        "both": both,
+        "clipped": clipped,
+        "rejected": source.rejects | hf.select("position", "reason", name="why"),
+    }
+    if with_user_code:
+        sinks["shifted"] = parts.high | hf.map_batches(shifted, "id BIGINT", name="shift")
+    return hf.Pipeline("two_ways", *[s | hf.write.memory(prefix + n) for n, s in sinks.items()])
+
+
+def rows_of(run: Any, prefix: str) -> dict[str, list[str]]:
+    tables = {sink.name.removeprefix(prefix): memory.rows(sink.name) for sink in run.pipeline.sinks}
+    return {name: sorted(map(repr, table.to_pylist())) for name, table in tables.items()}
+
+
+@pytest.mark.parametrize("with_user_code", [False, True])
+def test_both_ways_give_the_same_rows_carried_and_staged(
+    tmp_path: Path, spark: SparkSession, with_user_code: bool
+) -> None:
+    write_input(tmp_path / "in")
+    found = {}
+    schemas = {}
+    for columnar in (False, True):
+        for carry_max in ("16 MB", "0 B"):
+            prefix = f"user{with_user_code}_arrow{columnar}_{carry_max.replace(' ', '')}_"
+            run = pipeline_of(tmp_path / "in", prefix, with_user_code).run(
+                checkpoint=str(tmp_path / prefix),
+                trigger=hf.available_now(),
+                session=spark,
+                settings=Settings(columnar=columnar, carry_max=carry_max),
+            )
+            found[prefix] = rows_of(run, prefix)
+            schemas[prefix] = [memory.rows(prefix + name).schema for name in ("low", "both", "clipped", "rejected")]
+            status = run.status()
+            assert status.sources[0].rows == 303
+            assert status.sources[0].rejects == 3
+            memory_carried = {sink.last_choice for sink in status.sinks}
+            may_carry = carry_max != "0 B" and not (columnar and with_user_code)
+            assert memory_carried == {"carried" if may_carry else "staged"}
+    first, *others = found.values()
+    assert all(first.values()), "a branch without rows proves nothing"
+    assert all(other == first for other in others)
+    assert len({tuple(map(str, each)) for each in schemas.values()}) == 1
+
+
+def test_a_run_may_change_the_way_at_any_restart(tmp_path: Path, spark: SparkSession) -> None:
+    (tmp_path / "in").mkdir()
+    expected = []
+    for number, columnar in enumerate([True, False, True]):
+        (tmp_path / "in" / f"{number}.json").write_text(json.dumps({"id": number}) + "\n")
+        expected.append(number)
+        rows = hf.read.files(tmp_path / "in", format="json", schema="id BIGINT", name="rows") | hf.filter("id >= 0")
+        hf.Pipeline("changing_way", rows | hf.write.memory("changing")).run(
+            checkpoint=str(tmp_path / "checkpoint"),
+            trigger=hf.available_now(),
+            session=spark,
+            settings=Settings(columnar=columnar),
+        )
+        assert sorted(memory.rows("changing")["id"].to_pylist()) == expected
