@@ -21,6 +21,7 @@ from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
+from holdfast import durable
 from holdfast.errors import InternalError, InvalidPipeline
 
 NAME_LENGTH_MAX = 60
@@ -28,6 +29,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")  # Spark allows its sources no othe
 
 _WHERE = ("path", "paths", "database", "host", "port", "dsn", "schema", "table", "topic", "directory", "url")
 """Arguments of a source or sink that say where it reads or writes; everything else is tuning."""
+
+_LOCAL = ("path", "directory")
+"""Those of them that are local paths, unless they are URLs."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +115,18 @@ def derived_name(kind: str, arguments: Mapping[str, Any], place: Sequence[str] =
 
 
 def where(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that say where a source or sink reads or writes.  Empty when there is no such place."""
-    return {name: arguments[name] for name in _WHERE if arguments.get(name) is not None}
+    """Return the arguments that say where a source or sink reads or writes.  Empty when there is no such place.
+
+    A local path has one spelling here: a name that followed the user's would make another sink of the same file.
+    """
+    found = {name: arguments[name] for name in _WHERE if arguments.get(name) is not None}
+    return {name: _one_spelling(value) if name in _LOCAL else value for name, value in found.items()}
+
+
+def _one_spelling(path: Any) -> Any:
+    if not isinstance(path, str) or (local := durable.local_path(path)) is None:
+        return path
+    return os.path.abspath(os.path.expanduser(local))
 
 
 def extended(name: str, suffix: str) -> str:

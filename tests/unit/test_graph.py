@@ -100,6 +100,29 @@ def test_tuning_a_source_or_a_sink_keeps_its_derived_name():
     assert paper(path="out").name != paper(path="elsewhere").name
 
 
+@pytest.mark.parametrize(
+    "built",
+    [
+        lambda path: hf.write.sqlite(path, table="t").name,
+        lambda path: hf.write.files(path).name,
+        lambda path: hf.read.files(path, schema="id INT").name,
+        lambda path: hf.read.callback(hf.read.CallbackFeed(path, schema="id INT")).name,
+    ],
+)
+def test_every_spelling_of_a_local_path_gives_the_same_derived_name(built, tmp_path, monkeypatch):
+    """Another name would be another sink, which does not know that it holds the epochs of the first."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    spellings = ["out.db", "./out.db", "x/../out.db", str(tmp_path / "out.db"), "~/out.db"]
+    assert len({built(path) for path in spellings}) == 1
+    assert built("out.db") != built("other.db")
+
+
+def test_a_url_is_named_as_it_is_written():
+    assert naming.where({"path": "s3://bucket/a//b", "limit": 3}) == {"path": "s3://bucket/a//b"}
+    assert naming.where({"path": "file:///data/./in"}) == {"path": "/data/in"}
+
+
 def test_mending_an_operator_keeps_the_derived_name_of_the_sink_behind_it():
     left = source() | hf.filter("dep_delay > 15") | paper(path="out")
     right = source() | hf.filter("dep_delay > 20") | paper(path="out")
