@@ -179,3 +179,22 @@ def test_an_error_in_a_graph_has_no_second_traceback():
     flights = read(name="flights")
     error = refused(lambda: flights | hf.filter("dep_dealy > 15"))
     assert error.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("build", "head"),
+    [
+        (lambda: hf.read.files(3, schema="x INT", name="rides"), "source 'rides', built at"),
+        (lambda: hf.read.rate(0, name="ticks"), "source 'ticks', built at"),
+        (lambda: hf.read.rows([{"y": 1}], schema="x INT"), "source, built at"),
+        (lambda: hf.read.callback("feed", name="clicks"), "source 'clicks', built at"),
+        (lambda: hf.read.spark("", name="clicks"), "source 'clicks', built at"),
+        (lambda: hf.write.sqlite("x.db", table="", name="trips"), "sink 'trips', built at"),
+        (lambda: hf.write.files("s3://bucket/out", name="trips"), "sink 'trips', built at"),
+        (lambda: hf.write.console(limit=0), "sink, built at"),
+        (lambda: hf.write.foreach_batch("no function", name="trips"), "sink 'trips', built at"),
+    ],
+)
+def test_a_wrong_argument_of_a_source_or_sink_names_node_and_line(build, head):
+    error = refused(build, f"test_graph_errors.py:{build.__code__.co_firstlineno}")
+    assert error.what.startswith(head)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast import faults, graph
+from holdfast.checks import building
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of
@@ -42,7 +43,9 @@ def console(*, limit: int = 20, name: str | None = None) -> graph.SinkNode:
     -----
     At-least-once: after a crash an epoch may be printed twice.
     """
-    return graph.sink(ConsoleSpec(limit), name=name)
+    with building("sink", name):
+        spec = ConsoleSpec(limit)
+    return graph.sink(spec, name=name)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast import durable, faults, graph, naming
+from holdfast.checks import building
 from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
 from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Staged, Task
 from holdfast.sinks import files_stage
@@ -46,7 +47,9 @@ def foreach_batch(fn: Callable[[Any, int], None], *, name: str | None = None) ->
     An error of ``fn`` stops the run; the next one hands the same epoch over again, with the same rows where the
     pipeline has several sinks (they were decided), else evaluated anew.
     """
-    return graph.sink(ForeachBatchSpec(fn), name=name)
+    with building("sink", name):
+        spec = ForeachBatchSpec(fn)
+    return graph.sink(spec, name=name)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast import faults, graph
+from holdfast.checks import building
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of
@@ -54,7 +55,9 @@ def memory(name: str) -> graph.SinkNode:
     Exactly-once within the process: a run that fails and is started again neither loses nor repeats a row.  A new
     process begins with an empty table.  The driver must have room for all rows.
     """
-    return graph.sink(MemorySpec(name), name=name)
+    with building("sink", name):
+        spec = MemorySpec(name)
+    return graph.sink(spec, name=name)
 
 
 def rows(name: str) -> pa.Table:

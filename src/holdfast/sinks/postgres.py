@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast import graph
+from holdfast.checks import building
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Guarantee, Sink
 from holdfast.sinks.postgres_dsn import Dsn
@@ -59,8 +60,10 @@ def postgres(
     Needs PostgreSQL 13 or newer and ``pip install 'holdfast[postgres]'``; no superuser.  Small epochs are carried by
     the driver: one transaction with the ledger row.
     """
-    columns = (key,) if isinstance(key, str) else tuple(key)
-    return graph.sink(PostgresSpec(dsn, table, mode, columns, delete, stage), name=name)
+    with building("sink", name):
+        columns = (key,) if isinstance(key, str) else tuple(key)
+        spec = PostgresSpec(dsn, table, mode, columns, delete, stage)
+    return graph.sink(spec, name=name)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast import durable, faults, graph
+from holdfast.checks import building
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Run, Sink
 from holdfast.sinks import sql
@@ -70,8 +71,10 @@ def sqlite(
     One process writes; any number may read meanwhile (WAL).  The executors must share the file system of the
     driver: small epochs are carried by the driver, large ones are staged as Arrow files in ``<path>-holdfast/``.
     """
-    columns = (key,) if isinstance(key, str) else tuple(key)
-    return graph.sink(SqliteSpec(os.fspath(path), table, mode, columns, delete), name=name)
+    with building("sink", name):
+        columns = (key,) if isinstance(key, str) else tuple(key)
+        spec = SqliteSpec(os.fspath(path), table, mode, columns, delete)
+    return graph.sink(spec, name=name)
 
 
 @dataclass(frozen=True)

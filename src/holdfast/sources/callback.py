@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from holdfast import durable
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
@@ -142,6 +143,7 @@ class CallbackSource:
         self._blocks: dict[int, Block] = {}
         self._frozen: int | None = None
         self._is_open = False
+        self._durable_below = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (CallbackSource, (self.spec, self.name, self.workspace))
@@ -165,6 +167,7 @@ class CallbackSource:
             self.freeze()
         known = self._known(first, self._frozen if bounded else None)
         count, _ = within_limits(known, 0, None, self.spec.max_rows_per_epoch)
+        self._make_durable(first + count)
         return {SEGMENT: first + count}
 
     def freeze(self) -> None:
@@ -220,6 +223,17 @@ class CallbackSource:
         if not found and first < journal.begin(self._directory):
             raise _gone(self.spec.directory, first)
         return found
+
+    def _make_durable(self, end: int) -> None:
+        """Sync the names of the entries below ``end``.
+
+        Between its link and its sync an entry is seen, and does not survive a power cut.  Were it read then, the next
+        push, which its writer repeats because the first one never returned, would get its number and be passed over.
+        """
+        if end > self._durable_below:
+            with durable.explained(f"syncing {self._directory}"):
+                durable.sync_directory(self._directory)
+            self._durable_below = end
 
     def _between(self, start: SourcePositions, end: SourcePositions) -> list[Block]:
         first, last = _number(start), _number(end)
@@ -288,14 +302,18 @@ def callback(
     name : str, optional
         The source's name.
     """
+    from holdfast.checks import building
     from holdfast.graph import stream_from
 
-    if not isinstance(feed, CallbackFeed):
-        raise InvalidPipeline(
-            f"callback was given a {type(feed).__name__}.",
-            do='write feed = hf.read.CallbackFeed("data/clicks", schema="user STRING"); hf.read.callback(feed).',
-        )
-    if max_rows_per_epoch is not None and (not isinstance(max_rows_per_epoch, int) or max_rows_per_epoch < 1):
-        raise InvalidPipeline(f"max_rows_per_epoch={max_rows_per_epoch!r} is no positive number.", do="leave it out.")
-    spec = CallbackSpec(feed.given, feed.directory, feed.schema, timestamp, max_rows_per_epoch)
+    with building("source", name):
+        if not isinstance(feed, CallbackFeed):
+            raise InvalidPipeline(
+                f"callback was given a {type(feed).__name__}.",
+                do='write feed = hf.read.CallbackFeed("data/clicks", schema="user STRING"); hf.read.callback(feed).',
+            )
+        if max_rows_per_epoch is not None and (not isinstance(max_rows_per_epoch, int) or max_rows_per_epoch < 1):
+            raise InvalidPipeline(
+                f"max_rows_per_epoch={max_rows_per_epoch!r} is no positive number.", do="leave it out."
+            )
+        spec = CallbackSpec(feed.given, feed.directory, feed.schema, timestamp, max_rows_per_epoch)
     return stream_from(spec, name=name)

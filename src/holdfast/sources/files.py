@@ -224,37 +224,41 @@ def files(
                                 timestamp="time_hour", on_bad_row="reject", name="flights")
     """
     # Only declaring needs the graph and its parsers: executors load this module without them.
+    from holdfast.checks import building
     from holdfast.graph import stream_from
     from holdfast.schema import to_arrow
 
-    columns = to_arrow(schema)
-    layout = _layout(format, header, separator, block_size)
-    {"json": json_lines.check_types, "csv": csv_lines.check_types}.get(format, lambda _: None)(columns)
-    for argument, limit in {
-        "max_rows_per_epoch": max_rows_per_epoch,
-        "max_files_per_epoch": max_files_per_epoch,
-    }.items():
-        if limit is not None and (not isinstance(limit, int) or limit < 1):
+    with building("source", name):
+        columns = to_arrow(schema)
+        layout = _layout(format, header, separator, block_size)
+        {"json": json_lines.check_types, "csv": csv_lines.check_types}.get(format, lambda _: None)(columns)
+        for argument, limit in {
+            "max_rows_per_epoch": max_rows_per_epoch,
+            "max_files_per_epoch": max_files_per_epoch,
+        }.items():
+            if limit is not None and (not isinstance(limit, int) or limit < 1):
+                raise InvalidPipeline(
+                    f"{argument}={limit!r} is no positive number.", do=f"write {argument}=100_000, or leave it out."
+                )
+        _check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
+        _check_choice("start", start, ("earliest", "latest"))
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise InvalidPipeline(
-                f"{argument}={limit!r} is no positive number.", do=f"write {argument}=100_000, or leave it out."
+                f"path={path!r} is no path.", do='write a directory, a glob or a file: "data/flights".'
             )
-    _check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
-    _check_choice("start", start, ("earliest", "latest"))
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise InvalidPipeline(f"path={path!r} is no path.", do='write a directory, a glob or a file: "data/flights".')
-    spec = FilesSpec(
-        path=os.fspath(path),
-        where=discovery.place(os.fspath(path)),
-        layout=layout,
-        schema=columns,
-        timestamp=timestamp,
-        max_rows_per_epoch=max_rows_per_epoch,
-        max_files_per_epoch=max_files_per_epoch,
-        rejects=on_bad_row == "reject",
-        min_age_us=units.duration_us(min_age, argument="min_age"),
-        bounded=bounded,
-        start=start,
-    )
+        spec = FilesSpec(
+            path=os.fspath(path),
+            where=discovery.place(os.fspath(path)),
+            layout=layout,
+            schema=columns,
+            timestamp=timestamp,
+            max_rows_per_epoch=max_rows_per_epoch,
+            max_files_per_epoch=max_files_per_epoch,
+            rejects=on_bad_row == "reject",
+            min_age_us=units.duration_us(min_age, argument="min_age"),
+            bounded=bounded,
+            start=start,
+        )
     return stream_from(spec, name=name)
 
 

@@ -188,12 +188,15 @@ def rate(
 
         ticks = hf.read.rate(1000, name="ticks")
     """
+    from holdfast.checks import building
     from holdfast.graph import stream_from
 
-    for argument, value in {"rows_per_second": rows_per_second, "max_rows_per_epoch": max_rows_per_epoch}.items():
-        if (value is not None or argument == "rows_per_second") and (not isinstance(value, int) or value < 1):
-            raise InvalidPipeline(f"{argument}={value!r} is no positive number.", do=f"write {argument}=1000.")
-    return stream_from(RateSpec(rows_per_second, _start_us(start), max_rows_per_epoch), name=name)
+    with building("source", name):
+        for argument, value in {"rows_per_second": rows_per_second, "max_rows_per_epoch": max_rows_per_epoch}.items():
+            if (value is not None or argument == "rows_per_second") and (not isinstance(value, int) or value < 1):
+                raise InvalidPipeline(f"{argument}={value!r} is no positive number.", do=f"write {argument}=1000.")
+        spec = RateSpec(rows_per_second, _start_us(start), max_rows_per_epoch)
+    return stream_from(spec, name=name)
 
 
 def _start_us(start: str | None) -> int | None:

@@ -170,11 +170,14 @@ def rows(
 
         flights = hf.read.rows([[{"id": 1}], [{"id": 2}, {"id": 3}]], schema="id BIGINT", name="flights")  # two epochs
     """
+    from holdfast.checks import building
     from holdfast.graph import stream_from
     from holdfast.schema import to_arrow
 
-    columns = to_arrow(schema)
-    given: list[Any] = list(epochs_or_rows)
-    epochs = given if given and not isinstance(given[0], Mapping) else [given] if given else []
-    packed = tuple(to_ipc(to_batch(list(epoch), columns)) for epoch in epochs)
-    return stream_from(RowsSpec(packed, columns, timestamp), name=name)
+    with building("source", name):
+        columns = to_arrow(schema)
+        given: list[Any] = list(epochs_or_rows)
+        epochs = given if given and not isinstance(given[0], Mapping) else [given] if given else []
+        packed = tuple(to_ipc(to_batch(list(epoch), columns)) for epoch in epochs)
+        spec = RowsSpec(packed, columns, timestamp)
+    return stream_from(spec, name=name)

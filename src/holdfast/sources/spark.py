@@ -104,14 +104,17 @@ def spark(
         options = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "clicks"}
         clicks = hf.read.spark("kafka", options, name="clicks")
     """
+    from holdfast.checks import building
     from holdfast.graph import stream_from
     from holdfast.schema import to_arrow
 
-    if not isinstance(format, str) or not format:
-        raise InvalidPipeline(f"format={format!r} is no format.", do='write for instance format="kafka".')
-    columns = None if schema is None else to_arrow(schema)
-    pairs = tuple((str(key), _option(value)) for key, value in (options or {}).items())
-    return stream_from(SparkSpec(format, pairs, columns, timestamp), name=name)
+    with building("source", name):
+        if not isinstance(format, str) or not format:
+            raise InvalidPipeline(f"format={format!r} is no format.", do='write for instance format="kafka".')
+        columns = None if schema is None else to_arrow(schema)
+        pairs = tuple((str(key), _option(value)) for key, value in (options or {}).items())
+        spec = SparkSpec(format, pairs, columns, timestamp)
+    return stream_from(spec, name=name)
 
 
 def _option(value: Any) -> str:
