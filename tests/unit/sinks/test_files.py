@@ -224,6 +224,9 @@ def test_wrong_arguments_are_refused_when_the_graph_is_built() -> None:
         files("out", format="csv")  # type: ignore[arg-type]
     with pytest.raises(InvalidPipeline, match="twice"):
         files("out", partition_by=["a", "a"])
+    for column in ("_day", ".day"):
+        with pytest.raises(InvalidPipeline, match=f"'{column}'.*\n.*readers of a directory pass over"):
+            files("out", partition_by=["id", column])
     with pytest.raises(InvalidPipeline, match="'day'"):
         files("out", partition_by="day").spec.check_columns(["id"])
     files("out", partition_by="day").spec.check_columns(["id", "day"])
