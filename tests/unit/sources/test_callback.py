@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast import read
+from holdfast import durable, read
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
 from holdfast.sources import journal
 from holdfast.sources.callback import CallbackSource
@@ -101,6 +101,23 @@ def test_a_number_is_never_given_twice(feed: read.CallbackFeed, tmp_path: Path) 
     assert len(list(Path(feed.directory).glob("*.entry"))) == 1
     assert slow.push([{"id": 6}]) == 6
     assert ids_between(source, end, source.latest(end, bounded=False)) == [6]
+
+
+def test_no_position_covers_an_entry_whose_name_is_not_synced(
+    feed: read.CallbackFeed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut between link and sync takes the entry away, and the repeated push gets its number."""
+    source = opened(feed, tmp_path)
+    start = source.initial()
+    feed.push([{"id": 1}])
+    synced: list[str] = []
+    sync = durable.sync_directory
+    monkeypatch.setattr(durable, "sync_directory", lambda path: (synced.append(path), sync(path)))
+    assert source.latest(start, bounded=False) == {"log": 1}
+    assert synced == [feed.directory]
+    source.latest(start, bounded=False)
+    assert source.latest({"log": 1}, bounded=False) == {"log": 1}
+    assert synced == [feed.directory], "one sync for each new end"
 
 
 def test_a_limit_of_rows_does_not_divide_a_push(feed: read.CallbackFeed, tmp_path: Path) -> None:
