@@ -360,7 +360,7 @@ class PostgresSink:
                     self._check_committed(gid, xid)
 
     def _check_committed(self, gid: str, xid: str) -> None:
-        """Raise :class:`Diverged` if a transaction that the ledger row has decided to commit was rolled back."""
+        """Raise :class:`Diverged` if a transaction that the ledger row has decided to commit did not commit here."""
         with self._session.explained():
             status = self._xact_status(self._session.connection(), xid)
         if status == "aborted":
@@ -369,6 +369,16 @@ class PostgresSink:
                 why=f"somebody ran ROLLBACK PREPARED '{gid}' after the ledger row had decided to commit it.",
                 do="see the server's log for who did; bring the rows of that task in again from the source, then"
                 f" UPDATE {LEDGER} SET in_progress = NULL for this sink.",
+                pipeline=self._pipeline,
+                participant=self.name,
+            )
+        if status == "in the future":
+            raise Diverged(
+                f"{self._node}: rows of a decided epoch never reached this server.",
+                why=f"its ledger row has decided to commit '{gid}', whose transaction id {xid} the server has not given"
+                " yet: the ledger came from another server, by a dump, which leaves prepared transactions behind.",
+                do="restore a physical backup, or commit it on the former server and dump again; or bring the rows of"
+                f" that task in again from the source, then UPDATE {LEDGER} SET in_progress = NULL for this sink.",
                 pipeline=self._pipeline,
                 participant=self.name,
             )

@@ -644,6 +644,23 @@ def test_decided_rows_that_somebody_rolled_back_by_hand_are_not_taken_for_commit
         pass
 
 
+def test_a_ledger_that_was_restored_from_a_dump_does_not_stand_for_rows_left_behind(postgres_prepared: str) -> None:
+    """A dump takes the decision along and leaves the prepared transaction: its id is none of the new server's yet."""
+    batch = pa.RecordBatch.from_pydict({"id": [1], "word": ["x"]}, schema=SCHEMA)
+    with opened(postgres_prepared) as sink:
+        writer = sink.writer_factory()(Task("words", 1, 1, 0, 0))
+        writer.write(batch)
+        part = writer.stage()
+        decide(sink, part)
+        query(postgres_prepared, f"ROLLBACK PREPARED '{part.reference['gid']}'")
+    query(
+        postgres_prepared,
+        r"""UPDATE holdfast_ledger SET in_progress = regexp_replace(in_progress, '": "\d+"', '": "1000000000"')""",
+    )
+    with pytest.raises(Diverged, match="never reached this server"), opened(postgres_prepared, generation=2):
+        pass
+
+
 def decide(sink: Sink, part: Staged) -> None:
     """Publish up to the decision: the ledger row names the prepared transactions, none is committed."""
 
