@@ -18,6 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast import durable, graph
+from holdfast.checks import building
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Guarantee
 from holdfast.sinks import files_check
@@ -61,8 +62,10 @@ def files(
     rename of an epoch a reader sees a part of it: microseconds, or, when the process dies just then, until the next
     start.
     """
-    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    return graph.sink(FilesSpec(os.fspath(path), format, columns, "zstd" if format == "parquet" else None), name=name)
+    with building("sink", name):
+        columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        spec = FilesSpec(os.fspath(path), format, columns, "zstd" if format == "parquet" else None)
+    return graph.sink(spec, name=name)
 
 
 @dataclass(frozen=True)

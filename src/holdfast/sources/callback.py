@@ -302,14 +302,18 @@ def callback(
     name : str, optional
         The source's name.
     """
+    from holdfast.checks import building
     from holdfast.graph import stream_from
 
-    if not isinstance(feed, CallbackFeed):
-        raise InvalidPipeline(
-            f"callback was given a {type(feed).__name__}.",
-            do='write feed = hf.read.CallbackFeed("data/clicks", schema="user STRING"); hf.read.callback(feed).',
-        )
-    if max_rows_per_epoch is not None and (not isinstance(max_rows_per_epoch, int) or max_rows_per_epoch < 1):
-        raise InvalidPipeline(f"max_rows_per_epoch={max_rows_per_epoch!r} is no positive number.", do="leave it out.")
-    spec = CallbackSpec(feed.given, feed.directory, feed.schema, timestamp, max_rows_per_epoch)
+    with building("source", name):
+        if not isinstance(feed, CallbackFeed):
+            raise InvalidPipeline(
+                f"callback was given a {type(feed).__name__}.",
+                do='write feed = hf.read.CallbackFeed("data/clicks", schema="user STRING"); hf.read.callback(feed).',
+            )
+        if max_rows_per_epoch is not None and (not isinstance(max_rows_per_epoch, int) or max_rows_per_epoch < 1):
+            raise InvalidPipeline(
+                f"max_rows_per_epoch={max_rows_per_epoch!r} is no positive number.", do="leave it out."
+            )
+        spec = CallbackSpec(feed.given, feed.directory, feed.schema, timestamp, max_rows_per_epoch)
     return stream_from(spec, name=name)
