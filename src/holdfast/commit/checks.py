@@ -35,18 +35,6 @@ def check_parts(decided: Decided, missing: frozenset[str], run: Run) -> None:
         raise _misuse(decided.record, run, f"it has parts for {given}, and what is missing is {sorted(missing)}")
 
 
-def check_timestamp(record: EpochRecord) -> None:
-    """Raise ``InvalidPipeline`` where commits are grouped and the epoch has no timestamp to group by."""
-    if record.pts is None:
-        raise InvalidPipeline(
-            f"epoch {record.epoch} of pipeline {record.pipeline!r} has no timestamp, and commits are grouped by it.",
-            why="a group ends when the minimum timestamp over the inputs has moved, and an input declares none.",
-            do='declare timestamp="<column>" on every source, or leave commit_every out.',
-            pipeline=record.pipeline,
-            epoch=record.epoch,
-        )
-
-
 def check_known_sinks(decided: Decided, sinks: Collection[str], run: Run) -> None:
     """Raise ``InvalidPipeline`` if a decision is open for a sink that was taken out of the graph."""
     unknown = sorted(set(decided.parts) - set(sinks))

@@ -23,7 +23,6 @@ from holdfast.commit.checks import (
     check_no_gap,
     check_parts,
     check_same_positions,
-    check_timestamp,
     needs,
 )
 from holdfast.commit.delivery import Delivery, Published, Resolution
@@ -35,7 +34,7 @@ from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.commit.story import Stories
 from holdfast.commit.takeover import Resumption, confirm_done, ledgers_word, open_decisions, take_over
 from holdfast.commit.transaction import Event, State, Transition
-from holdfast.errors import HoldfastError, InternalError, Unavailable
+from holdfast.errors import HoldfastError, InternalError
 from holdfast.ports import Clock, EpochRecord, Part, Publication, Run, Sink, Store
 from holdfast.positions import Positions
 
@@ -104,7 +103,8 @@ class Coordinator:
         For whatever raises ``Unavailable``.
     commit_every_us : int, optional
         Publish several epochs in one transaction of each sink, once the minimum timestamp over the inputs has moved by
-        so much since the last time.  Every epoch is decided as it comes.
+        so much since the last time.  Every epoch is decided as it comes.  While an input has not had a timestamp yet,
+        epochs are published at once.
     commit_thread : bool
         Publish in the background where that is safe: the epoch has a decision and all its parts are staged.  A pipeline
         with one sink and without grouping needs no decisions, and so has no thread either.
@@ -190,7 +190,7 @@ class Coordinator:
         """
         with self._stopping_at_failure():
             self._ledger.identify()
-            self._generation = take_over(self._ledger, self._delivery, self._clock, self._run)
+            self._generation = take_over(self._ledger, self._delivery, self._patience, self._clock, self._run)
             self._stories.generation = self._generation
             takeover = self._ledger.fence()
             self._newest_done = takeover.done
@@ -292,8 +292,6 @@ class Coordinator:
             If a higher generation owns the pipeline.  The parts are that one's business now.
         Unavailable, InDoubt
             If a sink does not answer, after the last attempt.  The next run asks it first.
-        InvalidPipeline
-            If commits are grouped and the inputs have no timestamp.
 
         Notes
         -----
@@ -380,9 +378,9 @@ class Coordinator:
             return [entry]
         self._group.append(entry)
         pts = entry.record.pts
-        assert pts is not None, "checked before anything was written"
         is_due = (
-            self._grouped_pts is None
+            pts is None  # some input has not had a row yet: there is nothing to measure by
+            or self._grouped_pts is None
             or pts - self._grouped_pts >= self._commit_every_us
             or sum(each.decided.carried_bytes for each in self._group) >= self._carried_limit_bytes
             or len(self._group) >= GROUP_EPOCHS_MAX
@@ -391,7 +389,7 @@ class Coordinator:
 
     def _take_group(self) -> list[_Entry]:
         group, self._group = self._group, []
-        if group:
+        if group and group[-1].record.pts is not None:
             self._grouped_pts = group[-1].record.pts
         return group
 
@@ -458,7 +456,7 @@ class Coordinator:
             self._retry_count, dict(self._delivery.published), queue_length, unpublished, self._last_error
         )
 
-    def _note_retry(self, doing: str, attempt: int, error: Unavailable) -> None:
+    def _note_retry(self, doing: str, attempt: int, error: HoldfastError) -> None:
         self._retry_count += 1
         self._last_error = error.what
         log.warning("attempt %d to %s failed, trying again: %s", attempt, doing, error.what)
@@ -491,8 +489,6 @@ class Coordinator:
         check_commit(decided, self._sinks, self._last_epoch, self._run)
         missing = self._missing[1] if self._missing[0] == record.epoch else self.missing(record.epoch, record.positions)
         check_parts(decided, missing, self._run)
-        if self._commit_every_us is not None:
-            check_timestamp(record)
         new = {name: self._delivery.held[name] for name in decided.parts if name not in self._continued}
         check_no_gap(record.epoch, new, self._run)
 

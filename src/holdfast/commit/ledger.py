@@ -297,11 +297,12 @@ class _Fence:
 
 
 def _newest_fence(store: Store) -> _Fence:
-    paths = store.keys("fences/")
-    if not paths:
+    fences = _numbered(store, "fences/")
+    if not fences:
         return _Fence(0, frozenset())
-    found = _json(store.get(paths[-1]) or b"", paths[-1])
-    return _Fence(_number(paths[-1]), frozenset(Key(*pair) for pair in found["accepts"]))
+    newest = max(fences)
+    found = _json(store.get(fences[newest]) or b"", fences[newest])
+    return _Fence(newest, frozenset(Key(*pair) for pair in found["accepts"]))
 
 
 def _keys(store: Store) -> list[Key]:
@@ -310,11 +311,13 @@ def _keys(store: Store) -> list[Key]:
 
 
 def _generations(store: Store) -> list[int]:
-    return sorted(map(_number, store.keys("generations/")))
+    return sorted(_numbered(store, "generations/"))
 
 
-def _number(path: str) -> int:
-    return int(path.rpartition("/")[2].removesuffix(".json"))
+def _numbered(store: Store, prefix: str) -> dict[int, str]:
+    """Return number -> key.  As text keys are in order up to eight digits only: compare the numbers."""
+    names = ((path, path.rpartition("/")[2].removesuffix(".json")) for path in store.keys(prefix))
+    return {int(name): path for path, name in names if name.isdigit()}
 
 
 def _generation_path(generation: int) -> str:

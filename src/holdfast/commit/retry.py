@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import tenacity
 
-from holdfast.errors import InDoubt, Unavailable
+from holdfast.errors import HoldfastError, InDoubt, Unavailable
 from holdfast.ports import Clock, Store
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Patience:
         retry: Retry,
         clock: Clock,
         *,
-        on_retry: Callable[[str, int, Unavailable], None],
+        on_retry: Callable[[str, int, HoldfastError], None],
         may_go_on: Callable[[], bool] = lambda: True,
     ) -> None:
         self.retry = retry
@@ -84,6 +84,14 @@ class Patience:
             return call()
         except Unavailable as failure:
             return self._call_again(call, doing, failure)
+
+    def wait_after(self, attempt: int, doing: str, error: HoldfastError) -> bool:
+        """Wait after a failed attempt (the first is 1) of what :meth:`call` cannot repeat; False after the last one."""
+        if attempt >= self.retry.attempts or not self._may_go_on():
+            return False
+        self._on_retry(doing, attempt, error)
+        self._clock.sleep_s(self.retry.wait_s(attempt, self._random))
+        return True
 
     def _call_again(self, call: Callable[[], T], doing: str, failure: Unavailable) -> T:
         # The first attempt was made outside: nearly every call succeeds, and tenacity's own work (40 us) would then be

@@ -14,6 +14,7 @@ from holdfast.commit.delivery import Delivery, Resolution
 from holdfast.commit.ledger import Key, Ledger, Takeover
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import Decision
+from holdfast.commit.retry import Patience
 from holdfast.errors import Corrupt, Fenced, InDoubt
 from holdfast.ports import Clock, Held, Run
 
@@ -45,27 +46,37 @@ class Resumption:
     last_epoch: int
 
 
-def take_over(ledger: Ledger, delivery: Delivery, clock: Clock, run: Run) -> int:
+def take_over(ledger: Ledger, delivery: Delivery, patience: Patience, clock: Clock, run: Run) -> int:
     """Take a generation above the checkpoint's and every sink's, open every sink with it, and return it.
 
     A sink that refuses knows a higher one.  If the checkpoint knows that one too, another run has just taken over.  If
     not, the checkpoint is younger than the sink (it was lost, or restored): go above.
 
+    A sink in doubt (the reply was lost, or it cannot finish what it had begun) may or may not have taken the number:
+    after a wait the next one settles it.
+
     Raises
     ------
     Fenced
         If another run has taken over meanwhile.
+    InDoubt
+        The sink's own, after the last attempt: it says what to do.
     """
-    floor = 0
-    for doubling in range(_TRIES_MAX):
+    floor = refusals = doubts = 0
+    while refusals < _TRIES_MAX:
         generation = ledger.take_generation(floor, clock.now_us())
         try:
             delivery.open(generation)
-        except (Fenced, InDoubt) as refusal:
-            # InDoubt: the reply was lost, so this number may or may not be taken; the next one settles it.
+        except Fenced as refusal:
             ledger.check_fenced()
             log.info("generation %d is refused: %s", generation, refusal.what)
-            floor = max(refusal.generation or 0, generation + 2**doubling - 1)
+            floor = max(refusal.generation or 0, generation + 2**refusals - 1)
+            refusals += 1
+        except InDoubt as doubt:
+            ledger.check_fenced()
+            doubts += 1
+            if not patience.wait_after(doubts, f"open the sinks with generation {generation}", doubt):
+                raise
         else:
             return generation
     raise Fenced(

@@ -287,6 +287,18 @@ def test_a_lost_reply_to_the_fence_is_settled_by_a_higher_generation(bench):
     assert bench.open("table").generation == 2
 
 
+def test_a_sink_that_stays_in_doubt_at_the_start_says_so_itself_and_costs_few_generations(bench):
+    bench.failures.add("table", "open", Failure.BREAK_AFTER, times=10)
+    started = bench.clock.now_us()
+    coordinator = bench.coordinator("table", "files")
+    with pytest.raises(InDoubt):
+        coordinator.open()
+    assert len(bench.store.keys("generations/")) == 10
+    assert bench.clock.now_us() - started > 60_000_000
+    assert coordinator.statistics().retries == 9
+    assert bench.open("table", "files").generation == 11
+
+
 def test_anything_can_be_called_with_the_coordinators_patience(bench):
     coordinator = bench.open("table")
     calls = []
@@ -700,12 +712,15 @@ def test_a_group_is_published_early_when_the_driver_holds_too_many_rows(bench):
     assert ids(bench, "table") == [1, 2, 3, 4]
 
 
-def test_without_timestamps_grouping_is_refused_at_the_first_epoch(bench):
+def test_an_epoch_without_a_timestamp_is_published_at_once_with_whatever_waits(bench):
+    """An input declares a timestamp and has had no row yet."""
     coordinator = bench.open("table", commit_every_us=100)
-    with pytest.raises(InvalidPipeline, match="timestamp=") as caught:
-        commit(coordinator, 1)
-    assert "commit_every" in caught.value.message
-    assert bench.store.keys("ledger/") == []
+    seen = []
+    for epoch, pts in enumerate([None, None, 1000, 1040, None, 1050, 1099, 1100], start=1):
+        commit(coordinator, epoch, pts=pts)
+        seen.append(len(ids(bench, "table")))
+    assert seen == [1, 2, 3, 3, 5, 5, 5, 8]
+    assert set(bench.standings().values()) == {Standing.DONE}
 
 
 @pytest.mark.parametrize("failure", [Failure.BREAK_BEFORE, Failure.BREAK_AFTER])

@@ -184,6 +184,21 @@ def test_generations_and_fences_are_bounded(store):
     assert len(store.keys("fences/")) <= 101
 
 
+def test_generations_are_ordered_by_number_however_many_digits_they_have(store):
+    """As text 100000000 stands before 99999999."""
+    for floor in (99_999_997, 99_999_998, 99_999_999, 1_000_000_000_000):
+        ledger = Ledger(store, "trips")
+        ledger.identify()
+        assert ledger.take_generation(floor, 0) == floor + 1
+        ledger.fence()
+        key = ledger.decide(decision(floor, floor + 1))
+        assert ledger.highest_generation() == floor + 1
+        ledger.forget(key, done(floor, floor + 1))
+    key = ledger.decide(decision(floor + 1, floor + 1))
+    _, found = taken_over(store)
+    assert found.open == (key,)
+
+
 def test_a_damaged_decision_counts_as_open_until_the_sinks_are_asked(store):
     ledger, _ = taken_over(store)
     key = ledger.decide(decision(1))
