@@ -47,6 +47,6 @@ bench: setup
 	$(JAVA) $(BIN)/python -m bench.run_all --scale $(SCALE)
 
 clean:
-	rm -rf demo/work demo/report.html bench/work build dist spark-warehouse metastore_db derby.log
+	rm -rf demo/out demo/report.html bench/out build dist spark-warehouse metastore_db derby.log
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-WORK = Path(__file__).resolve().parent / "work"
+WORK = Path(__file__).resolve().parent / "out"
 _MARK = "SIDE "
 
 

@@ -198,7 +198,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--master", choices=("local", "cluster"), default="local", help="threads, or real processes")
     parser.add_argument("--seed", type=int, help="seed of the kills; random and printed when absent")
     parser.add_argument("--kills", type=int, default=KILL_COUNT)
-    parser.add_argument("--work", type=Path, default=HERE / "work", help="everything but the report goes here")
+    parser.add_argument("--work", type=Path, default=HERE / "out", help="everything but the report goes here")
     parser.add_argument("--report", type=Path, default=HERE / "report.html")
     options = parser.parse_args(arguments)
     if options.seed is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import holdfast as hf
 
-WORK = Path(os.environ.get("DEMO_WORK", Path(__file__).parent / "work"))
+WORK = Path(os.environ.get("DEMO_WORK", Path(__file__).parent / "out"))
 
 FLIGHTS = """
     time_hour TIMESTAMP, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING,

@@ -1,6 +1,6 @@
 """Was every row written once?  Computed from the raw files with Polars; nothing of Holdfast is used.
 
-Also a command: ``python -m demo.verify demo/work [--postgres DSN]`` looks again at what the last demo left.
+Also a command: ``python -m demo.verify demo/out [--postgres DSN]`` looks again at what the last demo left.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def _is_hidden(path: Path) -> bool:
 def main() -> int:
     """Verify what a demo left behind, and say so."""
     parser = argparse.ArgumentParser(prog="python -m demo.verify", description=__doc__)
-    parser.add_argument("work", type=Path, nargs="?", default=Path(__file__).parent / "work")
+    parser.add_argument("work", type=Path, nargs="?", default=Path(__file__).parent / "out")
     parser.add_argument("--postgres", metavar="DSN")
     arguments = parser.parse_args()
     verdicts = verify(arguments.work, arguments.postgres)

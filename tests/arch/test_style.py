@@ -8,13 +8,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src/holdfast").rglob("*.py"))
-FOLDERS = ("src", "tests", "docs", "design", "demo", "bench", "examples", "tools")
+FOLDERS = ("src", "tests", "docs", "design", "demo", "bench", "examples", "tools", ".ci")
+PLAIN = {"Makefile", "LICENSE", ".gitignore", "run"}
 TEXTS = sorted(
     path
-    for folder in FOLDERS
-    for path in (ROOT / folder).rglob("*")
-    if path.suffix in {".py", ".md", ".toml", ".sh", ".txt"} and "__pycache__" not in path.parts
+    for place in ROOT.iterdir()
+    for path in ([place] if place.is_file() else place.rglob("*") if place.name in FOLDERS else [])
+    if path.suffix in {".py", ".md", ".toml", ".sh", ".txt", ".properties"} or path.name in PLAIN
+    if not {"__pycache__", "out"} & set(path.relative_to(ROOT).parts)
 )
+SOMEBODYS_PLACES = re.compile(r"(?<![\w.*}<])/(home|Users|root|work|workspace)/\w")
 VAGUE = {"manager", "handler", "helper", "helpers", "util", "utils"}
 OPEN_ENDS = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")) + r")\b")
 
@@ -46,7 +49,28 @@ def test_no_name_is_vague(path):
     assert [name for name in names if words(name) & VAGUE or name.lstrip("_").startswith("process_")] == []
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=shown)
-def test_open_ends_are_issues_and_not_comments(path):
-    found = [line for line in path.read_text().splitlines() if OPEN_ENDS.search(line)]
-    assert found == []
+def lines_with(pattern):
+    """Every line of every text in which a pattern occurs, with its place."""
+    return [
+        f"{shown(path)}:{number}: {line}"
+        for path in TEXTS
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if pattern.search(line)
+    ]
+
+
+def test_open_ends_are_issues_and_not_comments():
+    assert lines_with(OPEN_ENDS) == []
+
+
+def test_no_text_knows_the_machine_it_was_written_on():
+    assert lines_with(SOMEBODYS_PLACES) == []
+
+
+INSTALLING = ["pyproject.toml", "constraints.txt", "tools/setup.sh", "tools/with_java.sh", "Makefile"]
+
+
+@pytest.mark.parametrize("name", INSTALLING)
+def test_what_is_installed_has_versions_and_no_addresses(name):
+    """Where packages come from is for the machine to say that installs them."""
+    assert re.findall(r"--[a-z-]*(?:index|links|host)[a-z-]*|https?://\S+", (ROOT / name).read_text()) == []
