@@ -209,17 +209,16 @@ class PostgresSink:
         it, so nobody else can be meant.
         """
         with self._session.explained():
-            ended = (
-                self._session.connection()
-                .execute(
-                    pg.SQL(
-                        "SELECT a.pid, pg_terminate_backend(a.pid) FROM {} AS l JOIN pg_stat_activity AS a"
-                        " ON a.backend_xid = l.xmax WHERE l.pipeline = %s AND l.sink = %s AND a.pid <> pg_backend_pid()"
-                    ).format(self._ledger),
-                    (self._pipeline, self.name),
-                )
-                .fetchall()
-            )
+            connection = self._session.connection()
+            if not postgres_catalog.check_ledger(connection, self._table):
+                return  # somebody is creating tables, here or elsewhere in the database
+            ended = connection.execute(
+                pg.SQL(
+                    "SELECT a.pid, pg_terminate_backend(a.pid) FROM {} AS l JOIN pg_stat_activity AS a"
+                    " ON a.backend_xid = l.xmax WHERE l.pipeline = %s AND l.sink = %s AND a.pid <> pg_backend_pid()"
+                ).format(self._ledger),
+                (self._pipeline, self.name),
+            ).fetchall()
         for pid, _ in ended:
             logger.info("%s: ended server process %d, which still held the ledger row", self._node, pid)
 

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -157,6 +157,8 @@ class PostgresWriter:
     def abort(self) -> None:
         """Close the connection: the server rolls back."""
         self._session.drop()
+        with suppress(Exception):  # left alone, the COPY would complain in the worker's log that it was not ended
+            self._copying.close()
 
     def _begin(self) -> None:
         for attempt in Retrying(

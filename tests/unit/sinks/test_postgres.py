@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import socket
 import uuid
 from collections.abc import Iterator
@@ -15,10 +16,11 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+import holdfast.sinks.postgres_sink as sink_module
 import holdfast.sinks.postgres_staging as staging_module
 from holdfast import faults
 from holdfast.errors import BadRow, Diverged, HoldfastError, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Outcome, Part, Publication, Run, Sink, Staged, Task
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Run, Sink, Staged, Task
 from holdfast.sinks.postgres import PostgresSpec
 from holdfast.sinks.postgres_staging import GID_BYTES, Label
 
@@ -675,6 +677,34 @@ def decide(sink: Sink, part: Staged) -> None:
     finally:
         faults.install(None)
     assert sink.outcome(1) is Outcome.STAGED
+
+
+@pytest.mark.parametrize("way", ["prepared", "table"])
+def test_a_writer_that_is_aborted_leaves_no_row_and_says_nothing(
+    postgres_prepared: str, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(postgres_prepared, stage=way) as sink:
+        writer = sink.writer_factory()(Task("words", 1, 1, 0, 0))
+        writer.write(pa.RecordBatch.from_pydict({"id": [1], "word": ["x"]}, schema=SCHEMA))
+        writer.abort()
+        del writer
+        gc.collect()
+        assert sink.sweep(below_epoch=2) == 0
+    assert caplog.messages == []
+
+
+def test_a_takeover_that_waits_for_a_table_being_created_says_unavailable(
+    postgres_plain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run's machine was lost while it created the ledger: the server holds its lock for up to a minute."""
+    monkeypatch.setattr(sink_module, "TAKEOVER_LOCK_TIMEOUT", "20ms")
+    sink = PostgresSpec(postgres_plain, "words").connect("words_table", "words", SCHEMA)
+    with psycopg.connect(postgres_plain) as lost:
+        lost.execute("SELECT pg_advisory_xact_lock(hashtext('holdfast'))")
+        with pytest.raises(Unavailable):
+            sink.open(Run("words", 1))
+    assert sink.open(Run("words", 1)) == Held()
+    sink.close()
 
 
 def test_a_fenced_run_sweeps_and_discards_nothing(postgres_prepared: str) -> None:
