@@ -6,8 +6,8 @@
 - ``holdfast``: the same pipeline as users run it: its rows stay out of the JVM.
 
 Each side runs in a process of its own, warmed up by a small query of the same kind; measured is the time from the
-start of the query to its end, JVM start and warm-up not counted.  ``ratio`` = holdfast / at_least_once, ``ratio_plan`` =
-holdfast_plan / at_least_once (the same way of the rows, so what is left is the price of the promise), ``vs_spark`` =
+start of the query to its end, JVM start and warm-up not counted.  ``ratio`` = holdfast / at_least_once, ``ratio_plan``
+= holdfast_plan / at_least_once (the same way of the rows, so what is left is the price of the promise), ``vs_spark`` =
 holdfast / raw_spark, in rows read per second; medians over the rounds.
 """
 
