@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         InvalidPipeline,
         Unavailable,
     )
-    from holdfast.graph import Pipeline, SinkNode, Stream
+    from holdfast.graph import SinkNode, Stream
     from holdfast.operators.clip import clip
     from holdfast.operators.filter import filter
     from holdfast.operators.map import map
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.operators.split import split
     from holdfast.operators.sql import sql
     from holdfast.operators.union import union
+    from holdfast.pipeline import Pipeline
     from holdfast.spark.run import Run
     from holdfast.spark.start import start_all
     from holdfast.trigger import Trigger, available_now, every
@@ -79,7 +80,7 @@ _HOMES = {
         "Unavailable",
     ),
     "holdfast.errors:": ("errors",),
-    "holdfast.graph": ("Pipeline", "SinkNode", "Stream"),
+    "holdfast.graph": ("SinkNode", "Stream"),
     "holdfast.operators.clip": ("clip",),
     "holdfast.operators.filter": ("filter",),
     "holdfast.operators.map": ("map",),
@@ -88,6 +89,7 @@ _HOMES = {
     "holdfast.operators.split": ("split",),
     "holdfast.operators.sql": ("sql",),
     "holdfast.operators.union": ("union",),
+    "holdfast.pipeline": ("Pipeline",),
     "holdfast.read:": ("read",),
     "holdfast.spark.run": ("Run",),
     "holdfast.spark.start": ("start_all",),

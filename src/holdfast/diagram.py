@@ -16,7 +16,8 @@ from holdfast.errors import InvalidPipeline
 from holdfast.explain import arguments_text
 
 if TYPE_CHECKING:
-    from holdfast.graph import Node, Pipeline, SinkNode
+    from holdfast.graph import Node, SinkNode
+    from holdfast.pipeline import Pipeline
 
 _SWEEPS = 8
 _BOX_HEIGHT = 46

@@ -10,7 +10,8 @@ from holdfast import forgotten
 from holdfast.ports import Guarantee
 
 if TYPE_CHECKING:
-    from holdfast.graph import Node, Pipeline, SinkNode
+    from holdfast.graph import Node, SinkNode
+    from holdfast.pipeline import Pipeline
 
 _TEXT_LENGTH_MAX = 100
 

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 from holdfast.errors import InvalidPipeline
 
 if TYPE_CHECKING:
-    from holdfast.graph import Node, Pipeline, SinkNode
+    from holdfast.graph import Node, SinkNode
+    from holdfast.pipeline import Pipeline
 
 _lock = threading.Lock()
 _built: weakref.WeakKeyDictionary[Node | SinkNode, int] = weakref.WeakKeyDictionary()  # -> the thread that built it

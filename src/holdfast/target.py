@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import HoldfastError, InvalidPipeline
 
 if TYPE_CHECKING:
-    from holdfast.graph import Pipeline
+    from holdfast.pipeline import Pipeline
 
 _loaded: list[ModuleType] = []
 """Keeps the modules that were loaded from files: a stream forgotten in one can be found only while it lives."""
@@ -42,7 +42,7 @@ def load_target(target: str) -> Pipeline:
         If there is no such file, module or name, if it is no pipeline, if there are none or several to choose from, or
         if the module itself fails: names the line.
     """
-    from holdfast.graph import Pipeline
+    from holdfast.pipeline import Pipeline
 
     place, name = _split(target)
     module = _load(place)

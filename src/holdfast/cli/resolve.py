@@ -14,9 +14,9 @@ from holdfast.commit.ledger import Standing
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
-from holdfast.graph import Pipeline
 from holdfast.observe.inspection import Inspection, Owner
 from holdfast.observe.sink_answers import OUT_OF_REACH, recorded_schema
+from holdfast.pipeline import Pipeline
 from holdfast.ports import Sink, Store
 
 

@@ -13,8 +13,9 @@ import pyarrow as pa
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import VERDICTS, Decision
 from holdfast.errors import Unavailable
-from holdfast.graph import Pipeline, SinkNode
+from holdfast.graph import SinkNode
 from holdfast.observe.inspection import Answer, Inspection, SinkReport, unreadable
+from holdfast.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, Inspectable, Outcome, Sink, Store
 
 EPOCH_MAX = 2**62

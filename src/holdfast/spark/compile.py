@@ -18,9 +18,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.graph import Node, OperatorSpec, Pipeline, Rejects, SinkNode
+from holdfast.graph import Node, OperatorSpec, Rejects, SinkNode
 from holdfast.operators.map_batches import MapBatches
 from holdfast.operators.union import Union
+from holdfast.pipeline import Pipeline
 from holdfast.spark import apply
 from holdfast.spark.batches import BatchFunction, BranchFunction
 from holdfast.spark.failure import summary

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.graph import Node, Pipeline, Rejects
+from holdfast.graph import Node, Rejects
 from holdfast.operators.clip import Clip
 from holdfast.operators.columnar import Columnar, columnar, columnar_items
 from holdfast.operators.filter import Filter
@@ -25,6 +25,7 @@ from holdfast.operators.map_batches import MapBatches
 from holdfast.operators.select import Select
 from holdfast.operators.split import SplitBranch
 from holdfast.operators.union import Union
+from holdfast.pipeline import Pipeline
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
 from holdfast.spark.batches import BatchFunction
 from holdfast.spark.routes import Routes, fitted

@@ -18,7 +18,8 @@ from pyspark.sql.streaming import StreamingQuery
 
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import Fenced, HoldfastError
-from holdfast.graph import Node, Pipeline
+from holdfast.graph import Node
+from holdfast.pipeline import Pipeline
 from holdfast.ports import Sink
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.evaluation import Observed

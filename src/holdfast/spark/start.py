@@ -23,7 +23,7 @@ from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.durable import local_path
 from holdfast.errors import Diverged, InvalidPipeline
-from holdfast.graph import Pipeline
+from holdfast.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, Sink, SourceSpec, Store
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline, stateful_operators
 from holdfast.spark.datasource import HoldfastDataSource
