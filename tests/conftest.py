@@ -10,10 +10,17 @@ if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
 from tests.servers import (  # noqa: E402
+    mortal_postgres,
     postgres_plain,
     postgres_prepared,
     postgres_server_plain,
     postgres_server_prepared,
 )
 
-__all__ = ["postgres_plain", "postgres_prepared", "postgres_server_plain", "postgres_server_prepared"]
+__all__ = [
+    "mortal_postgres",
+    "postgres_plain",
+    "postgres_prepared",
+    "postgres_server_plain",
+    "postgres_server_prepared",
+]

@@ -7,11 +7,15 @@ instead; then the flavour that it does not have is skipped.
 from __future__ import annotations
 
 import os
+import subprocess
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import psutil
 import psycopg
 import pytest
 from psycopg import sql
@@ -112,3 +116,54 @@ def postgres_plain(postgres_server_plain: PostgresServer) -> Iterator[str]:
     """DSN of an empty database without prepared transactions."""
     with postgres_server_plain.database() as dsn:
         yield dsn
+
+
+@dataclass(frozen=True)
+class MortalPostgres:
+    """A server of the test's own that can be taken away and brought back.
+
+    Parameters
+    ----------
+    dsn : str
+        Of an empty database that allows prepared transactions.
+    programs, data : Path
+        Its programs and its data directory.
+    """
+
+    dsn: str
+    programs: Path
+    data: Path
+
+    def stop(self) -> None:
+        """Take it away as a crash does: connections break, and nothing answers any more."""
+        self._control("-m", "immediate", "stop")
+
+    def start(self) -> None:
+        """Bring it back; returns when it answers."""
+        self._control("-l", str(self.data.parent / "log"), "start")
+
+    def _control(self, *arguments: str) -> None:
+        # The server's own account: PostgreSQL refuses root.
+        owner = self.data.stat()
+        account: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            account = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
+        command = [str(self.programs / "pg_ctl"), "-D", str(self.data), "-w", "-t", "60", *arguments]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.data.parent, **account)
+
+
+@pytest.fixture
+def mortal_postgres() -> Iterator[MortalPostgres]:
+    """A server of its own for one test, whatever ``HOLDFAST_POSTGRES`` says; running when the test begins."""
+    try:
+        with postgres_server({**_SETTINGS, "max_prepared_transactions": "64"}) as server:
+            data = server.directory / "data"
+            pid = int((data / "postmaster.pid").read_text().split()[0])
+            mortal = MortalPostgres(server.dsn, Path(psutil.Process(pid).exe()).parent, data)
+            try:
+                yield mortal
+            finally:
+                with suppress(subprocess.CalledProcessError):
+                    mortal.start()  # the server's owner wants to stop it himself
+    except NoPostgres as error:
+        pytest.skip(str(error))

@@ -57,4 +57,6 @@ drawing = hf.map_batches(draw_batch, f"{SCHEMA}, draw DOUBLE", name="drawn") if 
 drawn = source | drawing
 delay_s = float(os.environ.get("CRASH_SLOW_S", "0"))
 marks = os.environ.get("CRASH_MARKS", "")
-pipeline = hf.Pipeline("crashed", *[slowed(drawn | sink_of(kind), delay_s, marks) for kind in SINKS])
+pipeline = hf.Pipeline(
+    os.environ.get("CRASH_NAME", "crashed"), *[slowed(drawn | sink_of(kind), delay_s, marks) for kind in SINKS]
+)

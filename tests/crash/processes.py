@@ -62,8 +62,8 @@ class Case:
             lines = [json.dumps({"id": i, "value": i / 2, **same}) for i in ids]
             hidden = directory / f".{number:03}.tmp"
             hidden.write_text("\n".join(lines) + "\n")
+            os.utime(hidden, (number, number))
             hidden.rename(directory / f"{number:03}.json")
-            os.utime(directory / f"{number:03}.json", (number, number))
 
     def start(
         self, *arguments: str, output: int | IO[str] = subprocess.PIPE, **environment: str
@@ -115,7 +115,10 @@ class Case:
             return connection.execute("SELECT id, draw FROM rows").fetchall()
 
     def _files_rows(self) -> list[tuple[int, float]]:
-        table = pyarrow.dataset.dataset(self.work / "files", format="parquet").to_table(["id", "draw"])
+        files = pyarrow.dataset.dataset(self.work / "files", format="parquet")
+        if not files.files:
+            return []
+        table = files.to_table(["id", "draw"])
         return list(zip(table["id"].to_pylist(), table["draw"].to_pylist(), strict=True))
 
     def _postgres_rows(self) -> list[tuple[int, float]]:

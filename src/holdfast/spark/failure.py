@@ -17,9 +17,15 @@ _TOO_LARGE = "spark.driver.maxResultSize"
 # What Spark says when a machine or process went away: nothing of ours was changed, so it may be tried again.
 _LOST = ("ExecutorLostFailure", "Python worker exited unexpectedly", "FetchFailed", "Connection reset by peer")
 
+# What the file system below Spark's checkpoint says: the next start goes on from what was written.
+_DISK = ("No space left on device", "Disk quota exceeded", "Read-only file system")
+
 # SQLSTATE classes of Spark: 22 a value that an expression cannot take, 42 an expression that cannot be resolved.
 _USERS = re.compile(r"SQLSTATE: (22|42)")
 _CONTEXT = re.compile(r"^== SQL.* ==\n(.+)$", re.MULTILINE)
+_STREAM = re.compile(
+    r"^\S*StreamingQueryException: \[STREAM_FAILED\].*? terminated with exception: (.*?)(?: SQLSTATE.*)?$"
+)
 _PREFIX = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*(?:Error|Exception): )")
 
 
@@ -54,6 +60,8 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
     do = "look at the log for Spark's trace; report it if it names no cause of yours."
     if any(sign in text for sign in _LOST):
         kind, do = Unavailable, "nothing was changed: it is tried again; look at the executor's log if it stays."
+    elif any(sign in text for sign in _DISK):
+        kind, do = Unavailable, "make room on the disk of the checkpoint, then start again: nothing is lost."
     elif _is_users(type(error).__name__, text):
         kind, do = InvalidPipeline, "mend the expression or function that it names, or the rows that it is given."
     translated = kind(f"Spark failed in {doing} of pipeline {pipeline!r}.", why=summary(text), do=do, pipeline=pipeline)
@@ -104,6 +112,7 @@ def summary(text: str) -> str:
         name, colon, _ = line.partition(": ")
         if colon and name.replace(".", "").isidentifier() and name.endswith(("Error", "Exception")) and "." not in name:
             return line[:400]
-    first = _PREFIX.sub("", lines[0])[:400] if lines else ""
+    first = _STREAM.sub(r"\1", lines[0]) if lines else ""
+    first = _PREFIX.sub("", first)[:400]
     context = _CONTEXT.search(text)
     return f"{first} In: {context[1].strip()[:200]}" if context else first
