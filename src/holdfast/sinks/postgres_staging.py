@@ -314,14 +314,15 @@ class Staging:
 def _transaction_ids(connection: Connection, gids: Sequence[str]) -> dict[str, str]:
     """Return gid -> transaction id of those that exist.
 
-    The catalog gives the lower 32 bits only; the upper ones are those of the newest id, or one less.
+    The catalog gives the lower 32 bits only: the id meant is the one nearest to the snapshot's.  It may lie beyond it,
+    as a snapshot ends with the newest id that *ended*, and a prepared transaction has not.
     """
     rows = connection.execute(
         "SELECT gid, transaction::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
         " FROM pg_prepared_xacts WHERE database = current_database() AND gid = ANY(%s)",
         (list(gids),),
     ).fetchall()
-    return {gid: str(newest - (newest - short) % 2**32) for gid, short, newest in rows}
+    return {gid: str(ended + (short - ended + 2**31) % 2**32 - 2**31) for gid, short, ended in rows}
 
 
 def gids_of(parts: Sequence[Part]) -> list[str]:

@@ -663,7 +663,23 @@ def test_a_ledger_that_was_restored_from_a_dump_does_not_stand_for_rows_left_beh
         pass
 
 
-def decide(sink: Sink, part: Staged) -> None:
+def test_transaction_ids_of_several_tasks_are_known_though_none_has_ended(postgres_prepared: str) -> None:
+    """A driver dies after COMMIT PREPARED, before it says so in the ledger row; nobody else writes to the server."""
+    parts = []
+    with opened(postgres_prepared) as sink:
+        for task in range(3):
+            writer = sink.writer_factory()(Task("words", 1, 1, task, 0))
+            writer.write(pa.RecordBatch.from_pydict({"id": [task], "word": ["x"]}, schema=SCHEMA))
+            parts.append(writer.stage())
+        decide(sink, *parts)
+    for part in parts:
+        query(postgres_prepared, f"COMMIT PREPARED '{part.reference['gid']}'")
+    with opened(postgres_prepared, generation=2) as sink:
+        assert sink.outcome(1) is Outcome.PUBLISHED
+    assert query(postgres_prepared, "SELECT id FROM words ORDER BY id") == [(0,), (1,), (2,)]
+
+
+def decide(sink: Sink, *parts: Staged) -> None:
     """Publish up to the decision: the ledger row names the prepared transactions, none is committed."""
 
     def stop(point: str, epoch: int) -> None:
@@ -673,7 +689,7 @@ def decide(sink: Sink, part: Staged) -> None:
     faults.install(stop)
     try:
         with pytest.raises(KeyboardInterrupt):
-            sink.publish([Publication(EpochRecord("words", 1, 1, {}), (part,))])
+            sink.publish([Publication(EpochRecord("words", 1, 1, {}), parts)])
     finally:
         faults.install(None)
     assert sink.outcome(1) is Outcome.STAGED
