@@ -2,6 +2,7 @@
 #
 #   make check                 format, lint, types, import ladder, tests without JVM and database: under a minute, no Java
 #   make test                  check, then the tests on Spark, on PostgreSQL, and those that kill processes
+#   make nightly           the complete pairs of crashes, and thirty kills of the JVM for each way of staging
 #   make demo                  real data, five SIGKILLs, every row once (SINK=postgres, MASTER=cluster, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
 #   make clean                 remove what the commands made, .venv apart
@@ -18,7 +19,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint fast test demo bench clean
+.PHONY: help setup check lint fast test nightly demo bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -39,6 +40,10 @@ fast: setup
 
 test: lint
 	$(JAVA) $(BIN)/python -m tools.run_tests unit+fast slow postgres spark crash
+
+nightly: setup
+	HOLDFAST_JVM_KILLS=30 $(JAVA) $(BIN)/python -m tools.run_tests nightly
+	HOLDFAST_JVM_KILLS=30 $(JAVA) $(BIN)/python -m pytest tests/crash/test_jvm_killed.py
 
 demo: setup
 	$(JAVA) $(BIN)/python -m demo.driver --sink $(SINK) --master $(MASTER) $(if $(SEED),--seed $(SEED))

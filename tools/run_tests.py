@@ -21,14 +21,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO
 
-FAST = "not spark and not postgres and not crash and not slow"
+FAST = "not spark and not postgres and not crash and not slow and not nightly"
 GROUPS = {
     "unit": ("-m", FAST, "tests/unit"),
     "fast": ("-m", FAST, "--ignore=tests/unit"),
-    "slow": ("-m", "slow and not spark and not postgres and not crash"),
-    "postgres": ("-m", "postgres and not spark and not crash"),
-    "spark": ("-m", "spark and not crash"),
-    "crash": ("-m", "crash"),
+    "slow": ("-m", "slow and not spark and not postgres and not crash and not nightly"),
+    "postgres": ("-m", "postgres and not spark and not crash and not nightly"),
+    "spark": ("-m", "spark and not crash and not nightly"),
+    "crash": ("-m", "crash and not nightly"),
+    "nightly": ("-m", "nightly"),
 }
 """Name -> arguments for pytest."""
 

@@ -59,7 +59,7 @@ def test_one_directory_survives_a_crash_at_every_write_and_during_recovery(new_d
     crash_loop(lambda: World([_parquet("out", new_directory())], setting=_SHORT), second_stride=5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_unlike_directories_survive_a_crash_at_every_write_and_during_recovery(
     new_directory: Callable[[], Path],
 ) -> None:

@@ -84,7 +84,7 @@ def test_every_single_crash_is_survived_with_commit_thread_or_grouping(new_path,
     crash_loop(lambda: World(unlike(2, new_path), setting=setting), pairs=False, stride=2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_every_pair_of_crashes_is_survived(new_path, count):
     load = Load(row_count=3, epoch_rows_max=2)
