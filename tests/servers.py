@@ -10,7 +10,7 @@ import os
 import subprocess
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,8 +139,9 @@ class MortalPostgres:
         self._control("-m", "immediate", "stop")
 
     def start(self) -> None:
-        """Bring it back; returns when it answers."""
-        self._control("-l", str(self.data.parent / "log"), "start")
+        """Bring it back, if it is away; returns when it answers."""
+        if not (self.data / "postmaster.pid").exists():
+            self._control("-l", str(self.data.parent / "log"), "start")
 
     def _control(self, *arguments: str) -> None:
         # The server's own account: PostgreSQL refuses root.
@@ -163,7 +164,6 @@ def mortal_postgres() -> Iterator[MortalPostgres]:
             try:
                 yield mortal
             finally:
-                with suppress(subprocess.CalledProcessError):
-                    mortal.start()  # the server's owner wants to stop it himself
+                mortal.start()  # the server's owner wants to stop it himself
     except NoPostgres as error:
         pytest.skip(str(error))

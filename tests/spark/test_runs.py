@@ -120,14 +120,16 @@ SOURCES = {
 }
 
 
+@pytest.mark.parametrize("columnar", [True, False], ids=["in Arrow", "through Spark"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", SOURCES)
 def test_every_source_gives_each_row_once_over_several_epochs(
-    kind: str, mode: str, spark: SparkSession, tmp_path: Path, kept: str
+    kind: str, mode: str, columnar: bool, spark: SparkSession, tmp_path: Path, kept: str
 ) -> None:
     case = SOURCES[kind]
     pipeline = hf.Pipeline("p", case.make(tmp_path) | hf.write.memory(kept))
-    run = pipeline.run(checkpoint=str(tmp_path / "c"), trigger=hf.available_now(), session=spark, settings=MODES[mode])
+    settings = MODES[mode].model_copy(update={"columnar": columnar})
+    run = _run(pipeline, tmp_path, spark, settings)
     assert sorted(memory.rows(kept)["id"].to_pylist()) == list(range(40))
     status = run.status()
     assert (status.state, status.epoch, status.rows_total) == ("stopped", case.epochs, 40)

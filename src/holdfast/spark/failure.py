@@ -8,7 +8,7 @@ import traceback
 
 from py4j.protocol import Py4JNetworkError
 
-from holdfast.errors import HoldfastError, InternalError, InvalidPipeline, Unavailable, from_text
+from holdfast.errors import BadRow, HoldfastError, InternalError, InvalidPipeline, Unavailable, from_text
 
 log = logging.getLogger("holdfast.spark")
 
@@ -20,8 +20,9 @@ _LOST = ("ExecutorLostFailure", "Python worker exited unexpectedly", "FetchFaile
 # What the file system below Spark's checkpoint says: the next start goes on from what was written.
 _DISK = ("No space left on device", "Disk quota exceeded", "Read-only file system")
 
-# SQLSTATE classes of Spark: 22 a value that an expression cannot take, 42 an expression that cannot be resolved.
-_USERS = re.compile(r"SQLSTATE: (22|42)")
+# SQLSTATE classes of Spark: a value that an expression cannot take; an expression that cannot be resolved.
+_BAD_VALUE = "SQLSTATE: 22"
+_BAD_EXPRESSION = "SQLSTATE: 42"
 _CONTEXT = re.compile(r"^== SQL.* ==\n(.+)$", re.MULTILINE)
 _STREAM = re.compile(
     r"^\S*StreamingQueryException: \[STREAM_FAILED\].*? terminated with exception: (.*?)(?: SQLSTATE.*)?$"
@@ -62,6 +63,8 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
         kind, do = Unavailable, "nothing was changed: it is tried again; look at the executor's log if it stays."
     elif any(sign in text for sign in _DISK):
         kind, do = Unavailable, "make room on the disk of the checkpoint, then start again: nothing is lost."
+    elif _BAD_VALUE in text:
+        kind, do = BadRow, "mend the row, leave it out with a filter before, or let the expression take it (try_...)."
     elif _is_users(type(error).__name__, text):
         kind, do = InvalidPipeline, "mend the expression or function that it names, or the rows that it is given."
     translated = kind(f"Spark failed in {doing} of pipeline {pipeline!r}.", why=summary(text), do=do, pipeline=pipeline)
@@ -99,7 +102,7 @@ def _text(error: BaseException) -> str:
 
 def _is_users(name: str, text: str) -> bool:
     """Tell whether the pipeline's own code failed, and would fail again."""
-    return "AnalysisException" in name or "PythonException" in text or "[INVALID" in text or bool(_USERS.search(text))
+    return "AnalysisException" in name or "PythonException" in text or "[INVALID" in text or _BAD_EXPRESSION in text
 
 
 def summary(text: str) -> str:
