@@ -286,7 +286,6 @@ def test_a_graceful_stop_ends_at_an_epochs_boundary(mode: str, spark: SparkSessi
         assert ids == parquet_rows(tmp_path / "files") == list(range(len(ids)))
 
 
-@pytest.mark.xfail(strict=True, reason="Run.stop() of an ended run touches a file in a directory that is gone")
 def test_stopping_twice_and_after_the_end_is_harmless(spark: SparkSession, tmp_path: Path, kept: str) -> None:
     rows = hf.read.rows([{"id": 1}], schema="id BIGINT", name="rows")
     run = _run(hf.Pipeline("p", rows | hf.write.memory(kept)), tmp_path, spark)

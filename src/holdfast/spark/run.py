@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,8 @@ class Run:
         self._is_stopping.set()
         if self._state == "running":
             self._state = "stopping"
-        (self._stop_directory / "stop").touch()
+        with suppress(FileNotFoundError):  # the run has ended, and its directory is gone
+            (self._stop_directory / "stop").touch()
         return self._ended.wait(timeout_s)
 
     def status(self) -> Status:
