@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pyarrow as pa
 import sqlglot
@@ -18,7 +19,15 @@ from sqlglot.errors import SqlglotError
 
 from holdfast.errors import BadRow
 from holdfast.expressions import item_of
-from holdfast.operators.columnar_binding import COMPUTED, LeftToSpark, bound, found, is_name, reference
+from holdfast.operators.columnar_binding import (
+    COMPUTED,
+    LeftToSpark,
+    bound,
+    found,
+    is_name,
+    raises_as_filter,
+    reference,
+)
 from holdfast.operators.columnar_kernels import Fault, Node, Reference
 
 _CAST_NAMES = frozenset({"tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "double"})
@@ -61,6 +70,11 @@ class Columnar:
     node: Node
     expression: str
 
+    @property
+    def can_raise(self) -> bool:
+        """Whether a row can be an error; Spark leaves it out where nothing reads the value, this does not."""
+        return self.node.can_raise
+
     def evaluate(self, batch: pa.RecordBatch) -> pa.Array:
         """Return the expression's values, one for each row of the batch.
 
@@ -88,7 +102,7 @@ def columnar(expression: str, schema: pa.Schema) -> Columnar | None:
     Parameters
     ----------
     expression : str
-        A Spark SQL expression, without an alias.
+        A Spark SQL expression, without an alias: a condition to filter with, or a value.
     schema : pyarrow.Schema
         Columns that it may read, with the types that PySpark maps Spark's types to.
 
@@ -104,7 +118,10 @@ def columnar(expression: str, schema: pa.Schema) -> Columnar | None:
     [212.0, None]
     """
     tree = _parsed(expression)
-    return None if tree is None else _columnar(tree, expression, schema)
+    one = None if tree is None else _columnar(tree, expression, schema)
+    if one is None or (one.type == pa.bool_() and not raises_as_filter(one.node)):
+        return None
+    return one
 
 
 def columnar_items(items: Sequence[str], schema: pa.Schema) -> list[tuple[str, Columnar]] | None:
@@ -190,4 +207,13 @@ def _parsed(text: str, *, stars: bool = False) -> exp.Expression | None:
     if len(tree.expressions) != 1 or max(node.depth for node in tree.walk()) > _DEPTH_MAX:
         return None
     only: exp.Expression = tree.expressions[0]
-    return only
+    # sqlglot puts parentheses of its own where it guesses the rank of operators, as in a IS NULL = b.
+    return only if len(list(only.find_all(exp.Paren))) == _parentheses(text) else None
+
+
+def _parentheses(text: str) -> int:
+    """Return how many parentheses are written around expressions: neither of a function's arguments nor of a list."""
+    tokens = sqlglot.tokenize(text, read="spark")
+    before = [token.text.lower() for token, after in pairwise(tokens) if after.token_type == sqlglot.TokenType.L_PAREN]
+    bare = bool(tokens) and tokens[0].token_type == sqlglot.TokenType.L_PAREN
+    return bare + sum(word not in _FUNCTIONS | {"in", "except"} for word in before)

@@ -193,6 +193,7 @@ def _arithmetic(sign: str) -> Callable[[exp.Expression, pa.Schema], Node]:
         left, right = _pair(tree, schema, *unlike)
         kind = _common(left.type, right.type)
         _require(kind in _NUMBERS)
+        _require_order(left, right)
         left, right = _widened(left, kind), _widened(right, kind)
         node = _folded(kernels.Arithmetic(sign, left, right), left, right)
         # Spark computes the literals of such a chain first, and n + 1 + (-1) overflows no more.
@@ -201,6 +202,26 @@ def _arithmetic(sign: str) -> Callable[[exp.Expression, pa.Schema], Node]:
         return node
 
     return bind
+
+
+def _require_order(first: Node, second: Node) -> None:
+    """Require that Spark evaluates both: where the first is null it does not come to the second."""
+    _require(not second.can_raise or not first.nullable)
+
+
+def raises_as_filter(node: Node) -> bool:
+    """Return whether a condition raises for the same rows when it filters.
+
+    A filter drops the rows first in which a column is null that the condition needs: ``i + 1 > j`` raises for no row
+    without ``j``, though ``i + 1`` is evaluated before it elsewhere.
+    """
+    match node:
+        case kernels.Arithmetic() | kernels.Quotient() | logic.Comparison():
+            sides = ((node.left, node.right), (node.right, node.left))
+            return all((not one.can_raise or not other.nullable) and raises_as_filter(one) for one, other in sides)
+        case kernels.Widened() | kernels.Negative() | logic.Negation():
+            return raises_as_filter(node.of)
+    return True
 
 
 def _chain(node: Node, sign: str) -> Iterator[Node]:
@@ -217,6 +238,7 @@ def _quotient(sign: str) -> Callable[[exp.Expression, pa.Schema], Node]:
         left, right = _pair(tree, schema, _TERMS, (*_TERMS, *_FACTORS))
         kind = _common(left.type, right.type)
         _require(kind in (_INTEGERS if sign == "%" else _NUMBERS))
+        _require_order(right, left)  # a divisor is evaluated before its dividend
         if sign == "/":
             kind = pa.float64()
         left, right = _widened(left, kind), _widened(right, kind)
@@ -237,6 +259,7 @@ def _compared(sign: str, left: Node, right: Node) -> Node:
     _require(not (left.can_raise and right.can_raise))
     for operand in (left, right):
         _require(not operand.can_raise or (sign != "<=>" and not (constant and operand.type != kind)))
+    _require_order(left, right)
     left, right = _widened(left, kind), _widened(right, kind)
     if isinstance(left, Constant):
         left, right, sign = right, left, _MIRRORED[sign]
@@ -314,6 +337,13 @@ def _coalesce(tree: exp.Expression, schema: pa.Schema) -> Node:
     return logic.Coalesce(tuple(_one_type([tree.this, *tree.expressions], schema)))
 
 
+def _condition(tree: exp.Expression, schema: pa.Schema) -> Node:
+    node = _boolean(tree, schema)
+    _safe(node)
+    _require(not isinstance(node, Constant))  # Spark leaves out what it never comes to, and its nulls
+    return node
+
+
 def _case(tree: exp.Expression, schema: pa.Schema) -> Node:
     _only(tree, "ifs", "default")
     branches = tree.args["ifs"]
@@ -321,16 +351,14 @@ def _case(tree: exp.Expression, schema: pa.Schema) -> Node:
     *thens, chosen = _one_type([*(branch.args["true"] for branch in branches), default], schema)
     for branch, then in zip(reversed(branches), reversed(thens), strict=True):
         _only(branch, "this", "true")
-        condition = _boolean(branch.this, schema)
-        _safe(condition)
+        condition = _condition(branch.this, schema)
         chosen = logic.Choice(condition, then, chosen)
     return chosen
 
 
 def _if(tree: exp.Expression, schema: pa.Schema) -> Node:
     _require(tree.args.get("false") is not None)
-    condition = _boolean(tree.this, schema)
-    _safe(condition)
+    condition = _condition(tree.this, schema)
     then, otherwise = _one_type([tree.args["true"], tree.args["false"]], schema)
     return logic.Choice(condition, then, otherwise)
 
