@@ -191,6 +191,7 @@ def test_unlike_sinks_survive_a_second_crash_during_recovery(database: Database,
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("way", WAYS)
 def test_one_table_survives_every_pair_of_crashes(database: Database, way: str) -> None:
     survive(lambda: one(database, way, TWO_EPOCHS), *DIES_AT[way])
