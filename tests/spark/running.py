@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from holdfast.config import Settings
+from holdfast.errors import Unavailable
 from holdfast.graph import SinkNode
 
 CARRIED = Settings()
@@ -117,3 +118,35 @@ class _HeldBackSink:
 def held_back(node: SinkNode, gate: threading.Event) -> SinkNode:
     """Return the sink node with a sink that waits for the gate before each publish."""
     return SinkNode(HeldBack(node.spec, gate), node.stream, node.name, node.is_named, node.origin)
+
+
+@dataclass(frozen=True)
+class Away:
+    """A sink spec whose sink never answers when it is to publish."""
+
+    spec: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.spec, name)
+
+    def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Any:
+        """Connect the real sink."""
+        return _AwaySink(self.spec.connect(name, pipeline, schema))
+
+
+class _AwaySink:
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+    def publish(self, publications: Sequence[Any]) -> None:
+        raise Unavailable("the table does not answer.", why="it is away.", do="wait.")
+
+
+def away(node: SinkNode) -> SinkNode:
+    """Return the sink node with a sink that cannot publish."""
+    return SinkNode(Away(node.spec), node.stream, node.name, node.is_named, node.origin)

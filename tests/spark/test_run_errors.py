@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 import holdfast as hf
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.sinks import memory
-from tests.spark.running import MODES, STAGED, arrive, numbered
+from tests.spark.running import CARRIED, MODES, STAGED, arrive, away, numbered
 
 pytestmark = pytest.mark.spark
 
@@ -178,6 +178,26 @@ def test_an_error_of_a_writer_keeps_its_kind_on_the_way_through_the_jvm(spark: S
         pipeline.run(checkpoint=str(tmp_path / "c"), **options)
     assert type(raised.value) is Unavailable
     assert "out.db-holdfast" in raised.value.message
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="Run._watch translates what awaitTermination raises, and so loses the epoch loop's own error",
+)
+def test_an_error_of_an_epoch_keeps_its_fields_and_its_story(spark: SparkSession, tmp_path: Path, kept: str) -> None:
+    """The way through the JVM cuts an error down to its text; the run has the error itself."""
+    retry = {"retry_attempts": 2, "retry_first": "10 ms", "retry_cap": "20 ms"}
+    pipeline = hf.Pipeline("p", away(source() | hf.write.memory(kept)))
+    with pytest.raises(Unavailable) as raised:
+        pipeline.run(
+            checkpoint=str(tmp_path / "c"),
+            trigger=hf.available_now(),
+            session=spark,
+            settings=CARRIED.model_copy(update=retry),
+        )
+    error = raised.value
+    assert (error.pipeline, error.participant, error.epoch, error.generation) == ("p", kept, 1, 1)
+    assert any("epoch 1" in note for note in error.__notes__)
 
 
 def test_the_next_run_goes_on_where_a_failed_one_stopped(spark: SparkSession, tmp_path: Path, kept: str) -> None:
