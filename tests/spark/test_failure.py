@@ -1,0 +1,95 @@
+"""What Spark raises becomes one of our errors: by what the user should do, with the line that says most.  No JVM."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+
+from holdfast.errors import BadRow, Fenced, HoldfastError, InternalError, InvalidPipeline, Unavailable
+from holdfast.spark.failure import is_too_large, translate
+
+DIVIDED = """[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0. SQLSTATE: 22012
+== SQL (line 1, position 1) ==
+1 / (id - 2) AS `inverse`
+^^^^^^^^^^^^
+"""
+STREAM = "[STREAM_FAILED] Query [id = 1-2, runId = 3-4] terminated with exception: {} SQLSTATE: XXKST"
+UDF = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "flow.py", line 7, in <lambda>
+ZeroDivisionError: division by zero
+ SQLSTATE: 38000
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1097)
+"""
+
+
+class StreamingQueryException(Exception):
+    """As PySpark's, by its name."""
+
+
+class PythonException(Exception):
+    """As PySpark's, by its name."""
+
+
+class AnalysisException(Exception):
+    """As PySpark's, by its name."""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "why"),
+    [
+        (ArithmeticError(DIVIDED), BadRow, "In: 1 / (id - 2) AS `inverse`"),
+        (PythonException(UDF), InvalidPipeline, "ZeroDivisionError: division by zero"),
+        (AnalysisException("[UNRESOLVED_COLUMN] no `x`. SQLSTATE: 42703"), InvalidPipeline, "[UNRESOLVED_COLUMN]"),
+        (
+            StreamingQueryException(STREAM.format("java.io.IOException: No space left on device")),
+            Unavailable,
+            "IOException: No space left on device",
+        ),
+        (RuntimeError("Job aborted: ExecutorLostFailure (executor 1 exited)"), Unavailable, "ExecutorLostFailure"),
+        (RuntimeError("Python worker exited unexpectedly (crashed)"), Unavailable, "worker exited"),
+        (StreamingQueryException(STREAM.format("java.lang.IllegalStateException: x")), InternalError, "x"),
+    ],
+)
+def test_the_kind_follows_what_the_user_should_do(error: Exception, kind: type[HoldfastError], why: str) -> None:
+    found = translate(error, "p", "epoch 7")
+    assert type(found) is kind
+    assert why in found.why
+    assert found.pipeline == "p"
+    assert found.do
+    assert found.__cause__ is error
+    for noise in ("org.apache", "runId", "Traceback", "\n"):
+        assert noise not in found.why
+
+
+def test_an_error_of_ours_is_found_again_in_whatever_spark_made_of_it() -> None:
+    text = (
+        "Traceback ...\nholdfast.errors.Fenced: generation 3 is fenced\n  Why: 4 started\n  Do:  stop\n\tat org.apache"
+    )
+    found = translate(StreamingQueryException(STREAM.format(text)), "p", "epoch 7")
+    assert (type(found), found.what, found.why, found.do) == (Fenced, "generation 3 is fenced", "4 started", "stop")
+    assert translate(found, "other", "epoch 8") is found
+
+
+def test_a_jvm_that_does_not_answer_has_died() -> None:
+    found = translate(Py4JNetworkError("Answer from Java side is empty"), "p", "epoch 7")
+    assert type(found) is Unavailable
+    assert "JVM has died in epoch 7" in found.what
+    assert "HOLDFAST_DRIVER_MEMORY" in found.do
+
+
+def test_a_broken_connection_of_the_users_own_is_no_dead_jvm() -> None:
+    """``foreach_batch`` calls a user's function on the driver: what it connects to is not our JVM."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = unused.getsockname()
+    with pytest.raises(ConnectionRefusedError) as refused:
+        socket.create_connection(address)
+    assert "JVM" not in translate(refused.value, "p", "epoch 7").message
+
+
+def test_an_epoch_that_is_too_large_for_the_driver_is_known_by_sparks_own_setting() -> None:
+    assert is_too_large(RuntimeError("... is bigger than spark.driver.maxResultSize (1024.0 MiB)"))
+    assert not is_too_large(RuntimeError("another one"))
