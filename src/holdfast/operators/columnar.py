@@ -207,13 +207,26 @@ def _parsed(text: str, *, stars: bool = False) -> exp.Expression | None:
     if len(tree.expressions) != 1 or max(node.depth for node in tree.walk()) > _DEPTH_MAX:
         return None
     only: exp.Expression = tree.expressions[0]
-    # sqlglot puts parentheses of its own where it guesses the rank of operators, as in a IS NULL = b.
-    return only if len(list(only.find_all(exp.Paren))) == _parentheses(text) else None
+    return only if _is_as_written(only, text) else None
 
 
-def _parentheses(text: str) -> int:
-    """Return how many parentheses are written around expressions: neither of a function's arguments nor of a list."""
+def _is_as_written(tree: exp.Expression, text: str) -> bool:
+    """Return whether the tree has what the text has.
+
+    sqlglot puts parentheses of its own where it guesses the rank of operators (``a IS NULL = b``), takes an OR for the
+    AND of BETWEEN, and passes over a comma too many.
+    """
     tokens = sqlglot.tokenize(text, read="spark")
-    before = [token.text.lower() for token, after in pairwise(tokens) if after.token_type == sqlglot.TokenType.L_PAREN]
-    bare = bool(tokens) and tokens[0].token_type == sqlglot.TokenType.L_PAREN
-    return bare + sum(word not in _FUNCTIONS | {"in", "except"} for word in before)
+    kinds = [token.token_type for token in tokens]
+    opened = [index for index, kind in enumerate(kinds) if kind == sqlglot.TokenType.L_PAREN]
+    before = [tokens[index - 1].text.lower() if index else "" for index in opened]
+    return (
+        _count(tree, exp.Paren) == sum(word not in _FUNCTIONS | {"in", "except"} for word in before)
+        and _count(tree, exp.And, exp.Between) == kinds.count(sqlglot.TokenType.AND)
+        and _count(tree, exp.Or) == kinds.count(sqlglot.TokenType.OR)
+        and (sqlglot.TokenType.COMMA, sqlglot.TokenType.R_PAREN) not in pairwise(kinds)
+    )
+
+
+def _count(tree: exp.Expression, *kinds: type[exp.Expression]) -> int:
+    return len(list(tree.find_all(*kinds)))
