@@ -286,6 +286,21 @@ def test_a_graceful_stop_ends_at_an_epochs_boundary(mode: str, spark: SparkSessi
         assert ids == parquet_rows(tmp_path / "files") == list(range(len(ids)))
 
 
+def test_a_graceful_stop_loses_nothing_of_a_source_that_only_spark_knows(spark: SparkSession, tmp_path: Path) -> None:
+    """Such a source cannot be told to hand out no more: the stop comes between two of its epochs, or is made good."""
+    ticks = hf.read.spark("rate", {"rowsPerSecond": 1000, "numPartitions": 1}, name="ticks") | hf.select(id="value")
+    pipeline = hf.Pipeline("p", ticks | hf.write.sqlite(tmp_path / "out.db", table="rows", name="table"))
+    epoch = 0
+    for _ in range(4):
+        run = pipeline.start(checkpoint=str(tmp_path / "c"), trigger=hf.every("0 s"), session=spark, settings=CARRIED)
+        reach(run, epoch + 2)
+        assert run.stop(timeout_s=60)
+        assert run.wait()
+        epoch = run.status().epoch
+        ids = sqlite_rows(tmp_path / "out.db")
+        assert ids == list(range(len(ids)))
+
+
 def test_stopping_twice_and_after_the_end_is_harmless(spark: SparkSession, tmp_path: Path, kept: str) -> None:
     rows = hf.read.rows([{"id": 1}], schema="id BIGINT", name="rows")
     run = _run(hf.Pipeline("p", rows | hf.write.memory(kept)), tmp_path, spark)
