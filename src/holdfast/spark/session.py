@@ -28,6 +28,9 @@ STATIC: dict[str, tuple[str, str]] = {
 
 RUNTIME: dict[str, tuple[str, str]] = {
     "spark.sql.session.timeZone": ("UTC", "TIMESTAMP means the same instant on every machine"),
+    "spark.sql.ansi.enabled": ("true", "Spark's default; the expressions that Arrow evaluates mean this"),
+    "spark.sql.caseSensitive": ("false", "as above"),
+    "spark.sql.ansi.doubleQuotedIdentifiers": ("false", "as above"),
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": (
         "true",
         "positions are keyed by source name; must be on from the first run",
