@@ -252,6 +252,8 @@ def _between(schema: pa.Schema, column: str, start_us: int | None, end_us: int |
     kind = schema.field(index).type if index >= 0 else pa.null()
     if kind not in (pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
         return None
+    if any(border is not None and not -(2**63) <= border < 2**63 for border in (start_us, end_us)):
+        return None  # no BIGINT: Spark compares with a decimal, or refuses
     return _Between(column, start_us, end_us)
 
 
