@@ -368,6 +368,12 @@ class SourceSpec(Protocol):
             absent.
         """
 
+    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+        """Return why reading cannot go on at positions that a sink holds; empty when it can.
+
+        Asked when the engine's own record of positions is lost.  Creates and changes nothing.
+        """
+
 
 REJECT_COLUMN = "__holdfast_reject"
 """Hidden column of a source with rejects: null for a good row, else ``REJECT_TYPE``."""
