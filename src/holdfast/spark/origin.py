@@ -12,12 +12,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from holdfast.errors import Corrupt, Diverged
 from holdfast.graph import Node
-from holdfast.ports import Held, Store
+from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions, ascending
+from holdfast.spark.offsets import check_logs
 
 FILE_NAME = "origin.json"
 
@@ -84,13 +85,14 @@ def settle_origin(
     Raises
     ------
     Corrupt
-        If Spark's files are there and the record is not, or is damaged.
+        If Spark's files are there and the record is not, or one of them is damaged.
     Diverged
-        If sinks hold epochs, and a source cannot seek to their positions because its own log is gone too.
+        If sinks hold epochs, and a source cannot seek to their positions because what it needs for that is gone too.
     """
     path = directory / below / FILE_NAME
     has_batches = any((directory / below / "offsets").glob("[0-9]*"))
     if path.exists() or has_batches:
+        check_logs(directory / below)
         return read_origin(path)
     holders = {name: each for name, each in held.items() if each.epoch > 0}
     stops = ascending([each.positions for each in holders.values()])
@@ -101,26 +103,26 @@ def settle_origin(
             do="restore the sinks to states that belong together.",
         )
     if stops:
-        _check_can_seek(directory, sources, max(holders.items(), key=lambda item: item[1].epoch))
+        _check_can_seek(directory, sources, stops, max(holders.items(), key=lambda item: item[1].epoch))
     origin = Origin(last_epoch + 1, tuple(stops))
     store.put(f"{below}/{FILE_NAME}", json.dumps({"base": origin.base, "seek": stops}).encode())
     return origin
 
 
-def _check_can_seek(directory: Path, sources: Sequence[Node], newest: tuple[str, Held]) -> None:
+def _check_can_seek(
+    directory: Path, sources: Sequence[Node], stops: Sequence[Positions], newest: tuple[str, Held]
+) -> None:
     sink, held = newest
     for node in sources:
-        if node.name not in held.positions or node.kind == "rows":
-            continue  # nothing of it was read, or its rows stand in the code
-        if node.kind == "spark" or not (directory / "sources" / node.name).is_dir():
+        spec = cast("SourceSpec", node.spec)
+        for positions in [stop[node.name] for stop in stops if node.name in stop]:  # none: nothing of it was read
+            why = spec.obstacle(node.name, str(directory / "sources" / node.name), positions)
+            if not why:
+                continue
             raise Diverged(
-                f"the checkpoint {directory} is new, and sink {sink!r} holds epoch {held.epoch} of the pipeline.",
-                why=f"source {node.name!r} cannot be taken to the position that the sink holds: "
-                + (
-                    "positions of read.spark mean something to Spark's own checkpoint only."
-                    if node.kind == "spark"
-                    else "its log of what was read is not in this checkpoint."
-                ),
+                f"Spark's part of the checkpoint {directory} is new, and sink {sink!r} holds epoch {held.epoch} of the "
+                "pipeline.",
+                why=f"source {node.name!r} cannot be taken to the positions that the sinks hold: {why}",
                 do="start with the checkpoint that the sink was written with; if it is lost, empty the targets and "
                 "their holdfast_ledger rows (files: the _holdfast directory) and start over, or give the pipeline "
                 "another name.",
