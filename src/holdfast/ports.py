@@ -39,10 +39,19 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Run:
-    """One generation of one pipeline, as sinks see it."""
+    """One generation of one pipeline, as sinks see it.
+
+    Parameters
+    ----------
+    pipeline, generation
+        Identity.
+    is_grouped : bool
+        Several epochs are published together: what is staged waits, perhaps for long, while later epochs are staged.
+    """
 
     pipeline: str
     generation: int
+    is_grouped: bool = False
 
 
 @dataclass(frozen=True)

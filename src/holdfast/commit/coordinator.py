@@ -154,7 +154,9 @@ class Coordinator:
         )
         self._ledger = Ledger(PatientStore(store, self._patience), pipeline, keep=ledger_keep)
         self._stories = Stories(clock, on_transition)
-        self._delivery = Delivery(pipeline, self._sinks, self._patience, self._stories)
+        self._delivery = Delivery(
+            pipeline, self._sinks, self._patience, self._stories, is_grouped=commit_every_us is not None
+        )
         self._lane = lane or (ThreadLane(f"holdfast-commit-{pipeline}", queue_size) if commit_thread else None)
         self._commit_every_us = commit_every_us
         self._carried_limit_bytes = carried_limit_bytes

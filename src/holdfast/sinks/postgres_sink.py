@@ -89,13 +89,24 @@ class PostgresSink:
 
     guarantee = Guarantee.EXACTLY_ONCE
 
-    def __init__(self, name: str, pipeline: str, session: Session, table: Table, *, prepares: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        pipeline: str,
+        session: Session,
+        table: Table,
+        *,
+        prepares: bool,
+        is_asked_to_prepare: bool = False,
+    ) -> None:
         self.name = name
         self._pipeline = pipeline
         self._session = session
         self._table = table
         self._node = table.node
         self._prepares = prepares
+        self._is_asked_to_prepare = is_asked_to_prepare
+        self._is_grouped = False
         self._staging = Staging(session, table, pipeline, name)
         self._generation = 0
         self._attempt: Attempt | None = None
@@ -119,14 +130,15 @@ class PostgresSink:
         except BaseException:
             session.drop()
             raise
-        return PostgresSink(name, pipeline, session, target, prepares=prepares)
+        return PostgresSink(name, pipeline, session, target, prepares=prepares, is_asked_to_prepare=stage == "prepared")
 
     @property
     def staging(self) -> str:
         """How large epochs are staged."""
         if self._prepares:
             return "prepared transactions"
-        return f"staging tables ({self._table.obstacle})" if self._table.obstacle else "staging tables"
+        why = self._table.obstacle or ("epochs wait for their group" if self._is_grouped else "")
+        return f"staging tables ({why})" if why else "staging tables"
 
     # --- open ---------------------------------------------------------------------------------------------------------
 
@@ -134,6 +146,13 @@ class PostgresSink:
         """Create the ledger, take the sink for this generation, and complete what was in progress."""
         before = self._take(run.generation)
         self._generation = run.generation
+        self._is_grouped = run.is_grouped
+        if run.is_grouped and self._prepares and not self._is_asked_to_prepare:
+            # Prepared rows keep their locks on the table until their group is due.  Meanwhile an ALTER TABLE or CREATE
+            # INDEX would wait for them, the COPY of the next epoch for that, and the group for the next epoch.
+            with self._session.transaction() as connection:
+                postgres_catalog.check_may_create(connection, self._node, self._table.schema_name, "staging tables")
+            self._prepares = False
         begun = Begun.parsed(before.in_progress)
         if begun is not None:
             logger.info(

@@ -383,6 +383,64 @@ def test_a_unique_index_is_staged_in_tables_because_an_orphan_would_hold_its_key
         PostgresSpec(postgres_prepared, "words", stage="prepared").connect("w", "words", SCHEMA)
 
 
+def test_epochs_of_a_group_hold_no_locks_while_they_wait_for_each_other(postgres_prepared: str) -> None:
+    """Prepared, the first epoch would hold back the index, the index the second epoch, and that one the group."""
+    rows = pa.RecordBatch.from_pydict({"id": [1], "word": ["x"]}, schema=SCHEMA)
+    sink = PostgresSpec(postgres_prepared, "words").connect("words_table", "words", SCHEMA)
+    try:
+        sink.open(Run("words", 1, is_grouped=True))
+        assert sink.staging == "staging tables (epochs wait for their group)"
+        publications = []
+        for epoch in (1, 2):
+            writer = sink.writer_factory()(Task("words", 1, epoch, 0, 0))
+            writer.write(rows)
+            publications.append(Publication(EpochRecord("words", epoch, 1, {}), (writer.stage(),)))
+            query(postgres_prepared, "SET lock_timeout = '5s'; CREATE UNIQUE INDEX IF NOT EXISTS one ON words (id)")
+        with pytest.raises(BadRow, match="refuses a row"):
+            sink.publish(publications)
+        query(postgres_prepared, "DROP INDEX one")
+        sink.publish(publications)
+    finally:
+        sink.close()
+    assert query(postgres_prepared, "SELECT id FROM words") == [(1,), (1,)]
+
+
+def test_prepared_staging_of_a_group_can_be_asked_for(postgres_prepared: str) -> None:
+    sink = PostgresSpec(postgres_prepared, "words", stage="prepared").connect("words_table", "words", SCHEMA)
+    try:
+        sink.open(Run("words", 1, is_grouped=True))
+        assert sink.staging == "prepared transactions"
+    finally:
+        sink.close()
+
+
+def test_a_unique_index_made_during_the_run_is_noticed_by_the_next_task(postgres_prepared: str) -> None:
+    rows = pa.RecordBatch.from_pydict({"id": [1], "word": ["x"]}, schema=SCHEMA)
+    with opened(postgres_prepared) as sink:
+        kinds = []
+        for epoch in (1, 2):
+            writer = sink.writer_factory()(Task("words", 1, epoch, 0, 0))
+            writer.write(rows)
+            part = writer.stage()
+            kinds += part.reference
+            if epoch == 1:
+                sink.publish([Publication(EpochRecord("words", 1, 1, {}), (part,))])
+                query(postgres_prepared, "CREATE UNIQUE INDEX ON words (id)")
+            else:
+                sink.discard([part])
+    assert kinds == ["gid", "table"]
+
+
+def test_a_task_does_not_wait_for_ever_for_a_lock(postgres_prepared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging_module, "COPY_LOCK_TIMEOUT", "100ms")
+    with opened(postgres_prepared, stage="prepared") as sink, psycopg.connect(postgres_prepared) as other:
+        other.execute("LOCK TABLE words IN ACCESS EXCLUSIVE MODE")
+        writer = sink.writer_factory()(Task("words", 1, 1, 0, 0))
+        with pytest.raises(Unavailable, match="lock"):
+            writer.write(pa.RecordBatch.from_pydict({"id": [1], "word": ["x"]}, schema=SCHEMA))
+        writer.abort()
+
+
 def test_prepared_staging_needs_a_server_that_allows_it(postgres_plain: str) -> None:
     with pytest.raises(InvalidPipeline, match="not possible") as caught:
         PostgresSpec(postgres_plain, "words", stage="prepared").connect("w", "words", SCHEMA)
