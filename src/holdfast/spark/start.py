@@ -25,7 +25,7 @@ from holdfast.durable import local_path
 from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, Sink, SourceSpec, Store
-from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline, stateful_operators
+from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.epoch_loop import EpochLoop, Limits, check_commit_every
 from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Reader, SparkEvaluation
@@ -34,6 +34,7 @@ from holdfast.spark.program import build_program
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.run import Run
 from holdfast.spark.session import create_session, run_session
+from holdfast.spark.stateful import stateful_operators
 from holdfast.trigger import Trigger
 from holdfast.units import duration_us
 
