@@ -145,6 +145,11 @@ def test_behind_a_fan_out_every_column_may_be_null_as_in_sparks_plan() -> None:
         assert schema.field("st").type.field("a").nullable
 
 
+def test_a_border_that_is_no_bigint_is_left_to_spark() -> None:
+    assert program(given() | hf.clip("2024-01-01") | to("a")) is not None
+    assert program(given() | hf.clip(1, 2**70) | to("a")) is None
+
+
 def test_an_expression_knows_what_it_reads() -> None:
     known = columnar("case when i in (1, 2) then coalesce(J, 0) else n end", SCHEMA)
     assert known is not None
