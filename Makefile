@@ -39,7 +39,7 @@ fast: setup
 	$(BIN)/python -m tools.run_tests unit+fast
 
 test: lint
-	$(JAVA) $(BIN)/python -m tools.run_tests unit+fast slow postgres spark crash
+	$(JAVA) $(BIN)/python -m tools.run_tests unit+fast slow+postgres spark crash
 
 nightly: setup
 	HOLDFAST_JVM_KILLS=30 $(JAVA) $(BIN)/python -m tools.run_tests nightly kills

@@ -1,11 +1,12 @@
 """Runs the tests in groups, one pytest process each, and closes with their sum in pytest's own words.
 
-A process of its own per group: one Spark session per process, and a group that dies takes no other with it.  The groups
+A process of its own per group: a group that dies takes no other with it.  The groups
 divide the tests without rest: every combination of markers belongs to exactly one (``kills`` apart).
 
 ``unit+fast`` runs two groups side by side, for as long as neither needs more than one core.  What the second prints
-appears when the first has ended.  The group ``crash`` starts a JVM for every life of a process it kills, and is shared
-by two workers; all JVMs of tests start from an archive of classes (:mod:`tools.class_archive`).
+appears when the first has ended.  The groups ``spark`` and ``crash`` are shared by two workers each: one Spark session
+per worker, and in ``crash`` one per life of every process that is killed.  All JVMs of tests start from an archive of
+classes (:mod:`tools.class_archive`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ GROUPS = {
     "fast": ("-m", FAST, "--ignore=tests/unit"),
     "slow": ("-m", "slow and not spark and not postgres and not crash and not nightly"),
     "postgres": ("-m", "postgres and not spark and not crash and not nightly"),
-    "spark": ("-m", "spark and not crash and not nightly"),
+    "spark": ("-m", "spark and not crash and not nightly", "-n", "2", "--dist", "loadfile"),
     "crash": ("-m", "crash and not nightly", "--durations=15", "-n", "2", "--dist", "worksteal"),
     "nightly": ("-m", "nightly", "-n", "2", "--dist", "worksteal"),
     "kills": ("-n", "2", "--dist", "worksteal", "tests/crash/test_jvm_killed.py"),

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.fitting import fitted_column
 from holdfast.spark.fanout import STEP
-from holdfast.spark.routes import fitted_column
 
 _ready: dict[str, Any] = {}
 """What ``setup`` returned in this worker, by token: workers are reused from epoch to epoch."""

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.fitting import fitted
 from holdfast.graph import Node, Rejects
 from holdfast.operators.clip import Clip
 from holdfast.operators.columnar import Columnar, columnar, columnar_items
@@ -30,7 +31,7 @@ from holdfast.pipeline import Pipeline
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
 from holdfast.spark.batches import BatchFunction
 from holdfast.spark.laziness import Evaluations, after_filter, after_select, after_union, at_border
-from holdfast.spark.routes import Routes, fitted
+from holdfast.spark.routes import Routes
 
 Batches = list[pa.RecordBatch]
 Made = tuple["Operation", pa.Schema, Evaluations]
