@@ -142,6 +142,8 @@ class Drive:
     ----------
     counts : dict of (str, str) to int
         (operator, what) -> sum over buckets of the last epoch.
+    outputs : dict of str to dict of str to pa.Table
+        Operator -> output -> its rows of the last epoch, side outputs included.
     states : dict of str to list of bytes
         Operator -> the state of each bucket, as :func:`holdfast.operators.tables.encode` writes it.
     """
@@ -155,6 +157,7 @@ class Drive:
         batch_times: Sequence[Time] | None = None,
     ) -> None:
         self.counts: dict[tuple[str, str], int] = {}
+        self.outputs: dict[str, dict[str, pa.Table]] = {}
         self.states: dict[str, list[bytes]] = {}
         self._nodes = _in_order(stream.node)
         self._end = stream.node
@@ -261,9 +264,9 @@ class Drive:
             for what, count in result.counts.items():
                 self.counts[node.name, what] = self.counts.get((node.name, what), 0) + count
             bounds += [(0, _told(row)) for row in ([] if result.bounds is None else result.bounds.to_pylist())]
+        self.outputs[node.name] = {name: pa.concat_tables(parts) for name, parts in outputs.items()}
         flows: dict[str, _Flow] = {}
-        for name, parts in outputs.items():
-            rows = pa.concat_tables(parts)
+        for name, rows in self.outputs[node.name].items():
             flows[name] = _Flow(rows.append_column(PLACE, pa.array(range(rows.num_rows), pa.int64())))
         if self._buckets == 1:  # a bound for all keys is one bucket's word; the others may be behind
             flows["rows"].bounds = [(flows["rows"].rows.num_rows, told) for _, told in bounds]
@@ -303,9 +306,9 @@ def _in_order(end: Node) -> list[Node]:
 
 
 def _compiled(nodes: Sequence[Node]) -> _Operators:
-    from holdfast.spark.program import _Builder  # of all that stands there it alone is wanted, and only here
+    from holdfast.spark.program import Builder  # of all that stands there it alone is wanted, and only here
 
-    builder = _Builder(lambda schema: schema, "drive")
+    builder = Builder(lambda schema: schema, "drive")
     steps: dict[Node, Step] = {}
     operations: dict[Node, tuple[Any, pa.Schema]] = {}
     schemas: dict[Node, pa.Schema] = {}
