@@ -96,7 +96,7 @@ class MergeStep:
             name: told(given, self.times[name], self.promises[name], touched, bounds[name], everywhere[name])
             for name, given in arrivals.items()
         }
-        late = pa.concat_tables([self._late(name, arrivals[name].rows, news[name]) for name in self.inputs])
+        late = self._late(arrivals, news)
         now = {name: np.maximum(new.bounds, new.everywhere) for name, new in news.items()}
 
         fresh = arrivals[MAIN].rows.filter(pa.array(~news[MAIN].is_late)).drop_columns([PLACE])
@@ -177,15 +177,15 @@ class MergeStep:
             bounds[name] = one
         return bounds
 
-    def _late(self, name: str, rows: pa.Table, new: Told) -> pa.Table:
-        return keyed.late_rows(
-            self.outputs["late"],
-            name,
-            rows.filter(pa.array(new.is_late)),
-            self.times[name],
-            new.before[new.is_late],
-            f"of {name}",
-        )
+    def _late(self, arrivals: Mapping[str, Arrivals], news: Mapping[str, Told]) -> pa.Table:
+        """Return the late rows of all inputs in the order of their arrival."""
+        parts, places = [], []
+        for name, new in news.items():
+            rows = arrivals[name].rows.filter(pa.array(new.is_late))
+            before = new.before[new.is_late]
+            parts.append(keyed.late_rows(self.outputs["late"], name, rows, self.times[name], before, f"of {name}"))
+            places.append(keyed.ticks(rows.column(PLACE)))
+        return pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(places))))
 
     # --- what goes ------------------------------------------------------------------------------------------
 

@@ -324,17 +324,19 @@ def _compiled(nodes: Sequence[Node]) -> _Operators:
         elif (behind := node.inputs[0]) in steps and getattr(spec, "output", spec.kind) in steps[behind].outputs:
             sides[node] = getattr(spec, "output", spec.kind)
             schemas[node] = steps[behind].outputs[sides[node]]
+        elif builder.add(node):
+            made = builder.steps[builder.number_of(node)]
+            operations[node] = (made.operation, made.schema)
+            schemas[node] = made.schema
+            continue
         else:
-            made = builder._operation(node, before)
-            if made is None:
-                raise InvalidPipeline(
-                    f"{node.kind} {node.name!r}, built at {node.origin}, cannot be driven without Spark.",
-                    why=f"its arguments are Spark's to evaluate: {naming.canonical_json(dict(node.arguments()))}.",
-                    do="write it with expressions that Arrow evaluates, or test the graph with Pipeline.run.",
-                    participant=node.name,
-                )
-            operations[node] = made
-            schemas[node] = made[1]
+            raise InvalidPipeline(
+                f"{node.kind} {node.name!r}, built at {node.origin}, cannot be driven without Spark.",
+                why=f"its arguments are Spark's to evaluate: {naming.canonical_json(dict(node.arguments()))}.",
+                do="write it with expressions that Arrow evaluates, or test the graph with Pipeline.run.",
+                participant=node.name,
+            )
+        builder.head(node, schemas[node])
     return _Operators(steps, operations, schemas, sides)
 
 
