@@ -185,6 +185,17 @@ class Stream:
         """
         return _rejects(self)
 
+    @property
+    def late(self) -> Stream:
+        """Side output of a stateful operator: the rows that came too late, with the reason and the row itself.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the stream is not that of a stateful operator.
+        """
+        return _late(self)
+
     def __or__(self, consumer: Attachable[T]) -> T:
         if not callable(getattr(type(consumer), "attach", None)):
             raise checks.not_attachable(self, consumer, naming.origin())
@@ -236,6 +247,46 @@ def _rejects(stream: Stream) -> Stream:
         node = apply(Rejects(), (stream,), name=name, built_at=built_at, is_derived=not source.is_named).node
         source.side_outputs["rejects"] = node
     return Stream(node)
+
+
+@dataclass(frozen=True)
+class Late:
+    """The rows that came too late for a stateful operator, as rows of their own."""
+
+    kind: str = field(default="late", init=False)
+    output: str = field(default="late", init=False)
+    """Which of the step's outputs it is."""
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return none."""
+        return {}
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Unknown until the schemas are: key, timestamp, input, reason, and a struct column for each input."""
+        return Shape()
+
+
+def is_stateful(node: Node | SinkNode) -> bool:
+    """Tell whether a node's operator keeps state: whether its declaration has a step."""
+    return callable(getattr(node.spec, "step", None))
+
+
+def _late(stream: Stream) -> Stream:
+    node = stream.node
+    built_at = naming.origin()
+    if not is_stateful(node):
+        raise InvalidPipeline(
+            f"{node.kind} {node.name!r} has no late rows; asked for at {built_at}.",
+            why="rows come too late for operators that wait for others: for sync, merge, aggregate and their like.",
+            do="ask the stateful operator itself: aligned = hf.sync(...); aligned.late",
+            participant=node.name,
+        )
+    late = node.side_outputs.get("late")
+    if late is None:
+        name = naming.extended(node.name, "late")
+        late = apply(Late(), (stream,), name=name, built_at=built_at, is_derived=not node.is_named).node
+        node.side_outputs["late"] = late
+    return Stream(late)
 
 
 @dataclass(frozen=True)

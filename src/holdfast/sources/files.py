@@ -109,6 +109,11 @@ class FilesSource:
         """End of the next epoch: logged blocks first, then new files, within the limits."""
         return {SEGMENT: self._plan.end_of_epoch(_ordinal(start), frozen=bounded)}
 
+    def has_ended(self, positions: SourcePositions) -> bool:
+        """Tell whether nothing comes behind these positions: all of a bounded source is logged and before them."""
+        log = self._plan.log
+        return log.is_complete and _ordinal(positions) >= log.end
+
     def freeze(self) -> None:
         """Note which files are there now."""
         self._plan.freeze()

@@ -27,6 +27,7 @@ from holdfast.spark.batches import BatchFunction, BranchFunction
 from holdfast.spark.failure import summary
 from holdfast.spark.fanout import STEP, WideFrame, column_name
 from holdfast.spark.routes import TAG, Routes, struct_name
+from holdfast.spark.state_stages import Part
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class _Steps:
         return step
 
 
-def compile_pipeline(pipeline: Pipeline, read: Callable[[Node], DataFrame], token: str) -> Compiled:
+def compile_pipeline(pipeline: Pipeline | Part, read: Callable[[Node], DataFrame], token: str) -> Compiled:
     """Return the pipeline as one frame.
 
     Parameters
@@ -99,7 +100,7 @@ def compile_pipeline(pipeline: Pipeline, read: Callable[[Node], DataFrame], toke
     return Compiled(compiler.united(frames), routes)
 
 
-def _steps_of(pipeline: Pipeline) -> _Steps:
+def _steps_of(pipeline: Pipeline | Part) -> _Steps:
     found = _Steps()
     good: dict[Node, Step] = {}
     raw: dict[Node, Step] = {}

@@ -28,12 +28,15 @@ class Offsets:
         Source name -> bytes and rows before these positions, where the source knows them.
     newest : Positions
         Positions after everything that the sources knew when the epoch was planned; unknown ones are left out.
+    batch_us : int
+        When Spark planned the epoch, microseconds of Unix time: the only clock that steps see.
     """
 
     positions: Positions
     sizes: Mapping[str, int | None]
     rows: Mapping[str, int | None]
     newest: Positions
+    batch_us: int = 0
 
 
 NOWHERE = Offsets({}, {}, {}, {})
@@ -62,7 +65,7 @@ def read_offsets(spark_checkpoint: Path, batch_id: int) -> Offsets:
         lines = path.read_text(encoding="utf-8").splitlines()
         if not lines or lines[0] != "v2":
             raise ValueError(f"version {lines[0] if lines else 'missing'!r} instead of 'v2'")
-        return _parse(lines[2:])
+        return _parse(lines[2:], int(json.loads(lines[1])["batchTimestampMs"]) * 1000)
     except (OSError, ValueError, KeyError) as error:
         raise Corrupt(
             f"Spark's offset log entry {path} cannot be read.",
@@ -87,7 +90,7 @@ def sync_offsets(spark_checkpoint: Path, batch_id: int) -> None:
             os.close(descriptor)
 
 
-def _parse(lines: list[str]) -> Offsets:
+def _parse(lines: list[str], batch_us: int) -> Offsets:
     positions: dict[str, dict[str, Position]] = {}
     sizes: dict[str, int | None] = {}
     rows: dict[str, int | None] = {}
@@ -105,7 +108,7 @@ def _parse(lines: list[str]) -> Offsets:
             sizes[name], rows[name] = offset["size_bytes"], offset["row_count"]
             if offset.get("newest"):
                 newest[name] = offset["newest"]
-    return Offsets(positions, sizes, rows, newest)
+    return Offsets(positions, sizes, rows, newest, batch_us)
 
 
 def _own_offset(text: str) -> dict[str, Any] | None:

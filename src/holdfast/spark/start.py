@@ -34,6 +34,9 @@ from holdfast.spark.program import build_program
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.run import Run
 from holdfast.spark.session import create_session, run_session
+from holdfast.spark.state_evaluation import StateEvaluation
+from holdfast.spark.state_plan import Stateful, compile_stateful, settle_shape
+from holdfast.spark.state_stages import has_state
 from holdfast.trigger import Trigger
 from holdfast.units import duration_us
 
@@ -167,7 +170,9 @@ class _Starting:
         stop_directory = Path(tempfile.mkdtemp(prefix="holdfast-run-"))
         stop_file = stop_directory / "stop"
         token = uuid.uuid4().hex
-        program = build_program(self.pipeline, as_spark_has_it, token) if self.settings.columnar else None
+        is_stateful = has_state(self.pipeline)
+        use_program = self.settings.columnar and not is_stateful
+        program = build_program(self.pipeline, as_spark_has_it, token) if use_program else None
         reader = SourceReader(
             session,
             directory,
@@ -179,7 +184,13 @@ class _Starting:
         )
         way = "through Spark's plan" if program is None else "as an Arrow program: its rows stay out of the JVM"
         log.info("pipeline %r is evaluated %s", self.pipeline.name, way)
-        if program is None:
+        stateful: Stateful | None = None
+        if is_stateful:
+            shape = settle_shape(store, SPARK_DIRECTORY, parallelism, self.settings.buckets)
+            session.conf.set("spark.sql.shuffle.partitions", str(shape.partitions))
+            stateful = compile_stateful(self.pipeline, reader, token, shape, is_columnar=self.settings.columnar)
+            compiled = Compiled(stateful.frame, stateful.stages.routes)
+        elif program is None:
             compiled = compile_pipeline(self.pipeline, reader.read, token)
             _refuse_state(self.pipeline, compiled.frame)
         else:
@@ -213,6 +224,8 @@ class _Starting:
                 stop_directory=stop_directory,
             )
             evaluation: Evaluation = SparkEvaluation(compiled.routes, run.observed)
+            if stateful is not None:
+                evaluation = StateEvaluation(compiled.routes, stateful.stages.sinks, run.observed)
             if program is not None:
                 readers = {
                     node.name: Reader(cast("SourceSpec", node.spec), node.name, reader.workspace(node))

@@ -1,0 +1,441 @@
+"""A graph with state, cut into stages: what runs before the first stateful operators, between two, and behind the last.
+
+Spark plans are trees: a stateful operator that two branches read would be there twice, with two states.  So the plan
+of a pipeline with state is one line::
+
+    stage 0 -> level 1 -> level 2 -> ... -> sinks
+
+A *level* is one ``transformWithState`` that hosts every stateful operator of one depth; chunks that have no business
+there pass through it unchanged.  The stateless operators behind a level (its *stage*) run in the same Python worker, on
+the batches that the steps returned.  So every stream is computed once, however many read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import Late, Node, SinkNode, is_stateful
+from holdfast.naming import Origin
+from holdfast.operators.clip import Clip
+from holdfast.operators.filter import Filter
+from holdfast.operators.map_batches import MapBatches
+from holdfast.operators.split import SplitBranch
+from holdfast.operators.step import Step
+from holdfast.pipeline import Pipeline
+from holdfast.spark.program import Builder, Program
+from holdfast.spark.routes import Routes
+from holdfast.spark.state_chunks import Routing, Target
+
+CLOSED_ONLY, ALL_KEYS_ONLY, EVERY = "closed", "all-keys", "every"
+"""Which bounds hold behind a path of stateless operators: only the end of the stream; those for all keys; every one."""
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Where an input's rows come from, seen through stateless operators.
+
+    Parameters
+    ----------
+    source : str
+        A source, or a stateful operator.
+    is_operator : bool
+        Which of them.
+    bounds : str
+        Which of its bounds hold for the input.
+    """
+
+    source: str
+    is_operator: bool
+    bounds: str
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """One stateful operator in its place.  Picklable.
+
+    Parameters
+    ----------
+    name : str
+        The operator: the identity of its state.
+    number : int
+        Its number among the stateful operators of the pipeline.
+    step : Step
+        What it does.
+    targets : mapping of str to int
+        Input -> the target whose chunks it takes.
+    feeds : mapping of str to tuple of Feed
+        Input -> where its rows come from.
+    onward : tuple of (int, str)
+        Targets that its bounds hold for, and which of them.
+    """
+
+    name: str
+    number: int
+    step: Step
+    targets: Mapping[str, int]
+    feeds: Mapping[str, tuple[Feed, ...]]
+    onward: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is computed between two levels.
+
+    Parameters
+    ----------
+    program : Program, optional
+        Rows of a head to rows of targets, which are named by their numbers.  None: Spark computes it (stage 0 only).
+    relays : mapping of int to str
+        Target -> head: rows that came past a level.
+    hosted : mapping of str to Hosted
+        The operators of the level before it.
+    """
+
+    program: Program | None
+    relays: Mapping[int, str] = field(default_factory=dict)
+    hosted: Mapping[str, Hosted] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A pipeline with state.
+
+    Parameters
+    ----------
+    stages : tuple of Stage
+        Stage 0 first.
+    routing : Routing
+        All targets.
+    sinks : mapping of int to str
+        Target -> sink.
+    routes : Routes
+        The sinks, with their schemas.
+    closing : mapping of str to tuple of int
+        Source -> the targets that are told of its end.
+    waking : tuple of int
+        One target of each operator that must be called in every epoch, rows or not.
+    """
+
+    stages: tuple[Stage, ...]
+    routing: Routing
+    sinks: Mapping[int, str]
+    routes: Routes
+    closing: Mapping[str, tuple[int, ...]]
+    waking: tuple[int, ...]
+
+    @property
+    def levels(self) -> int:
+        """How many levels there are."""
+        return len(self.stages) - 1
+
+
+@dataclass(frozen=True)
+class End:
+    """A pseudo sink: where a stage ends, for the compiler of Spark's plans."""
+
+    name: str
+    node: Node
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The node whose rows it takes."""
+        return (self.node,)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The first stage as a pipeline of its own."""
+
+    nodes: tuple[Node, ...]
+    sinks: tuple[End, ...]
+
+
+Prefix = Callable[[Part], Sequence[pa.Schema]]
+"""Compiles a part through Spark's plan; returns the schemas of its ends."""
+
+
+def has_state(pipeline: Pipeline) -> bool:
+    """Tell whether any operator keeps state."""
+    return any(is_stateful(node) for node in pipeline.nodes)
+
+
+def build_stages(
+    pipeline: Pipeline,
+    normal: Callable[[pa.Schema], pa.Schema],
+    token: str,
+    *,
+    buckets: int,
+    partitions: int,
+    prefix: Prefix,
+    is_columnar: bool = True,
+) -> Stages:
+    """Cut a pipeline with state into stages.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The checked graph.
+    normal : callable
+        Returns a schema as it comes back from Spark.
+    token : str
+        Unique for the run.
+    buckets, partitions : int
+        How many buckets each operator's state has, and how many tasks a level.
+    prefix : callable
+        Called for stage 0 where Arrow cannot evaluate it: compiles it through Spark's plan.
+    is_columnar : bool
+        False lets Spark compute stage 0 in any case.
+
+    Raises
+    ------
+    InvalidPipeline
+        If an operator behind a stateful one is not among those that Arrow evaluates, or a step refuses its inputs.
+    """
+    return _Cutting(pipeline, normal, token, buckets, partitions, prefix, is_columnar).cut()
+
+
+class _Cutting:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        normal: Callable[[pa.Schema], pa.Schema],
+        token: str,
+        buckets: int,
+        partitions: int,
+        prefix: Prefix,
+        is_columnar: bool,
+    ) -> None:
+        self._pipeline = pipeline
+        self._normal = normal
+        self._token = token
+        self._buckets = buckets
+        self._partitions = partitions
+        self._prefix = prefix
+        self._is_columnar = is_columnar
+        self._depth = _depths(pipeline.nodes)
+        self._levels = max(self._depth.values())
+        self._schema: dict[Node, pa.Schema] = {}
+        self._ends = [self._ends_of(stage) for stage in range(self._levels + 1)]
+        self._numbers: dict[tuple[Node | SinkNode, int], int] = {}
+        """(consumer, ordinal of its input), or (node, -1 - stage) for rows that go past a level -> target."""
+        flat = [key for ends in self._ends for key, _ in ends]
+        self._numbers = {key: number for number, key in enumerate(flat)}
+        self._targets: dict[int, Target] = {}
+        self._operators = [node for node in pipeline.nodes if is_stateful(node)]
+
+    def cut(self) -> Stages:
+        stages: list[Stage] = []
+        hosted: dict[str, Hosted] = {}
+        for number in range(self._levels + 1):
+            hosted = {node.name: self._hosted(node) for node in self._operators if self._depth[node] == number}
+            program, relays = self._compiled(number, hosted)
+            stages.append(Stage(program, relays, hosted))
+        stages = [self._with_onward(stage) for stage in stages]
+        targets = tuple(self._targets[number] for number in range(len(self._numbers)))
+        sinks = {self._numbers[sink, 0]: sink.name for sink in self._pipeline.sinks}
+        schemas = [targets[self._numbers[sink, 0]].schema for sink in self._pipeline.sinks]
+        return Stages(
+            tuple(stages),
+            Routing(targets, self._buckets, self._partitions),
+            sinks,
+            Routes(tuple(sink.name for sink in self._pipeline.sinks), tuple(schemas)),
+            {
+                node.name: tuple(
+                    one.targets[name]
+                    for stage in stages
+                    for one in stage.hosted.values()
+                    for name, feeds in one.feeds.items()
+                    if any(not feed.is_operator and feed.source == node.name for feed in feeds)
+                )
+                for node in self._pipeline.sources
+            },
+            tuple(
+                next(iter(one.targets.values()))
+                for stage in stages
+                for one in stage.hosted.values()
+                if getattr(one.step, "wakes", False)
+            ),
+        )
+
+    # --- where rows go ------------------------------------------------------------------------------------------
+
+    def _ends_of(self, stage: int) -> list[tuple[tuple[Node | SinkNode, int], Node]]:
+        """Return what the rows of a stage are needed for, each with the node whose rows it takes."""
+        ends: dict[tuple[Node | SinkNode, int], Node] = {}
+        for node in self._pipeline.nodes:
+            for ordinal, before in enumerate(node.inputs):
+                if self._depth[before] != stage or isinstance(node.spec, Late):
+                    continue
+                if is_stateful(node):
+                    ends[node, ordinal] = before
+                elif self._depth[node] > stage:
+                    ends[before, -1 - self._depth[node]] = before
+        for sink in self._pipeline.sinks:
+            if self._depth[sink.inputs[0]] == stage:
+                ends[sink, 0] = sink.inputs[0]
+        return list(ends.items())
+
+    def _target(self, key: tuple[Node | SinkNode, int], schema: pa.Schema) -> Target:
+        node, ordinal = key
+        number = self._numbers[key]
+        if isinstance(node, SinkNode):
+            return Target(number, self._levels + 1, "", node.name, schema)
+        if ordinal < 0:
+            return Target(number, -1 - ordinal, "", _relay(node), schema)
+        return Target(number, self._depth[node], node.name, input_names(node)[ordinal], schema)
+
+    # --- stages -------------------------------------------------------------------------------------------------
+
+    def _compiled(self, stage: int, hosted: Mapping[str, Hosted]) -> tuple[Program | None, dict[int, str]]:
+        """Compile a stage; note the schemas of its ends."""
+        nodes = [node for node in self._pipeline.nodes if self._depth[node] == stage]
+        ends = self._ends[stage]
+        if stage == 0 and not (self._is_columnar and all(node.kind != "spark" for node in self._pipeline.sources)):
+            return self._through_spark(nodes, ends), {}
+        builder = Builder(self._normal, self._token)
+        heads: dict[str, pa.Schema] = {}
+        relays: dict[int, str] = {}
+        if stage == 0:
+            for node in self._pipeline.sources:
+                heads[node.name] = builder.steps[builder.source(node)].schema
+        for (node, ordinal), number in self._numbers.items():
+            if stage and ordinal == -1 - stage and isinstance(node, Node):
+                relays[number] = _relay(node)
+                heads[_relay(node)] = builder.steps[builder.head(node, self._targets[number].schema)].schema
+        for node in nodes:
+            if is_stateful(node) or isinstance(node.spec, Late):
+                operator = hosted[(node if is_stateful(node) else node.inputs[0]).name]
+                schema = self._output(operator, node)
+                output = "late" if isinstance(node.spec, Late) else "rows"
+                heads[f"{operator.name}/{output}"] = builder.steps[builder.head(node, schema)].schema
+        for node in nodes:
+            if is_stateful(node) or isinstance(node.spec, Late):
+                continue
+            if not builder.add(node):
+                if stage == 0:
+                    return self._through_spark(nodes, ends), {}
+                raise _not_in_arrow(node)
+        numbers = tuple(builder.number_of(before) for _, before in ends)
+        schemas = tuple(builder.steps[number].schema for number in numbers)
+        self._note(ends, schemas)
+        routes = Routes(tuple(str(self._numbers[key]) for key, _ in ends), schemas)
+        has_user_code = any(isinstance(node.spec, MapBatches) for node in nodes)
+        return Program(heads, tuple(builder.steps), numbers, routes, has_user_code), relays
+
+    def _through_spark(self, nodes: Sequence[Node], ends: Sequence[tuple[tuple[Node | SinkNode, int], Node]]) -> None:
+        part = Part(tuple(nodes), tuple(End(str(self._numbers[key]), before) for key, before in ends))
+        self._note(ends, self._prefix(part))
+
+    def _note(self, ends: Sequence[tuple[tuple[Node | SinkNode, int], Node]], schemas: Sequence[pa.Schema]) -> None:
+        for (key, before), schema in zip(ends, schemas, strict=True):
+            self._schema[before] = schema
+            self._targets[self._numbers[key]] = self._target(key, schema)
+
+    def _output(self, hosted: Hosted, node: Node) -> pa.Schema:
+        output = "late" if isinstance(node.spec, Late) else "rows"
+        if output not in hosted.step.outputs:
+            raise InvalidPipeline(
+                f"{node.inputs[0].kind} {hosted.name!r} has no late rows; asked for at {node.origin}.",
+                why="no row can come too late for it.",
+                do="leave .late out.",
+                participant=hosted.name,
+            )
+        return self._normal(hosted.step.outputs[output])
+
+    # --- operators ----------------------------------------------------------------------------------------------
+
+    def _hosted(self, node: Node) -> Hosted:
+        names = input_names(node)
+        schemas = [self._schema[before] for before in node.inputs]
+        spec: Any = node.spec
+        with _at(node.kind, node.name, node.origin):
+            step: Step = spec.step(dict(zip(names, schemas, strict=True)))
+        targets = {}
+        for ordinal, name in enumerate(names):
+            number = self._numbers[node, ordinal]
+            old = self._targets[number]
+            self._targets[number] = Target(number, old.level, node.name, name, old.schema, step.key)
+            targets[name] = number
+        feeds = {name: tuple(_feeds(before)) for name, before in zip(names, node.inputs, strict=True)}
+        return Hosted(node.name, self._operators.index(node), step, targets, feeds)
+
+    def _with_onward(self, stage: Stage) -> Stage:
+        hosted = {}
+        for one in stage.hosted.values():
+            onward = tuple(
+                (other_number, feed.bounds)
+                for other in self._operators
+                for name, feeds in zip(input_names(other), map(_feeds, other.inputs), strict=True)
+                for feed in feeds
+                if feed.is_operator and feed.source == one.name
+                for other_number in [self._numbers[other, input_names(other).index(name)]]
+            )
+            hosted[one.name] = Hosted(one.name, one.number, one.step, one.targets, one.feeds, onward)
+        return Stage(stage.program, stage.relays, hosted)
+
+
+def input_names(node: Node) -> tuple[str, ...]:
+    """Return the names under which a stateful operator's step knows its inputs; a single one is ``rows``."""
+    names: Sequence[str] = getattr(node.spec, "input_names", ("rows",))
+    return tuple(names)
+
+
+def _depths(nodes: Sequence[Node]) -> dict[Node, int]:
+    """Return for each node how many stateful operators stand before its output on the longest way."""
+    depths: dict[Node, int] = {}
+    for node in nodes:
+        before = max((depths[each] for each in node.inputs), default=0)
+        depths[node] = before + (1 if is_stateful(node) else 0)
+    return depths
+
+
+def _relay(node: Node) -> str:
+    return f"relay/{node.name}"
+
+
+def _feeds(node: Node) -> list[Feed]:
+    """Return where a node's rows come from, and which bounds hold behind the way from there."""
+    if node.is_source:
+        return [Feed(node.name, False, CLOSED_ONLY)]
+    if is_stateful(node):
+        return [Feed(node.name, True, EVERY)]
+    if isinstance(node.spec, Late):
+        return [Feed(node.inputs[0].name, True, CLOSED_ONLY)]
+    found = {}
+    for before in node.inputs:
+        for feed in _feeds(before):
+            bounds = feed.bounds if isinstance(node.spec, Filter | SplitBranch | Clip) else CLOSED_ONLY
+            found[feed.source, feed.is_operator] = Feed(feed.source, feed.is_operator, bounds)
+    return list(found.values())
+
+
+class _at:
+    """Names an operator and its line in what its step says about its inputs."""
+
+    def __init__(self, kind: str, name: str, origin: Origin) -> None:
+        self._what = f"{kind} {name!r}, built at {origin}"
+        self._name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, InvalidPipeline):
+            raise InvalidPipeline(
+                f"{self._what}: {error.what}", why=error.why, do=error.do, participant=self._name
+            ) from error
+
+
+def _not_in_arrow(node: Node) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{node.kind} {node.name!r}, built at {node.origin}, stands behind a stateful operator and needs Spark's plan.",
+        why="what stands there runs on Arrow batches in the same worker as the state; "
+        "it can be filter, select, split, clip with expressions that Arrow evaluates, union and map_batches.",
+        do="write it as map_batches, or move it before the stateful operator.",
+        participant=node.name,
+    )
