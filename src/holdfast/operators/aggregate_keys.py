@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 Ints = npt.NDArray[np.int64]
 
-_FILTER_BITS = 20
 _FILTER_KEYS_MAX = 1 << 17
 """Above this many keys the filter lets too much through to be worth its time."""
 
@@ -114,9 +113,10 @@ def found(table: pa.Table, keys: pa.Table) -> tuple[Ints, Ints]:
     columns = table.select(keys.column_names)
     positions: Ints | None = None
     if keys.num_rows <= _FILTER_KEYS_MAX and table.num_rows >= _FILTER_ROWS_MIN:
-        wanted = np.zeros(1 << _FILTER_BITS, np.bool_)
-        wanted[_signatures(keys)] = True
-        positions = np.flatnonzero(wanted[_signatures(columns)])
+        bits = 17 if keys.num_rows <= 1 << 12 else 21  # as small as keeps most others out: it must fit in the cache
+        wanted = np.zeros(1 << bits, np.bool_)
+        wanted[_signatures(keys, bits)] = True
+        positions = np.flatnonzero(wanted[_signatures(columns, bits)])
         columns = columns.take(pa.array(positions))
     codes, _ = coded(pa.concat_tables([keys, columns]))
     codes = codes[keys.num_rows :]
@@ -124,15 +124,19 @@ def found(table: pa.Table, keys: pa.Table) -> tuple[Ints, Ints]:
     return (rows if positions is None else positions[rows]), codes[rows]
 
 
-def _signatures(table: pa.Table) -> npt.NDArray[np.uint64]:
+def _signatures(table: pa.Table, bits: int) -> Ints:
     """Return a number of some bits for each row: equal rows have equal numbers."""
-    parts = [np.zeros(0, np.uint64)]
+    parts = [np.zeros(0, np.int64)]
+    shift = np.uint64(64 - bits)
     for batch in table.to_batches():
-        mixed = np.zeros(batch.num_rows, np.uint64)
-        for column in batch.columns:
-            mixed = (mixed ^ _word(column)) * _MIX
-        parts.append(mixed >> np.uint64(64 - _FILTER_BITS))
-    return np.concatenate(parts)
+        mixed = _word(batch.column(0)) * _MIX
+        for column in batch.columns[1:]:
+            mixed ^= mixed >> np.uint64(32)
+            mixed += _word(column)
+            mixed *= _MIX
+        mixed >>= shift
+        parts.append(mixed.view(np.int64))  # an index of this type is not converted
+    return np.concatenate(parts) if len(parts) != 2 else parts[1]
 
 
 def _word(array: pa.Array) -> npt.NDArray[np.uint64]:

@@ -385,7 +385,7 @@ class AggregateStep:
         if (change := self._key_change(given, windows, keys, at)) is not None:
             changes["keys"] = change
 
-        emitted = np.flatnonzero(windows.changed if self.on_change else closing)
+        emitted = self._in_order(np.flatnonzero(windows.changed if self.on_change else closing), spans, keys)
         where = pa.array(emitted)
         columns = self._key_arrays(keys, spans.codes[emitted])
         if self.cut.kind != "total":
@@ -397,15 +397,24 @@ class AggregateStep:
                 columns.append(results[name]([array.take(where) for array in windows.columns[name]]))
         schema = self.outputs["rows"]
         out = pa.Table.from_arrays(columns, schema=schema)
-        order = [*([] if self.cut.kind == "total" else [START]), *self.key.names]
-        if order and out.num_rows > 1:
-            out = out.take(pc.sort_indices(out, sort_keys=[(name, "ascending") for name in order]))
         outputs = {"rows": out}
         if late.num_rows:
             assert self.time is not None
             why = "that its key's rows and bounds had reached"
             outputs["late"] = keyed.late_rows(self.outputs["late"], self.name, late, self.time, limits, why)
         return Result(outputs, changes, self._bounds(state, windows, keys), {"late": late.num_rows})
+
+    def _in_order(self, emitted: Ints, spans: Spans, keys: _Keys) -> Ints:
+        """Return windows by start, then key."""
+        names = self.key.names
+        if len(emitted) < 2 or not names:
+            return emitted[np.argsort(spans.starts[emitted], kind="stable")]
+        codes = spans.codes[emitted]
+        used = np.unique(codes)  # each key is compared once, and not once per window
+        order = pc.sort_indices(keys.table.take(pa.array(used)), sort_keys=[(name, "ascending") for name in names])
+        ranks = np.zeros(keys.size, np.int64)
+        ranks[used[np.asarray(order).astype(np.int64)]] = np.arange(len(used))
+        return emitted[np.lexsort((ranks[codes], spans.starts[emitted]))]
 
     def _follow(
         self, kept: Kept, values: pa.Table, rows: pa.Table, loaded: _Loaded, windows: _Windows, keys: _Keys, at: Moment
@@ -415,8 +424,10 @@ class AggregateStep:
         starts = numbers(values.column(START))[positions]
         old_starts = numbers(loaded.table.column(START))
         pairs, _ = coded_pairs(np.concatenate([loaded.codes, codes]), np.concatenate([old_starts, starts]))
-        of_known = windows.owners[: windows.old][pairs[windows.old :]]
-        known = values.take(pa.array(positions))
+        of_known = pairs[windows.old :]
+        here = of_known < windows.old  # of a key that only a bound for all keys concerns, other windows stay unloaded
+        of_known = windows.owners[: windows.old][of_known[here]]
+        known = values.take(pa.array(positions[here]))
 
         column = rows.column(self._field(kept.column).name)
         valid = np.flatnonzero(np.asarray(column.combine_chunks().is_valid()))
