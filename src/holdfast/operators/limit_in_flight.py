@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast import units
 from holdfast.checks import a_type, building, require_columns
@@ -167,8 +168,8 @@ class LimitStep:
         names = self.key.names
         rows = arrivals[ROWS].rows
         touched = tables.distinct_keys(pa.concat_tables([self._keys(given) for given in arrivals.values()]), names)
-        known = self._known(state, touched, at)
-        before = [list(one.in_flight) for one in known]
+        flying = tables.semi_join(state["in_flight"], touched, names)
+        known = self._known(state, flying, touched, at)
         codes = tables.index_in(rows, touched, names)
         times = keyed.ticks(rows.column(self.times[ROWS]))
         fates = np.zeros(rows.num_rows, np.int8)  # 0 shed, 1 admitted, 2 late
@@ -183,7 +184,7 @@ class LimitStep:
             "that follows from the newest of its key",
         )
         plain = rows.drop_columns([PLACE])
-        changes, forgotten = self._changes(state, touched, known, before, self._done_for_all(arrivals), at)
+        changes, forgotten = self._changes(state, flying, touched, known, self._done_for_all(arrivals), at)
         counts = {"shed": int((fates == 0).sum()), "late": late.num_rows}
         if self.forget_us is not None:
             counts["forgotten"] = forgotten
@@ -197,11 +198,11 @@ class LimitStep:
 
     def _keys(self, given: Arrivals) -> pa.Table:
         schema = pa.schema([field.with_nullable(True) for field in self.key])
-        of_bounds = given.bounds.filter(pa.compute.invert(given.bounds.column(ALL_KEYS)))
+        of_bounds = given.bounds.filter(pc.invert(given.bounds.column(ALL_KEYS)))
         parts = (given.rows.select(self.key.names), of_bounds.select(self.key.names))
         return pa.concat_tables([tables.fitted(part, schema) for part in parts])
 
-    def _known(self, state: Mapping[str, pa.Table], touched: pa.Table, at: Moment) -> list[_Key]:
+    def _known(self, state: Mapping[str, pa.Table], flying: pa.Table, touched: pa.Table, at: Moment) -> list[_Key]:
         names = self.key.names
         known = [_Key() for _ in range(touched.num_rows)]
         last = tables.semi_join(state["keys"], touched, names)
@@ -213,7 +214,6 @@ class LimitStep:
             one = known[code]
             one.newest, one.is_admitted = row["__newest__"], row["__admitted__"]
             one.span, one.used = row["__span__"], row["__used__"]
-        flying = tables.semi_join(state["in_flight"], touched, names)
         codes = tables.index_in(flying, touched, names).tolist()
         for code, time in zip(codes, flying.column(TICKS).to_pylist(), strict=True):
             if is_fresh[code]:
@@ -235,7 +235,7 @@ class LimitStep:
             places.append(keyed.ticks(done.rows.column(PLACE)))
             lines.append(np.stack([tables.index_in(done.rows, touched, names), ticks, np.full(len(ticks), -1)], axis=1))
             is_for_all = done.bounds.column(ALL_KEYS)
-            told = done.bounds.filter(pa.compute.invert(is_for_all))
+            told = done.bounds.filter(pc.invert(is_for_all))
             ticks = keyed.ticks(told.column(BOUND)) - 1  # below a bound all is done
             places.append(keyed.ticks(told.column(PLACE)))
             lines.append(np.stack([tables.index_in(told, touched, names), ticks, np.full(len(ticks), -1)], axis=1))
@@ -289,21 +289,20 @@ class LimitStep:
         if DONE not in arrivals:
             return UNBOUNDED
         bounds = arrivals[DONE].bounds
-        highest = pa.compute.max(bounds.filter(bounds.column(ALL_KEYS)).column(BOUND)).as_py()
+        highest = pc.max(bounds.filter(bounds.column(ALL_KEYS)).column(BOUND)).as_py()
         return UNBOUNDED if highest is None else int(highest)
 
     def _changes(
         self,
         state: Mapping[str, pa.Table],
+        stored: pa.Table,
         touched: pa.Table,
         known: Sequence[_Key],
-        before: Sequence[Sequence[int]],
         done: int,
         at: Moment,
     ) -> tuple[dict[str, Change], int]:
         names = self.key.names
         flying, last = self.tables["in_flight"], self.tables["keys"]
-        new = [(code, time) for code, one in enumerate(known) for time in one.in_flight if time not in before[code]]
         now = pa.Table.from_arrays(
             [
                 *touched.take(
@@ -313,15 +312,11 @@ class LimitStep:
             ],
             schema=flying.schema,
         )
-        elsewhere = pa.compute.less(state["in_flight"].column(TICKS), done)
-        stored = pa.concat_tables(
-            [
-                tables.semi_join(state["in_flight"], touched, names),
-                tables.anti_join(state["in_flight"].filter(elsewhere), touched, names),
-            ]
-        )
+        if done > UNBOUNDED:
+            elsewhere = state["in_flight"].filter(pc.less(state["in_flight"].column(TICKS), done))
+            stored = pa.concat_tables([stored, tables.anti_join(elsewhere, touched, names)])
         gone = tables.anti_join(stored, now, flying.key)
-        added = tables.anti_join(now, stored, flying.key) if new or gone.num_rows else now.slice(0, 0)
+        added = tables.anti_join(now, stored, flying.key)
         columns = [
             pa.array([one.newest for one in known], pa.int64()),
             pa.array([one.is_admitted for one in known], pa.bool_()),

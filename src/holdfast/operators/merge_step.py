@@ -108,7 +108,8 @@ class MergeStep:
         times = keyed.ticks(waiting.column(self.times[MAIN]))
         is_ready, own = self._ready(waiting, codes, times, now, news, at)
 
-        slow = {name: self._slow(state, arrivals, name, news[name], touched) for name in self.slow}
+        known = {name: tables.semi_join(state[f"slow_{name}"], touched, self.key.names) for name in self.slow}
+        slow = {name: self._slow(known[name], arrivals[name].rows, name, news[name], touched) for name in self.slow}
         order = self._order(waiting, times, is_ready)
         rows = self._merged(waiting.take(pa.array(order)), codes[order], times[order], slow, touched)
         stays = ~is_ready
@@ -119,7 +120,7 @@ class MergeStep:
                 tables.semi_join(waiting.filter(pa.array(stays)), fresh, [SEQ]),
                 tables.semi_join(before.select([*self.key.names, SEQ]), waiting.filter(pa.array(is_ready)), [SEQ]),
             ),
-            **{f"slow_{name}": self._kept(state, name, slow[name], touched, floor) for name in self.slow},
+            **{f"slow_{name}": self._kept(known[name], name, slow[name], touched, floor) for name in self.slow},
             "bounds": self._told(touched, own, at),
         }
         everywhere = {name: new.everywhere for name, new in news.items()}
@@ -225,12 +226,9 @@ class MergeStep:
         order: Ticks = chosen[np.asarray(pc.sort_indices(ready, sort_keys=by))]
         return order
 
-    def _slow(
-        self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], name: str, new: Told, touched: pa.Table
-    ) -> pa.Table:
+    def _slow(self, known: pa.Table, rows: pa.Table, name: str, new: Told, touched: pa.Table) -> pa.Table:
         """Return all slow rows of the touched keys by key and time; of one time the last to arrive."""
-        known = tables.semi_join(state[f"slow_{name}"], touched, self.key.names)
-        fresh = arrivals[name].rows.filter(pa.array(~new.is_late)).drop_columns([PLACE])
+        fresh = rows.filter(pa.array(~new.is_late)).drop_columns([PLACE])
         rows = pa.concat_tables([known, tables.fitted(fresh, known.schema)])
         codes = tables.index_in(rows, touched, self.key.names)
         times = keyed.ticks(rows.column(self.times[name]))
@@ -257,9 +255,7 @@ class MergeStep:
 
     # --- what stays -----------------------------------------------------------------------------------------
 
-    def _kept(
-        self, state: Mapping[str, pa.Table], name: str, rows: pa.Table, touched: pa.Table, floor: Ticks
-    ) -> Change:
+    def _kept(self, known: pa.Table, name: str, rows: pa.Table, touched: pa.Table, floor: Ticks) -> Change:
         """Return the change of a slow table: a key's rows above its floor stay, and the latest at or below it."""
         declared = self.tables[f"slow_{name}"]
         key = list(declared.key)
@@ -272,7 +268,6 @@ class MergeStep:
         needless = is_below & (is_followed | (floors == CLOSED))
         if self.tolerance is not None:
             needless |= is_below & (floors > times + self.tolerance)
-        known = tables.semi_join(state[f"slow_{name}"], touched, self.key.names)
         gone = rows.filter(pa.array(needless)).select(key)
         stays = rows.filter(pa.array(~needless))
         return Change(self._new(known, stays, key), tables.semi_join(known.select(key), gone, key))

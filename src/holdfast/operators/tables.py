@@ -109,30 +109,44 @@ def anti_join(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> pa.Table:
 def _matching(table: pa.Table, keys: pa.Table, on: Sequence[str], *, wanted: bool) -> pa.Table:
     if keys.num_rows == 0 or table.num_rows == 0:
         return table.slice(0, 0) if wanted else table
-    is_there = member_mask(table, keys, on)
-    if not wanted:
-        is_there = pc.invert(is_there)
-    return table if pc.all(is_there).as_py() else table.filter(is_there)
+    there = members(table, keys, on)
+    if len(there) == table.num_rows:
+        return table if wanted else table.slice(0, 0)
+    if wanted:
+        return table.take(pa.array(there))
+    if not len(there):
+        return table
+    stays = np.ones(table.num_rows, bool)
+    stays[there] = False
+    return table.filter(pa.array(stays))
 
 
-def member_mask(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> pa.ChunkedArray | pa.Array:
-    """Return for each row of a table whether its key is among ``keys``.
+def members(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return the numbers of the rows of a table whose key is among ``keys``, ascending.
 
     Notes
     -----
-    A column at a time first, which is a cheap scan that leaves few rows; only these are compared as a whole.
+    A column at a time, a cheap scan, until few rows are left; only these are compared as a whole.
     """
     if not on or keys.num_rows == 0:
-        return pa.array(np.full(table.num_rows, keys.num_rows > 0))
-    mask = _among(table, keys, on[0])
-    if len(on) == 1:
-        return mask
-    for name in on[1:]:
-        mask = pc.and_(mask, _among(table, keys, name))
-    near = np.flatnonzero(np.asarray(mask))
-    exact = np.zeros(table.num_rows, bool)
-    exact[near] = index_in(table.select(list(on)).take(pa.array(near)), keys, on) >= 0
-    return pa.array(exact)
+        return np.arange(table.num_rows if keys.num_rows else 0, dtype=np.int64)
+    near: npt.NDArray[np.int64] | None = None
+    left = table.select(list(on))
+    for name in on:
+        if near is not None and len(near) * 4 <= table.num_rows:
+            break
+        inside = np.flatnonzero(np.asarray(_among(left, keys, name)))
+        near = inside if near is None else near[inside]
+        left = left.take(pa.array(inside)) if len(inside) < left.num_rows else left
+    assert near is not None
+    return near if len(on) == 1 else near[index_in(left, keys, on) >= 0]
+
+
+def member_mask(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> pa.Array:
+    """Return for each row of a table whether its key is among ``keys``."""
+    mask = np.zeros(table.num_rows, bool)
+    mask[members(table, keys, on)] = True
+    return pa.array(mask)
 
 
 def _among(table: pa.Table, keys: pa.Table, name: str) -> pa.ChunkedArray:
@@ -194,12 +208,12 @@ def apply_change(table: pa.Table, declared: StateTable, change: Change) -> pa.Ta
     Rows that stay keep their order and their memory's chunks; upserted rows come last.
     """
     key = list(declared.key)
-    if change.deletes.num_rows:
-        table = anti_join(table, change.deletes, key)
-    if change.upserts.num_rows:
-        upserts = fitted(change.upserts, declared.schema)
-        table = pa.concat_tables([anti_join(table, upserts, key), upserts])
-    return table
+    upserts = fitted(change.upserts, declared.schema)
+    keys = [upserts.select(key), fitted(change.deletes.select(key), key_schema(declared))]
+    stays = anti_join(table, pa.concat_tables(keys), key)
+    if not key and change.upserts.num_rows:  # the one row of a table without a key
+        stays = table.slice(0, 0)
+    return pa.concat_tables([stays, upserts]) if upserts.num_rows else stays
 
 
 def merged_change(first: Change, then: Change, declared: StateTable) -> Change:

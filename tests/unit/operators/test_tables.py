@@ -205,3 +205,18 @@ def test_rows_in_error_texts_are_short():
     text = first_rows(rows(*(("x" * 500, number, 0.0) for number in range(10))))
     assert len(text) < 300
     assert first_rows(rows()) == "no rows"
+
+
+def test_a_table_without_a_key_holds_one_row():
+    one = StateTable(pa.schema([("n", pa.int64())]), ())
+    nothing = pa.schema([]).empty_table()
+    table = apply_change(one.schema.empty_table(), one, Change(pa.table({"n": [1]}), nothing))
+    table = apply_change(table, one, Change(pa.table({"n": [2]}), nothing))
+    assert apply_change(table, one, tables.no_change(one)).to_pylist() == [{"n": 2}]
+
+
+@settings(deadline=None)
+@given(st.lists(KEYS, max_size=20), st.lists(KEYS, max_size=20))
+def test_the_mask_says_the_same_as_the_join(ours, theirs):
+    mask = tables.member_mask(keys(ours), keys(theirs), ["k", "n"])
+    assert mask.to_pylist() == [key in theirs for key in ours]
