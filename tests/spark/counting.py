@@ -1,4 +1,4 @@
-"""A small stateful operator for the tests of its host: a running count per key; rows of negative value come too late."""
+"""A small stateful operator for the tests of its host: a running count per key; negative values are late."""
 
 from __future__ import annotations
 

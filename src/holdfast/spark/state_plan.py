@@ -144,7 +144,7 @@ def compile_stateful(
         program = stages.stages[0].program
         assert program is not None
         timestamps = {node.name: timestamp_of(node) for node in pipeline.sources}
-        tick_us = TICK_US if stages.waking else None
+        tick_us = TICK_US if stages.ticks else None
         each = packings(program, stages.routing, timestamps, stages.closing, stages.waking, tick_us)
         chunks = reduce(DataFrame.union, [reader.read(node, each[node.name]) for node in pipeline.sources])
     return Stateful(with_levels(chunks, stages.stages, stages.routing, token), stages)

@@ -119,6 +119,8 @@ class Stages:
         Source -> the targets that are told of its end.
     waking : tuple of int
         One target of each operator that must be called in every epoch, rows or not.
+    ticks : bool
+        Whether epochs must come also when nothing arrives.
     """
 
     stages: tuple[Stage, ...]
@@ -127,6 +129,7 @@ class Stages:
     routes: Routes
     closing: Mapping[str, tuple[int, ...]]
     waking: tuple[int, ...]
+    ticks: bool
 
     @property
     def levels(self) -> int:
@@ -237,6 +240,7 @@ class _Cutting:
             stages.append(Stage(program, relays, hosted))
         stages = [self._with_onward(stage) for stage in stages]
         targets = tuple(self._targets[number] for number in range(len(self._numbers)))
+        by_name = {node.name: node for node in self._operators}
         sinks = {self._numbers[sink, 0]: sink.name for sink in self._pipeline.sinks}
         schemas = [targets[self._numbers[sink, 0]].schema for sink in self._pipeline.sinks]
         return Stages(
@@ -258,8 +262,9 @@ class _Cutting:
                 next(iter(one.targets.values()))
                 for stage in stages
                 for one in stage.hosted.values()
-                if getattr(one.step, "wakes", False)
+                if watches_clock(by_name[one.name])
             ),
+            any(_is_idle_rule(by_name[one.name]) for stage in stages for one in stage.hosted.values()),
         )
 
     # --- where rows go ------------------------------------------------------------------------------------------
@@ -381,8 +386,18 @@ class _Cutting:
 
 def input_names(node: Node) -> tuple[str, ...]:
     """Return the names under which a stateful operator's step knows its inputs; a single one is ``rows``."""
-    names: Sequence[str] = getattr(node.spec, "input_names", ("rows",))
+    names: Sequence[str] = getattr(node.spec, "input_names", None) or getattr(node.spec, "names", ("rows",))
     return tuple(names)
+
+
+def watches_clock(node: Node) -> bool:
+    """Tell whether an operator decides by batch time: it is called in every epoch, rows or not."""
+    forgets = any(getattr(node.spec, name, None) for name in ("forget_us", "forget_after"))
+    return _is_idle_rule(node) or forgets
+
+
+def _is_idle_rule(node: Node) -> bool:
+    return any(getattr(node.spec, name, None) for name in ("wakes", "idle_us", "idle_after"))
 
 
 def _depths(nodes: Sequence[Node]) -> dict[Node, int]:
