@@ -259,7 +259,7 @@ class LimitStep:
         at: Moment,
     ) -> None:
         # One after the other: whether a timestamp is admitted depends on all before it.  What enters here is what
-        # those behind cannot follow, frames of a camera for instance, so a microsecond for each is little.
+        # those behind cannot follow, frames of a camera for instance, so some microseconds for each are little.
         span = 0 if self.per_us is None else at.batch_us // self.per_us
         for code, time, row in self._events(arrivals, touched, codes, times):
             one = known[code]
