@@ -65,7 +65,7 @@ def count(column: str | None = None) -> Aggregate:
     return Aggregate("count", None if column is None else _column(column, "count"))
 
 
-def sum(column: str) -> Aggregate:  # noqa: A001
+def sum(column: str) -> Aggregate:
     """Sum of a numeric column, exact.
 
     Notes
@@ -86,7 +86,7 @@ def sum(column: str) -> Aggregate:  # noqa: A001
     return Aggregate("sum", _column(column, "sum"))
 
 
-def min(column: str) -> Aggregate:  # noqa: A001
+def min(column: str) -> Aggregate:
     """Smallest value.  NaN counts as larger than every number, as in Spark.
 
     Examples
@@ -97,7 +97,7 @@ def min(column: str) -> Aggregate:  # noqa: A001
     return Aggregate("min", _column(column, "min"))
 
 
-def max(column: str) -> Aggregate:  # noqa: A001
+def max(column: str) -> Aggregate:
     """Largest value.  NaN counts as larger than every number, as in Spark.
 
     Examples

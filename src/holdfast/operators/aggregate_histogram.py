@@ -82,9 +82,7 @@ def _state(buckets: Ints, counts: Ints, groups: Ints, size: int) -> pa.Array:
     np.add.at(added, codes, counts)
     order = np.lexsort((buckets[first], groups[first]))
     offsets = np.concatenate([[0], np.cumsum(np.bincount(groups[first], minlength=size))]).astype(np.int32)
-    lists = [
-        pa.ListArray.from_arrays(pa.array(offsets), pa.array(column[order])) for column in (buckets[first], added)
-    ]
+    lists = [pa.ListArray.from_arrays(pa.array(offsets), pa.array(column[order])) for column in (buckets[first], added)]
     return pa.StructArray.from_arrays(lists, fields=list(STATE))
 
 

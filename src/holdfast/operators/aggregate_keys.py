@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -144,7 +142,13 @@ def _word(array: pa.Array) -> npt.NDArray[np.uint64]:
     if array.null_count or not len(array):
         return np.zeros(len(array), np.uint64) if array.null_count == len(array) else _word_with_nulls(array)
     if pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        plain = array.view(pa.int64()) if kind.bit_width == 64 else array.view(pa.int32()) if kind.bit_width == 32 else array
+        plain = (
+            array.view(pa.int64())
+            if kind.bit_width == 64
+            else array.view(pa.int32())
+            if kind.bit_width == 32
+            else array
+        )
         return np.asarray(plain.to_numpy()).astype(np.int64).view(np.uint64)
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return _last_bytes(array, np.int32)
@@ -170,7 +174,9 @@ def _last_bytes(array: pa.Array, offset_type: type[np.int32] | type[np.int64]) -
     if size < 8 or ends[0] < 8:  # the first texts have fewer than eight bytes before their end
         head = int(np.searchsorted(ends, 8)) if size >= 8 else len(ends)
         words = np.zeros(len(ends), np.uint64)
-        padded = np.frombuffer(bytes(8) + (b"" if data is None else data.slice(0, min(size, 16)).to_pybytes()), np.uint8)
+        padded = np.frombuffer(
+            bytes(8) + (b"" if data is None else data.slice(0, min(size, 16)).to_pybytes()), np.uint8
+        )
         words[:head] = _at(padded, ends[:head])
         if head < len(ends):
             words[head:] = _at(np.frombuffer(data, np.uint8), ends[head:] - 8)

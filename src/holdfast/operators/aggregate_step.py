@@ -353,7 +353,17 @@ class AggregateStep:
                 closing |= spans.ends <= counted[spans.codes]
             keys.columns["rows"] = counted
         cells = np.argsort(of_pane, kind="stable")
-        return _Windows(spans, columns, owners, len(old), changed, closing, groups, np.bincount(of_pane, minlength=len(panes)), cells)
+        return _Windows(
+            spans,
+            columns,
+            owners,
+            len(old),
+            changed,
+            closing,
+            groups,
+            np.bincount(of_pane, minlength=len(panes)),
+            cells,
+        )
 
     def _result(
         self, state: Mapping[str, pa.Table], given: Arrivals, rows: pa.Table, late: pa.Table, limits: Ints,

@@ -95,9 +95,7 @@ def followed(
     if kept.is_distinct:
         result = pa.array(np.bincount(owners, minlength=size).astype(np.int64))
     else:
-        order = np.lexsort(
-            [*(np.asarray(entries.column(name)) for name in ("place", "epoch", "time")), owners]
-        )
+        order = np.lexsort([*(np.asarray(entries.column(name)) for name in ("place", "epoch", "time")), owners])
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=size))]).astype(np.int32)
         values = entries.column("value").combine_chunks()
         values = values.chunk(0) if isinstance(values, pa.ChunkedArray) and values.num_chunks else values
