@@ -297,7 +297,8 @@ def apply(
     Notes
     -----
     Runs on executors, in Python workers, one call per key and epoch: the cost is in the keys (about 15
-    microseconds each) rather than in the rows.  Use ``aggregate``, ``accumulate`` or ``stateful`` where columns can say it.
+    microseconds each) rather than in the rows.  Where columns can say it, use
+    ``aggregate``, ``accumulate`` or ``stateful``.
 
     An epoch is an arbitrary cut of the rows.  What must not depend on the cut is kept in ``state``.
 
