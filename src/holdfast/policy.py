@@ -151,7 +151,8 @@ def sync_sets(groups: Sequence[Sequence[str]]) -> SyncSets:
     Parameters
     ----------
     groups : sequence of sequence of str
-        Input names; each input in at most one group.  Inputs in no group form one more, the last.
+        Input names; each input in at most one group.  Inputs in no group form one more, the last; so without any
+        group it is the policy settled.
 
     Raises
     ------
@@ -170,7 +171,7 @@ def sync_sets(groups: Sequence[Sequence[str]]) -> SyncSets:
             f"sync_sets takes a list of lists of input names, not {groups!r}.", do=f"write for instance {right}"
         )
     named = [name for group in groups for name in group]
-    if not groups or not all(groups):
+    if not all(groups):
         raise InvalidPipeline("sync_sets has an empty group.", do=f"write for instance {right}")
     twice = next((name for place, name in enumerate(named) if name in named[:place]), None)
     if twice is not None:

@@ -1,8 +1,8 @@
-"""Timelines: what an input promises of its timestamps, the bounds that follow, and what comes too late.  Pure arithmetic.
+"""Timelines: what inputs promise of their timestamps, the bounds that follow, and what comes too late; arithmetic only.
 
 A *bound* is the lowest timestamp that an input may still bring for a key.  It only grows.  A time is *settled* when it
-lies below the bound; across inputs, when it lies below each bound.  Times and bounds are int64 ticks: microseconds where
-the column is a TIMESTAMP, the user's unit where it is a BIGINT.  Everything here works on whole arrays.
+lies below the bound; across inputs, when it lies below each bound.  Times and bounds are int64 ticks: microseconds
+where the column is a TIMESTAMP, the user's unit where it is a BIGINT.  Everything here works on whole arrays.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from holdfast import timeline
 from holdfast.errors import BadRow
 from holdfast.operators import sync_queues, tables
 from holdfast.operators.sync_intake import SENT, Epoch, Pool, offset_column, whole
+from holdfast.operators.sync_nearest import mutual_nearest
 from holdfast.policy import Barrier, EarlyClose, FixedSize, Immediate, Mux, TimestampAlign, Within
 from holdfast.timeline import CLOSED, UNBOUNDED, Bools, Ints
 
@@ -35,8 +36,8 @@ class Decision:
     Parameters
     ----------
     fates : sequence of array
-        For each input and row of its pool: WAIT, EMIT (into a set), DROP (to the side output), or FORGET (it was in a set
-        before, and nobody looks at it any more).
+        For each input and row of its pool: WAIT, EMIT (into a set), DROP (to the side output), or FORGET (it was in
+        a set before, and nobody looks at it any more).
     rows : sequence of array of int64
         For each input: the rows of its pool that leave in sets.
     ranks : sequence of tuple of array of int64
@@ -297,10 +298,10 @@ def choices(step: SyncStep, policy: Mux, table: pa.Table) -> Ints:
     if wrong.any():
         bad = table.filter(pa.array(wrong))
         raise BadRow(
-            f"{bad.num_rows} row(s) of input {policy.select!r} choose in {step.mux_column!r} an input that is not there.",
+            f"{bad.num_rows} row(s) of input {policy.select!r} choose no data input in {step.mux_column!r}.",
             why=f"the data inputs are {', '.join(f'{n} ({name})' for n, name in enumerate(names))}; "
             f"the first: {tables.first_rows(bad)}.",
-            do=f'give each control row one of these, or drop such rows before: stream | hf.filter("...").',
+            do='give each control row one of these, or drop such rows before: stream | hf.filter("...").',
         )
     return found
 
@@ -383,7 +384,7 @@ def _fixed_size(step: SyncStep, policy: FixedSize, epoch: Epoch) -> Decision:
 
 
 def _within(step: SyncStep, policy: Within, epoch: Epoch) -> Decision:
-    pools, key_count = epoch.pools, epoch.keys.num_rows
+    pools = epoch.pools
     base = 0 if policy.base is None else list(step.inputs).index(policy.base)
     settled = timeline.settled_before(epoch.bounds)
     # Whether two rows are each other's nearest is known when all is known up to twice the tolerance beyond them.
@@ -417,69 +418,6 @@ def _within(step: SyncStep, policy: Within, epoch: Epoch) -> Decision:
     waiting = timeline.shifted(_first_waiting(epoch, unsent), 2 * step.tolerance)
     needs = np.repeat(np.where(waiting == CLOSED, UNBOUNDED, waiting)[:, None], len(pools), axis=1)
     return Decision(fates, rows, ranks, chosen_at, final, needs)
-
-
-def mutual_nearest(base: Pool, other: Pool, tolerance: int) -> tuple[Ints, Ints]:
-    """Return the rows of two inputs that are each other's nearest, at most ``tolerance`` apart.
-
-    Of two rows equally near, the base takes the later one and the other input the earlier one; so rows of one period
-    and half a period apart all find a partner.
-
-    Returns
-    -------
-    tuple of array of int64
-        Rows of the base, and the rows of the other that belong to them.
-    """
-    base_order, other_order = (np.lexsort((pool.order, pool.at, pool.key)) for pool in (base, other))
-    base_key, base_at = base.key[base_order], base.at[base_order]
-    other_key, other_at = other.key[other_order], other.at[other_order]
-    of_base = _nearest(base_key, base_at, other_key, other_at, tolerance, later=True)
-    of_other = _nearest(other_key, other_at, base_key, base_at, tolerance, later=False)
-    mine = np.flatnonzero(of_base >= 0)
-    mine = mine[of_other[of_base[mine]] == mine]
-    return base_order[mine], other_order[of_base[mine]]
-
-
-def _nearest(key: Ints, at: Ints, in_key: Ints, in_at: Ints, tolerance: int, *, later: bool) -> Ints:
-    """Return for each row the nearest of another sorted input, or -1."""
-    if len(key) == 0 or len(in_key) == 0:
-        return np.full(len(key), -1, np.int64)
-    # Both are sorted by (key, time): the insertion point divides what lies before from what lies after.
-    together = np.lexsort((np.r_[np.zeros(len(key)), np.ones(len(in_key))], np.r_[at, in_at], np.r_[key, in_key]))
-    is_theirs = together >= len(key)
-    before_count = np.cumsum(is_theirs)
-    insertion = np.empty(len(key), np.int64)
-    insertion[together[~is_theirs]] = before_count[~is_theirs]
-    left, right = insertion - 1, insertion
-    far = np.uint64(2**64 - 1)
-
-    def distance(places: Ints) -> npt.NDArray[np.uint64]:
-        safe = np.clip(places, 0, len(in_key) - 1)
-        apart = np.abs(in_at[safe] - at).astype(np.uint64)
-        is_there = (places >= 0) & (places < len(in_key)) & (in_key[safe] == key)
-        return np.where(is_there, apart, far)
-
-    from_left, from_right = distance(left), distance(right)
-    takes_right = from_right <= from_left if later else from_right < from_left
-    found = np.where(takes_right, right, left)
-    apart = np.minimum(from_left, from_right)
-    if later:  # of rows with one timestamp the last
-        found = _end_of_run(in_key, in_at)[np.clip(found, 0, len(in_key) - 1)]
-    else:
-        found = _start_of_run(in_key, in_at)[np.clip(found, 0, len(in_key) - 1)]
-    return np.where(apart <= np.uint64(tolerance), found, -1)
-
-
-def _start_of_run(key: Ints, at: Ints) -> Ints:
-    is_first = np.r_[True, (key[1:] != key[:-1]) | (at[1:] != at[:-1])]
-    starts = np.flatnonzero(is_first)
-    return np.asarray(starts[np.cumsum(is_first) - 1], np.int64)
-
-
-def _end_of_run(key: Ints, at: Ints) -> Ints:
-    is_last = np.r_[(key[1:] != key[:-1]) | (at[1:] != at[:-1]), True]
-    ends = np.flatnonzero(is_last)
-    return np.asarray(ends[np.cumsum(np.r_[False, is_last[:-1]])], np.int64)
 
 
 def _fate(goes: Bools) -> Fates:

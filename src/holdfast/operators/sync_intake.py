@@ -221,7 +221,7 @@ def gather(step: SyncStep, state: Mapping[str, pa.Table], arrivals: Mapping[str,
     touched = np.zeros((keys.num_rows, count), bool)
     pools, events, late = [], [], []
     orders = _orders([whole(table.column(PLACE)) for table in rows], at.epoch)
-    for place, name in enumerate(names):
+    for place in range(count):
         event, pool, missed, raised = _input(
             step,
             place,

@@ -1,4 +1,4 @@
-"""Tables out of a sync's decision: the sets, the late and dropped rows, the bounds behind it, and what state changes."""
+"""Tables out of a sync's decision: the sets, the late and dropped rows, the bounds behind it."""
 
 from __future__ import annotations
 
