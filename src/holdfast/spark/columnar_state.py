@@ -8,6 +8,7 @@ Batch time and epoch come as local properties of the job, which the driver sets 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,6 +65,10 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         self._stage = stage
         self._routing = routing
         self._token = token
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _silence_planning()
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state variables."""
@@ -278,6 +283,13 @@ def _united(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
     if not parts:
         return schema.empty_table()
     return pa.concat_tables([tables.fitted(part, schema) for part in parts])
+
+
+def _silence_planning() -> None:
+    """Keep the process in which Spark asks for the state variables, once per run, from printing what it does."""
+    main = sys.modules["__main__"]
+    if getattr(main.__spec__, "name", "") == "pyspark.sql.streaming.transform_with_state_driver_worker":
+        vars(main)["print"] = lambda *_, **__: None
 
 
 def _moment() -> Moment:

@@ -183,6 +183,8 @@ class _Starting:
             has_rows=program is None,
         )
         way = "through Spark's plan" if program is None else "as an Arrow program: its rows stay out of the JVM"
+        if is_stateful:
+            way = "in stages, with state between them"
         log.info("pipeline %r is evaluated %s", self.pipeline.name, way)
         stateful: Stateful | None = None
         if is_stateful:

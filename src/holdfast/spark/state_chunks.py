@@ -141,10 +141,9 @@ class Routing:
 
 def from_batch(batch: pa.RecordBatch) -> list[Chunk]:
     """Return the chunks of a batch; their data are views of it."""
-    names = ("target", "bucket", "kind", "rank", "seq", "source")
-    rows = zip(*[batch.column(name).to_pylist() for name in names], strict=True)
+    rows = batch.select(["target", "bucket", "kind", "rank", "seq", "source"]).to_pylist()
     data = batch.column("data")
-    return [Chunk(*row, data[index].as_buffer()) for index, row in enumerate(rows)]
+    return [Chunk(data=data[index].as_buffer(), **row) for index, row in enumerate(rows)]
 
 
 def encode(table: pa.Table) -> bytes:

@@ -301,17 +301,18 @@ class _Cutting:
         nodes = [node for node in self._pipeline.nodes if self._depth[node] == stage]
         ends = self._ends[stage]
         if stage == 0 and not (self._is_columnar and all(node.kind != "spark" for node in self._pipeline.sources)):
-            return self._through_spark(nodes, ends), {}
+            self._through_spark(nodes, ends)
+            return None, {}
         builder = Builder(self._normal, self._token)
         heads: dict[str, pa.Schema] = {}
         relays: dict[int, str] = {}
         if stage == 0:
             for node in self._pipeline.sources:
                 heads[node.name] = builder.steps[builder.source(node)].schema
-        for (node, ordinal), number in self._numbers.items():
-            if stage and ordinal == -1 - stage and isinstance(node, Node):
-                relays[number] = _relay(node)
-                heads[_relay(node)] = builder.steps[builder.head(node, self._targets[number].schema)].schema
+        for (passing, ordinal), number in self._numbers.items():
+            if stage and ordinal == -1 - stage and isinstance(passing, Node):
+                relays[number] = _relay(passing)
+                heads[_relay(passing)] = builder.steps[builder.head(passing, self._targets[number].schema)].schema
         for node in nodes:
             if is_stateful(node) or isinstance(node.spec, Late):
                 operator = hosted[(node if is_stateful(node) else node.inputs[0]).name]
@@ -323,7 +324,8 @@ class _Cutting:
                 continue
             if not builder.add(node):
                 if stage == 0:
-                    return self._through_spark(nodes, ends), {}
+                    self._through_spark(nodes, ends)
+                    return None, {}
                 raise _not_in_arrow(node)
         numbers = tuple(builder.number_of(before) for _, before in ends)
         schemas = tuple(builder.steps[number].schema for number in numbers)
@@ -386,7 +388,7 @@ class _Cutting:
 
 def input_names(node: Node) -> tuple[str, ...]:
     """Return the names under which a stateful operator's step knows its inputs; a single one is ``rows``."""
-    names: Sequence[str] = getattr(node.spec, "input_names", None) or getattr(node.spec, "names", ("rows",))
+    names = getattr(node.spec, "input_names", None) or getattr(node.spec, "names", None) or ("rows",)
     return tuple(names)
 
 
