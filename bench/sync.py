@@ -9,7 +9,8 @@ each side only counts what was in them and takes a checksum.  Sides:
 - ``per_key``: ``transformWithStateInPandas``, called per key.
 
 Each side has a process of its own with two cores, and is warmed up with a small run.  Timed are all epochs but the
-first, whose start-up (planning processes, first plan) belongs to a run and not to its rows.  The slow sides get fewer rows, which favours them: their rates fall as their state grows.
+first, whose start-up (planning processes, first plan) belongs to a run and not to its rows.  The
+slow sides get fewer rows, which favours them: their rates fall as their state grows.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +34,8 @@ class Counting:
     at_end: bool = False
     wakes: bool = False
     fails_at: str = ""
+    fails_once: str = ""
+    """A file: until it exists, a task fails after it has created it."""
     kind: str = field(default="counting", init=False)
 
     def arguments(self) -> Mapping[str, Any]:
@@ -42,7 +45,7 @@ class Counting:
         return Shape(tuple(OUT.names))
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> CountingStep:
-        return CountingStep(dict(inputs), self.at_end, self.wakes, self.fails_at)
+        return CountingStep(dict(inputs), self.at_end, self.wakes, self.fails_at, self.fails_once)
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class CountingStep:
     at_end: bool
     wakes: bool
     fails_at: str
+    fails_once: str = ""
 
     @property
     def key(self) -> pa.Schema:
@@ -72,6 +76,9 @@ class CountingStep:
             places += rows.column(PLACE).to_pylist() + given.bounds.column(PLACE).to_pylist()
             if self.fails_at and self.fails_at in rows.column("k").to_pylist():
                 raise ValueError(f"no {self.fails_at} here")
+            if self.fails_once and at.epoch > 1 and rows.num_rows and not Path(self.fails_once).exists():
+                Path(self.fails_once).touch()
+                raise ConnectionError("away for a moment")
             value = rows.column("v") if "v" in rows.schema.names else rows.column("n")
             too_late = pc.less(value, 0)
             named = pa.array([name] * rows.num_rows, pa.string())

@@ -13,7 +13,7 @@ import holdfast as hf
 from holdfast.errors import InvalidPipeline
 from holdfast.spark.state_chunks import label
 from tests.spark.counting import counting
-from tests.spark.running import MODES, arrive, sqlite_rows
+from tests.spark.running import MODES, arrive, reach, sqlite_rows
 
 pytestmark = pytest.mark.spark
 
@@ -140,6 +140,28 @@ def test_a_step_that_fails_is_named_with_its_bucket_its_epoch_and_the_first_rows
     said = str(caught.value)
     for part in ("'counted'", "bucket", "epoch 2", "ValueError", "no b here", "k='b'"):
         assert part in said
+
+
+def test_a_task_that_is_tried_again_counts_once(spark: SparkSession, tmp_path: Path) -> None:
+    given = hf.read.rows(epochs("abc", "abc", "abc"), schema=SCHEMA, name="given")
+    counted = counting(given, fails_once=str(tmp_path / "failed"))
+    pipeline = hf.Pipeline("again", counted | hf.write.sqlite(tmp_path / "out.db", table="rows", name="out"))
+    run(pipeline, tmp_path, spark, MODES["staged"])
+    assert (tmp_path / "failed").exists()
+    found = sqlite_rows(tmp_path / "out.db", "SELECT epoch, k, n FROM rows")
+    assert found == [(epoch, letter, epoch) for epoch in (1, 2, 3) for letter in "abc"]
+
+
+def test_an_operator_that_watches_the_clock_has_epochs_without_rows(spark: SparkSession, tmp_path: Path) -> None:
+    given = hf.read.rows(epochs("ab"), schema=SCHEMA, name="given")
+    counted = counting(given, wakes=True)
+    pipeline = hf.Pipeline("clock", counted | hf.write.sqlite(tmp_path / "out.db", table="rows", name="out"))
+    running = pipeline.start(checkpoint=str(tmp_path / "ckpt"), trigger=hf.every("50 ms"), session=spark)
+    try:
+        reach(running, 3)
+    finally:
+        running.stop()
+    assert sqlite_rows(tmp_path / "out.db", "SELECT epoch, k, n FROM rows") == [(1, "a", 1), (1, "b", 1)]
 
 
 def test_what_needs_sparks_plan_is_refused_behind_the_state(spark: SparkSession, tmp_path: Path) -> None:

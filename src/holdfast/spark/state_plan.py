@@ -81,6 +81,18 @@ def settle_shape(store: Store, directory: str, parallelism: int, buckets: int) -
         ) from error
 
 
+def _warn_of_lost_bounds(pipeline: Pipeline, stages: Stages) -> None:
+    bounded = [node.name for node in pipeline.sources if getattr(node.spec, "bounded", False)]
+    lost = [f"the end of source {name!r}" for name in bounded] + (["the idle rule"] if stages.waking else [])
+    if lost:
+        log.warning(
+            "pipeline %r: %s cannot reach its operators, because Spark's plan stands between; what waits for it stays "
+            "in the state. Write the operators before the state as filter, select, split, clip or map_batches.",
+            pipeline.name,
+            " and ".join(lost),
+        )
+
+
 @dataclass(frozen=True)
 class Stateful:
     """A pipeline with state as Spark will run it.
@@ -138,6 +150,7 @@ def compile_stateful(
     )
     if compiled:
         log.info("pipeline %r: Spark's plan computes what stands before the state", pipeline.name)
+        _warn_of_lost_bounds(pipeline, stages)
         frame, routes = compiled[0]
         chunks = frame.mapInArrow(PackTask(routes, stages.routing), CHUNKS)
     else:
