@@ -1,7 +1,8 @@
 """Aggregates: what an aggregation computes of the rows of a window.
 
-All are frozen values; ``operators.aggregate_parts`` computes them.  Nulls count as in SQL: every aggregate of a column
-skips them, and gives null where nothing is left (counts give 0); ``first`` and ``last`` take them unless told otherwise.
+All are frozen values; ``operators.aggregate_parts`` computes them.  Nulls are treated as in SQL: every aggregate of a
+column skips them, and gives null where nothing is left (counts give 0); ``first`` and ``last`` take them unless told
+otherwise.
 Each result is a function of the rows alone: how they were cut into epochs does not show.
 """
 
@@ -188,7 +189,8 @@ def quantile(column: str, rank: float, *, error: float = 0.01) -> Aggregate:
     column : str
         The column.
     rank : float
-        From 0 (smallest) to 1 (largest); 0.5 is the median: the smallest value that at least this share does not exceed.
+        From 0 (smallest) to 1 (largest).  The quantile is the smallest value that at least this share of all values
+        does not exceed: 0.5 gives the median.
     error : float
         Relative error of the value, above 0 and below 1.
 

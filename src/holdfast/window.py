@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from holdfast import units
 from holdfast.errors import InvalidPipeline
@@ -108,7 +108,7 @@ def sliding(size: Duration, every: Duration, *, offset: Duration = 0) -> Sliding
     Parameters
     ----------
     size, every : str or int
-        Length, and distance from one beginning to the next; ``every`` is at most ``size``, so that no row falls between.
+        Length, and distance from one beginning to the next; ``every`` is at most ``size``: no row falls between.
     offset : str or int
         Where a window begins, counted from 1970-01-01 UTC (tick 0).
 
@@ -192,9 +192,10 @@ def timer(period: str, *, count_trigger: int | None = None) -> Timer:
 
     Notes
     -----
-    A replayed epoch has the batch time it had, so a recovered run gives the same windows.  But which rows share a window
-    depends on when they came: a run over old data, which comes in much faster, gives larger windows.  ``count_trigger``
-    bounds their size in both.  Where that matters use :func:`tumbling`, which looks at event time alone.
+    A replayed epoch has the batch time it had, so a recovered run gives the same windows.  But which rows share a
+    window depends on when they came: a run over old data, which comes in much faster, gives larger windows.
+    ``count_trigger`` bounds their size in both.  Where that matters use :func:`tumbling`, which looks at event time
+    alone.
 
     Examples
     --------
@@ -254,7 +255,7 @@ def ticks(duration: Duration, *, is_timestamp: bool, argument: str) -> int:
 def _duration(value: Duration, argument: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    return units.duration_us(value, argument=argument)
+    return units.duration_us(cast(str, value), argument=argument)  # which says what is wrong with anything else
 
 
 def _positive(value: Duration, argument: str) -> int:

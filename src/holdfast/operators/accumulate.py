@@ -9,19 +9,17 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from holdfast import aggregates as values
 from holdfast.aggregates import Aggregate
 from holdfast.checks import a_type, building, require_columns
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.graph import Operator, Shape
 from holdfast.operators import keyed, tables
-from holdfast.operators.aggregate_bounds import running_max
 from holdfast.operators.aggregate_keys import Ints, coded, found, numbers
-from holdfast.operators.step import PLACE, Arrivals, Change, Moment, Result, StateTable
+from holdfast.operators.step import PLACE, UNBOUNDED, Arrivals, Change, Moment, Result, StateTable
+from holdfast.timeline import bounds_before
 
 _KINDS = ("count", "sum", "min", "max")
 _RIGHT = 'hf.accumulate(by="account", balance=hf.sum("amount"))'
-_MOST = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -157,10 +155,12 @@ def _continued(
             )
         return (upper << 32) + lower, has if kind == "sum" else np.ones(len(codes), np.bool_)
     # the complement (-1 - x) turns the order around without overflow, so that a minimum is a maximum
-    turned = (lambda x: ~x) if kind == "min" else (lambda x: x)
-    values_ = np.where(valid, turned(given), -_MOST - 1)
-    begun = np.where(is_set, turned(start), -_MOST - 1)
-    return turned(running_max(codes, np.maximum(values_, begun[codes]))), has
+    if kind == "min":
+        given, start = ~given, ~start
+    values = np.where(valid, given, UNBOUNDED)
+    begun = np.where(is_set, start, UNBOUNDED)
+    highest = np.maximum(values, bounds_before(codes, values, begun[codes]))
+    return ~highest if kind == "min" else highest, has
 
 
 def accumulate(*, by: str | Sequence[str], name: str | None = None, **aggregates: Aggregate) -> Operator:
@@ -197,7 +197,7 @@ def accumulate(*, by: str | Sequence[str], name: str | None = None, **aggregates
                 given = f"hf.{one.kind}" if isinstance(one, Aggregate) else a_type(one)
                 raise InvalidPipeline(
                     f"{output}= was given {given}.",
-                    why=f"there are running forms of {', '.join(kind for kind in values.KINDS if kind in _KINDS)}.",
+                    why=f"there are running forms of {', '.join(_KINDS)}.",
                     do=f"write for instance {_RIGHT}; hf.reduce(...) takes every aggregate, once per epoch.",
                 )
         if not aggregates:

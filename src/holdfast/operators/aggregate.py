@@ -16,10 +16,12 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import Shape, Stream, apply
 from holdfast.naming import Origin
 from holdfast.operators import keyed
-from holdfast.operators.aggregate_bounds import Promise
+from holdfast.operators.aggregate_open import END
 from holdfast.operators.aggregate_parts import part_of
-from holdfast.operators.aggregate_step import END, START, AggregateStep
+from holdfast.operators.aggregate_step import AggregateStep
+from holdfast.operators.aggregate_values import START
 from holdfast.operators.aggregate_windows import cut_of
+from holdfast.timeline import Promise
 from holdfast.window import Session, Total, Window
 
 _RIGHT = 'hf.aggregate(by="origin", window=hf.tumbling("1 hour"), departures=hf.count())'
@@ -98,7 +100,7 @@ class Aggregation:
         ((name, schema),) = inputs.items()
         time = None if self.timestamp is None else keyed.time_field(schema, self.timestamp)
         is_timestamp = time is None or time.type != pa.int64()
-        disorder = 0 if self.disorder is None or time is None else windows.ticks(
+        disorder = None if self.disorder is None or time is None else windows.ticks(
             self.disorder, is_timestamp=is_timestamp, argument="disorder"
         )  # fmt: skip
         key = keyed.key_schema(schema, self.by)
@@ -186,6 +188,43 @@ def aggregate(
         hourly = flights | hf.aggregate(by="origin", window=hf.tumbling("1 hour"),
                                         departures=hf.count(), delay=hf.mean("dep_delay"), name="hourly")
     """
+    return _declared(
+        aggregates, by=by, window=window, emit=emit, timestamp=timestamp, timestamps=timestamps, disorder=disorder,
+        idle_after=idle_after, forget_after=forget_after, name=name,
+    )  # fmt: skip
+
+
+def reduce(
+    *, by: str | Sequence[str] | None = None, forget_after: str | None = None, name: str | None = None,
+    **aggregates: Aggregate,
+) -> AggregationAnywhere:  # fmt: skip
+    """Keep aggregates over all rows of each key: one row per changed key and epoch, to be upserted by the key.
+
+    The same as ``hf.aggregate(by=by, window=hf.total(), emit="changes", ...)``; for one row per *input row* there is
+    ``hf.accumulate``.
+
+    Examples
+    --------
+    ::
+
+        balances = bookings | hf.reduce(by="account", balance=hf.sum("amount"), name="balances")
+    """
+    return _declared(aggregates, by=by, window=Total(), emit="changes", forget_after=forget_after, name=name)
+
+
+def _declared(
+    aggregates: Mapping[str, Aggregate],
+    *,
+    by: str | Sequence[str] | None,
+    window: Window,
+    emit: str,
+    timestamp: str | None = None,
+    timestamps: str = "ascending",
+    disorder: str | int | None = None,
+    idle_after: str | None = None,
+    forget_after: str | None = None,
+    name: str | None,
+) -> AggregationAnywhere:
     with building(Aggregation.kind, name) as built_at:
         keys = () if by is None else keyed.key_names(by)
         _check_window(window)
@@ -217,24 +256,6 @@ def aggregate(
             _us(idle_after, "idle_after"), _us(forget_after, "forget_after"),
         )  # fmt: skip
         return AggregationAnywhere(spec, name, built_at)
-
-
-def reduce(
-    *, by: str | Sequence[str] | None = None, forget_after: str | None = None, name: str | None = None,
-    **aggregates: Aggregate,
-) -> AggregationAnywhere:  # fmt: skip
-    """Keep aggregates over all rows of each key: one row per changed key and epoch, to be upserted by the key.
-
-    The same as ``hf.aggregate(by=by, window=hf.total(), emit="changes", ...)``; for one row per *input row* there is
-    ``hf.accumulate``.
-
-    Examples
-    --------
-    ::
-
-        balances = bookings | hf.reduce(by="account", balance=hf.sum("amount"), name="balances")
-    """
-    return aggregate(by=by, window=Total(), emit="changes", forget_after=forget_after, name=name, **aggregates)
 
 
 def _us(text: str | None, argument: str) -> int:

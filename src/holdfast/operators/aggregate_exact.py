@@ -24,7 +24,7 @@ INFINITE, NEGATIVE_INFINITE, NAN = 1, 2, 4
 """What else was among the numbers: bits of ``special``."""
 
 STATE = pa.struct([("low", pa.int16()), ("limbs", pa.list_(pa.int64())), ("special", pa.int8())])
-"""How a sum stands in a state table: number of the lowest limb, the limbs from there up, and :data:`NAN` and the like."""
+"""How a sum stands in a state table: number of the lowest limb, the limbs from there up, and bits like :data:`NAN`."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def normal(limbs: Ints) -> Ints:
 
 def to_state(sums: Sums) -> pa.Array:
     """Return sums as :data:`STATE`, each cut to the limbs that are in use."""
-    size, width = sums.limbs.shape
+    width = sums.limbs.shape[1]
     used = sums.limbs != 0
     is_zero = ~used.any(axis=1)
     first = np.where(is_zero, 0, used.argmax(axis=1))

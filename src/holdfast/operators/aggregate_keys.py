@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from holdfast.operators import tables
 
 Ints = npt.NDArray[np.int64]
 
@@ -20,10 +23,19 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio: sprea
 
 def numbers(column: pa.ChunkedArray | pa.Array) -> Ints:
     """Return a BIGINT or TIMESTAMP column without nulls as int64."""
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array = one(column)
     if pa.types.is_timestamp(array.type):
         array = array.view(pa.int64())
     return np.asarray(array.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return a column as one array."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def coded(table: pa.Table) -> tuple[Ints, Ints]:
@@ -36,28 +48,22 @@ def coded(table: pa.Table) -> tuple[Ints, Ints]:
     first : ndarray of int64
         For each number the first row that has it.
     """
-    if not table.num_columns or not table.num_rows:
-        return np.zeros(table.num_rows, np.int64), np.zeros(min(table.num_rows, 1), np.int64)
-    codes, size = _encoded(table.column(0))
-    for name in range(1, table.num_columns):
-        more, more_size = _encoded(table.column(name))
-        codes, size = _encoded(pa.array(codes * more_size + more))
-    return codes, first_of(codes, size)
-
-
-def _encoded(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, int]:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    encoded = pc.dictionary_encode(array, null_encoding="encode")
-    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
+    codes = tables.key_codes(table, table.column_names)
+    return codes, first_of(codes, int(codes.max(initial=-1)) + 1)
 
 
 def coded_pairs(left: Ints, right: Ints) -> tuple[Ints, Ints]:
     """Number distinct pairs in order of first appearance; return codes and first rows as :func:`coded` does."""
     if not len(left):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    ranks, size = _encoded(pa.array(right))
-    codes, count = _encoded(pa.array(left * size + ranks))
+    ranks, size = _encoded(right)
+    codes, count = _encoded(left * size + ranks)
     return codes, first_of(codes, count)
+
+
+def _encoded(values: Ints) -> tuple[Ints, int]:
+    encoded = pa.array(values).dictionary_encode()
+    return np.asarray(encoded.indices).astype(np.int64), len(encoded.dictionary)
 
 
 def first_of(codes: Ints, size: int) -> Ints:
@@ -142,13 +148,7 @@ def _word(array: pa.Array) -> npt.NDArray[np.uint64]:
     if array.null_count or not len(array):
         return np.zeros(len(array), np.uint64) if array.null_count == len(array) else _word_with_nulls(array)
     if pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        plain = (
-            array.view(pa.int64())
-            if kind.bit_width == 64
-            else array.view(pa.int32())
-            if kind.bit_width == 32
-            else array
-        )
+        plain = array.view({64: pa.int64(), 32: pa.int32()}.get(kind.bit_width, kind))
         return np.asarray(plain.to_numpy()).astype(np.int64).view(np.uint64)
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return _last_bytes(array, np.int32)
@@ -188,6 +188,6 @@ def _last_bytes(array: pa.Array, offset_type: type[np.int32] | type[np.int64]) -
     return words
 
 
-def _at(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+def _at(data: npt.NDArray[np.uint8], starts: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
     windows = np.ndarray((max(len(data) - 7, 0),), "<u8", data, strides=(1,))
-    return windows[starts]
+    return np.asarray(windows[starts], np.uint64)

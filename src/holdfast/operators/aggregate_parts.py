@@ -373,11 +373,6 @@ def _quantiles(aggregate: Aggregate) -> Part:
     )
 
 
-def state_fields(parts: Mapping[str, Part | None]) -> list[pa.Field]:
+def state_fields(parts: Mapping[str, Part]) -> list[pa.Field]:
     """Return the columns of the windows table that all parts need."""
-    return [
-        pa.field(f"{name}__{suffix}", kind)
-        for name, part in parts.items()
-        if part is not None
-        for suffix, kind in part.fields
-    ]
+    return [pa.field(f"{name}__{suffix}", kind) for name, part in parts.items() for suffix, kind in part.fields]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast import window as windows
-from holdfast.operators.aggregate_bounds import running_max
 from holdfast.operators.aggregate_keys import Ints, coded_pairs, first_of
 from holdfast.operators.step import CLOSED, UNBOUNDED
+from holdfast.timeline import bounds_before
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,10 @@ class Cut:
     def counts(self) -> bool:
         """Whether the number of a key's rows decides."""
         return self.kind == "count_window" or self.trigger > 0
+
+    def period_of(self, batch_us: int) -> int:
+        """Return where the timer's period begins that a batch time lies in."""
+        return batch_us // self.size * self.size
 
 
 def cut_of(window: windows.Window, *, is_timestamp: bool) -> Cut:
@@ -130,7 +134,7 @@ def grouped(cut: Cut, codes: Ints, ticks: Ints, ordinals: Ints, batch_us: int) -
     if cut.kind == "timer":
         parts = ordinals // cut.trigger if cut.trigger else np.zeros(len(codes), np.int64)
         groups, first = coded_pairs(codes, parts)
-        start = batch_us // cut.size * cut.size
+        start = cut.period_of(batch_us)
         return groups, Spans(codes[first], start + parts[first], np.full(len(first), start + cut.size))
     groups, first = coded_pairs(codes, np.zeros(len(codes), np.int64))
     return groups, Spans(codes[first], np.zeros(len(first), np.int64), np.full(len(first), CLOSED))
@@ -181,15 +185,14 @@ def joined(cut: Cut, spans: Spans) -> tuple[Ints, Spans]:
         groups, first = coded_pairs(spans.codes, spans.starts)
         return groups, spans.taken(first)
     order = np.lexsort((spans.starts, spans.codes))
-    codes, starts = spans.codes[order], spans.starts[order]
-    reach = running_max(codes, spans.ends[order])
-    begins = np.ones(len(order), np.bool_)
-    begins[1:] = (codes[1:] != codes[:-1]) | (starts[1:] >= reach[:-1])
+    codes, starts, ends = (values[order] for values in spans)
+    reached = bounds_before(codes, ends, np.full(len(order), UNBOUNDED))  # the last end of those of the key before
+    begins = starts >= reached
     groups = np.empty_like(spans.codes)
     groups[order] = np.cumsum(begins) - 1
     first = np.flatnonzero(begins)
     last = np.concatenate([first[1:], [len(order)]])[: len(first)] - 1
-    return groups, Spans(codes[first], starts[first], reach[last])
+    return groups, Spans(codes[first], starts[first], np.maximum(reached, ends)[last])
 
 
 def first_start(cut: Cut, bounds: Ints) -> Ints:

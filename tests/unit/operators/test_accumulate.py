@@ -58,5 +58,5 @@ def test_a_running_sum_that_does_not_fit_is_an_error():
 
 
 def test_an_aggregate_without_a_running_form_is_refused():
-    with pytest.raises(InvalidPipeline, match="was given hf.mean"):
+    with pytest.raises(InvalidPipeline, match=r"was given hf\.mean"):
         accumulate(by="k", x=aggregates.mean("n"))
