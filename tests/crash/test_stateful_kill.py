@@ -111,7 +111,7 @@ def test_a_kill_at_every_named_point_leaves_the_sinks_exact(tmp_path: Path, poin
     assert killed == -signal.SIGKILL
     assert finish(tmp_path, **STAGES[mode]) == 0, (tmp_path / "log").read_text()[-3000:]
     assert held(tmp_path) == expected()
-    if point == "after-forget":
+    if point == "after-forget" and mode == "carried":  # staged epochs are published behind Spark's back
         logs = "".join(path.read_text() for path in (tmp_path / "checkpoint").rglob("*.log"))
         assert "epoch 4 is held by every sink: evaluated for its state alone" in logs
 
