@@ -197,11 +197,15 @@ def _barrier(epoch: Epoch) -> Decision:
 def _early_close(epoch: Epoch) -> Decision:
     ends = _ends(epoch)
     settled = timeline.settled_before(epoch.bounds)
+    # Until the ended input is used up all stays: whether another one was empty when it ended can still count.
+    is_over = (settled >= ends) | (ends == UNBOUNDED + 1)
     fates = [
-        np.where(pool.at >= ends[pool.key], DROP, np.where(pool.at < settled[pool.key], EMIT, WAIT)).astype(np.int8)
+        np.where(pool.at < np.minimum(settled, ends)[pool.key], EMIT, np.where(is_over[pool.key], DROP, WAIT)).astype(
+            np.int8
+        )
         for pool in epoch.pools
     ]
-    reached = np.where(settled >= ends, CLOSED, settled)
+    reached = np.where(is_over, CLOSED, settled)
     because = "early_close: another input has ended"
     return _by_time(epoch, fates, reached, columns={"ends": ends}, dropped_because=because)
 
@@ -391,13 +395,13 @@ def _within(step: SyncStep, policy: Within, epoch: Epoch) -> Decision:
     final = timeline.shifted(settled, -2 * step.tolerance)
     sent = [np.asarray(pool.table.column(SENT)).astype(bool) for pool in pools]
     set_at = [pool.at.copy() for pool in pools]
-    set_row = [np.arange(len(pool.key)) for pool in pools]
+    set_order = [pool.order.copy() for pool in pools]
     matched = [np.zeros(len(pool.key), bool) for pool in pools]
     for i, pool in enumerate(pools):
         if i != base:
             theirs, ours = mutual_nearest(pools[base], pool, step.tolerance)
             set_at[i][ours] = pools[base].at[theirs]
-            set_row[i][ours] = theirs
+            set_order[i][ours] = pools[base].order[theirs]
             matched[i][ours] = True
     fates = [
         np.where(~sent[i] & (set_at[i] < final[pool.key]), EMIT, WAIT).astype(np.int8) for i, pool in enumerate(pools)
@@ -408,8 +412,7 @@ def _within(step: SyncStep, policy: Within, epoch: Epoch) -> Decision:
     for i, when in enumerate(_from_zero(chosen_at)):
         # The set of a base row and all its matches has the base's number; whoever stands alone its own.
         of = np.where(matched[i][rows[i]], base, i)
-        whose = np.where(matched[i], pools[base].order[set_row[i]], pools[i].order) if len(pools[i].key) else rows[i]
-        ranks.append((when, pools[i].key[rows[i]], np.where(of == base, 0, of + 1), whose[rows[i]]))
+        ranks.append((when, pools[i].key[rows[i]], np.where(of == base, 0, of + 1), set_order[i][rows[i]]))
     forget = timeline.shifted(final, -2 * step.tolerance)
     for i, pool in enumerate(pools):
         gone = (fates[i] != EMIT) & sent[i] & (pool.at < forget[pool.key])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -85,7 +86,7 @@ class SyncStep:
         """Type of the timestamps."""
         return next(iter(self.inputs.values())).field(self.times[0]).type
 
-    @property
+    @cached_property
     def tables(self) -> Mapping[str, StateTable]:
         """The keys with their bounds, the bounds for all keys, and one table of waiting rows for each input."""
         names = list(self.inputs)
@@ -113,7 +114,7 @@ class SyncStep:
             found[waiting_table(name)] = StateTable(pa.schema(columns), (*by, ORDER))
         return found
 
-    @property
+    @cached_property
     def outputs(self) -> Mapping[str, pa.Schema]:
         """``rows``: the sets; ``late``: rows that reached none."""
         time = pa.field("timestamp", self.time_type)
