@@ -39,11 +39,10 @@ fast: setup
 	$(BIN)/python -m tools.run_tests unit+fast
 
 test: lint
-	$(JAVA) $(BIN)/python -m tools.run_tests unit+fast slow postgres spark crash
+	$(JAVA) $(BIN)/python -m tools.run_tests unit+fast slow+postgres spark crash
 
 nightly: setup
-	HOLDFAST_JVM_KILLS=30 $(JAVA) $(BIN)/python -m tools.run_tests nightly
-	HOLDFAST_JVM_KILLS=30 $(JAVA) $(BIN)/python -m pytest tests/crash/test_jvm_killed.py
+	HOLDFAST_JVM_KILLS=30 $(JAVA) $(BIN)/python -m tools.run_tests nightly kills
 
 demo: setup
 	$(JAVA) $(BIN)/python -m demo.driver --sink $(SINK) --master $(MASTER) $(if $(SEED),--seed $(SEED))

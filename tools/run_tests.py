@@ -1,14 +1,17 @@
 """Runs the tests in groups, one pytest process each, and closes with their sum in pytest's own words.
 
-A process of its own per group: one Spark session per process, and a group that dies takes no other with it.  The groups
-divide the tests without rest: every combination of markers belongs to exactly one.
+A process of its own per group: a group that dies takes no other with it.  The groups
+divide the tests without rest: every combination of markers belongs to exactly one (``kills`` apart).
 
 ``unit+fast`` runs two groups side by side, for as long as neither needs more than one core.  What the second prints
-appears when the first has ended.
+appears when the first has ended.  The groups ``spark`` and ``crash`` are shared by two workers each: one Spark session
+per worker, and in ``crash`` one per life of every process that is killed.  All JVMs of tests start from an archive of
+classes (:mod:`tools.class_archive`).
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -21,17 +24,22 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO
 
+from tools import class_archive
+
 FAST = "not spark and not postgres and not crash and not slow and not nightly"
 GROUPS = {
     "unit": ("-m", FAST, "tests/unit"),
     "fast": ("-m", FAST, "--ignore=tests/unit"),
     "slow": ("-m", "slow and not spark and not postgres and not crash and not nightly"),
     "postgres": ("-m", "postgres and not spark and not crash and not nightly"),
-    "spark": ("-m", "spark and not crash and not nightly"),
-    "crash": ("-m", "crash and not nightly"),
-    "nightly": ("-m", "nightly"),
+    "spark": ("-m", "spark and not crash and not nightly", "-n", "2", "--dist", "loadfile"),
+    "crash": ("-m", "crash and not nightly", "--durations=15", "-n", "2", "--dist", "worksteal"),
+    "nightly": ("-m", "nightly", "-n", "2", "--dist", "worksteal"),
+    "kills": ("-n", "2", "--dist", "worksteal", "tests/crash/test_jvm_killed.py"),
 }
-"""Name -> arguments for pytest."""
+"""Name -> arguments for pytest.  The last one repeats a part of ``crash``, with as many kills as are asked for."""
+
+WITH_JVM = {"spark", "crash", "nightly", "kills"}
 
 NO_TESTS = 5  # pytest's exit code for an empty selection
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?)")
@@ -91,7 +99,9 @@ def run(groups: Sequence[str]) -> list[Result]:
 
 def start(group: str, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
     """Start one group's pytest."""
-    return subprocess.Popen([sys.executable, "-m", "pytest", *GROUPS[group]], stdout=output, stderr=subprocess.STDOUT)
+    environment = {"SPARK_SUBMIT_OPTS": class_archive.options(), **os.environ} if group in WITH_JVM else None
+    command = [sys.executable, "-m", "pytest", *GROUPS[group]]
+    return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
 
 
 def finish(group: str, process: subprocess.Popen[bytes], output: Iterable[bytes]) -> Result:

@@ -2,153 +2,60 @@
 
 The coordinator knows sinks only by :class:`Sink`; fakes and real systems pass the same contract tests.
 Specs (:class:`SourceSpec`, :class:`SinkSpec`) are frozen, picklable values declared in the graph; they
-open nothing until a run starts.
+open nothing until a run starts.  The values that cross the borders are those of :mod:`holdfast.values`, and are
+imported from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from holdfast.positions import Positions, SourcePositions
+from holdfast.positions import SourcePositions
+from holdfast.values import (
+    REJECT_COLUMN,
+    REJECT_SCHEMA,
+    REJECT_TYPE,
+    Carried,
+    EpochRecord,
+    Guarantee,
+    Held,
+    Outcome,
+    Part,
+    Publication,
+    Run,
+    Span,
+    Staged,
+    Task,
+)
 
-
-class Guarantee(Enum):
-    """What a node promises for each row that reaches it."""
-
-    EXACTLY_ONCE = "exactly-once"
-    AT_LEAST_ONCE = "at-least-once"
-
-
-class Outcome(Enum):
-    """The sink's word on an epoch, always asked, never remembered."""
-
-    ABSENT = "absent"
-    """The sink holds nothing of the epoch."""
-    STAGED = "staged"
-    """The sink itself began to publish it and has not finished; its own ``open`` or ``publish`` completes it."""
-    PUBLISHED = "published"
-    """Visible, together with its ledger row."""
-    UNKNOWN = "unknown"
-    """The sink did not answer, or cannot tell: ask again."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One generation of one pipeline, as sinks see it."""
-
-    pipeline: str
-    generation: int
-
-
-@dataclass(frozen=True)
-class Held:
-    """What a sink says it holds of a pipeline, from its own ledger.
-
-    Parameters
-    ----------
-    epoch : int
-        Highest epoch held; 0 when none (epochs start at 1).
-    generation : int
-        Highest generation that opened the sink *before* this one; 0 when none.
-    positions : Positions
-        End positions of that epoch; empty when none.
-    pts : int, optional
-        Minimum timestamp over the inputs at that epoch, microseconds.
-    """
-
-    epoch: int = 0
-    generation: int = 0
-    positions: Positions = field(default_factory=dict)
-    pts: int | None = None
-
-
-@dataclass(frozen=True)
-class Task:
-    """One attempt of one task of one epoch: the name that orphans are found by."""
-
-    pipeline: str
-    generation: int
-    epoch: int
-    task: int
-    attempt: int
-
-    @property
-    def name(self) -> str:
-        """``pipeline/generation/epoch/task/attempt``."""
-        return f"{self.pipeline}/{self.generation}/{self.epoch}/{self.task}/{self.attempt}"
-
-
-@dataclass(frozen=True)
-class Staged:
-    """Handle of rows that one task made durable for one sink; not yet visible.
-
-    Parameters
-    ----------
-    name : str
-        :attr:`Task.name` of the attempt that staged them.
-    row_count : int
-        Rows staged.
-    reference : mapping of str to str
-        What the sink needs to publish or discard them (a transaction id, a table, a path).  JSON, no secrets.
-    """
-
-    name: str
-    row_count: int
-    reference: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Carried:
-    """Rows that the driver itself holds: written by ``publish`` in the sink's own transaction."""
-
-    rows: pa.Table
-
-    @property
-    def row_count(self) -> int:
-        """Rows carried."""
-        return int(self.rows.num_rows)
-
-
-Part = Staged | Carried
-
-
-@dataclass(frozen=True)
-class EpochRecord:
-    """What is known of an epoch apart from its rows.
-
-    Parameters
-    ----------
-    pipeline, epoch, generation
-        Identity; ``generation`` is the one that decided the epoch.
-    positions : Positions
-        End positions: the epoch is everything before them that earlier epochs did not hold.
-    pts : int, optional
-        Minimum over the inputs of the highest timestamp seen so far, microseconds; None when no input declares one.
-    """
-
-    pipeline: str
-    epoch: int
-    generation: int
-    positions: Positions
-    pts: int | None = None
-
-
-@dataclass(frozen=True)
-class Publication:
-    """One epoch's rows for one sink, ready to become visible."""
-
-    record: EpochRecord
-    parts: tuple[Part, ...]
-
-    @property
-    def row_count(self) -> int:
-        """Rows of all parts."""
-        return sum(part.row_count for part in self.parts)
+__all__ = [
+    "REJECT_COLUMN",
+    "REJECT_SCHEMA",
+    "REJECT_TYPE",
+    "Carried",
+    "Clock",
+    "EpochRecord",
+    "Guarantee",
+    "Held",
+    "Inspectable",
+    "Outcome",
+    "Part",
+    "Publication",
+    "Run",
+    "Sink",
+    "SinkSpec",
+    "Source",
+    "SourceSpec",
+    "Span",
+    "Staged",
+    "Store",
+    "Task",
+    "Writer",
+    "WriterFactory",
+]
 
 
 class Writer(Protocol):
@@ -284,15 +191,6 @@ class SinkSpec(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Span:
-    """Part of an epoch that one task reads from one source.  Picklable."""
-
-    value: Any
-    row_count: int | None = None
-    size_bytes: int | None = None
-
-
 class Source(Protocol):
     """Where rows come from.  Lives in the process that plans epochs, on the driver's machine; executors ``read``.
 
@@ -368,15 +266,11 @@ class SourceSpec(Protocol):
             absent.
         """
 
+    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+        """Return why reading cannot go on at positions that a sink holds; empty when it can.
 
-REJECT_COLUMN = "__holdfast_reject"
-"""Hidden column of a source with rejects: null for a good row, else ``REJECT_TYPE``."""
-
-REJECT_TYPE = pa.struct([("reason", pa.string()), ("raw", pa.string()), ("position", pa.string())])
-"""Of a rejected row: why, the raw text, and where it stands (``path:line`` for files)."""
-
-REJECT_SCHEMA = pa.schema(list(REJECT_TYPE))
-"""Schema of the ``rejects`` side output."""
+        Asked when the engine's own record of positions is lost.  Creates and changes nothing.
+        """
 
 
 class Store(Protocol):

@@ -68,6 +68,21 @@ def test_every_operator_has_a_page(operator):
     assert f"hf.{operator}(" in page.read_text()
 
 
+@pytest.mark.parametrize(("module", "room"), [(read, "sources"), (write, "sinks")], ids=["read", "write"])
+def test_every_source_and_sink_has_a_page_and_a_row_in_its_index(module, room):
+    index = (ROOT / f"docs/{room}/README.md").read_text()
+    for name in [name for name in module.__all__ if name.islower()]:
+        page = ROOT / f"docs/{room}/{name}.md"
+        assert page.exists()
+        assert f".{name}(" in page.read_text()
+        assert f"({name}.md)" in index
+
+
+def test_every_operator_is_in_the_index_of_operators():
+    index = (ROOT / "docs/operators/README.md").read_text()
+    assert [operator for operator in OPERATORS if f"({operator}.md)" not in index] == []
+
+
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_parameter_of_an_operator_is_documented(operator):
     function = getattr(hf, operator)

@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.commit import coordinator as module
 from holdfast.commit.coordinator import Coordinator
+from holdfast.commit.group import Underway
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
 from holdfast.errors import HoldfastError, InDoubt, Unavailable
 from holdfast.ports import Outcome
@@ -95,7 +96,7 @@ class ForgetsFirst(Coordinator):
         for entry in group:
             if entry.key:
                 self._ledger.forget(entry.key, module.Done(entry.record, {}))
-        yield from super()._carry_out([module._Entry(entry.decided, None) for entry in group], wanted)
+        yield from super()._carry_out([Underway(entry.decided, None) for entry in group], wanted)
 
 
 class SweepsFirst(Coordinator):
@@ -114,7 +115,7 @@ class NeverDecides(Coordinator):
         self._check_commit(decided)
         self._stories.take(record.epoch, module.Event.STAGE)
         self._last_epoch = record.epoch
-        for _ in self._carry_out([module._Entry(decided, None)]):
+        for _ in self._carry_out([Underway(decided, None)]):
             pass
 
 

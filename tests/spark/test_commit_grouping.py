@@ -35,7 +35,7 @@ def test_commit_every_publishes_several_epochs_in_one_transaction(
     rows = hf.read.rows(rows_ten_seconds_apart(10), schema=SCHEMA, timestamp="at", name="rows")
     pipeline = hf.Pipeline(
         "p",
-        rows | hf.write.postgres(postgres_prepared, table="rows", stage="table", name="table"),
+        rows | hf.write.postgres(postgres_prepared, table="rows", name="table"),
         rows | hf.write.files(tmp_path / "files", name="files"),
     )
     run = pipeline.run(

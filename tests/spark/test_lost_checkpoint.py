@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.errors import Diverged, HoldfastError
+from holdfast.errors import Corrupt, Diverged, HoldfastError, InvalidPipeline
 
 pytestmark = pytest.mark.spark
 
@@ -103,6 +103,71 @@ def test_a_new_checkpoint_for_sinks_that_hold_rows_is_refused(tmp_path: Path, sp
         run(tmp_path, spark)
     assert "empty the targets" in refused.value.do
     check(tmp_path, 2)
+
+
+def test_a_feed_is_read_on_where_its_sinks_are_whatever_of_the_checkpoint_is_lost(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    def push_and_run(*ids: int) -> None:
+        feed = hf.read.CallbackFeed(tmp_path / "feed", schema="id BIGINT")
+        for number in ids:
+            feed.push([{"id": number}])
+        pushed = hf.read.callback(feed, name="pushed")
+        pipeline = hf.Pipeline("fed", pushed | hf.write.sqlite(tmp_path / "out.db", table="rows", name="all_rows"))
+        pipeline.run(checkpoint=str(tmp_path / "checkpoint"), trigger=hf.available_now(), session=spark)
+
+    def held() -> list[int]:
+        with sqlite3.connect(tmp_path / "out.db") as connection:
+            return sorted(number for (number,) in connection.execute("SELECT id FROM rows"))
+
+    push_and_run(0, 1, 2)
+    push_and_run(3)
+    shutil.rmtree(tmp_path / "checkpoint" / "spark")
+    push_and_run(4, 5)
+    assert held() == list(range(6))
+    shutil.rmtree(tmp_path / "checkpoint")
+    push_and_run(6)
+    assert held() == list(range(7))
+    shutil.rmtree(tmp_path / "checkpoint" / "spark")
+    shutil.rmtree(tmp_path / "feed")
+    with pytest.raises(Diverged, match="is new, and sink") as refused:
+        push_and_run(7)
+    assert "reaches from entry 0 to 1, and does not hold 7" in refused.value.why
+    assert held() == list(range(7))
+
+
+def test_rows_in_the_program_that_were_given_and_edited_are_refused(tmp_path: Path, spark: SparkSession) -> None:
+    def run_with(*ids: int) -> None:
+        rows = hf.read.rows([[{"id": number}] for number in ids], schema="id BIGINT", name="given")
+        pipeline = hf.Pipeline("given", rows | hf.write.sqlite(tmp_path / "out.db", table="rows", name="all_rows"))
+        pipeline.run(checkpoint=str(tmp_path / "checkpoint"), trigger=hf.available_now(), session=spark)
+
+    run_with(0, 1)
+    with pytest.raises(InvalidPipeline, match="list 1 of the rows of source 'given' has changed"):
+        run_with(0, 10, 2)
+    run_with(0, 1, 2)
+    with sqlite3.connect(tmp_path / "out.db") as connection:
+        assert [number for (number,) in connection.execute("SELECT id FROM rows ORDER BY id")] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("log", ["offsets", "commits"])
+def test_a_cut_entry_of_sparks_log_is_named_and_the_cure_that_is_named_costs_nothing(
+    tmp_path: Path, spark: SparkSession, log: str
+) -> None:
+    write_files(tmp_path, range(3))
+    run(tmp_path, spark)
+    entry = max((tmp_path / "checkpoint/spark/1" / log).glob("[0-9]*"), key=lambda path: int(path.name))
+    entry.write_bytes(entry.read_bytes()[: entry.stat().st_size // 2])
+    write_files(tmp_path, range(3, FILES))
+    with pytest.raises((Corrupt, Diverged)) as refused:
+        run(tmp_path, spark)
+
+    assert str(entry) in refused.value.message
+    assert str(tmp_path / "checkpoint/spark/1") in refused.value.do
+    check(tmp_path, 3)
+    shutil.rmtree(tmp_path / "checkpoint/spark/1")
+    run(tmp_path, spark)
+    check(tmp_path, FILES)
 
 
 def test_a_sink_that_was_emptied_is_noticed(tmp_path: Path, spark: SparkSession) -> None:

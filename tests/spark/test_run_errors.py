@@ -180,10 +180,6 @@ def test_an_error_of_a_writer_keeps_its_kind_on_the_way_through_the_jvm(spark: S
     assert "out.db-holdfast" in raised.value.message
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Run._watch translates what awaitTermination raises, and so loses the epoch loop's own error",
-)
 def test_an_error_of_an_epoch_keeps_its_fields_and_its_story(spark: SparkSession, tmp_path: Path, kept: str) -> None:
     """The way through the JVM cuts an error down to its text; the run has the error itself."""
     retry = {"retry_attempts": 2, "retry_first": "10 ms", "retry_cap": "20 ms"}

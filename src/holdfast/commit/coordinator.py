@@ -26,8 +26,9 @@ from holdfast.commit.checks import (
     needs,
 )
 from holdfast.commit.delivery import Delivery, Published, Resolution
+from holdfast.commit.group import Group, Underway
 from holdfast.commit.lane import Lane, ThreadLane
-from holdfast.commit.ledger import Key, Ledger, Takeover
+from holdfast.commit.ledger import Ledger, Takeover
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.commit.retry import Patience, PatientStore, Retry
@@ -43,10 +44,6 @@ __all__ = ["Coordinator", "Published", "Resolution", "Resumption", "Retry", "Sta
 log = logging.getLogger("holdfast.commit")
 
 T = TypeVar("T")
-
-GROUP_EPOCHS_MAX = 1000
-"""A group is published at the latest with so many epochs: a source whose timestamps stand still must not let open
-decisions pile up without end."""
 
 
 @dataclass(frozen=True)
@@ -72,18 +69,6 @@ class Statistics:
     queue_length: int
     decided_unpublished: int
     last_error: str | None
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """One epoch on its way; ``key`` is None on the fast path, where nothing is written in the checkpoint."""
-
-    decided: Decided
-    key: Key | None
-
-    @property
-    def record(self) -> EpochRecord:
-        return self.decided.record
 
 
 class Coordinator:
@@ -154,17 +139,16 @@ class Coordinator:
         )
         self._ledger = Ledger(PatientStore(store, self._patience), pipeline, keep=ledger_keep)
         self._stories = Stories(clock, on_transition)
-        self._delivery = Delivery(pipeline, self._sinks, self._patience, self._stories)
+        self._delivery = Delivery(
+            pipeline, self._sinks, self._patience, self._stories, is_grouped=commit_every_us is not None
+        )
         self._lane = lane or (ThreadLane(f"holdfast-commit-{pipeline}", queue_size) if commit_thread else None)
-        self._commit_every_us = commit_every_us
-        self._carried_limit_bytes = carried_limit_bytes
         self._generation = 0
         self._last_epoch = 0
         self._newest_done: Done | None = None
         self._missing: tuple[int, frozenset[str]] = (0, frozenset())
         self._continued: set[str] = set()
-        self._group: list[_Entry] = []
-        self._grouped_pts: int | None = None
+        self._group = Group(commit_every_us, carried_limit_bytes)
         self._unpublished: set[int] = set()
         self._unpublished_lock = threading.Lock()
         self._failure: BaseException | None = None
@@ -197,7 +181,7 @@ class Coordinator:
             known = [held.epoch for held in self._delivery.held.values()] + [key.epoch for key in takeover.open]
             self._last_epoch = max([*known, takeover.done.record.epoch if takeover.done else 0])
             resolved = (*confirm_done(self._delivery, takeover.done), *self._resolve(takeover))
-            self._grouped_pts = min((h.pts for h in self._delivery.held.values() if h.pts is not None), default=None)
+            self._group.begin(h.pts for h in self._delivery.held.values())
             # Only now: a decision that recovery found may have named what a dead run staged.
             self._delivery.sweep(self._last_epoch + 1)
             faults.reach("recovery-resolved", self._last_epoch)
@@ -211,7 +195,7 @@ class Coordinator:
             names = [name for name in self._sinks if name in decided.parts]
             found = [self._delivery.judge(name, key.epoch, Decision.COMMIT) for name in names]
             wanted = {each.sink for each in found if each.verdict is Verdict.PUBLISH}
-            for _ in self._carry_out([_Entry(decided, key)], wanted):
+            for _ in self._carry_out([Underway(decided, key)], wanted):
                 pass
             yield from found
 
@@ -307,7 +291,7 @@ class Coordinator:
             self._missing = (0, frozenset())
             self._continued.update(parts)
             key = None
-            if len(parts) > 1 or self._commit_every_us is not None:
+            if len(parts) > 1 or self._group.is_used:
                 # 1. decide.  A crash right after leaves the decision with every handle and every carried row: the next
                 #    run publishes from it, and Spark's replay finds every sink holding the epoch.  A crash before
                 #    leaves orphans: presumed abort, they are swept by name and Spark replays the epoch.
@@ -316,7 +300,7 @@ class Coordinator:
                     self._unpublished.add(record.epoch)
                 self._stories.take(record.epoch, Event.DECIDE)
                 faults.reach("after-decide", record.epoch)
-            group = self._due(_Entry(decided, key))
+            group = self._group.due(Underway(decided, key))
             if not group:
                 return
             if self._lane is not None and all(entry.key and entry.decided.is_staged for entry in group):
@@ -326,7 +310,7 @@ class Coordinator:
                 for _ in self._carry_out(group):
                     pass
 
-    def _carry_out(self, group: Sequence[_Entry], wanted: set[str] | None = None) -> Iterator[None]:
+    def _carry_out(self, group: Sequence[Underway], wanted: set[str] | None = None) -> Iterator[None]:
         """Publish epochs together, sink by sink, and forget their decisions; one durable write per step.
 
         ``wanted`` are the sinks that recovery found without the epoch; None: every sink that has parts.
@@ -372,27 +356,6 @@ class Coordinator:
             self._note_failure(failure, last)
             raise
 
-    def _due(self, entry: _Entry) -> list[_Entry]:
-        """Return the epochs to publish now: this one, or with grouping none or the whole group."""
-        if self._commit_every_us is None:
-            return [entry]
-        self._group.append(entry)
-        pts = entry.record.pts
-        is_due = (
-            pts is None  # some input has not had a row yet: there is nothing to measure by
-            or self._grouped_pts is None
-            or pts - self._grouped_pts >= self._commit_every_us
-            or sum(each.decided.carried_bytes for each in self._group) >= self._carried_limit_bytes
-            or len(self._group) >= GROUP_EPOCHS_MAX
-        )
-        return self._take_group() if is_due else []
-
-    def _take_group(self) -> list[_Entry]:
-        group, self._group = self._group, []
-        if group and group[-1].record.pts is not None:
-            self._grouped_pts = group[-1].record.pts
-        return group
-
     def abort(self, epoch: int, parts: Mapping[str, Sequence[Part]]) -> None:
         """Give an epoch up that was not committed: its parts are discarded now, or swept later.
 
@@ -412,7 +375,7 @@ class Coordinator:
 
     def _publish_rest(self) -> None:
         self._wait_for_lane()
-        group = self._take_group()
+        group = self._group.take()
         if group:
             for _ in self._carry_out(group):
                 pass

@@ -58,12 +58,21 @@ class Delivery:
         Where doubts and answers are told.
     """
 
-    def __init__(self, pipeline: str, sinks: Mapping[str, Sink], patience: Patience, stories: Stories) -> None:
+    def __init__(
+        self,
+        pipeline: str,
+        sinks: Mapping[str, Sink],
+        patience: Patience,
+        stories: Stories,
+        *,
+        is_grouped: bool = False,
+    ) -> None:
         self._pipeline = pipeline
         self._sinks = sinks
         self._patience = patience
         self._stories = stories
         self._locks = {name: threading.RLock() for name in sinks}
+        self._is_grouped = is_grouped
         self._generation = 0
         self.held: dict[str, Held] = {}
         self.published: dict[str, Published] = dict.fromkeys(sinks, Published())
@@ -71,7 +80,7 @@ class Delivery:
     def open(self, generation: int) -> None:
         """Open every sink, which fences lower generations, and note what each holds."""
         self._generation = generation
-        run = Run(self._pipeline, generation)
+        run = Run(self._pipeline, generation, self._is_grouped)
         for name, sink in self._sinks.items():
             self.held[name] = self._patience.call(partial(sink.open, run), f"open sink {name!r}")
         self.published = {name: Published(held.epoch) for name, held in self.held.items()}

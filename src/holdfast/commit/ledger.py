@@ -310,6 +310,11 @@ def _keys(store: Store) -> list[Key]:
     return sorted(Key(int(name[0]), int(name[1])) for name in names if len(name) == 2 and all(map(str.isdigit, name)))
 
 
+def newest_generation(store: Store) -> tuple[int, str] | None:
+    """Return the highest generation that was taken, and the key that says by whom; None when none was."""
+    return max(_numbered(store, "generations/").items(), default=None)
+
+
 def _generations(store: Store) -> list[int]:
     return sorted(_numbered(store, "generations/"))
 

@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from holdfast.commit.ledger import Entry, Standing, survey
+from holdfast.commit.ledger import Entry, Standing, newest_generation, survey
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import CASES, Decision, Verdict
 from holdfast.errors import Corrupt
@@ -229,12 +229,12 @@ def _carried(content: Decided | Done) -> tuple[str, ...]:
 
 
 def _owner(store: Store) -> Owner:
-    keys = store.keys("generations/")
-    if not keys:
+    newest = newest_generation(store)
+    if newest is None:
         return Owner()
-    who = json_object(store, keys[-1])
+    generation, key = newest
+    who = json_object(store, key)
     host, pid = str(who.get("host", "")), int(who.get("pid", 0))
-    generation = int(keys[-1].rpartition("/")[2].removesuffix(".json"))
     return Owner(generation, int(who.get("at_us", 0)), host, pid, is_alive(host, pid))
 
 

@@ -45,7 +45,10 @@ def as_line(status: Status) -> str:
     >>> as_line(Status("trips", state="running", epoch=41, rows_total=12345, rows_per_s=250.4))
     'trips running: epoch 41, 12,345 rows (250/s)'
     """
-    parts = [f"epoch {status.epoch}", f"{status.rows_total:,} rows ({status.rows_per_s:,.0f}/s)"]
+    if status.epoch == 0:
+        parts = ["waiting for the first epoch"]
+    else:
+        parts = [f"epoch {status.epoch}", f"{status.rows_total:,} rows ({status.rows_per_s:,.0f}/s)"]
     if status.sources:
         parts.append("lag " + " ".join(f"{source.name}={_lag(source)}" for source in status.sources))
     if rejects := sum(source.rejects for source in status.sources):
@@ -70,7 +73,8 @@ def as_last_line(status: Status, now_us: int) -> str:
     'trips stopped at epoch 41: 12,345 rows in 2.5 s (4,938/s)'
     """
     seconds = max((now_us - status.started_at_us) / 1e6, 1e-6)
-    line = f"{status.pipeline} {status.state} at epoch {status.epoch}: {status.rows_total:,} rows in {seconds:.1f} s"
+    place = f"at epoch {status.epoch}" if status.epoch else "before the first epoch"
+    line = f"{status.pipeline} {status.state} {place}: {status.rows_total:,} rows in {seconds:.1f} s"
     line += f" ({status.rows_total / seconds:,.0f}/s)"
     for count, word in ((sum(s.rejects for s in status.sources), "rejects"), (status.retries, "retries")):
         if count:
@@ -84,7 +88,7 @@ def as_display(status: Status) -> RenderableType:
         (status.pipeline, "bold"),
         "  ",
         (status.state, _STYLES[status.state]),
-        f"  generation {status.generation or '-'}  epoch {status.epoch}  {status.rows_total:,} rows",
+        f"  generation {status.generation or '-'}  epoch {status.epoch or '-'}  {status.rows_total:,} rows",
         f"  {status.rows_per_s:,.0f} rows/s  retries {status.retries}",
     )
     if status.queue:

@@ -28,7 +28,7 @@ from holdfast.operators.columnar_binding import (
     raises_as_filter,
     reference,
 )
-from holdfast.operators.columnar_kernels import Fault, Node, Reference
+from holdfast.operators.columnar_kernels import Fault, Node, Reference, references
 
 _CAST_NAMES = frozenset({"tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "double"})
 _KEYWORDS = frozenset({"and", "or", "not", "in", "between", "when", "then", "else", "case", "as"})
@@ -74,6 +74,16 @@ class Columnar:
     def can_raise(self) -> bool:
         """Whether a row can be an error; Spark leaves it out where nothing reads the value, this does not."""
         return self.node.can_raise
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that it reads, by their names in the schema."""
+        return references(self.node)
+
+    @property
+    def reference(self) -> str | None:
+        """The column that it passes on as it is; None where it computes."""
+        return self.node.name if isinstance(self.node, Reference) else None
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.Array:
         """Return the expression's values, one for each row of the batch.

@@ -8,7 +8,7 @@ chooses them and puts a :class:`Widened` where Spark casts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -210,3 +210,14 @@ class Quotient:
 def overflow(kind: pa.DataType) -> str:
     """Return Spark's name of an overflow in this type."""
     return "BINARY_ARITHMETIC_OVERFLOW" if kind in {pa.int8(), pa.int16()} else "ARITHMETIC_OVERFLOW"
+
+
+def references(node: Any) -> frozenset[str]:
+    """Return the columns that a node and its operands read."""
+    if isinstance(node, Reference):
+        return frozenset({node.name})
+    if isinstance(node, tuple):
+        return frozenset[str]().union(*map(references, node))
+    if is_dataclass(node):
+        return frozenset[str]().union(*(references(getattr(node, field.name)) for field in fields(node)))
+    return frozenset()

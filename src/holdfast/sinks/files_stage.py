@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from holdfast import durable, faults
 from holdfast.errors import InternalError, InvalidPipeline
+from holdfast.fitting import fitted
 from holdfast.ports import Staged, Task
 from holdfast.sinks import files_partition, json_lines
 
@@ -178,7 +179,7 @@ class FilesWriter:
     def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         schema = self._staging.schema
         try:
-            return batch.select(schema.names).cast(schema)
+            return fitted(batch.select(schema.names), schema)
         except (KeyError, pa.ArrowException) as error:
             raise InvalidPipeline(
                 f"Rows of epoch {self._task.epoch} do not fit the declared columns.",

@@ -18,6 +18,7 @@ import pyarrow as pa
 from holdfast import durable, faults, graph, naming
 from holdfast.checks import building
 from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
+from holdfast.fitting import fitted_table
 from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Staged, Task
 from holdfast.sinks import files_stage
 from holdfast.sinks.files_stage import Staging
@@ -184,7 +185,7 @@ class ForeachBatchSink:
         carried = [part.rows for part in publication.parts if not isinstance(part, Staged)]
         handles = [part for part in publication.parts if isinstance(part, Staged) and part.row_count]
         if not handles:
-            tables = [table.cast(self._schema) for table in carried]
+            tables = [fitted_table(table, self._schema) for table in carried]
             return set(), pa.concat_tables(tables) if tables else self._schema.empty_table()
         for index, table in enumerate(carried):
             writer = self._engine.staging(Task(self._pipeline, self._generation, publication.record.epoch, index, 0))

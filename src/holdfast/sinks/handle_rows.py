@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from holdfast import faults
 from holdfast.errors import Corrupt
+from holdfast.fitting import fitted, fitted_table
 from holdfast.ports import Publication, Staged, Task
 
 
@@ -50,7 +51,7 @@ class HandleWriter:
         limit = self._factory.row_limit
         room = batch.num_rows if limit is None else max(0, limit - self._row_count)
         if min(room, batch.num_rows):
-            self._batches.append(batch.slice(0, room).cast(self._factory.schema))
+            self._batches.append(fitted(batch.slice(0, room), self._factory.schema))
         self._row_count += batch.num_rows
         if is_first and self._row_count:
             faults.reach("stage-write", self._task.epoch)
@@ -75,7 +76,7 @@ def batches_of(publication: Publication, schema: pa.Schema) -> list[pa.RecordBat
     batches: list[pa.RecordBatch] = []
     for part in publication.parts:
         if not isinstance(part, Staged):
-            batches += part.rows.cast(schema).to_batches()
+            batches += fitted_table(part.rows, schema).to_batches()
         elif "arrow" in part.reference:
             batches += _decoded(part)
         elif part.row_count:

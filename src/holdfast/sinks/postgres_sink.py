@@ -1,16 +1,13 @@
 """A PostgreSQL table during a run, on the driver.
 
-Invariants: the ledger row is locked before anything else of an epoch is done, and moves in the transaction that
-writes (or decides to commit) the rows; ``epoch`` and ``generation`` only grow.  ``in_progress`` names the prepared
-transactions that the ledger row has decided to commit: whoever finds it commits them, in any order, any number of
-times.  Design: 0003.
+Invariant: the ledger row (:mod:`holdfast.sinks.postgres_ledger`) is locked before anything else of an epoch is done,
+and moves in the transaction that writes (or decides to commit) the rows.  Design: 0003.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +21,7 @@ from holdfast.errors import Diverged, HoldfastError, InDoubt, InvalidPipeline, U
 from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Run
 from holdfast.sinks import postgres_catalog, postgres_copy, sql
 from holdfast.sinks.postgres_dsn import Dsn
+from holdfast.sinks.postgres_ledger import Begun, PostgresLedger, set_lock_timeout
 from holdfast.sinks.postgres_session import Connection, Session
 from holdfast.sinks.postgres_staging import (
     PostgresWriterFactory,
@@ -51,31 +49,6 @@ _CARRIED = pg.Identifier("pg_temp", "holdfast_carried")
 
 
 @dataclass(frozen=True)
-class Begun:
-    """The ledger row's decision to commit prepared transactions: ``in_progress``.
-
-    ``first`` is the first epoch of the decision; all from there to the row's epoch are decided and not complete.
-    ``gids`` gives each prepared transaction's id.
-    """
-
-    first: int
-    gids: Mapping[str, str]
-
-    @property
-    def text(self) -> str:
-        """As the ledger stores it."""
-        return json.dumps({"first": self.first, "gids": dict(self.gids)})
-
-    @staticmethod
-    def parsed(text: str | None) -> Begun | None:
-        """Return what the ledger stores; None when nothing is in progress."""
-        if text is None:
-            return None
-        value = json.loads(text)
-        return Begun(int(value["first"]), value["gids"])
-
-
-@dataclass(frozen=True)
 class Attempt:
     """A transaction of ours whose COMMIT may be in doubt: its epochs (none: ``open``) and its id."""
 
@@ -89,17 +62,28 @@ class PostgresSink:
 
     guarantee = Guarantee.EXACTLY_ONCE
 
-    def __init__(self, name: str, pipeline: str, session: Session, table: Table, *, prepares: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        pipeline: str,
+        session: Session,
+        table: Table,
+        *,
+        prepares: bool,
+        is_asked_to_prepare: bool = False,
+    ) -> None:
         self.name = name
         self._pipeline = pipeline
         self._session = session
         self._table = table
         self._node = table.node
         self._prepares = prepares
+        self._is_asked_to_prepare = is_asked_to_prepare
+        self._is_grouped = False
+        self._ledger = PostgresLedger(session, table, pipeline, name)
         self._staging = Staging(session, table, pipeline, name)
         self._generation = 0
         self._attempt: Attempt | None = None
-        self._took: tuple[int, str, LedgerRow] | None = None
 
     @staticmethod
     def connected(
@@ -119,21 +103,29 @@ class PostgresSink:
         except BaseException:
             session.drop()
             raise
-        return PostgresSink(name, pipeline, session, target, prepares=prepares)
+        return PostgresSink(name, pipeline, session, target, prepares=prepares, is_asked_to_prepare=stage == "prepared")
 
     @property
     def staging(self) -> str:
         """How large epochs are staged."""
         if self._prepares:
             return "prepared transactions"
-        return f"staging tables ({self._table.obstacle})" if self._table.obstacle else "staging tables"
+        why = self._table.obstacle or ("epochs wait for their group" if self._is_grouped else "")
+        return f"staging tables ({why})" if why else "staging tables"
 
     # --- open ---------------------------------------------------------------------------------------------------------
 
     def open(self, run: Run) -> Held:
         """Create the ledger, take the sink for this generation, and complete what was in progress."""
-        before = self._take(run.generation)
+        before = self._ledger.take(run.generation, lock_timeout=TAKEOVER_LOCK_TIMEOUT)
         self._generation = run.generation
+        self._is_grouped = run.is_grouped
+        if run.is_grouped and self._prepares and not self._is_asked_to_prepare:
+            # Prepared rows keep their locks on the table until their group is due.  Meanwhile an ALTER TABLE or CREATE
+            # INDEX would wait for them, the COPY of the next epoch for that, and the group for the next epoch.
+            with self._session.transaction() as connection:
+                postgres_catalog.check_may_create(connection, self._node, self._table.schema_name, "staging tables")
+            self._prepares = False
         begun = Begun.parsed(before.in_progress)
         if begun is not None:
             logger.info(
@@ -146,81 +138,6 @@ class PostgresSink:
             )
             self._complete(begun, before.epoch)
         return before.held()
-
-    def _take(self, generation: int) -> LedgerRow:
-        """Raise the generation; return the row as it was."""
-        for last_try in (False, False, True):
-            try:
-                with self._session.transaction() as connection:
-                    connection.execute(_set_lock_timeout(TAKEOVER_LOCK_TIMEOUT))
-                    self._create_ledger(connection)
-                    connection.execute(
-                        pg.SQL(
-                            "INSERT INTO {} (pipeline, sink, epoch, generation, positions)"
-                            " VALUES (%s, %s, 0, 0, '{{}}') ON CONFLICT DO NOTHING"
-                        ).format(self._ledger),
-                        (self._pipeline, self.name),
-                    )
-                    row = self._locked_row(connection)
-                    assert row is not None
-                    if row.generation >= generation:
-                        return self._taken_already(connection, generation, row)
-                    xid = connection.execute(
-                        pg.SQL(
-                            "UPDATE {} SET generation = %s, updated_at = now() WHERE pipeline = %s AND sink = %s"
-                            " RETURNING pg_current_xact_id_if_assigned()::text"
-                        ).format(self._ledger),
-                        (generation, self._pipeline, self.name),
-                    ).fetchone()
-                    assert xid is not None
-                    self._took = (generation, xid[0], row)
-                return row
-            except Unavailable as error:
-                if last_try or not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
-                    raise
-                self._end_owner_of_row()
-        raise AssertionError
-
-    def _taken_already(self, connection: Connection, generation: int, row: LedgerRow) -> LedgerRow:
-        """Return the row as it was if it was this very object that took it, in a COMMIT whose reply was lost."""
-        if self._took is not None and row.generation == generation == self._took[0]:
-            status = connection.execute("SELECT pg_xact_status(%s::xid8)", (self._took[1],)).fetchone()
-            if status == ("committed",):
-                return self._took[2]
-        raise sql.fenced(self._node, self._pipeline, generation, row.generation)
-
-    def _create_ledger(self, connection: Connection) -> None:
-        if postgres_catalog.check_ledger(connection, self._table):
-            return
-        postgres_catalog.check_may_create(connection, self._node, self._table.schema_name, f"table {LEDGER}")
-        postgres_catalog.lock_ddl(connection)
-        connection.execute(
-            pg.SQL(
-                "CREATE TABLE IF NOT EXISTS {} (pipeline text, sink text, epoch bigint NOT NULL,"
-                " generation bigint NOT NULL, positions text NOT NULL, pts bigint, in_progress text,"
-                " updated_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (pipeline, sink))"
-            ).format(self._ledger)
-        )
-
-    def _end_owner_of_row(self) -> None:
-        """End the session that holds the ledger row: its driver is dead, or about to be fenced.
-
-        Its publish is undone as a whole, or is committed already.  ``xmax`` of the row is the transaction that holds
-        it, so nobody else can be meant.
-        """
-        with self._session.explained():
-            connection = self._session.connection()
-            if not postgres_catalog.check_ledger(connection, self._table):
-                return  # somebody is creating tables, here or elsewhere in the database
-            ended = connection.execute(
-                pg.SQL(
-                    "SELECT a.pid, pg_terminate_backend(a.pid) FROM {} AS l JOIN pg_stat_activity AS a"
-                    " ON a.backend_xid = l.xmax WHERE l.pipeline = %s AND l.sink = %s AND a.pid <> pg_backend_pid()"
-                ).format(self._ledger),
-                (self._pipeline, self.name),
-            ).fetchall()
-        for pid, _ in ended:
-            logger.info("%s: ended server process %d, which still held the ledger row", self._node, pid)
 
     # --- publish ------------------------------------------------------------------------------------------------------
 
@@ -249,8 +166,10 @@ class PostgresSink:
         row's epoch.
         """
         with self._session.transaction() as connection:
-            connection.execute(_set_lock_timeout(LOCK_TIMEOUT))
-            row = sql.check_generation(self._node, self._pipeline, self._generation, self._locked_row(connection))
+            connection.execute(set_lock_timeout(LOCK_TIMEOUT))
+            row = sql.check_generation(
+                self._node, self._pipeline, self._generation, self._ledger.locked_row(connection)
+            )
             left = Begun.parsed(row.in_progress)
             if left is not None:
                 return (left, row.epoch), None, row.epoch
@@ -263,22 +182,8 @@ class PostgresSink:
             for part in parts:
                 self._write_part(connection, part)
             begun = Begun(first.epoch, prepared) if prepared else None
-            xid = connection.execute(
-                pg.SQL(
-                    "UPDATE {} SET epoch = %s, positions = %s, pts = %s, in_progress = %s, updated_at = now()"
-                    " WHERE pipeline = %s AND sink = %s RETURNING pg_current_xact_id_if_assigned()::text"
-                ).format(self._ledger),
-                (
-                    last.epoch,
-                    sql.positions_text(last),
-                    last.pts,
-                    begun.text if begun else None,
-                    self._pipeline,
-                    self.name,
-                ),
-            ).fetchone()
-            assert xid is not None
-            self._attempt = Attempt(first.epoch, last.epoch, xid[0])
+            xid = self._ledger.move(connection, last, begun)
+            self._attempt = Attempt(first.epoch, last.epoch, xid)
             faults.reach("publish-uncommitted", last.epoch)
         self._attempt = None
         return None, begun, last.epoch
@@ -327,12 +232,7 @@ class PostgresSink:
                     self._session.connection()
                 self._commit_prepared(gid, xid)
             with self._session.explained():
-                self._session.connection().execute(
-                    pg.SQL(
-                        "UPDATE {} SET in_progress = NULL WHERE pipeline = %s AND sink = %s AND in_progress = %s"
-                    ).format(self._ledger),
-                    (self._pipeline, self.name, begun.text),
-                )
+                self._ledger.clear(self._session.connection(), begun)
         except Unavailable as error:
             # The decision stands, so "nothing was changed" would be a lie.
             raise InDoubt(
@@ -395,7 +295,7 @@ class PostgresSink:
         return answer
 
     def _asked(self, connection: Connection, epoch: int) -> tuple[Outcome, str]:
-        row = self._row_if_any(connection)
+        row = self._ledger.row_if_any(connection)
         said = f"its ledger row says epoch {row.epoch if row else 'none'}"
         if row is not None and row.epoch >= epoch:
             return _of(row, epoch), said
@@ -408,7 +308,7 @@ class PostgresSink:
             self._end_transaction(connection, attempt.xid)
             return Outcome.UNKNOWN, said
         if status == "committed":  # between the two questions
-            row = self._row(connection)
+            row = self._ledger.row(connection)
             assert row is not None
             return _of(row, epoch), f"{said}, its ledger row now says epoch {row.epoch}"
         return Outcome.ABSENT, said
@@ -436,7 +336,7 @@ class PostgresSink:
     def inspect(self) -> tuple[Held, list[str]]:
         """Return the ledger row, and the names of what is staged and not decided on."""
         with self._session.explained():
-            row = self._row_if_any(self._session.connection())
+            row = self._ledger.row_if_any(self._session.connection())
         begun = Begun.parsed(row.in_progress) if row else None
         decided = begun.gids if begun else {}
         names = {label.name for found, label in self._staging.labelled() if found not in decided}
@@ -456,7 +356,7 @@ class PostgresSink:
         if not gids and not tables:
             return 0
         with self._session.explained():
-            row = self._row(self._session.connection())
+            row = self._ledger.row(self._session.connection())
         if row is None or row.generation > self._generation:
             return 0  # fenced: what is staged belongs to the newer run
         decided = Begun.parsed(row.in_progress)
@@ -467,28 +367,6 @@ class PostgresSink:
         """Close the connection."""
         self._session.drop()
 
-    # --- the ledger row -----------------------------------------------------------------------------------------------
-
-    @property
-    def _ledger(self) -> pg.Identifier:
-        return self._table.identifier(LEDGER)
-
-    def _row(self, connection: Connection, suffix: str = "") -> LedgerRow | None:
-        found = connection.execute(
-            pg.SQL(
-                "SELECT epoch, generation, positions, pts, in_progress FROM {} WHERE pipeline = %s AND sink = %s {}"
-            ).format(self._ledger, pg.SQL(suffix)),
-            (self._pipeline, self.name),
-        ).fetchone()
-        return LedgerRow(*found) if found else None
-
-    def _row_if_any(self, connection: Connection) -> LedgerRow | None:
-        """Return the row; None too where the sink was never opened and has no ledger yet."""
-        return self._row(connection) if postgres_catalog.check_ledger(connection, self._table) else None
-
-    def _locked_row(self, connection: Connection) -> LedgerRow | None:
-        return self._row(connection, "FOR UPDATE")
-
 
 def _is_busy(error: BaseException) -> bool:
     return isinstance(error.__cause__, psycopg.errors.ObjectNotInPrerequisiteState)
@@ -497,10 +375,6 @@ def _is_busy(error: BaseException) -> bool:
 def _of(row: LedgerRow, epoch: int) -> Outcome:
     begun = Begun.parsed(row.in_progress)
     return Outcome.STAGED if begun is not None and epoch >= begun.first else Outcome.PUBLISHED
-
-
-def _set_lock_timeout(duration: str) -> pg.Composed:
-    return pg.SQL("SET LOCAL lock_timeout = {}").format(pg.Literal(duration))
 
 
 def _prepares(connection: Connection, table: Table, stage: str) -> bool:

@@ -41,6 +41,9 @@ PATIENCE_S = 90.0
 
 DROP_TIMEOUT = "2s"
 
+COPY_LOCK_TIMEOUT = "90s"
+"""How long a task waits for a lock, of somebody's DDL say, before it says Unavailable: it must not wait for ever."""
+
 
 def place(schema_name: str) -> str:
     """Return what tells the schemas of one database apart in a label."""
@@ -169,8 +172,9 @@ class PostgresWriter:
         ):
             with attempt:
                 connection = self._session.connection()
-                prepares = self._prefers_prepared and _has_free_slots(connection)
+                prepares = self._prefers_prepared and _may_prepare(connection, self._table)
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+        connection.execute(pg.SQL("SET LOCAL lock_timeout = {}").format(pg.Literal(COPY_LOCK_TIMEOUT)))
         if prepares:
             target, self._columns = self._table.identifier(), self._table.copied
         else:
@@ -183,10 +187,18 @@ class PostgresWriter:
         self._copy.write(postgres_copy.header(self._columns))
 
 
-def _has_free_slots(connection: Connection) -> bool:
-    """Tell whether a quarter of the server's slots is free: PREPARE without a slot would lose the task's work."""
+def _may_prepare(connection: Connection, table: Table) -> bool:
+    """Tell whether a quarter of the server's slots is free, and the table still keeps no key unique.
+
+    PREPARE without a slot would lose the task's work.  An index that was made during the run would let a task wait for
+    the prepared rows of another with the same key, which may wait for this task's epoch.
+    """
     row = connection.execute(
-        "SELECT 4 * count(*) < 3 * current_setting('max_prepared_transactions')::int FROM pg_prepared_xacts"
+        "SELECT (SELECT 4 * count(*) < 3 * current_setting('max_prepared_transactions')::int FROM pg_prepared_xacts)"
+        " AND NOT EXISTS (SELECT FROM pg_index JOIN pg_class c ON c.oid = indrelid"
+        " JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %s AND c.relname = %s AND (indisunique OR indisexclusion))",
+        (table.schema_name, table.name),
     ).fetchone()
     return row is not None and bool(row[0])
 

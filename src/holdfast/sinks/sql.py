@@ -163,7 +163,8 @@ def staged_rows_gone(node: str, name: str, why: str) -> Diverged:
     return Diverged(
         f"{node}: the rows staged as {name!r} are gone.",
         why=why,
-        do="nothing was published; run `holdfast inspect` and restore the staged rows, or replay the epoch.",
+        do="nothing was published. Restore what was staged from a copy, or the checkpoint and all sinks from the same "
+        "moment, and start again; or start over with a new checkpoint and empty targets.",
         participant=node,
     )
 

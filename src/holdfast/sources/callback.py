@@ -132,6 +132,15 @@ class CallbackSpec:
         """Return the source; the journal is opened when it is first needed."""
         return CallbackSource(self, name, workspace)
 
+    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+        """Return why the feed's journal does not reach from these positions on; the checkpoint holds nothing of it."""
+        if not os.path.isdir(self.directory):
+            return f"its feed {self.given} is not there."
+        begin, end = journal.bounds(self.directory)
+        if begin <= _number(positions) <= end:
+            return ""
+        return f"its feed {self.given} reaches from entry {begin} to {end}, and does not hold {_number(positions)}."
+
 
 class CallbackSource:
     """Position = number of the next journal entry."""
@@ -158,7 +167,7 @@ class CallbackSource:
 
     def initial(self) -> SourcePositions:
         """Positions before the oldest entry."""
-        return {SEGMENT: journal.begin(self._directory)}
+        return {SEGMENT: journal.bounds(self._directory)[0]}
 
     def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
         """End of the next epoch: the entries that are there, within the limit."""
@@ -172,11 +181,11 @@ class CallbackSource:
 
     def freeze(self) -> None:
         """Note which entries are there now."""
-        self._frozen = journal.end(self._directory)
+        self._frozen = journal.bounds(self._directory)[1]
 
     def newest(self) -> SourcePositions | None:
         """Position behind the last entry."""
-        return {SEGMENT: journal.end(self._directory)}
+        return {SEGMENT: journal.bounds(self._directory)[1]}
 
     def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
         """Bytes of the entries between two positions."""
@@ -220,8 +229,10 @@ class CallbackSource:
                 break
             self._blocks[number] = block
             found.append(block)
-        if not found and first < journal.begin(self._directory):
-            raise _gone(self.spec.directory, first)
+        if not found:
+            begin, known_end = journal.bounds(self._directory)
+            if not begin <= first <= known_end:  # removed; or the whole feed was, and numbers begin anew
+                raise _gone(self.spec.directory, first if first < begin else known_end)
         return found
 
     def _make_durable(self, end: int) -> None:
@@ -246,8 +257,8 @@ class CallbackSource:
 def _gone(directory: str, number: int) -> Corrupt:
     return Corrupt(
         f"entry {number} of the feed {directory} is gone.",
-        why="it was removed, by hand or for another pipeline, before every sink of this one held its rows.",
-        do="restore it, or start with a new checkpoint to go on behind it.",
+        why="it, or the whole feed, was removed or replaced before every sink of this pipeline held its rows.",
+        do="restore it from a copy; or start over with a new checkpoint, a new feed and empty targets.",
         participant=directory,
     )
 

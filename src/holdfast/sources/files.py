@@ -17,7 +17,7 @@ from holdfast import units
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
-from holdfast.sources import csv_lines, discovery, json_lines, parquet
+from holdfast.sources import csv_lines, discovery, json_lines, parquet, sequence
 from holdfast.sources.access import Part
 from holdfast.sources.discovery import Place
 from holdfast.sources.file_log import Block
@@ -75,6 +75,10 @@ class FilesSpec:
     def open(self, name: str, workspace: str) -> FilesSource:
         """Return the source; its log is opened when it is first needed, so executors never touch it."""
         return FilesSource(self, name, workspace)
+
+    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+        """Return whether the log is lost: without it a position names no file."""
+        return sequence.obstacle(workspace)
 
 
 class FilesSource:

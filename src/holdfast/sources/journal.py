@@ -41,20 +41,16 @@ def append(directory: str, batch: pa.RecordBatch) -> int:
         writer.write_batch(batch)
     payload = _ROWS.pack(batch.num_rows) + sink.getvalue().to_pybytes()
     with _locked(directory):
-        number = end(directory)
+        _, number = bounds(directory)
         while not sequence.put_if_absent(path(directory, number), payload):
             number += 1  # a file system without working locks: the name itself decides
     return number
 
 
-def end(directory: str) -> int:
-    """Return the number of the next entry."""
-    return max(_numbers(directory), default=-1) + 1
-
-
-def begin(directory: str) -> int:
-    """Return the number of the oldest entry; of the next one when there is none."""
-    return min(_numbers(directory), default=0)
+def bounds(directory: str) -> tuple[int, int]:
+    """Return the number of the oldest entry and of the next one to come; twice that one when there is none."""
+    numbers = _numbers(directory)
+    return min(numbers, default=0), max(numbers, default=-1) + 1
 
 
 def block(directory: str, number: int) -> Block | None:

@@ -58,6 +58,10 @@ class RateSpec:
         """Return the source; the start time is made durable when it is first needed."""
         return RateSource(self, name, workspace)
 
+    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+        """Return whether the time of row 0 is lost."""
+        return sequence.obstacle(workspace)
+
 
 class RateSource:
     """Row ``n`` exists from ``start + n / rate`` on: everything follows from the durable start."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
+from holdfast.sources.rows_given import Given
 
 if TYPE_CHECKING:
     from holdfast.graph import Stream
@@ -39,15 +40,20 @@ class RowsSpec:
         return {"epochs": len(self.epochs), "columns": self.schema.names, "digest": digest}
 
     def open(self, name: str, workspace: str) -> RowsSource:
-        """Return the source; it keeps nothing in the workspace."""
-        return RowsSource(self)
+        """Return the source; in the workspace are only the digests of the rows that it gave."""
+        return RowsSource(self, name, workspace)
+
+    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+        """Return nothing: the rows stand in the program, whatever is lost."""
+        return ""
 
 
 class RowsSource:
     """Position = next epoch's index; each epoch gives one list of rows."""
 
-    def __init__(self, spec: RowsSpec) -> None:
+    def __init__(self, spec: RowsSpec, name: str, workspace: str) -> None:
         self.spec = spec
+        self._given = Given(spec.epochs, name, workspace)
 
     def initial(self) -> SourcePositions:
         """Positions before the first epoch."""
@@ -55,7 +61,10 @@ class RowsSource:
 
     def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
         """End of the next epoch: one list of rows further, until there are no more."""
-        return {SEGMENT: min(_index(start) + 1, len(self.spec.epochs))}
+        self._given.check(_index(start))
+        end = min(_index(start) + 1, len(self.spec.epochs))
+        self._given.note(end)
+        return {SEGMENT: end}
 
     def freeze(self) -> None:
         """Do nothing: all rows are there from the beginning."""
@@ -74,6 +83,7 @@ class RowsSource:
 
     def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
         """Cut each epoch into one span per core; small ones into one."""
+        self._given.check(_index(end))
         spans = []
         for index in range(_index(start), _index(end)):
             count = self._table(index).num_rows

@@ -80,5 +80,10 @@ def read_sealed(path: str) -> bytes | None:
     )
 
 
+def obstacle(workspace: str) -> str:
+    """Return why positions of a source that keeps a log in its workspace mean nothing any more; empty when they do."""
+    return "" if os.path.isdir(workspace) else "its log of what was read is not in this checkpoint."
+
+
 def _aside(directory: str) -> str:
     return os.path.join(directory, "aside")

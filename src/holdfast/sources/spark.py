@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from holdfast.errors import InternalError, InvalidPipeline
 from holdfast.ports import Source
+from holdfast.positions import SourcePositions
 
 if TYPE_CHECKING:
     from holdfast.graph import Stream
@@ -64,6 +65,10 @@ class SparkSpec:
             do="report this.",
             participant=name,
         )
+
+    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+        """Return that Spark alone can read its positions."""
+        return "positions of read.spark mean something to Spark's own checkpoint only."
 
 
 def _without_password(value: str) -> str:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.fitting import fitted_column
 from holdfast.spark.fanout import STEP
 
 _ready: dict[str, Any] = {}
@@ -61,12 +62,14 @@ class BatchFunction:
             yield self._checked(part)
 
     def _checked(self, result: Any) -> pa.RecordBatch:
-        if isinstance(result, pa.RecordBatch) and result.schema.names == self.schema.names:
+        if isinstance(result, pa.RecordBatch) and sorted(result.schema.names) == sorted(self.schema.names):
             try:
-                columns = [column.cast(field.type) for column, field in zip(result.columns, self.schema, strict=True)]
-                return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+                columns = [fitted_column(result.column(field.name), field.type) for field in self.schema]
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
                 pass
+            else:
+                self._require_values(columns)
+                return pa.RecordBatch.from_arrays(columns, schema=self.schema)
         got = result.schema.to_string() if isinstance(result, pa.RecordBatch) else type(result).__name__
         raise InvalidPipeline(
             f"map_batches {self.operator!r} returned rows that do not have its declared schema.",
@@ -74,6 +77,18 @@ class BatchFunction:
             do="return a RecordBatch or Table with exactly these columns, or correct schema=.",
             participant=self.operator,
         )
+
+    def _require_values(self, columns: list[pa.Array]) -> None:
+        """Refuse a null in a column that is declared NOT NULL: Spark would take it for 0, or fail behind it."""
+        for field, column in zip(self.schema, columns, strict=True):
+            if not field.nullable and column.null_count:
+                raise InvalidPipeline(
+                    f"map_batches {self.operator!r} returned a row without {field.name!r}.",
+                    why=f"the column is declared {field.type} NOT NULL, and {column.null_count} of "
+                    f"{len(column)} rows have no value there.",
+                    do="give each row a value, or declare the column without NOT NULL.",
+                    participant=self.operator,
+                )
 
 
 @dataclass(frozen=True)
@@ -119,7 +134,7 @@ class BranchFunction:
 
     def _widened(self, columns: dict[str, pa.Array], row_count: int) -> pa.RecordBatch:
         arrays = [
-            columns[field.name].cast(field.type) if field.name in columns else pa.nulls(row_count, field.type)
+            fitted_column(columns[field.name], field.type) if field.name in columns else pa.nulls(row_count, field.type)
             for field in self.schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

@@ -6,25 +6,23 @@ compiled together into one wide frame (:mod:`holdfast.spark.fanout`), so that th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.graph import Node, OperatorSpec, Rejects, SinkNode
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import Node
 from holdfast.operators.map_batches import MapBatches
 from holdfast.operators.union import Union
 from holdfast.pipeline import Pipeline
 from holdfast.spark import apply
 from holdfast.spark.batches import BatchFunction, BranchFunction
-from holdfast.spark.failure import summary
+from holdfast.spark.compile_steps import Step, Steps, explained_at, steps_of
 from holdfast.spark.fanout import STEP, WideFrame, column_name
 from holdfast.spark.routes import TAG, Routes, struct_name
 from holdfast.spark.state_stages import Part
@@ -46,34 +44,6 @@ class Compiled:
     routes: Routes
 
 
-@dataclass(frozen=True, eq=False)
-class Step:
-    """A node of the graph as the compiler sees it; a source with rejects becomes two steps (raw and good rows)."""
-
-    spec: OperatorSpec | apply.Good | None
-    inputs: tuple[Step, ...]
-    node: Node | SinkNode
-    number: int
-
-    @property
-    def title(self) -> str:
-        """Kind, name and the line that built it, for errors."""
-        return f"{self.node.kind} {self.node.name!r}, built at {self.node.origin},"
-
-
-@dataclass
-class _Steps:
-    """All steps of a pipeline, inputs first, and which sink ends where."""
-
-    steps: list[Step] = field(default_factory=list)
-    ends: list[Step] = field(default_factory=list)
-
-    def add(self, spec: Any, inputs: tuple[Step, ...], node: Node | SinkNode) -> Step:
-        step = Step(spec, inputs, node, len(self.steps))
-        self.steps.append(step)
-        return step
-
-
 def compile_pipeline(pipeline: Pipeline | Part, read: Callable[[Node], DataFrame], token: str) -> Compiled:
     """Return the pipeline as one frame.
 
@@ -92,7 +62,7 @@ def compile_pipeline(pipeline: Pipeline | Part, read: Callable[[Node], DataFrame
         If Spark cannot resolve an operator (the message names node, line and Spark's reason), or an operator behind
         a fan-out is neither a filter nor a projection nor ``map_batches``.
     """
-    steps = _steps_of(pipeline)
+    steps = steps_of(pipeline)
     compiler = _Compiler(steps, read, token)
     frames = compiler.sink_frames()
     schemas = [_schema(frame.schema) for _, frame in sorted(frames.items())]
@@ -100,35 +70,8 @@ def compile_pipeline(pipeline: Pipeline | Part, read: Callable[[Node], DataFrame
     return Compiled(compiler.united(frames), routes)
 
 
-def _steps_of(pipeline: Pipeline | Part) -> _Steps:
-    found = _Steps()
-    good: dict[Node, Step] = {}
-    raw: dict[Node, Step] = {}
-    for node in pipeline.nodes:
-        if node.is_source:
-            raw[node] = good[node] = found.add(None, (), node)
-            if getattr(node.spec, "rejects", False):
-                good[node] = found.add(apply.Good(), (raw[node],), node)
-        elif isinstance(node.spec, Rejects):
-            good[node] = found.add(node.spec, (raw[node.inputs[0]],), node)
-        else:
-            good[node] = found.add(node.spec, tuple(good[before] for before in node.inputs), node)
-    found.ends = [good[sink.inputs[0]] for sink in pipeline.sinks]
-    return _without_unused(found)
-
-
-def _without_unused(found: _Steps) -> _Steps:
-    """Drop steps that lead to no sink: the good rows of a source of which only the rejects are used."""
-    used = set(found.ends)
-    for step in reversed(found.steps):
-        if step in used:
-            used.update(step.inputs)
-    found.steps = [step for step in found.steps if step in used]
-    return found
-
-
 class _Compiler:
-    def __init__(self, steps: _Steps, read: Callable[[Node], DataFrame], token: str) -> None:
+    def __init__(self, steps: Steps, read: Callable[[Node], DataFrame], token: str) -> None:
         self._steps = steps
         self._read = read
         self._token = token
@@ -183,7 +126,7 @@ class _Compiler:
         return self._plain[step]
 
     def _applied(self, step: Step, inputs: Sequence[DataFrame]) -> DataFrame:
-        with _at(step):
+        with explained_at(step):
             if step.spec is None:
                 assert isinstance(step.node, Node)
                 return self._read(step.node)
@@ -248,7 +191,7 @@ class _WideCompiler:
             if step in heads:
                 self._fan_out(step)
             elif self._parent._is_shared(step) or any(before in self._tag for before in step.inputs):
-                with _at(step):
+                with explained_at(step):
                     self._add(step)
                 self._fan_out(step)
         return self._finish()
@@ -371,63 +314,3 @@ def _schema(spark_schema: StructType) -> pa.Schema:
 def as_spark_has_it(schema: pa.Schema) -> pa.Schema:
     """Return an Arrow schema as it comes back from Spark (names inside lists, for instance)."""
     return to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
-
-
-class _at:
-    """Names the node and its line in whatever Spark says about it."""
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, PySparkException):
-            raise InvalidPipeline(
-                f"{self._step.title} cannot be run by Spark.",
-                why=summary(str(error)),
-                do="correct the expression or the schema; holdfast explain shows the columns that are known.",
-                participant=self._step.node.name,
-            ) from error
-        if isinstance(error, HoldfastError) or error is None:
-            return
-        if self._step.spec is not None and isinstance(error, Exception) and not isinstance(error, AssertionError):
-            raise InvalidPipeline(
-                f"{self._step.title} raised {type(error).__name__} while the plan was built.",
-                why=str(error),
-                do="correct the function; it is called once, on the driver, with a DataFrame.",
-                participant=self._step.node.name,
-            ) from error
-
-
-def stateful_operators(frame: DataFrame) -> Iterator[str]:
-    """Yield the kinds of stateful operators that a frame's plan contains (Spark's names)."""
-    waiting = [frame._jdf.queryExecution().analyzed()]
-    while waiting:
-        plan = waiting.pop()
-        if plan.isStreaming():
-            kind = plan.getClass().getSimpleName()
-            children = plan.children()
-            inputs = [children.apply(i) for i in range(children.size())]
-            if kind in _STATEFUL or (kind == "Join" and all(child.isStreaming() for child in inputs)):
-                yield kind
-            waiting.extend(inputs)
-
-
-_STATEFUL = (
-    "Aggregate",
-    "Deduplicate",
-    "DeduplicateWithinWatermark",
-    "Distinct",
-    "EventTimeWatermark",
-    "FlatMapGroupsWithState",
-    "FlatMapGroupsInPandasWithState",
-    "GlobalLimit",
-    "LocalLimit",
-    "Sort",
-    "TransformWithState",
-    "TransformWithStateInPySpark",
-    "TransformWithStateInPandas",
-    "Window",
-)

@@ -76,6 +76,10 @@ class SparkEvaluation:
         """Bring the epoch's rows to the driver as Arrow: no Python worker takes part."""
         try:
             table: pa.Table = batch.toArrow()
+        except pa.ArrowInvalid:
+            # PySpark casts what it got to the schema, which Arrow refuses for a struct that is null where a member
+            # is NOT NULL.  Staged, the same rows pass (fitted_column).
+            return None
         except Exception as error:
             if is_too_large(error):
                 return None

@@ -1,9 +1,15 @@
-"""Positions as Spark logged them: its offset log, written before an epoch runs, fixes what the epoch holds."""
+"""Positions as Spark logged them: its offset log, written before an epoch runs, fixes what the epoch holds.
+
+Its files do not tell where they end: the checksum beside each (``.<name>.crc``, of Hadoop's local file system) shows a
+cut one.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import struct
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,14 +71,71 @@ def read_offsets(spark_checkpoint: Path, batch_id: int) -> Offsets:
         lines = path.read_text(encoding="utf-8").splitlines()
         if not lines or lines[0] != "v2":
             raise ValueError(f"version {lines[0] if lines else 'missing'!r} instead of 'v2'")
-        return _parse(lines[2:], int(json.loads(lines[1])["batchTimestampMs"]) * 1000)
+        return _parse(lines)
     except (OSError, ValueError, KeyError) as error:
-        raise Corrupt(
-            f"Spark's offset log entry {path} cannot be read.",
-            why=str(error),
-            do="restore the checkpoint directory from a copy, or start with a new one: the sinks keep what they hold.",
-            participant=str(path),
-        ) from error
+        raise _damaged(spark_checkpoint, path, str(error)) from error
+
+
+def check_logs(spark_checkpoint: Path) -> None:
+    """Check the files of a query's checkpoint that Spark reads when it starts.
+
+    Raises
+    ------
+    Corrupt
+        If one of them is cut or damaged: says which, and that it can be done without.
+
+    Notes
+    -----
+    Spark itself would stop too, with a message that names no cure.
+    """
+    for name in ("metadata", *_newest(spark_checkpoint, "offsets"), *_newest(spark_checkpoint, "commits")):
+        path = spark_checkpoint / name
+        try:
+            if path.exists():
+                _check_whole(path)
+        except (OSError, ValueError, KeyError, struct.error) as error:
+            raise _damaged(spark_checkpoint, path, str(error)) from error
+
+
+def _newest(spark_checkpoint: Path, log: str) -> list[str]:
+    """Return the names of the last two entries of a log: Spark reads the one before the last too."""
+    numbers = sorted(int(path.name) for path in (spark_checkpoint / log).glob("[0-9]*") if path.name.isdigit())
+    return [f"{log}/{number}" for number in numbers[-2:]]
+
+
+def _check_whole(path: Path) -> None:
+    data = path.read_bytes()
+    beside = path.with_name(f".{path.name}.crc")
+    if beside.exists():
+        _check_sums(data, beside.read_bytes())
+    lines = data.decode().splitlines()
+    if path.name == "metadata":
+        json.loads(data)
+    elif len(lines) < 2 or not lines[0].startswith("v"):
+        raise ValueError("it is cut.")
+    elif path.parent.name == "offsets":
+        _parse(lines)
+    else:
+        json.loads(lines[1])
+
+
+def _check_sums(data: bytes, sums: bytes) -> None:
+    """Compare with a checksum file of Hadoop's: a magic word, the bytes per sum, then a CRC-32 for each."""
+    magic, size = struct.unpack_from(">4sI", sums)
+    if magic == b"crc\0" and size:
+        found = b"".join(struct.pack(">I", zlib.crc32(data[at : at + size])) for at in range(0, len(data), size))
+        if found != sums[8:]:
+            raise ValueError("its checksum does not fit its bytes.")
+
+
+def _damaged(spark_checkpoint: Path, path: Path, why: str) -> Corrupt:
+    return Corrupt(
+        f"{path}, which Spark wrote, cannot be read.",
+        why=f"{why} The disk, an interrupted copy or somebody changed it.",
+        do=f"remove the directory {spark_checkpoint}: the next start makes it anew and continues where the sinks are. "
+        "With read.spark, or with state, it cannot: restore the checkpoint and all sinks from the same moment.",
+        participant=str(path),
+    )
 
 
 def sync_offsets(spark_checkpoint: Path, batch_id: int) -> None:
@@ -90,12 +153,14 @@ def sync_offsets(spark_checkpoint: Path, batch_id: int) -> None:
             os.close(descriptor)
 
 
-def _parse(lines: list[str], batch_us: int) -> Offsets:
+def _parse(lines: list[str]) -> Offsets:
+    """Return what an entry says: a version, what is common to all sources, and a line for each."""
+    batch_us = int(json.loads(lines[1])["batchTimestampMs"]) * 1000
     positions: dict[str, dict[str, Position]] = {}
     sizes: dict[str, int | None] = {}
     rows: dict[str, int | None] = {}
     newest: dict[str, dict[str, Position]] = {}
-    for line in lines:
+    for line in lines[2:]:
         name, _, text = line.partition(":")
         if text in ("", "-"):
             continue

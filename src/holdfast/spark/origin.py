@@ -12,12 +12,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from holdfast.errors import Corrupt, Diverged
 from holdfast.graph import Node
-from holdfast.ports import Held, Store
+from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions, ascending
+from holdfast.spark.offsets import check_logs
 
 FILE_NAME = "origin.json"
 
@@ -64,7 +65,13 @@ def read_origin(path: Path) -> Origin:
 
 
 def settle_origin(
-    store: Store, directory: Path, below: str, held: Mapping[str, Held], last_epoch: int, sources: Sequence[Node]
+    store: Store,
+    directory: Path,
+    below: str,
+    held: Mapping[str, Held],
+    last_epoch: int,
+    sources: Sequence[Node],
+    stateful: Sequence[str] = (),
 ) -> Origin:
     """Return the record of a Spark checkpoint directory, made now if the directory is new.
 
@@ -80,17 +87,21 @@ def settle_origin(
         Highest epoch that any sink or the ledger knows.
     sources : sequence of Node
         The pipeline's sources.
+    stateful : sequence of str
+        The pipeline's operators whose state is in the directory.
 
     Raises
     ------
     Corrupt
-        If Spark's files are there and the record is not, or is damaged.
+        If Spark's files are there and the record is not, or one of them is damaged.
     Diverged
-        If sinks hold epochs, and a source cannot seek to their positions because its own log is gone too.
+        If sinks hold epochs, and state is gone; or a source cannot seek to their positions because what it needs for
+        that is gone too.
     """
     path = directory / below / FILE_NAME
     has_batches = any((directory / below / "offsets").glob("[0-9]*"))
     if path.exists() or has_batches:
+        check_logs(directory / below)
         return read_origin(path)
     holders = {name: each for name, each in held.items() if each.epoch > 0}
     stops = ascending([each.positions for each in holders.values()])
@@ -101,26 +112,41 @@ def settle_origin(
             do="restore the sinks to states that belong together.",
         )
     if stops:
-        _check_can_seek(directory, sources, max(holders.items(), key=lambda item: item[1].epoch))
+        newest = max(holders.items(), key=lambda item: item[1].epoch)
+        if stateful:
+            raise _state_is_gone(directory, stateful, newest)
+        _check_can_seek(directory, sources, stops, newest)
     origin = Origin(last_epoch + 1, tuple(stops))
     store.put(f"{below}/{FILE_NAME}", json.dumps({"base": origin.base, "seek": stops}).encode())
     return origin
 
 
-def _check_can_seek(directory: Path, sources: Sequence[Node], newest: tuple[str, Held]) -> None:
+def _state_is_gone(directory: Path, stateful: Sequence[str], newest: tuple[str, Held]) -> Diverged:
+    sink, held = newest
+    return Diverged(
+        f"Spark's part of the checkpoint {directory} is new, and sink {sink!r} holds epoch {held.epoch}.",
+        why=f"the state of {', '.join(stateful)} was in it: without it, what comes next would be wrong.",
+        do="restore the checkpoint; or empty the targets and their holdfast_ledger rows (files: the _holdfast "
+        "directory), and start over.",
+        participant=sink,
+        epoch=held.epoch,
+    )
+
+
+def _check_can_seek(
+    directory: Path, sources: Sequence[Node], stops: Sequence[Positions], newest: tuple[str, Held]
+) -> None:
     sink, held = newest
     for node in sources:
-        if node.name not in held.positions or node.kind == "rows":
-            continue  # nothing of it was read, or its rows stand in the code
-        if node.kind == "spark" or not (directory / "sources" / node.name).is_dir():
+        spec = cast("SourceSpec", node.spec)
+        for positions in [stop[node.name] for stop in stops if node.name in stop]:  # none: nothing of it was read
+            why = spec.obstacle(node.name, str(directory / "sources" / node.name), positions)
+            if not why:
+                continue
             raise Diverged(
-                f"the checkpoint {directory} is new, and sink {sink!r} holds epoch {held.epoch} of the pipeline.",
-                why=f"source {node.name!r} cannot be taken to the position that the sink holds: "
-                + (
-                    "positions of read.spark mean something to Spark's own checkpoint only."
-                    if node.kind == "spark"
-                    else "its log of what was read is not in this checkpoint."
-                ),
+                f"Spark's part of the checkpoint {directory} is new, and sink {sink!r} holds epoch {held.epoch} of the "
+                "pipeline.",
+                why=f"source {node.name!r} cannot be taken to the positions that the sinks hold: {why}",
                 do="start with the checkpoint that the sink was written with; if it is lost, empty the targets and "
                 "their holdfast_ledger rows (files: the _holdfast directory) and start over, or give the pipeline "
                 "another name.",

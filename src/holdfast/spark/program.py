@@ -3,7 +3,8 @@
 Rows that go Python -> JVM -> Python only for a filter and a few expressions pay more for the journey than for being
 parsed and copied.  Where every operator of a pipeline is one that Arrow evaluates exactly as Spark does
 (:mod:`holdfast.operators.columnar`), a task reads a span, runs this program on its batches and hands the results to the
-writers.  Anything else makes the whole pipeline go through Spark's own plan (:mod:`holdfast.spark.compile`).
+writers.  Anything else makes the whole pipeline go through Spark's own plan (:mod:`holdfast.spark.compile`), and so
+does an expression that can raise where Spark may leave it out (:mod:`holdfast.spark.laziness`).
 
 A node's output is computed once for a batch, however many sinks share it.
 """
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.fitting import fitted
 from holdfast.graph import Node, Rejects
 from holdfast.operators.clip import Clip
 from holdfast.operators.columnar import Columnar, columnar, columnar_items
@@ -28,9 +30,12 @@ from holdfast.operators.union import Union
 from holdfast.pipeline import Pipeline
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
 from holdfast.spark.batches import BatchFunction
-from holdfast.spark.routes import Routes, fitted
+from holdfast.spark.laziness import Evaluations, after_filter, after_select, after_union, at_border
+from holdfast.spark.routes import Routes
 
 Batches = list[pa.RecordBatch]
+Made = tuple["Operation", pa.Schema, Evaluations]
+"""A step to be added: what it does, the schema of its rows, and what has been evaluated of them."""
 
 
 class Operation(Protocol):
@@ -109,9 +114,50 @@ def build_program(pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], 
         if not builder.add(node):
             return None
     ends = tuple(builder.number_of(sink.inputs[0]) for sink in pipeline.sinks)
-    routes = Routes(tuple(sink.name for sink in pipeline.sinks), tuple(builder.steps[end].schema for end in ends))
+    shared = _shared(builder.steps, ends)
+    rows = [builder.steps[end].schema for end in ends]
+    schemas_of_sinks = [_nullable(schema) if end in shared else schema for end, schema in zip(ends, rows, strict=True)]
+    routes = Routes(tuple(sink.name for sink in pipeline.sinks), tuple(schemas_of_sinks))
     has_user_code = any(isinstance(node.spec, MapBatches) for node in pipeline.nodes)
     return Program(schemas, tuple(builder.steps), ends, routes, has_user_code)
+
+
+def _shared(steps: Sequence[Step], ends: Sequence[int]) -> frozenset[int]:
+    """Return the steps whose rows come from a step that several steps or sinks take rows of."""
+    used = set(ends)
+    taken = list(ends)
+    for number in reversed(range(len(steps))):  # inputs have lower numbers
+        if number in used:
+            used.update(steps[number].inputs)
+            taken += steps[number].inputs
+    shared: set[int] = set()
+    for number, step in enumerate(steps):
+        if taken.count(number) > 1 or shared.intersection(step.inputs):
+            shared.add(number)
+    return frozenset(shared)
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    """Return a schema as Spark's plan has it behind a fan-out, where one frame holds the columns of all branches.
+
+    A sink must not find NOT NULL, or miss it, because a run went the other way.
+    """
+    return pa.schema([_nullable_field(field) for field in schema])
+
+
+def _nullable_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_nullable_type(field.type)).with_nullable(True)
+
+
+def _nullable_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type in which every member of a struct may be null; elements and values of a map stay as they are."""
+    if pa.types.is_struct(kind):
+        return pa.struct([_nullable_field(field) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_nullable_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(_nullable_type(kind.item_type)))
+    return kind
 
 
 class Builder:
@@ -131,6 +177,7 @@ class Builder:
         self._token = token
         self._raw: dict[Node, int] = {}
         self._numbers: dict[Node, int] = {}
+        self._evaluations: list[Evaluations] = []
 
     def source(self, node: Node) -> int:
         """Add the step of a source's rows as they are read."""
@@ -165,57 +212,74 @@ class Builder:
             self._numbers[node] = self._step(_Bad(), (raw,), self._normal(pa.schema(list(REJECT_TYPE))))
             return True
         inputs = tuple(self._numbers[before] for before in node.inputs)
-        made = self._operation(node, [self.steps[number].schema for number in inputs])
+        made = self._made(node, inputs)
         if made is None:
             return False
-        self._numbers[node] = self._step(made[0], inputs, made[1])
+        operation, schema, evaluations = made
+        self._numbers[node] = self._step(operation, inputs, schema, evaluations)
         return True
 
-    def _step(self, operation: Operation, inputs: tuple[int, ...], schema: pa.Schema) -> int:
+    def _step(
+        self,
+        operation: Operation,
+        inputs: tuple[int, ...],
+        schema: pa.Schema,
+        evaluations: Evaluations | None = None,
+    ) -> int:
         self.steps.append(Step(operation, inputs, schema))
+        self._evaluations.append(evaluations or at_border(schema.names))
         return len(self.steps) - 1
 
-    def _operation(self, node: Node, schemas: list[pa.Schema]) -> tuple[Operation, pa.Schema] | None:
-        schema = schemas[0]
+    def _made(self, node: Node, inputs: tuple[int, ...]) -> Made | None:
+        schemas = [self.steps[number].schema for number in inputs]
+        schema, before = schemas[0], self._evaluations[inputs[0]]
         match node.spec:
             case Filter(condition=str() as condition) | SplitBranch(condition=condition):
                 test = columnar(condition, schema)
-                return None if test is None or test.type != pa.bool_() else (_Keep(test), schema)
+                if test is None or test.type != pa.bool_() or (after := after_filter(before, test)) is None:
+                    return None
+                return _Keep(test), schema, after
             case Select(items=items):
                 chosen = columnar_items(items, schema)
-                if chosen is None or len({name.lower() for name, _ in chosen}) < len(chosen):
+                if chosen is None or (after := after_select(before, chosen)) is None:
                     return None
                 fields = [pa.field(name, item.type, item.nullable) for name, item in chosen]
                 output = self._normal(pa.schema(fields))
-                return _Compute(tuple(item for _, item in chosen), output), output
+                return _Compute(tuple(item for _, item in chosen), output), output, after
             case Clip(column=column, start_us=start_us, end_us=end_us):
-                return _clip(schema, column, start_us, end_us)
+                between = _between(schema, column, start_us, end_us)
+                if between is None or (after := after_filter(before, None)) is None:
+                    return None
+                return between, schema, after
             case Union():
-                return _union(schemas)
+                united = _united(schemas)
+                if united is None:
+                    return None
+                return _Unite(united), united, after_union([self._evaluations[number] for number in inputs])
             case MapBatches(fn=fn, setup=setup, schema=declared):
                 output = self._normal(declared)
-                return _Call(BatchFunction(fn, setup, output, node.name, self._token + node.name)), output
+                function = BatchFunction(fn, setup, output, node.name, self._token + node.name)
+                return _Call(function), output, at_border(output.names)
         return None
 
 
-def _clip(
-    schema: pa.Schema, column: str, start_us: int | None, end_us: int | None
-) -> tuple[Operation, pa.Schema] | None:
+def _between(schema: pa.Schema, column: str, start_us: int | None, end_us: int | None) -> _Between | None:
     index = schema.get_field_index(column)
     kind = schema.field(index).type if index >= 0 else pa.null()
     if kind not in (pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
         return None
-    return _Between(column, start_us, end_us), schema
+    if any(border is not None and not -(2**63) <= border < 2**63 for border in (start_us, end_us)):
+        return None  # no BIGINT: Spark compares with a decimal, or refuses
+    return _Between(column, start_us, end_us)
 
 
-def _union(schemas: list[pa.Schema]) -> tuple[Operation, pa.Schema] | None:
+def _united(schemas: list[pa.Schema]) -> pa.Schema | None:
     first = schemas[0]
     for other in schemas[1:]:
         if sorted(other.names) != sorted(first.names) or any(other.field(f.name).type != f.type for f in first):
             return None  # Spark widens types; names that differ by case are its business too
     nullable = [any(schema.field(f.name).nullable for schema in schemas) for f in first]
-    output = pa.schema([f.with_nullable(n) for f, n in zip(first, nullable, strict=True)])
-    return _Unite(output), output
+    return pa.schema([f.with_nullable(n) for f, n in zip(first, nullable, strict=True)])
 
 
 # --- operations -----------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.fitting import fitted
+
 TAG = "__holdfast_sink"
 """Column that holds the index of the sink a row goes to."""
 
@@ -57,11 +59,3 @@ class Routes:
             sink: pa.Table.from_batches(batches[sink], schema=schema)
             for sink, schema in zip(self.sinks, self.schemas, strict=True)
         }
-
-
-def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch with exactly this schema (names inside lists and nullability may differ on the way)."""
-    if batch.schema.equals(schema):
-        return batch
-    columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -188,7 +188,7 @@ class Run:
                     self._query.stop()
                     break
                 self._query.awaitTermination(1) if not self._is_stopping.is_set() else time.sleep(_POLL_S)
-            failure = None if self._loop.failure is None else self._loop.failure
+            failure = self._loop.failure
             if failure is None:
                 error = self._query.exception()
                 failure = None if error is None else translate(error, self.pipeline.name, "the run")
@@ -196,7 +196,8 @@ class Run:
                 self._coordinator.flush()
                 self._coordinator.sweep(self.status().epoch + 1)
         except Exception as error:
-            failure = translate(error, self.pipeline.name, "the run")
+            # Waiting raises what the query failed of, as a text from the JVM; the loop has the error itself.
+            failure = self._loop.failure or translate(error, self.pipeline.name, "the run")
         self._end(failure)
 
     def _end(self, failure: HoldfastError | None) -> None:

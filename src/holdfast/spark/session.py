@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -87,7 +89,6 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
     # Workers must run the interpreter that has Holdfast; "python3" of the PATH often is another one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    _let_workers_import_holdfast()
     if master.startswith("local"):
         # One machine: no other address than its own is needed, whatever its host name resolves to.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -99,19 +100,31 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
     builder = builder.config("spark.driver.extraJavaOptions", own_log)
     for key, (value, _) in STATIC.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with _python_path_of_workers():
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     for name in TOLD_TWICE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return session
 
 
-def _let_workers_import_holdfast() -> None:
+@contextmanager
+def _python_path_of_workers() -> Iterator[None]:
+    """Set PYTHONPATH for the JVM that is started meanwhile; it hands it on to every Python process it starts."""
+    before = os.environ.get("PYTHONPATH")
+    paths = [path for path in (before or "").split(os.pathsep) if path]
     # Installed packages are there anyway; a source tree on sys.path is not, in another process.
     root = str(Path(holdfast.__file__).parents[1])
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in paths and "site-packages" not in root:
-        os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
+        paths.insert(0, root)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "startup"), *paths])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 def run_session(base: SparkSession, parallelism: int) -> SparkSession:

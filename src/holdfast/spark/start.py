@@ -23,9 +23,10 @@ from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.durable import local_path
 from holdfast.errors import Diverged, InvalidPipeline
+from holdfast.graph import is_stateful as is_stateful_node
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, Sink, SourceSpec, Store
-from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline, stateful_operators
+from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.epoch_loop import EpochLoop, Limits, check_commit_every
 from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Reader, SparkEvaluation
@@ -37,6 +38,7 @@ from holdfast.spark.session import create_session, run_session
 from holdfast.spark.state_evaluation import StateEvaluation
 from holdfast.spark.state_plan import Stateful, compile_stateful, settle_shape
 from holdfast.spark.state_stages import has_state
+from holdfast.spark.stateful import stateful_operators
 from holdfast.trigger import Trigger
 from holdfast.units import duration_us
 
@@ -216,7 +218,13 @@ class _Starting:
                 store.put(f"schemas/{sink.name}.arrow", schema.serialize().to_pybytes())
             store.put(f"graph/{self.pipeline.fingerprint()}.json", json.dumps(self.pipeline.spec()).encode())
             origin = settle_origin(
-                store, directory, SPARK_DIRECTORY, resumption.held, resumption.last_epoch, self.pipeline.sources
+                store,
+                directory,
+                SPARK_DIRECTORY,
+                resumption.held,
+                resumption.last_epoch,
+                self.pipeline.sources,
+                [node.name for node in self.pipeline.nodes if is_stateful_node(node)],
             )
             held_pts = [held.pts for held in resumption.held.values() if held.pts is not None]
             run = Run(

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.spark.routes import fitted
+from holdfast.fitting import fitted
 
 ROWS, BOUNDS, COUNTS, WAKE = range(4)
 """What a chunk holds: rows; bounds; counts for the driver; nothing, but the step is to be called."""

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from holdfast.fitting import fitted
 from holdfast.ports import Carried
 from holdfast.positions import Positions
 from holdfast.spark.columnar_state import BATCH_TIME_PROPERTY, EPOCH_PROPERTY
 from holdfast.spark.evaluation import Evaluated, Observed, evaluated
 from holdfast.spark.failure import is_too_large
-from holdfast.spark.routes import Routes, fitted
+from holdfast.spark.routes import Routes
 from holdfast.spark.staging import HANDLES, Staging
 from holdfast.spark.state_chunks import COUNTS, ROWS, Chunk, decode, from_batch, in_order
 

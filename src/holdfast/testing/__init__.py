@@ -28,9 +28,10 @@ from holdfast.testing.scenario import (
 from holdfast.testing.simulation import SeedReport, simulate
 from holdfast.testing.sink import FaultySink, SimulatedSink, SimulatedTarget
 from holdfast.testing.store import FaultyStore, SimulatedStore
-from holdfast.testing.world import Life, Setting, SinkUnderTest, World, real_sink, simulated_sink
+from holdfast.testing.world import PIPELINE, Life, Setting, SinkUnderTest, World, real_sink, simulated_sink
 
 __all__ = [
+    "PIPELINE",
     "SCHEMA",
     "Action",
     "Baton",

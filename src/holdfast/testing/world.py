@@ -26,6 +26,7 @@ from holdfast.testing.sink import FaultySink, SimulatedSink, SimulatedTarget
 from holdfast.testing.store import FaultyStore, SimulatedStore
 
 PIPELINE = "simulated"
+"""Name of the pipeline that a world runs."""
 
 Rows = Sequence[Sequence[object]]
 

@@ -45,8 +45,15 @@ def test_a_line_says_epoch_rate_lag_sinks_stages_and_retries():
     )
 
 
-def test_a_line_before_the_first_epoch_is_short():
-    assert as_line(Status("trips")) == "trips starting: epoch 0, 0 rows (0/s)"
+def test_a_line_before_the_first_epoch_says_that_it_is_awaited():
+    assert as_line(Status("trips")) == "trips starting: waiting for the first epoch"
+    line = as_line(Status("trips", state="running", sources=RUNNING.sources, retries=3))
+    assert line == "trips running: waiting for the first epoch, lag rides=2 weather=?, rejects 4, retries 3"
+
+
+def test_a_run_that_ended_without_an_epoch_does_not_name_one():
+    status = Status("trips", state="stopped", started_at_us=0)
+    assert as_last_line(status, 1_000_000) == "trips stopped before the first epoch: 0 rows in 1.0 s (0/s)"
 
 
 def test_the_last_line_counts_the_whole_run():

@@ -57,6 +57,13 @@ def publish(sink: Sink, epoch: int, rows: pa.Table, *, way: str = "carried") -> 
     sink.publish([Publication(EpochRecord("words", epoch, 1, {}), (part,))])
 
 
+def staged(sink: Sink, epoch: int = 1) -> Staged:
+    """Stage the row (1, x), as a task of the epoch does."""
+    writer = sink.writer_factory()(Task("words", 1, epoch, 0, 0))
+    writer.write(pa.RecordBatch.from_pydict({"id": [1], "word": ["x"]}, schema=SCHEMA))
+    return writer.stage()
+
+
 def query(dsn: str, statement: str) -> list[Any]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         cursor = connection.execute(statement)
@@ -383,6 +390,58 @@ def test_a_unique_index_is_staged_in_tables_because_an_orphan_would_hold_its_key
         PostgresSpec(postgres_prepared, "words", stage="prepared").connect("w", "words", SCHEMA)
 
 
+def test_epochs_of_a_group_hold_no_locks_while_they_wait_for_each_other(postgres_prepared: str) -> None:
+    """Prepared, the first epoch would hold back the index, the index the second epoch, and that one the group."""
+    sink = PostgresSpec(postgres_prepared, "words").connect("words_table", "words", SCHEMA)
+    try:
+        sink.open(Run("words", 1, is_grouped=True))
+        assert sink.staging == "staging tables (epochs wait for their group)"
+        publications = []
+        for epoch in (1, 2):
+            publications.append(Publication(EpochRecord("words", epoch, 1, {}), (staged(sink, epoch),)))
+            query(postgres_prepared, "SET lock_timeout = '5s'; CREATE UNIQUE INDEX IF NOT EXISTS one ON words (id)")
+        with pytest.raises(BadRow, match="refuses a row"):
+            sink.publish(publications)
+        query(postgres_prepared, "DROP INDEX one")
+        sink.publish(publications)
+    finally:
+        sink.close()
+    assert query(postgres_prepared, "SELECT id FROM words") == [(1,), (1,)]
+
+
+def test_prepared_staging_of_a_group_can_be_asked_for(postgres_prepared: str) -> None:
+    sink = PostgresSpec(postgres_prepared, "words", stage="prepared").connect("words_table", "words", SCHEMA)
+    try:
+        sink.open(Run("words", 1, is_grouped=True))
+        assert sink.staging == "prepared transactions"
+    finally:
+        sink.close()
+
+
+def test_a_unique_index_made_during_the_run_is_noticed_by_the_next_task(postgres_prepared: str) -> None:
+    with opened(postgres_prepared) as sink:
+        kinds = []
+        for epoch in (1, 2):
+            part = staged(sink, epoch)
+            kinds += part.reference
+            if epoch == 1:
+                sink.publish([Publication(EpochRecord("words", 1, 1, {}), (part,))])
+                query(postgres_prepared, "CREATE UNIQUE INDEX ON words (id)")
+            else:
+                sink.discard([part])
+    assert kinds == ["gid", "table"]
+
+
+def test_a_task_does_not_wait_for_ever_for_a_lock(postgres_prepared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging_module, "COPY_LOCK_TIMEOUT", "100ms")
+    with opened(postgres_prepared, stage="prepared") as sink, psycopg.connect(postgres_prepared) as other:
+        other.execute("LOCK TABLE words IN ACCESS EXCLUSIVE MODE")
+        writer = sink.writer_factory()(Task("words", 1, 1, 0, 0))
+        with pytest.raises(Unavailable, match="lock"):
+            writer.write(pa.RecordBatch.from_pydict({"id": [1], "word": ["x"]}, schema=SCHEMA))
+        writer.abort()
+
+
 def test_prepared_staging_needs_a_server_that_allows_it(postgres_plain: str) -> None:
     with pytest.raises(InvalidPipeline, match="not possible") as caught:
         PostgresSpec(postgres_plain, "words", stage="prepared").connect("w", "words", SCHEMA)
@@ -622,11 +681,8 @@ def test_a_ledger_that_was_dropped_under_a_run_is_not_silently_made_anew(postgre
 
 def test_prepared_rows_named_by_the_ledger_are_kept_by_discard_and_sweep(postgres_prepared: str) -> None:
     """in_progress is a decision: only COMMIT PREPARED may end what it names."""
-    batch = pa.RecordBatch.from_pydict({"id": [1], "word": ["x"]}, schema=SCHEMA)
     with opened(postgres_prepared) as sink:
-        writer = sink.writer_factory()(Task("words", 1, 1, 0, 0))
-        writer.write(batch)
-        part = writer.stage()
+        part = staged(sink)
         decide(sink, part)
         sink.discard([part])
         assert sink.sweep(below_epoch=9) == 0
@@ -635,11 +691,8 @@ def test_prepared_rows_named_by_the_ledger_are_kept_by_discard_and_sweep(postgre
 
 
 def test_decided_rows_that_somebody_rolled_back_by_hand_are_not_taken_for_committed(postgres_prepared: str) -> None:
-    batch = pa.RecordBatch.from_pydict({"id": [1], "word": ["x"]}, schema=SCHEMA)
     with opened(postgres_prepared) as sink:
-        writer = sink.writer_factory()(Task("words", 1, 1, 0, 0))
-        writer.write(batch)
-        part = writer.stage()
+        part = staged(sink)
         decide(sink, part)
         query(postgres_prepared, f"ROLLBACK PREPARED '{part.reference['gid']}'")
     with pytest.raises(Diverged, match="rolled back"), opened(postgres_prepared, generation=2):
@@ -648,11 +701,8 @@ def test_decided_rows_that_somebody_rolled_back_by_hand_are_not_taken_for_commit
 
 def test_a_ledger_that_was_restored_from_a_dump_does_not_stand_for_rows_left_behind(postgres_prepared: str) -> None:
     """A dump takes the decision along and leaves the prepared transaction: its id is none of the new server's yet."""
-    batch = pa.RecordBatch.from_pydict({"id": [1], "word": ["x"]}, schema=SCHEMA)
     with opened(postgres_prepared) as sink:
-        writer = sink.writer_factory()(Task("words", 1, 1, 0, 0))
-        writer.write(batch)
-        part = writer.stage()
+        part = staged(sink)
         decide(sink, part)
         query(postgres_prepared, f"ROLLBACK PREPARED '{part.reference['gid']}'")
     query(

@@ -53,7 +53,7 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_taken(feed: read.Callba
     feed.push([{"id": 1}])
     with pytest.raises(BadRow):
         feed.push(rows)
-    assert journal.end(feed.directory) == 1
+    assert journal.bounds(feed.directory) == (0, 1)
 
 
 def test_threads_and_processes_push_without_losing_or_doubling(feed: read.CallbackFeed, tmp_path: Path) -> None:
@@ -149,6 +149,27 @@ def test_an_entry_that_was_removed_too_early_is_named(feed: read.CallbackFeed, t
         source.latest({"log": 0}, bounded=False)
     with pytest.raises(Corrupt, match="entry 0 of the feed"):
         opened(feed, tmp_path).spans({"log": 0}, {"log": 3}, parallelism=1)
+
+
+def test_a_feed_that_was_replaced_is_not_waited_for(feed: read.CallbackFeed, tmp_path: Path) -> None:
+    """Numbers begin anew: what is pushed now would lie below the position, and be passed over."""
+    source = opened(feed, tmp_path)
+    feed.push([{"id": 1}])
+    with pytest.raises(Corrupt, match="entry 1 of the feed"):
+        source.latest({"log": 5}, bounded=False)
+
+
+def test_a_source_can_be_taken_to_positions_that_the_journal_reaches(feed: read.CallbackFeed, tmp_path: Path) -> None:
+    spec = read.callback(feed, name="pushed").node.spec
+    workspace = str(tmp_path / "w")
+    assert "is not there" in spec.obstacle("pushed", workspace, {"log": 0})
+    source = opened(feed, tmp_path)
+    for number in range(5):
+        feed.push([{"id": number}])
+    source.committed({"log": 3})
+    answers = {number: spec.obstacle("pushed", workspace, {"log": number}) for number in range(1, 7)}
+    assert [number for number, why in answers.items() if not why] == [2, 3, 4, 5]
+    assert answers[1].endswith("reaches from entry 2 to 5, and does not hold 1.")
 
 
 def test_a_feed_has_one_reader(feed: read.CallbackFeed, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,9 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import Source
 
 
-def opened(rows: Any, schema: str = "id INT, word STRING") -> Source:
-    source: Source = pickle.loads(pickle.dumps(read.rows(rows, schema=schema, name="given").node.spec)).open(
-        "given", ""
-    )
+def opened(rows: Any, workspace: Path, schema: str = "id INT, word STRING") -> Source:
+    spec = read.rows(rows, schema=schema, name="given").node.spec
+    source: Source = pickle.loads(pickle.dumps(spec)).open("given", str(workspace))
     return source
 
 
@@ -38,13 +38,13 @@ def epochs_of(source: Source) -> list[list[Any]]:
         ([[]], [[]]),
     ],
 )
-def test_a_list_is_an_epoch(rows: Any, epochs: list[list[Any]]) -> None:
-    assert epochs_of(opened(rows)) == epochs
-    assert epochs_of(opened(rows)) == epochs
+def test_a_list_is_an_epoch(rows: Any, epochs: list[list[Any]], tmp_path: Path) -> None:
+    assert epochs_of(opened(rows, tmp_path)) == epochs
+    assert epochs_of(opened(rows, tmp_path)) == epochs
 
 
-def test_a_large_epoch_is_cut_for_several_tasks() -> None:
-    source = opened([{"id": number} for number in range(120_000)])
+def test_a_large_epoch_is_cut_for_several_tasks(tmp_path: Path) -> None:
+    source = opened([{"id": number} for number in range(120_000)], tmp_path)
     spans = source.spans({"rows": 0}, {"rows": 1}, parallelism=2)
     assert len(spans) == 2
     assert [row["id"] for span in spans for b in source.read(span) for row in b.to_pylist()] == list(range(120_000))
@@ -67,3 +67,54 @@ def test_rows_that_do_not_fit_are_refused_while_building(rows: Any, said: str) -
 def test_the_fingerprint_tells_other_rows() -> None:
     one, two = (read.rows([{"id": number}], schema="id INT", name="given").node.arguments() for number in (1, 2))
     assert one != two
+
+
+def lists(*ids: int) -> list[list[dict[str, int]]]:
+    return [[{"id": number}] for number in ids]
+
+
+def given(count: int, source: Source) -> None:
+    """Give the first lists out, one epoch each."""
+    for number in range(count):
+        end = source.latest({"rows": number}, bounded=False)
+        source.spans({"rows": number}, end, parallelism=1)
+
+
+@pytest.mark.parametrize("rows", [lists(1, 20, 3), lists(1), [[{"id": 1}, {"id": 2}], [], [{"id": 3}]]])
+def test_rows_that_were_given_and_changed_are_noticed(rows: Any, tmp_path: Path) -> None:
+    given(2, opened(lists(1, 2, 3), tmp_path))
+    edited = opened(rows, tmp_path)
+    with pytest.raises(InvalidPipeline, match="of the rows of source 'given' has changed since it was given"):
+        edited.latest({"rows": 2}, bounded=False)
+    with pytest.raises(InvalidPipeline, match="put new ones behind them"):
+        opened(rows, tmp_path).spans({"rows": 0}, {"rows": 2}, parallelism=1)
+
+
+def test_rows_behind_those_that_were_given_may_change(tmp_path: Path) -> None:
+    given(1, opened(lists(1, 2), tmp_path))
+    edited = opened(lists(1, 20, 3), tmp_path)
+    planner = opened(lists(1, 20, 3), tmp_path)
+    edited.spans({"rows": 0}, {"rows": 1}, parallelism=1)  # the replay, before the planner puts anything new down
+    given(3, planner)
+    edited.spans({"rows": 1}, {"rows": 3}, parallelism=1)
+    with pytest.raises(InvalidPipeline, match="list 1 of"):
+        opened(lists(1, 2), tmp_path).latest({"rows": 2}, bounded=False)
+
+
+def test_the_digests_are_written_once_for_a_program(tmp_path: Path) -> None:
+    given(3, opened(lists(1, 2, 3), tmp_path))
+    given(3, opened(lists(1, 2, 3), tmp_path))
+    assert [path.name for path in tmp_path.glob("*.rows")] == ["000000.rows"]
+
+
+def test_a_checkpoint_without_digests_is_believed(tmp_path: Path) -> None:
+    given_before = opened(lists(1, 2, 3), tmp_path / "new")
+    assert given_before.latest({"rows": 2}, bounded=False) == {"rows": 3}
+
+
+def test_a_process_that_only_reads_needs_no_workspace(tmp_path: Path) -> None:
+    source = opened(lists(1, 2), tmp_path)
+    (span,) = source.spans({"rows": 1}, {"rows": 2}, parallelism=1)
+    reader: Source = pickle.loads(pickle.dumps(opened(lists(1, 2), tmp_path / "elsewhere")))
+    assert [row["id"] for batch in reader.read(span) for row in batch.to_pylist()] == [2]
+    assert not (tmp_path / "elsewhere").exists()

@@ -1,0 +1,76 @@
+"""Commit grouping: which decided epochs are published together, in one transaction of each sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from holdfast.commit.ledger import Key
+from holdfast.commit.records import Decided
+from holdfast.ports import EpochRecord
+
+GROUP_EPOCHS_MAX = 1000
+"""A group is published at the latest with so many epochs: a source whose timestamps stand still must not let open
+decisions pile up without end."""
+
+
+@dataclass(frozen=True)
+class Underway:
+    """One epoch on its way; ``key`` is None on the fast path, where nothing is written in the checkpoint."""
+
+    decided: Decided
+    key: Key | None
+
+    @property
+    def record(self) -> EpochRecord:
+        """What is known of the epoch apart from its rows."""
+        return self.decided.record
+
+
+class Group:
+    """The epochs that wait to be published together; without ``every_us`` each is due at once.
+
+    Parameters
+    ----------
+    every_us : int, optional
+        A group is due when the minimum timestamp over the inputs has moved by so much since the last one.
+    carried_limit_bytes : int
+        And at the latest when the driver holds so many bytes of its rows.
+    """
+
+    def __init__(self, every_us: int | None, carried_limit_bytes: int) -> None:
+        self._every_us = every_us
+        self._carried_limit_bytes = carried_limit_bytes
+        self._waiting: list[Underway] = []
+        self._published_pts: int | None = None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether epochs are grouped: each then needs a decision, for it may wait."""
+        return self._every_us is not None
+
+    def begin(self, held_pts: Iterable[int | None]) -> None:
+        """Measure from what the sinks hold."""
+        self._published_pts = min((pts for pts in held_pts if pts is not None), default=None)
+
+    def due(self, epoch: Underway) -> list[Underway]:
+        """Take an epoch in; return what is to be published now: the whole group, or nothing yet."""
+        if self._every_us is None:
+            return [epoch]
+        self._waiting.append(epoch)
+        pts = epoch.record.pts
+        is_due = (
+            pts is None  # some input has not had a row yet: there is nothing to measure by
+            or self._published_pts is None
+            or pts - self._published_pts >= self._every_us
+            or sum(each.decided.carried_bytes for each in self._waiting) >= self._carried_limit_bytes
+            or len(self._waiting) >= GROUP_EPOCHS_MAX
+        )
+        return self.take() if is_due else []
+
+    def take(self) -> list[Underway]:
+        """Return the epochs that wait, and begin a new group."""
+        group, self._waiting = self._waiting, []
+        if group and group[-1].record.pts is not None:
+            self._published_pts = group[-1].record.pts
+        return group

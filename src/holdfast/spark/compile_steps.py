@@ -1,0 +1,100 @@
+"""A graph as the compiler walks it: steps, inputs first, and whose error it is when Spark refuses one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.errors import PySparkException
+
+from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.graph import Node, OperatorSpec, Rejects, SinkNode
+from holdfast.pipeline import Pipeline
+from holdfast.spark import apply
+from holdfast.spark.failure import summary
+from holdfast.spark.state_stages import Part
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A node of the graph as the compiler sees it; a source with rejects becomes two steps (raw and good rows)."""
+
+    spec: OperatorSpec | apply.Good | None
+    inputs: tuple[Step, ...]
+    node: Node | SinkNode
+    number: int
+
+    @property
+    def title(self) -> str:
+        """Kind, name and the line that built it, for errors."""
+        return f"{self.node.kind} {self.node.name!r}, built at {self.node.origin},"
+
+
+@dataclass
+class Steps:
+    """All steps of a pipeline, inputs first, and which sink ends where."""
+
+    steps: list[Step] = field(default_factory=list)
+    ends: list[Step] = field(default_factory=list)
+
+    def add(self, spec: Any, inputs: tuple[Step, ...], node: Node | SinkNode) -> Step:
+        """Add a step behind its inputs."""
+        step = Step(spec, inputs, node, len(self.steps))
+        self.steps.append(step)
+        return step
+
+
+def steps_of(pipeline: Pipeline | Part) -> Steps:
+    """Return the steps of a pipeline that lead to a sink."""
+    found = Steps()
+    good: dict[Node, Step] = {}
+    raw: dict[Node, Step] = {}
+    for node in pipeline.nodes:
+        if node.is_source:
+            raw[node] = good[node] = found.add(None, (), node)
+            if getattr(node.spec, "rejects", False):
+                good[node] = found.add(apply.Good(), (raw[node],), node)
+        elif isinstance(node.spec, Rejects):
+            good[node] = found.add(node.spec, (raw[node.inputs[0]],), node)
+        else:
+            good[node] = found.add(node.spec, tuple(good[before] for before in node.inputs), node)
+    found.ends = [good[sink.inputs[0]] for sink in pipeline.sinks]
+    return _without_unused(found)
+
+
+def _without_unused(found: Steps) -> Steps:
+    """Drop steps that lead to no sink: the good rows of a source of which only the rejects are used."""
+    used = set(found.ends)
+    for step in reversed(found.steps):
+        if step in used:
+            used.update(step.inputs)
+    found.steps = [step for step in found.steps if step in used]
+    return found
+
+
+class explained_at:
+    """Names the node and its line in whatever Spark says about it."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, PySparkException):
+            raise InvalidPipeline(
+                f"{self._step.title} cannot be run by Spark.",
+                why=summary(str(error)),
+                do="correct the expression or the schema; holdfast explain shows the columns that are known.",
+                participant=self._step.node.name,
+            ) from error
+        if isinstance(error, HoldfastError) or error is None:
+            return
+        if self._step.spec is not None and isinstance(error, Exception) and not isinstance(error, AssertionError):
+            raise InvalidPipeline(
+                f"{self._step.title} raised {type(error).__name__} while the plan was built.",
+                why=str(error),
+                do="correct the function; it is called once, on the driver, with a DataFrame.",
+                participant=self._step.node.name,
+            ) from error

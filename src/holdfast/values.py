@@ -1,0 +1,174 @@
+"""The values that cross the borders of :mod:`holdfast.ports`: frozen, picklable, without behaviour of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.positions import Positions
+
+
+class Guarantee(Enum):
+    """What a node promises for each row that reaches it."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+class Outcome(Enum):
+    """The sink's word on an epoch, always asked, never remembered."""
+
+    ABSENT = "absent"
+    """The sink holds nothing of the epoch."""
+    STAGED = "staged"
+    """The sink itself began to publish it and has not finished; its own ``open`` or ``publish`` completes it."""
+    PUBLISHED = "published"
+    """Visible, together with its ledger row."""
+    UNKNOWN = "unknown"
+    """The sink did not answer, or cannot tell: ask again."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One generation of one pipeline, as sinks see it.
+
+    Parameters
+    ----------
+    pipeline, generation
+        Identity.
+    is_grouped : bool
+        Several epochs are published together: what is staged waits, perhaps for long, while later epochs are staged.
+    """
+
+    pipeline: str
+    generation: int
+    is_grouped: bool = False
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a sink says it holds of a pipeline, from its own ledger.
+
+    Parameters
+    ----------
+    epoch : int
+        Highest epoch held; 0 when none (epochs start at 1).
+    generation : int
+        Highest generation that opened the sink *before* this one; 0 when none.
+    positions : Positions
+        End positions of that epoch; empty when none.
+    pts : int, optional
+        Minimum timestamp over the inputs at that epoch, microseconds.
+    """
+
+    epoch: int = 0
+    generation: int = 0
+    positions: Positions = field(default_factory=dict)
+    pts: int | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attempt of one task of one epoch: the name that orphans are found by."""
+
+    pipeline: str
+    generation: int
+    epoch: int
+    task: int
+    attempt: int
+
+    @property
+    def name(self) -> str:
+        """``pipeline/generation/epoch/task/attempt``."""
+        return f"{self.pipeline}/{self.generation}/{self.epoch}/{self.task}/{self.attempt}"
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Handle of rows that one task made durable for one sink; not yet visible.
+
+    Parameters
+    ----------
+    name : str
+        :attr:`Task.name` of the attempt that staged them.
+    row_count : int
+        Rows staged.
+    reference : mapping of str to str
+        What the sink needs to publish or discard them (a transaction id, a table, a path).  JSON, no secrets.
+    """
+
+    name: str
+    row_count: int
+    reference: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Rows that the driver itself holds: written by ``publish`` in the sink's own transaction."""
+
+    rows: pa.Table
+
+    @property
+    def row_count(self) -> int:
+        """Rows carried."""
+        return int(self.rows.num_rows)
+
+
+Part = Staged | Carried
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What is known of an epoch apart from its rows.
+
+    Parameters
+    ----------
+    pipeline, epoch, generation
+        Identity; ``generation`` is the one that decided the epoch.
+    positions : Positions
+        End positions: the epoch is everything before them that earlier epochs did not hold.
+    pts : int, optional
+        Minimum over the inputs of the highest timestamp seen so far, microseconds; None when no input declares one.
+    """
+
+    pipeline: str
+    epoch: int
+    generation: int
+    positions: Positions
+    pts: int | None = None
+
+
+@dataclass(frozen=True)
+class Publication:
+    """One epoch's rows for one sink, ready to become visible."""
+
+    record: EpochRecord
+    parts: tuple[Part, ...]
+
+    @property
+    def row_count(self) -> int:
+        """Rows of all parts."""
+        return sum(part.row_count for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Part of an epoch that one task reads from one source.  Picklable."""
+
+    value: Any
+    row_count: int | None = None
+    size_bytes: int | None = None
+
+
+REJECT_COLUMN = "__holdfast_reject"
+"""Hidden column of a source with rejects: null for a good row, else ``REJECT_TYPE``."""
+
+REJECT_TYPE = pa.struct([("reason", pa.string()), ("raw", pa.string()), ("position", pa.string())])
+"""Of a rejected row: why, the raw text, and where it stands (``path:line`` for files)."""
+
+REJECT_SCHEMA = pa.schema(list(REJECT_TYPE))
+"""Schema of the ``rejects`` side output."""

@@ -1,0 +1,69 @@
+"""Spark's own files: what is whole, what is cut, and what the error says; without a JVM."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import Corrupt
+from holdfast.spark.offsets import check_logs, read_offsets
+
+OFFSET = 'v2\n{"batchTimestampMs":1}\nrows:{"positions": {"log": 7}, "size_bytes": 10, "row_count": 1}'
+COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+
+
+def written(path: Path, text: str, *, sums: bool = True) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = text.encode()
+    path.write_bytes(data)
+    if sums:
+        chunks = [data[at : at + 512] for at in range(0, len(data), 512)]
+        beside = struct.pack(">4sI", b"crc\0", 512) + b"".join(struct.pack(">I", zlib.crc32(each)) for each in chunks)
+        path.with_name(f".{path.name}.crc").write_bytes(beside)
+    return path
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    written(tmp_path / "metadata", '{"id":"x"}')
+    for number in (8, 9, 10):
+        written(tmp_path / f"offsets/{number}", OFFSET + "\n" + "x:" * 400)
+        written(tmp_path / f"commits/{number}", COMMIT)
+    return tmp_path
+
+
+def test_whole_files_are_whole_and_none_is_fine(checkpoint: Path, tmp_path: Path) -> None:
+    check_logs(checkpoint)
+    check_logs(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("name", ["metadata", "offsets/10", "offsets/9", "commits/10", "commits/9"])
+def test_a_cut_file_is_named_with_the_cure(checkpoint: Path, name: str) -> None:
+    path = checkpoint / name
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(Corrupt) as caught:
+        check_logs(checkpoint)
+    assert str(path) in caught.value.what
+    assert "its checksum does not fit its bytes." in caught.value.why
+    assert f"remove the directory {checkpoint}:" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("metadata", ""), ("offsets/10", ""), ("offsets/10", OFFSET[:-5]), ("commits/10", "v1"), ("commits/10", "v1\n{")],
+)
+def test_a_file_system_without_checksums_shows_what_is_cut_too(checkpoint: Path, name: str, text: str) -> None:
+    written(checkpoint / name, text, sums=False)
+    (checkpoint / name).with_name(f".{Path(name).name}.crc").unlink()
+    with pytest.raises(Corrupt):
+        check_logs(checkpoint)
+
+
+def test_what_spark_does_not_read_at_a_start_is_not_looked_at(checkpoint: Path) -> None:
+    (checkpoint / "offsets/8").write_bytes(b"")
+    check_logs(checkpoint)
+    with pytest.raises(Corrupt, match="offsets/8"):
+        read_offsets(checkpoint, 8)
