@@ -1,26 +1,57 @@
-"""The stateful pipeline that the process tests kill: two operators in sequence, a fan-out behind state, late rows."""
+"""The stateful pipeline that the process tests kill: three operators in sequence, fan-outs behind state, late rows.
+
+``sync`` waits for rows of two sources, ``first`` counts its sets, ``second`` counts what ``first`` lets through.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import pyarrow as pa
+
 import holdfast as hf
+from holdfast.operators.sync import sync
 from tests.spark.counting import counting
 
 WORK = Path(os.environ["CRASH_WORK"])
 DB = WORK / "out.db"
 
-given = hf.read.files(
-    WORK / "in", format="json", schema="k STRING, v BIGINT", max_files_per_epoch=1, bounded=True, name="given"
+
+def flat(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return sets as rows without structs; ``v`` counts in :func:`counting`."""
+    sides = [pa.compute.struct_field(batch.column(side), "v") for side in ("left", "right")]
+    ones = pa.array([1] * batch.num_rows, pa.int64())
+    columns = [batch.column("k"), batch.column("timestamp"), *sides, ones]
+    return pa.RecordBatch.from_arrays(columns, names=["k", "t", "left_v", "right_v", "v"])
+
+
+sides = {
+    side: hf.read.files(
+        WORK / side,
+        format="json",
+        schema="k STRING, t BIGINT, v BIGINT",
+        timestamp="t",
+        max_files_per_epoch=1,
+        bounded=True,
+        name=side,
+    )
+    for side in ("left", "right")
+}
+aligned = sync(sides, by="k", name="aligned")
+sets = aligned | hf.map_batches(
+    flat, schema="k STRING, t BIGINT, left_v BIGINT, right_v BIGINT, v BIGINT", name="flattened"
 )
-first = counting(given, name="first")
-many = first | hf.filter("n > 3", name="many")
+first = counting(sets, name="first")
+many = first | hf.filter("n > 9", name="many")
 second = counting(many, name="second")
 pipeline = hf.Pipeline(
     "stateful",
+    sets | hf.write.sqlite(DB, table="sets", name="sets_table"),
+    aligned.late
+    | hf.select("k", "timestamp", "input", "reason", name="told")
+    | hf.write.sqlite(DB, table="late", name="late_table"),
     first | hf.write.sqlite(DB, table="first", name="first_table"),
     many | hf.select("k", "n", name="chosen") | hf.write.files(WORK / "many", name="many_files"),
     second | hf.write.sqlite(DB, table="second", name="second_table"),
-    first.late | hf.write.sqlite(DB, table="late", name="late_table"),
 )
