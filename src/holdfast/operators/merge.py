@@ -226,6 +226,15 @@ def _checked_streams(main: Any, slow: Any) -> dict[str, Stream]:
                 why="it becomes a column: a letter, then letters, digits and underscores.",
                 do=f"write for instance {_RIGHT}",
             )
+    seen: dict[str, str] = {}
+    for name in slow:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidPipeline(
+                f"{other!r} and {name!r} are one name.",
+                why="each slow input becomes a column, and columns are compared without regard to case.",
+                do="give the input another name.",
+            )
     return streams
 
 
