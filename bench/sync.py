@@ -16,9 +16,11 @@ slow sides get fewer rows, which favours them: their rates fall as their state g
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +63,6 @@ def write_input(directory: Path, rows: int, keys: int, epochs: int) -> int:
 
 def side_holdfast(inputs: str, out: str, rounds: int) -> dict[str, Any]:
     """Measure Holdfast."""
-    import sqlite3
-
     import holdfast as hf
     from holdfast.operators.sync import sync
     from holdfast.spark.session import create_session
@@ -71,15 +71,13 @@ def side_holdfast(inputs: str, out: str, rounds: int) -> dict[str, Any]:
         values = [sets.column(f"s{number}") for number in range(STREAMS)]
         total, present = 0, 0
         for value in values:
-            total += pc.sum(value.field("v").filter(pc.is_valid(value))).as_py() or 0
+            total += pc.sum(pc.struct_field(value, "v")).as_py() or 0
             present += len(value) - value.null_count
         return pa.RecordBatch.from_pydict({"sets": [sets.num_rows], "present": [present], "total": [total]})
 
     session = create_session("local[2]", "3g")
 
-    def run(directory: Path, target: Path) -> tuple[float, tuple[int, int, int]]:
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
+    def run(directory: Path, target: Path) -> Ran:
         streams = {
             f"s{number}": hf.read.files(
                 directory / f"s{number}",
@@ -94,30 +92,60 @@ def side_holdfast(inputs: str, out: str, rounds: int) -> dict[str, Any]:
         }
         sets = sync(streams, by="k", name="sets")
         sums = sets | hf.map_batches(checksum, "sets BIGINT, present BIGINT, total BIGINT", name="sums")
-        sink = sums | hf.write.sqlite(target / "out.db", table="sums", name="sums_table")
-        pipeline = hf.Pipeline("sync", sink)
-        run = pipeline.start(checkpoint=str(target / "ckpt"), trigger=hf.available_now(), session=session)
-        while run.is_active and run.status().epoch < 1:
-            time.sleep(0.005)
-        started = time.perf_counter()
-        run.wait()
-        seconds = time.perf_counter() - started
-        with sqlite3.connect(target / "out.db") as connection:
-            found = connection.execute("SELECT sum(sets), sum(present), sum(total) FROM sums").fetchone()
-        return seconds, found
+        return run_holdfast(session, sums, ("sets", "present", "total"), target)
 
     run(Path(inputs) / "warm", Path(out) / "warm")
-    times = []
-    for number in range(rounds):
-        seconds, found = run(Path(inputs) / "large", Path(out) / str(number))
-        times.append(seconds)
-    return {"seconds": times, "found": list(found)}
+    done = [run(Path(inputs) / "large", Path(out) / str(number)) for number in range(rounds)]
+    return {"seconds": [ran.seconds for ran in done], "found": done[-1].found, "epochs": done[-1].epochs}
 
 
-def _spark() -> Any:
+@dataclass(frozen=True)
+class Ran:
+    """A run of Holdfast: seconds behind the first epoch, the sums in its sink, and each epoch's milliseconds."""
+
+    seconds: float
+    found: list[int]
+    epochs: list[dict[str, float]]
+
+
+def run_holdfast(session: Any, sums: Any, columns: Sequence[str], target: Path) -> Ran:
+    """Run a stream of sums into SQLite, to the end of its sources."""
+    import sqlite3
+
+    import holdfast as hf
+
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    pipeline = hf.Pipeline("bench", sums | hf.write.sqlite(target / "out.db", table="sums", name="sums_table"))
+    run = pipeline.start(checkpoint=str(target / "ckpt"), trigger=hf.available_now(), session=session)
+    epochs: list[dict[str, float]] = []
+    started = before = time.perf_counter()
+    seen = 0
+    while run.is_active:
+        last = run.status().last_epoch
+        if last is not None and last.epoch > seen:
+            now = time.perf_counter()
+            started = now if seen == 0 else started
+            epochs.append({"wall": round((now - before) * 1e3), **{k: round(v) for k, v in last.duration_ms.items()}})
+            seen, before = last.epoch, now
+        time.sleep(0.003)
+    run.wait()
+    seconds = time.perf_counter() - started
+    with sqlite3.connect(target / "out.db") as connection:
+        summed = ", ".join(f"sum({column})" for column in columns)
+        found = connection.execute(f"SELECT {summed} FROM sums").fetchone()
+    return Ran(seconds, list(found), epochs)
+
+
+def spark() -> Any:
+    """Return a session as a careful user of Spark sets it up for state: RocksDB with changelogs, a task per core."""
     from bench.raw_spark import default_session
 
-    return default_session({"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "3g"})
+    session = default_session({"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "3g"})
+    rocks = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    session.conf.set("spark.sql.streaming.stateStore.providerClass", rocks)
+    session.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    return session
 
 
 def _streams(session: Any, directory: Path) -> list[Any]:
@@ -125,20 +153,13 @@ def _streams(session: Any, directory: Path) -> list[Any]:
     return [reader.parquet(str(directory / f"s{number}")) for number in range(STREAMS)]
 
 
-def _timed(frame: Any, directory: Path) -> tuple[float, list[int]]:
-    """Run a frame of sets to its end; return seconds, and sets, values present, and their sum."""
-    from pyspark.sql import functions as F
-
-    found = [0, 0, 0]
+def timed(frame: Any, sums: Sequence[Any], directory: Path) -> tuple[float, list[int]]:
+    """Run a query to its end; return the seconds behind its first epoch, and the sums over all that came out."""
+    found = [0] * len(sums)
     ends: list[float] = []
 
     def take(batch: Any, batch_id: int) -> None:
-        values = [F.col(f"v{number}") for number in range(STREAMS)]
-        present = sum((F.count(value) for value in values[1:]), F.count(values[0]))
-        total = sum(
-            (F.coalesce(F.sum(value), F.lit(0)) for value in values[1:]), F.coalesce(F.sum(values[0]), F.lit(0))
-        )
-        row = batch.agg(F.count(F.lit(1)), present, total).first()
+        row = batch.agg(*sums).first()
         found[:] = [have + more for have, more in zip(found, row, strict=True)]
         ends.append(time.perf_counter())
 
@@ -148,9 +169,19 @@ def _timed(frame: Any, directory: Path) -> tuple[float, list[int]]:
     return time.perf_counter() - ends[0], found
 
 
+def _sums() -> list[Any]:
+    """Return the columns that count sets and values, and add these up."""
+    from pyspark.sql import functions as F
+
+    values = [F.col(f"v{number}") for number in range(STREAMS)]
+    present = sum((F.count(value) for value in values[1:]), F.count(values[0]))
+    total = sum((F.coalesce(F.sum(value), F.lit(0)) for value in values[1:]), F.coalesce(F.sum(values[0]), F.lit(0)))
+    return [F.count(F.lit(1)), present, total]
+
+
 def _measured(frame_of: Any, session: Any, inputs: str, out: str) -> dict[str, Any]:
-    _timed(frame_of(session, Path(inputs) / "warm"), Path(out) / "warm")
-    seconds, found = _timed(frame_of(session, Path(inputs) / "large"), Path(out) / "large")
+    timed(frame_of(session, Path(inputs) / "warm"), _sums(), Path(out) / "warm")
+    seconds, found = timed(frame_of(session, Path(inputs) / "large"), _sums(), Path(out) / "large")
     return {"seconds": [seconds], "found": found}
 
 
@@ -167,10 +198,7 @@ def _native(session: Any, directory: Path) -> Any:
 
 def side_native(inputs: str, out: str) -> dict[str, Any]:
     """Measure union and groupBy."""
-    session = _spark()
-    rocks = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    session.conf.set("spark.sql.streaming.stateStore.providerClass", rocks)
-    return _measured(_native, session, inputs, out)
+    return _measured(_native, spark(), inputs, out)
 
 
 def _joins(session: Any, directory: Path) -> Any:
@@ -186,7 +214,7 @@ def _joins(session: Any, directory: Path) -> Any:
 
 def side_joins(inputs: str, out: str) -> dict[str, Any]:
     """Measure stream-stream joins (inner: a set with a gap is lost, which is less work than is asked for)."""
-    return _measured(_joins, _spark(), inputs, out)
+    return _measured(_joins, spark(), inputs, out)
 
 
 def _per_key(session: Any, directory: Path) -> Any:
@@ -228,10 +256,7 @@ def _per_key(session: Any, directory: Path) -> Any:
 
 def side_per_key(inputs: str, out: str) -> dict[str, Any]:
     """Measure Python state per key."""
-    session = _spark()
-    rocks = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    session.conf.set("spark.sql.streaming.stateStore.providerClass", rocks)
-    return _measured(_per_key, session, inputs, out)
+    return _measured(_per_key, spark(), inputs, out)
 
 
 def main() -> None:
@@ -257,7 +282,13 @@ def main() -> None:
         figures = run_side("bench.sync", f"{side}", arguments)
         rates[side] = count * (options.epochs - 1) / options.epochs / median(figures["seconds"])
         sets, present, _ = figures["found"]
-        print(f"{side}: {count} rows, {rates[side]:,.0f} rows/s, {sets} sets with {present} values", flush=True)
+        print(
+            f"{side}: {count} rows, {rates[side]:,.0f} rows/s, {sets} sets with {present} values,"
+            f" load {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
+        for epoch in figures.get("epochs", []):
+            print(f"  epoch: {epoch}", flush=True)
         if side == "holdfast" and present != count:
             raise RuntimeError(f"{count} rows went in, {present} came out")
         shutil.rmtree(inputs)
