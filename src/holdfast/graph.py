@@ -192,9 +192,20 @@ class Stream:
         Raises
         ------
         InvalidPipeline
-            If the stream is not that of a stateful operator.
+            If the stream is not that of an operator for which a row can come too late.
         """
-        return _late(self)
+        return _side_output(self, "late")
+
+    @property
+    def shed(self) -> Stream:
+        """Side output of ``limit_in_flight``: the rows that were dropped at its entry, as they came.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the stream is not that of ``limit_in_flight``.
+        """
+        return _side_output(self, "shed")
 
     def __or__(self, consumer: Attachable[T]) -> T:
         if not callable(getattr(type(consumer), "attach", None)):
@@ -250,20 +261,29 @@ def _rejects(stream: Stream) -> Stream:
 
 
 @dataclass(frozen=True)
-class Late:
-    """The rows that came too late for a stateful operator, as rows of their own."""
+class SideOutput:
+    """What a stateful operator gives besides its rows, as rows of their own.
 
-    kind: str = field(default="late", init=False)
-    output: str = field(default="late", init=False)
-    """Which of the step's outputs it is."""
+    Parameters
+    ----------
+    output : str
+        Which of the step's outputs it is: ``late`` or ``shed``.
+    """
+
+    output: str
+
+    @property
+    def kind(self) -> str:
+        """The output's name."""
+        return self.output
 
     def arguments(self) -> Mapping[str, Any]:
         """Return none."""
         return {}
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Unknown until the schemas are: key, timestamp, input, reason, and a struct column for each input."""
-        return Shape()
+        """Return that of the rows for ``shed``; unknown for ``late``, whose struct columns follow from the schemas."""
+        return inputs[0] if self.output == "shed" else Shape()
 
 
 def is_stateful(node: Node | SinkNode) -> bool:
@@ -271,22 +291,40 @@ def is_stateful(node: Node | SinkNode) -> bool:
     return callable(getattr(node.spec, "step", None))
 
 
-def _late(stream: Stream) -> Stream:
+SIDE_OUTPUTS = {
+    "late": (
+        "late rows",
+        "rows come too late for operators that wait for others or forget: sync, merge, aggregate, distinct, "
+        "limit_in_flight.",
+        "aligned = hf.sync(...); aligned.late",
+    ),
+    "shed": (
+        "shed rows",
+        "only limit_in_flight drops rows at its entry.",
+        'frames = cameras | hf.limit_in_flight(2, by="camera", ...); frames.shed',
+    ),
+}
+"""Name -> what it holds; who has it; how it is asked for."""
+
+
+def _side_output(stream: Stream, output: str) -> Stream:
     node = stream.node
     built_at = naming.origin()
-    if not is_stateful(node):
+    if not is_stateful(node) or output not in getattr(node.spec, "side_outputs", ("late",)):
+        what, why, right = SIDE_OUTPUTS[output]
         raise InvalidPipeline(
-            f"{node.kind} {node.name!r} has no late rows; asked for at {built_at}.",
-            why="rows come too late for operators that wait for others: for sync, merge, aggregate and their like.",
-            do="ask the stateful operator itself: aligned = hf.sync(...); aligned.late",
+            f"{node.kind} {node.name!r} has no {what}; asked for at {built_at}.",
+            why=why,
+            do=f"ask the operator that has them: {right}; or leave .{output} out.",
             participant=node.name,
         )
-    late = node.side_outputs.get("late")
-    if late is None:
-        name = naming.extended(node.name, "late")
-        late = apply(Late(), (stream,), name=name, built_at=built_at, is_derived=not node.is_named).node
-        node.side_outputs["late"] = late
-    return Stream(late)
+    found = node.side_outputs.get(output)
+    if found is None:
+        name = naming.extended(node.name, output)
+        side = SideOutput(output)
+        found = apply(side, (stream,), name=name, built_at=built_at, is_derived=not node.is_named).node
+        node.side_outputs[output] = found
+    return Stream(found)
 
 
 @dataclass(frozen=True)

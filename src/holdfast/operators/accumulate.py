@@ -30,6 +30,7 @@ class Accumulate:
     aggregates: tuple[tuple[str, Aggregate], ...]
     kind: ClassVar[str] = "accumulate"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
+    side_outputs: ClassVar[tuple[str, ...]] = ()
 
     def arguments(self) -> Mapping[str, Any]:
         """Return key and aggregates."""

@@ -203,6 +203,17 @@ def reduce(
     The same as ``hf.aggregate(by=by, window=hf.total(), emit="changes", ...)``; for one row per *input row* there is
     ``hf.accumulate``.
 
+    Parameters
+    ----------
+    by : str or sequence of str, optional
+        Key columns; without them all rows are of one key.
+    forget_after : str, optional
+        Logged time after which a silent key is forgotten; its next row begins anew.
+    name : str, optional
+        The node's name: the identity of its state.
+    **aggregates : Aggregate
+        Output column = aggregate.
+
     Examples
     --------
     ::

@@ -96,6 +96,7 @@ class Apply:
     timestamp: str | None = None
     kind: ClassVar[str] = "apply"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
+    side_outputs: ClassVar[tuple[str, ...]] = ()
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the function's name and hash, key, schemas and TTL."""

@@ -67,6 +67,7 @@ class LimitInFlight:
     per: str | None = None
     forget_after: str | None = None
     kind: ClassVar[str] = "limit_in_flight"
+    side_outputs: ClassVar[tuple[str, ...]] = ("late", "shed")
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ class Stateful:
     timestamp: str | None = None
     kind: ClassVar[str] = "stateful"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
+    side_outputs: ClassVar[tuple[str, ...]] = ()
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the function's name and hash, key, schemas and TTL."""

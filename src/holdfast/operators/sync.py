@@ -66,6 +66,11 @@ class Sync:
     forget_us: int | None = None
     kind: ClassVar[str] = "sync"
 
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The inputs' names, in their order."""
+        return self.names
+
     def arguments(self) -> Mapping[str, Any]:
         """Return inputs, key, policy, promises and limits."""
         return {

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph import Late, Node, SinkNode, is_stateful
+from holdfast.graph import SIDE_OUTPUTS, Node, SideOutput, SinkNode, is_stateful
 from holdfast.naming import Origin
 from holdfast.operators.clip import Clip
 from holdfast.operators.filter import Filter
@@ -274,7 +274,7 @@ class _Cutting:
         ends: dict[tuple[Node | SinkNode, int], Node] = {}
         for node in self._pipeline.nodes:
             for ordinal, before in enumerate(node.inputs):
-                if self._depth[before] != stage or isinstance(node.spec, Late):
+                if self._depth[before] != stage or isinstance(node.spec, SideOutput):
                     continue
                 if is_stateful(node):
                     ends[node, ordinal] = before
@@ -314,13 +314,13 @@ class _Cutting:
                 relays[number] = _relay(passing)
                 heads[_relay(passing)] = builder.steps[builder.head(passing, self._targets[number].schema)].schema
         for node in nodes:
-            if is_stateful(node) or isinstance(node.spec, Late):
+            if is_stateful(node) or isinstance(node.spec, SideOutput):
                 operator = hosted[(node if is_stateful(node) else node.inputs[0]).name]
                 schema = self._output(operator, node)
-                output = "late" if isinstance(node.spec, Late) else "rows"
+                output = node.spec.output if isinstance(node.spec, SideOutput) else "rows"
                 heads[f"{operator.name}/{output}"] = builder.steps[builder.head(node, schema)].schema
         for node in nodes:
-            if is_stateful(node) or isinstance(node.spec, Late):
+            if is_stateful(node) or isinstance(node.spec, SideOutput):
                 continue
             if not builder.add(node):
                 if stage == 0:
@@ -344,12 +344,12 @@ class _Cutting:
             self._targets[self._numbers[key]] = self._target(key, schema)
 
     def _output(self, hosted: Hosted, node: Node) -> pa.Schema:
-        output = "late" if isinstance(node.spec, Late) else "rows"
+        output = node.spec.output if isinstance(node.spec, SideOutput) else "rows"
         if output not in hosted.step.outputs:
             raise InvalidPipeline(
-                f"{node.inputs[0].kind} {hosted.name!r} has no late rows; asked for at {node.origin}.",
-                why="no row can come too late for it.",
-                do="leave .late out.",
+                f"{node.inputs[0].kind} {hosted.name!r} has no {SIDE_OUTPUTS[output][0]}; asked for at {node.origin}.",
+                why=f"as it is declared its step gives {', '.join(hosted.step.outputs)}.",
+                do=f"leave .{output} out.",
                 participant=hosted.name,
             )
         return self._normal(hosted.step.outputs[output])
@@ -388,8 +388,7 @@ class _Cutting:
 
 def input_names(node: Node) -> tuple[str, ...]:
     """Return the names under which a stateful operator's step knows its inputs; a single one is ``rows``."""
-    names = getattr(node.spec, "input_names", None) or getattr(node.spec, "names", None) or ("rows",)
-    return tuple(names)
+    return tuple(getattr(node.spec, "input_names", ("rows",)))
 
 
 def watches_clock(node: Node) -> bool:
@@ -421,7 +420,7 @@ def _feeds(node: Node) -> list[Feed]:
         return [Feed(node.name, False, CLOSED_ONLY)]
     if is_stateful(node):
         return [Feed(node.name, True, EVERY)]
-    if isinstance(node.spec, Late):
+    if isinstance(node.spec, SideOutput):
         return [Feed(node.inputs[0].name, True, CLOSED_ONLY)]
     found = {}
     for before in node.inputs:
