@@ -8,6 +8,9 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast import aggregates, window
+from holdfast.operators.accumulate import accumulate
+from holdfast.operators.aggregate import aggregate
 from holdfast.operators.apply import apply
 from holdfast.operators.distinct import distinct
 from holdfast.operators.limit_in_flight import limit_in_flight
@@ -66,6 +69,28 @@ def newest(tables, rows, at):
     return {"newest": Change(upserts, None)}, pa.Table.from_pylist(out, schema=ARROW)
 
 
+OF_VALUES = {
+    "rows": aggregates.count(), "total": aggregates.sum("v"), "mean": aggregates.mean("v"),
+    "spread": aggregates.variance("v"), "first": aggregates.first("v"), "most": aggregates.max("v"),
+    "median": aggregates.quantile("v", 0.5), "different": aggregates.distinct_count("v"),
+    "all": aggregates.collect("v"),
+}  # fmt: skip
+BY_TIME = {"tumbling": window.tumbling(10), "sliding": window.sliding(10, 4), "session": window.session(3)}
+
+
+def aggregations():
+    """Return a case for each kind of window; a timer's output depends on batch time, which is the same here."""
+    by_time = {name: (cut, {"disorder": 4}, 4) for name, cut in BY_TIME.items()}
+    by_arrival = {"count_window": (window.count_window(3), {}, 0), "total": (window.total(), {}, 0)}
+    by_arrival["timer"] = (window.timer("10 s", count_trigger=4), {}, 0)
+    for name, (cut, options, disorder) in (by_time | by_arrival).items():
+        step = step_of(source() | aggregate(by="k", window=cut, **options, **OF_VALUES))
+        yield StepCase(f"aggregate {name}", step, events_for("rows", disorder=disorder))
+    changes = aggregate(by="k", window=BY_TIME["tumbling"], emit="changes", **OF_VALUES)
+    yield StepCase("aggregate changes", step_of(source() | changes), events_for("rows"), depends_on_cut=True)
+    yield StepCase("accumulate", step_of(source() | accumulate(by="k", n=aggregates.sum("v"))), events_for("rows"))
+
+
 CASES = [
     StepCase("distinct", step_of(source() | distinct("k", 3, disorder=4)), events_for("rows", disorder=4)),
     StepCase(
@@ -82,6 +107,7 @@ CASES = [
              events_for("rows")),
     StepCase("stateful", step_of(source() | stateful(newest, "k", schema=SCHEMA, state={"newest": SCHEMA})),
              events_for("rows")),
+    *aggregations(),
 ]  # fmt: skip
 
 
