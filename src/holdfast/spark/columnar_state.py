@@ -26,6 +26,7 @@ from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Mo
 from holdfast.spark.state_chunks import (
     BOUNDS,
     CHUNKS,
+    PLACED,
     ROWS,
     Chunk,
     Packer,
@@ -237,7 +238,8 @@ class _Feeds:
 def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: _Feeds) -> dict[str, Arrivals]:
     """Return what the chunks of one bucket bring to each input.
 
-    Places are numbered in the order of :func:`~holdfast.spark.state_chunks.in_order`; bounds come behind the rows.
+    Places are numbered in the order of :func:`~holdfast.spark.state_chunks.in_order`; bounds come behind the rows, but
+    for the bound rows of sources, which stand between them.
     """
     step: Step = hosted.step
     names = {number: name for name, number in hosted.targets.items()}
@@ -249,6 +251,11 @@ def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: _Feeds) -> dict[
             table = decode(chunk.data)
             rows[names[chunk.target]].append(_placed(table, place))
             place += table.num_rows
+        elif chunk.kind == PLACED:
+            name = names[chunk.target]
+            for table in _told(decode(chunk.data), name, chunk.source, step.key, feeds):
+                bounds[name].append(_placed(table, place))
+                place += table.num_rows
     for chunk in chunks:
         if chunk.kind == BOUNDS:
             name = names[chunk.target]

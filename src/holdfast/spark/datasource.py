@@ -217,7 +217,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             assert packing is not None
             yield from packing.controls(partition.ordinal, has_ended=partition.has_ended)
         elif packing is not None:
-            for chunks in packing.rows(partition.ordinal, self.source.read(partition.span)):
+            for chunks in packing.rows(partition.ordinal, packing.read(self.source, partition.span)):
                 yield self._fitted(chunks)
         else:
             for batch in self.source.read(partition.span):
@@ -229,7 +229,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         spans = list(self.source.spans(start["positions"], end["positions"], parallelism=1))
         packing = self.reading.packing
         for ordinal, span in enumerate(spans):
-            read = self.source.read(span)
+            read = self.source.read(span) if packing is None else packing.read(self.source, span)
             for batch in read if packing is None else packing.rows(ordinal, read):
                 yield self._fitted(batch)
         if packing is not None and self._has_controls(start, end):

@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 
 from holdfast.fitting import fitted
 
-ROWS, BOUNDS, COUNTS, WAKE = range(4)
-"""What a chunk holds: rows; bounds; counts for the driver; nothing, but the step is to be called."""
+ROWS, BOUNDS, COUNTS, WAKE, PLACED = range(5)
+"""What a chunk holds: rows; bounds behind all rows of the epoch; counts for the driver; nothing, but the step is to be
+called; bounds that stand between rows, where their chunk stands."""
 
 CHUNKS = (
     "operator string, label int, target int, bucket int, kind int, rank bigint, seq int, source string, data binary"
@@ -60,7 +61,7 @@ class Chunk:
     bucket : int
         The bucket at a stateful operator; else the number of the passage.
     kind : int
-        ``ROWS``, ``BOUNDS``, ``COUNTS`` or ``WAKE``.
+        ``ROWS``, ``BOUNDS``, ``COUNTS``, ``WAKE`` or ``PLACED``.
     rank, seq : int
         Order of arrival.
     source : str
@@ -375,6 +376,10 @@ class Packer:
     def bounds(self, target: int, bucket: int, source: str, bounds: pa.Table) -> Chunk:
         """Return bounds for one bucket."""
         return self._chunk(target, bucket, BOUNDS, source, encode(bounds))
+
+    def placed(self, target: int, bucket: int, source: str, bounds: pa.Table) -> Chunk:
+        """Return bounds for one bucket that stand behind the chunks so far, and before those that follow."""
+        return self._chunk(target, bucket, PLACED, source, encode(bounds))
 
     def wake(self, target: int, bucket: int) -> Chunk:
         """Return what lets a bucket be called although nothing arrives."""

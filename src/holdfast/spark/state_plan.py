@@ -82,7 +82,9 @@ def settle_shape(store: Store, directory: str, parallelism: int, buckets: int) -
 
 
 def _warn_of_lost_bounds(pipeline: Pipeline, stages: Stages) -> None:
-    bounded = [node.name for node in pipeline.sources if getattr(node.spec, "bounded", False)]
+    bounded = [
+        node.name for node in pipeline.sources if getattr(node.spec, "bounded", False) and node.kind != "callback"
+    ]
     lost = [f"the end of source {name!r}" for name in bounded] + (["the idle rule"] if stages.waking else [])
     if lost:
         log.warning(
@@ -158,6 +160,6 @@ def compile_stateful(
         assert program is not None
         timestamps = {node.name: timestamp_of(node) for node in pipeline.sources}
         tick_us = TICK_US if stages.ticks else None
-        each = packings(program, stages.routing, timestamps, stages.closing, stages.waking, tick_us)
+        each = packings(program, stages.routing, timestamps, stages.closing, stages.waking, tick_us, stages.bounding)
         chunks = reduce(DataFrame.union, [reader.read(node, each[node.name]) for node in pipeline.sources])
     return Stateful(with_levels(chunks, stages.stages, stages.routing, token), stages)

@@ -13,22 +13,27 @@ the batches that the steps returned.  So every stream is computed once, however 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
+from holdfast.expressions import Item, item_of
 from holdfast.graph import SIDE_OUTPUTS, Node, SideOutput, SinkNode, is_stateful
 from holdfast.naming import Origin
 from holdfast.operators.clip import Clip
 from holdfast.operators.filter import Filter
 from holdfast.operators.map_batches import MapBatches
+from holdfast.operators.select import Select
 from holdfast.operators.split import SplitBranch
 from holdfast.operators.step import Step
+from holdfast.operators.union import Union
 from holdfast.pipeline import Pipeline
+from holdfast.sources.bounds import MarkedSpec
 from holdfast.spark.program import Builder, Program
 from holdfast.spark.routes import Routes
+from holdfast.spark.state_bounds import Bounding, BoundTarget
 from holdfast.spark.state_chunks import Routing, Target
 
 CLOSED_ONLY, ALL_KEYS_ONLY, EVERY = "closed", "all-keys", "every"
@@ -47,11 +52,24 @@ class Feed:
         Which of them.
     bounds : str
         Which of its bounds hold for the input.
+    columns : tuple of (str, str), optional
+        The input's columns that are the feed's as they are: (name at the input, name at the feed).  None: every one,
+        under its own name.
     """
 
     source: str
     is_operator: bool
     bounds: str
+    columns: tuple[tuple[str, str], ...] | None = None
+
+    def column(self, name: str) -> str | None:
+        """Return the feed's column that a column of the input is; None where it is computed."""
+        return name if self.columns is None else dict(self.columns).get(name)
+
+    def key(self, names: Sequence[str]) -> tuple[str, ...] | None:
+        """Return the feed's columns that the input's key columns are; None where one of them is computed."""
+        found = tuple(column for name in names if (column := self.column(name)) is not None)
+        return found if len(found) == len(names) else None
 
 
 @dataclass(frozen=True)
@@ -121,6 +139,8 @@ class Stages:
         One target of each operator that must be called in every epoch, rows or not.
     ticks : bool
         Whether epochs must come also when nothing arrives.
+    bounding : mapping of str to Bounding
+        Source -> how its bound rows are read, where it gives any and somebody hears them.
     """
 
     stages: tuple[Stage, ...]
@@ -130,6 +150,7 @@ class Stages:
     closing: Mapping[str, tuple[int, ...]]
     waking: tuple[int, ...]
     ticks: bool
+    bounding: Mapping[str, Bounding] = field(default_factory=dict)
 
     @property
     def levels(self) -> int:
@@ -265,7 +286,33 @@ class _Cutting:
                 if watches_clock(by_name[one.name])
             ),
             any(_is_idle_rule(by_name[one.name]) for stage in stages for one in stage.hosted.values()),
+            self._bounding([one for stage in stages for one in stage.hosted.values()]),
         )
+
+    def _bounding(self, hosted: Sequence[Hosted]) -> dict[str, Bounding]:
+        """Return how the bound rows of each source are read."""
+        found = {}
+        for node in self._pipeline.sources:
+            if not isinstance(node.spec, MarkedSpec) or node.spec.timestamp is None:
+                continue
+            targets = [
+                BoundTarget(one.targets[name], feed.key(one.step.key.names))
+                for one in hosted
+                for name, feeds in one.feeds.items()
+                for feed in feeds
+                if not feed.is_operator and feed.source == node.name and feed.bounds == EVERY
+            ]
+            others = [name for name in node.spec.schema.names if name != node.spec.timestamp]
+            is_known = all(target.key is not None for target in targets)
+            scope = {name for target in targets for name in target.key or ()}
+            if targets:
+                found[node.name] = Bounding(
+                    node.spec.marker,
+                    node.spec.timestamp,
+                    tuple(targets),
+                    tuple(name for name in others if name in scope or not is_known),
+                )
+        return found
 
     # --- where rows go ------------------------------------------------------------------------------------------
 
@@ -368,19 +415,18 @@ class _Cutting:
             old = self._targets[number]
             self._targets[number] = Target(number, old.level, node.name, name, old.schema, step.key)
             targets[name] = number
-        feeds = {name: tuple(_feeds(before)) for name, before in zip(names, node.inputs, strict=True)}
+        feeds = {name: tuple(_heard(node, ordinal)) for ordinal, name in enumerate(names)}
         return Hosted(node.name, self._operators.index(node), step, targets, feeds)
 
     def _with_onward(self, stage: Stage) -> Stage:
         hosted = {}
         for one in stage.hosted.values():
             onward = tuple(
-                (other_number, feed.bounds)
+                (self._numbers[other, ordinal], _with_key(feed, one.step.key.names))
                 for other in self._operators
-                for name, feeds in zip(input_names(other), map(_feeds, other.inputs), strict=True)
-                for feed in feeds
+                for ordinal in range(len(other.inputs))
+                for feed in _heard(other, ordinal)
                 if feed.is_operator and feed.source == one.name
-                for other_number in [self._numbers[other, input_names(other).index(name)]]
             )
             hosted[one.name] = Hosted(one.name, one.number, one.step, one.targets, one.feeds, onward)
         return Stage(stage.program, stage.relays, hosted)
@@ -414,20 +460,78 @@ def _relay(node: Node) -> str:
     return f"relay/{node.name}"
 
 
+def _heard(node: Node, ordinal: int) -> list[Feed]:
+    """Return the feeds of an operator's input; only their ends where it goes by another time than they do."""
+    before = node.inputs[ordinal]
+    feeds = _feeds(before)
+    time = _time_column(node, ordinal)
+    if time is None or before.shape.timestamp is None or time == before.shape.timestamp:
+        return feeds
+    return [replace(feed, bounds=CLOSED_ONLY) for feed in feeds]
+
+
+def _time_column(node: Node, ordinal: int) -> str | None:
+    """Return the timestamp column that an operator was told to use for an input, where it says so."""
+    times: Any = getattr(node.spec, "times", None)
+    if isinstance(times, Mapping):
+        times = tuple(times.values())
+    if isinstance(times, tuple) and ordinal < len(times):
+        return str(times[ordinal])
+    one = getattr(node.spec, "timestamp", None)
+    return one if isinstance(one, str) else None
+
+
+def _with_key(feed: Feed, key: Sequence[str]) -> str:
+    """Return which bounds of an operator hold, given its key: those of single keys where it comes through by name."""
+    if feed.bounds == EVERY and any(feed.column(name) != name for name in key):
+        return ALL_KEYS_ONLY
+    return feed.bounds
+
+
 def _feeds(node: Node) -> list[Feed]:
     """Return where a node's rows come from, and which bounds hold behind the way from there."""
     if node.is_source:
-        return [Feed(node.name, False, CLOSED_ONLY)]
+        return [Feed(node.name, False, EVERY if isinstance(node.spec, MarkedSpec) else CLOSED_ONLY)]
     if is_stateful(node):
         return [Feed(node.name, True, EVERY)]
     if isinstance(node.spec, SideOutput):
         return [Feed(node.inputs[0].name, True, CLOSED_ONLY)]
-    found = {}
+    found: dict[tuple[str, bool], Feed] = {}
     for before in node.inputs:
         for feed in _feeds(before):
-            bounds = feed.bounds if isinstance(node.spec, Filter | SplitBranch | Clip) else CLOSED_ONLY
-            found[feed.source, feed.is_operator] = Feed(feed.source, feed.is_operator, bounds)
+            passed = _passed(feed, before, node)
+            known = found.get((feed.source, feed.is_operator))
+            if known is not None and known != passed:  # two ways from one feed that differ: only its end is sure
+                passed = replace(passed, bounds=CLOSED_ONLY)
+            found[feed.source, feed.is_operator] = passed
     return list(found.values())
+
+
+def _passed(feed: Feed, before: Node, node: Node) -> Feed:
+    """Return a feed as it is behind one more stateless operator."""
+    match node.spec:
+        case Filter() | SplitBranch() | Clip():
+            return feed
+        case Union() if node.shape.timestamp is not None:
+            return feed
+        case Select(items=items) if node.shape.timestamp is not None and before.shape.columns is not None:
+            chosen = _unchanged([item_of(text) for text in items], before.shape.columns)
+            columns = tuple((name, origin) for name, of in chosen if (origin := feed.column(of)) is not None)
+            return replace(feed, columns=columns)
+        case _:
+            return replace(feed, bounds=CLOSED_ONLY)
+
+
+def _unchanged(items: Sequence[Item], columns: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the columns that select items pass on as they are: (new name, old name)."""
+    by_name = {column.lower(): column for column in columns}
+    found = []
+    for item in items:
+        if item.is_star:
+            found += [(column, column) for column in columns if column.lower() not in item.excluded]
+        elif item.source is not None and item.names and (old := by_name.get(item.source.lower())) is not None:
+            found.append((item.names[0], old))
+    return found
 
 
 class _at:
