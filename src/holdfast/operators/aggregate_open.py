@@ -150,8 +150,11 @@ class WindowsTable:
         of_pane, fresh = cutting.spread(self.cut, panes)
         table = loaded.table
         old = Spans(loaded.codes, numbers(table.column(START)), numbers(table.column(END)))
-        both = Spans(*(np.concatenate(pair) for pair in zip(old, fresh, strict=True)))
-        owners, spans = cutting.joined(self.cut, both)
+        if len(old) or self.cut.kind in ("sliding", "session"):
+            both = Spans(*(np.concatenate(pair) for pair in zip(old, fresh, strict=True)))
+            owners, spans = cutting.joined(self.cut, both)
+        else:  # each group of rows is a window by itself
+            owners, spans = np.arange(len(fresh)), fresh
         columns = self._parts(loaded, rows, Group(groups, len(panes), rows.ticks), of_pane, owners, len(spans))
         is_changed = np.zeros(len(spans), np.bool_)
         is_changed[owners[len(old) :]] = True

@@ -97,7 +97,9 @@ class Keys:
 
     def ranks(self, codes: Ints) -> Ints:
         """Return for each number the place of its key in the order of keys; each key is compared once."""
-        used = np.unique(codes)
+        is_used = np.zeros(self.size, np.bool_)
+        is_used[codes] = True
+        used = np.flatnonzero(is_used)
         keys = [(name, "ascending") for name in self.table.column_names]
         order = pc.sort_indices(self.table.take(pa.array(used)), sort_keys=keys)
         ranks = np.zeros(self.size, np.int64)
