@@ -66,7 +66,7 @@ def side_holdfast(inputs: str, out: str, rounds: int, epochs: int) -> dict[str, 
 
     def run(directory: Path, target: Path) -> Ran:
         rows = hf.read.files(
-            directory,
+            str(directory),
             format="parquet",
             schema="k BIGINT, ts TIMESTAMP, v BIGINT",
             timestamp="ts",
@@ -111,7 +111,7 @@ def side_native(inputs: str, out: str, rounds: int, epochs: int) -> dict[str, An
 
 def side_per_key(inputs: str, out: str, rounds: int, epochs: int) -> dict[str, Any]:
     """Measure Python state per key."""
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]
     from pyspark.sql import functions as F
     from pyspark.sql.streaming import StatefulProcessor
 

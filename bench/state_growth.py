@@ -56,7 +56,12 @@ def side_holdfast(inputs: str, out: str) -> dict[str, Any]:
 
     def run(directory: Path, target: Path) -> Ran:
         rows = hf.read.files(
-            directory, format="parquet", schema="k BIGINT, v BIGINT", bounded=True, max_files_per_epoch=1, name="rows"
+            str(directory),
+            format="parquet",
+            schema="k BIGINT, v BIGINT",
+            bounded=True,
+            max_files_per_epoch=1,
+            name="rows",
         )
         kept = rows | reduce(by="k", n=aggregates.count(), total=aggregates.sum("v"), name="kept")
         sums = kept | hf.map_batches(checksum, "keys BIGINT, counted BIGINT", name="sums")

@@ -80,7 +80,7 @@ def side_holdfast(inputs: str, out: str, rounds: int) -> dict[str, Any]:
     def run(directory: Path, target: Path) -> Ran:
         streams = {
             f"s{number}": hf.read.files(
-                directory / f"s{number}",
+                str(directory / f"s{number}"),
                 format="parquet",
                 schema="k BIGINT, ts TIMESTAMP, v BIGINT",
                 timestamp="ts",
@@ -218,7 +218,7 @@ def side_joins(inputs: str, out: str) -> dict[str, Any]:
 
 
 def _per_key(session: Any, directory: Path) -> Any:
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]
     from pyspark.sql import functions as F
     from pyspark.sql.streaming import StatefulProcessor
 
