@@ -35,10 +35,14 @@ class BoundTarget:
     key : tuple of str, optional
         The columns of the source that are its key columns, in their order; None where a key column is computed on the
         way: then only a bound for all keys holds.
+    is_direct : bool
+        Whether rows come as the source's reader packed them.  Those that are packed anew on their way have no order
+        with bounds any more: there bounds come behind all rows of the epoch.
     """
 
     number: int
     key: tuple[str, ...] | None
+    is_direct: bool = True
 
 
 @dataclass(frozen=True)

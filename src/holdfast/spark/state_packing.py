@@ -98,7 +98,8 @@ class Packing:
             assert self.bounding is not None
             key = self.routing.targets[target.number].key
             for bucket, bounds in self.bounding.told(told, target, key, self.routing.buckets):
-                chunks.append(packer.placed(target.number, bucket, self.source, bounds))
+                packed = packer.placed if target.is_direct else packer.bounds
+                chunks.append(packed(target.number, bucket, self.source, bounds))
         return chunks
 
     def _sent(self, chunks: Sequence[Chunk]) -> Iterator[pa.RecordBatch]:

@@ -296,9 +296,9 @@ class _Cutting:
             if not isinstance(node.spec, MarkedSpec) or node.spec.timestamp is None:
                 continue
             targets = [
-                BoundTarget(one.targets[name], feed.key(one.step.key.names))
+                BoundTarget(one.targets[name], feed.key(one.step.key.names), self._depth[before] == 0)
                 for one in hosted
-                for name, feeds in one.feeds.items()
+                for (name, feeds), before in zip(one.feeds.items(), self._operators[one.number].inputs, strict=True)
                 for feed in feeds
                 if not feed.is_operator and feed.source == node.name and feed.bounds == EVERY
             ]

@@ -7,7 +7,7 @@ through bytes after every epoch, as it does in a run, so a test that passes here
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph import Node, Stream
 from holdfast.operators import call, tables
 from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment, Step
+from holdfast.sources.bounds import MarkedSpec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RIGHT = 'drive(stream, {"flights": [[{"origin": "JFK", "t": 10}], [bound(20)]]})'
@@ -194,7 +195,7 @@ class Drive:
         place = 0
         for name, epochs in self._sources.items():
             node = next(node for node in self._nodes if node.is_source and node.name == name)
-            items = epochs[epoch] if epoch < len(epochs) else []
+            items = self._with_bounds(node, epochs[epoch] if epoch < len(epochs) else [])
             done[node, "rows"] = _arrived(items, self._operators.schemas[node], name, place)
             place += len(items)
         for node in self._nodes:
@@ -207,6 +208,13 @@ class Drive:
             elif node in self._operators.operations:
                 done[node, "rows"] = self._stateless(node, before)
         return done[self._operators.read(self._end)].rows.drop_columns([PLACE])
+
+    def _with_bounds(self, node: Node, items: Sequence[Item]) -> Sequence[Item]:
+        """Return what a source gives with its bound rows as control rows, and without the column that marks them."""
+        if not isinstance(node.spec, MarkedSpec):
+            return items
+        keys = {name for step in self._operators.steps.values() for name in step.key.names}
+        return [item if isinstance(item, Bound) else _unmarked(item, node.spec, keys) for item in items]
 
     def _stateless(self, node: Node, before: Sequence[_Flow]) -> _Flow:
         """Run a stateless operator; places are those of the rows that it kept, where it says which these are."""
@@ -347,6 +355,13 @@ def input_names(spec: Any, count: int) -> tuple[str, ...]:
 
 def _placed(schema: pa.Schema, found: pa.Schema) -> pa.Schema:
     return schema.append(found.field(PLACE))
+
+
+def _unmarked(item: Mapping[str, Any], spec: MarkedSpec, keys: Collection[str]) -> Item:
+    if item.get(spec.marker) is not True:
+        return {name: value for name, value in item.items() if name != spec.marker}
+    key = {name: value for name, value in item.items() if name in keys and value is not None}
+    return bound(item[spec.timestamp or ""], key or None)
 
 
 def _arrived(items: Sequence[Item], schema: pa.Schema, source: str, first: int) -> _Flow:

@@ -19,9 +19,10 @@ from holdfast.operators.merge import merge
 from holdfast.operators.step import ALL_KEYS, BOUND, PLACE, UNBOUNDED
 from holdfast.operators.sync import sync
 from holdfast.spark.columnar_state import _Feeds, arrivals_of
-from holdfast.spark.state_chunks import PLACED, ROWS, Chunk, from_batch, in_order
+from holdfast.spark.state_chunks import BOUNDS, PLACED, ROWS, Chunk, from_batch, in_order
 from holdfast.spark.state_packing import Packing, packings
 from holdfast.spark.state_stages import Stages, build_stages
+from holdfast.testing.drive import bound, drive
 from holdfast.window import tumbling
 
 SCHEMA = "k STRING, t BIGINT, is_bound BOOLEAN"
@@ -190,3 +191,26 @@ def test_a_bound_row_without_a_timestamp_is_an_error() -> None:
     nothing: Any = {"k": "a", "t": None, "is_bound": True}
     with pytest.raises(BadRow, match="has no 't'"):
         packed(synced(), [[nothing]])
+
+
+def test_bounds_stand_behind_all_rows_where_rows_are_packed_anew_on_their_way() -> None:
+    first = hf.sync({"x": MARKED, "y": PLAIN}, by="k", timestamps="ascending", name="first")
+    given = hf.union(first | hf.select("k", "timestamp AS t", name="shaped"), MARKED, name="with_the_source")
+    second = hf.sync({"x": given, "y": PLAIN}, by="k", timestamps="ascending", name="second")
+    stages = cut(hf.Pipeline("p", second | hf.write.console(name="out")))
+    direct = {stages.routing.targets[t.number].operator: t.is_direct for t in stages.bounding["marked"].targets}
+    assert direct == {"first": True, "second": False}
+    chunks = packed(stages, [[row("a", 5, is_bound=True), row("a", 1)]])
+    kinds = {(stages.routing.targets[c.target].operator, c.kind) for c in chunks if c.kind in (BOUNDS, PLACED)}
+    assert kinds == {("first", PLACED), ("second", BOUNDS)}
+
+
+def test_a_driven_graph_hears_marked_rows_as_a_run_does() -> None:
+    both = hf.sync({"x": MARKED, "y": PLAIN}, by="k", timestamps="ascending", name="both")
+    given = [[row("a", 1), row("a", 9, is_bound=True), row("b", 2)], [row(None, 9, is_bound=True)]]
+    plain: Any = [[{"k": "a", "t": 3}, {"k": "b", "t": 3}, bound(9)]]
+    sets = drive(both, {"marked": given, "plain": plain})
+    assert [[(each["k"], each["timestamp"]) for each in epoch] for epoch in sets] == [
+        [("a", 1), ("a", 3)],
+        [("b", 2), ("b", 3)],
+    ]
