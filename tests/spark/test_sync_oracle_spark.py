@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.operators.sync import sync
+from holdfast.policy import Mux
 from holdfast.sinks import memory
 from tests.spark.telling import SCHEMA, telling
 from tests.spec.test_sync_oracle import ASKED, policy_of
@@ -111,7 +113,10 @@ def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> di
         inputs = {
             name: told[name] | hf.filter(f"node = {number}", name=f"for_{number}_{name}") for name in case["streams"]
         }
-        aligned = sync(inputs, by="k", policy=policy_of(case), name=f"sync_{number}")
+        policy = policy_of(case)
+        if isinstance(policy, Mux):
+            policy = replace(policy, column="v")
+        aligned = sync(inputs, by="k", policy=policy, name=f"sync_{number}")
         sinks += [aligned | hf.write.memory(f"sets_{number}"), aligned.late | hf.write.memory(f"late_{number}")]
     checkpoint = tmp_path_factory.mktemp("oracle") / "checkpoint"
     hf.Pipeline("oracle", *sinks).run(checkpoint=str(checkpoint), trigger=hf.available_now(), session=spark)
