@@ -1,6 +1,6 @@
-"""The stateful pipeline that the process tests kill: three operators in sequence, fan-outs behind state, late rows.
+"""The stateful pipeline that the process tests kill: two operators in sequence, fan-outs behind state, late rows.
 
-``sync`` waits for rows of two sources, ``first`` counts its sets, ``second`` counts what ``first`` lets through.
+``sync`` waits for rows of two sources, and ``counted`` counts its sets.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ aligned = sync(sides, by="k", name="aligned")
 sets = aligned | hf.map_batches(
     flat, schema="k STRING, t BIGINT, left_v BIGINT, right_v BIGINT, v BIGINT", name="flattened"
 )
-first = counting(sets, name="first")
-many = first | hf.filter("n > 9", name="many")
-second = counting(many, name="second")
+counted = counting(sets, name="counted")
 pipeline = hf.Pipeline(
     "stateful",
     sets | hf.write.sqlite(DB, table="sets", name="sets_table"),
     aligned.late
     | hf.select("k", "timestamp", "input", "reason", name="told")
     | hf.write.sqlite(DB, table="late", name="late_table"),
-    first | hf.write.sqlite(DB, table="first", name="first_table"),
-    many | hf.select("k", "n", name="chosen") | hf.write.files(WORK / "many", name="many_files"),
-    second | hf.write.sqlite(DB, table="second", name="second_table"),
+    counted | hf.write.sqlite(DB, table="counts", name="counts_table"),
+    counted
+    | hf.filter("n > 9", name="many")
+    | hf.select("k", "n", name="chosen")
+    | hf.write.files(WORK / "many", name="many_files"),
 )
