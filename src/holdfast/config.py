@@ -94,6 +94,13 @@ class Settings(BaseSettings):
         "Pipelines whose operators Arrow evaluates exactly as Spark does keep their rows out of the JVM: they are "
         "read, computed and written in one Python worker.  `false` sends every row through Spark's plan.",
     )
+    buckets: int = _setting(
+        0,
+        Limit("count", 0, 4096),
+        "Buckets that the state of each stateful operator is divided into; a bucket is what one task has at a time.  "
+        "0 takes one for each core that the first run has.  Fixed when a checkpoint is new: a later run keeps it.  "
+        "More than cores leave room to grow; each costs a few milliseconds an epoch.",
+    )
     commit_queue: int = _setting(
         4,
         Limit("count", 1, 64),

@@ -185,6 +185,28 @@ class Stream:
         """
         return _rejects(self)
 
+    @property
+    def late(self) -> Stream:
+        """Side output of a stateful operator: the rows that came too late, with the reason and the row itself.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the stream is not that of an operator for which a row can come too late.
+        """
+        return _side_output(self, "late")
+
+    @property
+    def shed(self) -> Stream:
+        """Side output of ``limit_in_flight``: the rows that were dropped at its entry, as they came.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the stream is not that of ``limit_in_flight``.
+        """
+        return _side_output(self, "shed")
+
     def __or__(self, consumer: Attachable[T]) -> T:
         if not callable(getattr(type(consumer), "attach", None)):
             raise checks.not_attachable(self, consumer, naming.origin())
@@ -236,6 +258,73 @@ def _rejects(stream: Stream) -> Stream:
         node = apply(Rejects(), (stream,), name=name, built_at=built_at, is_derived=not source.is_named).node
         source.side_outputs["rejects"] = node
     return Stream(node)
+
+
+@dataclass(frozen=True)
+class SideOutput:
+    """What a stateful operator gives besides its rows, as rows of their own.
+
+    Parameters
+    ----------
+    output : str
+        Which of the step's outputs it is: ``late`` or ``shed``.
+    """
+
+    output: str
+
+    @property
+    def kind(self) -> str:
+        """The output's name."""
+        return self.output
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return none."""
+        return {}
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Return that of the rows for ``shed``; unknown for ``late``, whose struct columns follow from the schemas."""
+        return inputs[0] if self.output == "shed" else Shape()
+
+
+def is_stateful(node: Node | SinkNode) -> bool:
+    """Tell whether a node's operator keeps state: whether its declaration has a step."""
+    return callable(getattr(node.spec, "step", None))
+
+
+SIDE_OUTPUTS = {
+    "late": (
+        "late rows",
+        "rows come too late for operators that wait for others or forget: sync, merge, aggregate, distinct, "
+        "limit_in_flight.",
+        "aligned = hf.sync(...); aligned.late",
+    ),
+    "shed": (
+        "shed rows",
+        "only limit_in_flight drops rows at its entry.",
+        'frames = cameras | hf.limit_in_flight(2, by="camera", ...); frames.shed',
+    ),
+}
+"""Name -> what it holds; who has it; how it is asked for."""
+
+
+def _side_output(stream: Stream, output: str) -> Stream:
+    node = stream.node
+    built_at = naming.origin()
+    if not is_stateful(node) or output not in getattr(node.spec, "side_outputs", ("late",)):
+        what, why, right = SIDE_OUTPUTS[output]
+        raise InvalidPipeline(
+            f"{node.kind} {node.name!r} has no {what}; asked for at {built_at}.",
+            why=why,
+            do=f"ask the operator that has them: {right}; or leave .{output} out.",
+            participant=node.name,
+        )
+    found = node.side_outputs.get(output)
+    if found is None:
+        name = naming.extended(node.name, output)
+        side = SideOutput(output)
+        found = apply(side, (stream,), name=name, built_at=built_at, is_derived=not node.is_named).node
+        node.side_outputs[output] = found
+    return Stream(found)
 
 
 @dataclass(frozen=True)

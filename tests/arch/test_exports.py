@@ -12,7 +12,23 @@ from holdfast import read, write
 
 ROOT = Path(__file__).resolve().parents[2]
 NEED_SPARK = {"Run", "start_all"}
-OPERATORS = ["clip", "filter", "map", "map_batches", "select", "split", "sql", "union"]
+STATEFUL = ["accumulate", "aggregate", "apply", "distinct", "limit_in_flight", "merge", "reduce", "stateful", "sync"]
+OPERATORS = ["clip", "filter", "map", "map_batches", "select", "split", "sql", "union", *STATEFUL]
+PAGES = {"reduce": "aggregate"}
+WINDOWS = ["count_window", "session", "sliding", "timer", "total", "tumbling"]
+AGGREGATES = ["collect", "count", "distinct_count", "first", "last", "max", "mean", "min", "quantile", "quantiles"]
+AGGREGATES += ["sum", "variance"]
+POLICIES = [
+    "barrier",
+    "early_close",
+    "fixed_size",
+    "immediate",
+    "mux",
+    "settled",
+    "sync_sets",
+    "timestamp_align",
+    "within",
+]
 MODULES = [hf, read, write]
 
 
@@ -63,7 +79,7 @@ def test_the_package_is_typed():
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_every_operator_has_a_page(operator):
-    page = ROOT / f"docs/operators/{operator}.md"
+    page = ROOT / f"docs/operators/{PAGES.get(operator, operator)}.md"
     assert page.exists()
     assert f"hf.{operator}(" in page.read_text()
 
@@ -80,7 +96,7 @@ def test_every_source_and_sink_has_a_page_and_a_row_in_its_index(module, room):
 
 def test_every_operator_is_in_the_index_of_operators():
     index = (ROOT / "docs/operators/README.md").read_text()
-    assert [operator for operator in OPERATORS if f"({operator}.md)" not in index] == []
+    assert [operator for operator in OPERATORS if f"({PAGES.get(operator, operator)}.md)" not in index] == []
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -89,3 +105,27 @@ def test_every_parameter_of_an_operator_is_documented(operator):
     documented = inspect.getdoc(function)
     for parameter in inspect.signature(function).parameters:
         assert parameter in documented or parameter == "misplaced", f"{operator}({parameter}=)"
+
+
+@pytest.mark.parametrize("name", [*WINDOWS, *AGGREGATES])
+def test_every_window_and_aggregate_is_on_the_page_of_aggregation(name):
+    assert inspect.getdoc(getattr(hf, name))
+    assert f"hf.{name}(" in (ROOT / "docs/operators/aggregate.md").read_text()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_is_on_the_page_of_sync(name):
+    assert inspect.getdoc(getattr(hf.policy, name))
+    assert f"`{name}(" in (ROOT / "docs/operators/sync.md").read_text()
+
+
+def test_what_a_stateful_operator_is_written_with_is_exported():
+    for name in ("Change", "KeyState", "Moment", "StateTable"):
+        assert inspect.getdoc(getattr(hf, name))
+
+
+def test_the_kit_drives_graphs_and_holds_steps_to_their_contract():
+    assert callable(hf.testing.drive)
+    assert callable(hf.testing.bound)
+    assert callable(hf.testing.close)
+    assert hf.testing.step_contract.CHECKS

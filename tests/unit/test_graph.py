@@ -261,3 +261,45 @@ def test_a_node_takes_what_its_spec_promises():
 
     node = Node(Weak(), (), "weak", True, naming.origin(), Shape())
     assert node.guarantee.value == "at-least-once"
+
+
+# --- side outputs ---------------------------------------------------------------------------------------------------
+
+
+def timed(name="frames"):
+    return hf.read.rows([], schema="camera STRING, t TIMESTAMP", timestamp="t", name=name)
+
+
+def limited():
+    return timed() | hf.limit_in_flight(2, by="camera", per="1 s", name="entry")
+
+
+@pytest.mark.parametrize("output", ["late", "shed"])
+def test_a_side_output_is_a_stream_of_its_own_and_the_same_one_when_asked_for_again(output):
+    entry = limited()
+    side = getattr(entry, output)
+    assert (side.name, side.node.kind, side.node.inputs) == (f"entry_{output}", output, (entry.node,))
+    assert getattr(entry, output).node is side.node
+
+
+def test_shed_rows_have_the_columns_of_the_rows_and_late_rows_have_their_own():
+    entry = limited()
+    assert entry.shed.columns == entry.columns
+    assert entry.late.columns is None
+
+
+@pytest.mark.parametrize(
+    ("stream", "output", "cure"),
+    [
+        (lambda: timed() | hf.filter("camera = 'a'", name="some"), "late", "aligned.late"),
+        (lambda: timed() | hf.filter("camera = 'a'", name="some"), "shed", "limit_in_flight"),
+        (lambda: timed() | hf.distinct(by="camera", horizon="1 s", name="some"), "shed", "limit_in_flight"),
+        (lambda: timed() | hf.accumulate(by="camera", n=hf.count(), name="some"), "late", "leave .late out"),
+    ],
+    ids=["stateless-late", "stateless-shed", "distinct-shed", "accumulate-late"],
+)
+def test_a_side_output_that_a_node_has_not_is_refused_with_the_cure(stream, output, cure):
+    with pytest.raises(hf.InvalidPipeline, match=f"'some' has no {output} rows") as refused:
+        getattr(stream(), output)
+    assert cure in str(refused.value)
+    assert "test_graph.py" in str(refused.value)

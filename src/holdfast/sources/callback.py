@@ -15,6 +15,7 @@ from holdfast.errors import BadRow, Corrupt, InvalidPipeline
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
 from holdfast.sources import journal, sequence
+from holdfast.sources.bounds import with_bounds
 from holdfast.sources.file_log import Block
 from holdfast.sources.planning import grouped, within_limits
 from holdfast.sources.rows import Row, to_batch
@@ -34,6 +35,11 @@ class CallbackFeed:
         Local directory, created when absent.  Executors must see it under the same path.
     schema : str, StructType or pyarrow.Schema
         Columns of the rows.
+    timestamp : str, optional
+        Column that holds event time.
+    bounds : str, optional
+        BOOLEAN column of the schema: a row in which it is true is no row but a bound, see :meth:`bound`.  Not a column
+        of the stream.
 
     Notes
     -----
@@ -50,12 +56,21 @@ class CallbackFeed:
         feed.push([{"user": "ann", "at": datetime.now(UTC)}])      # from a web handler, say
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, schema: Any) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        schema: Any,
+        timestamp: str | None = None,
+        bounds: str | None = None,
+    ) -> None:
         from holdfast.schema import to_arrow
 
         self.given = os.fspath(directory)
         self.directory = sequence.local_directory(self.given, participant="callback")
         self.schema = to_arrow(schema)
+        self.timestamp = timestamp
+        self.bounds = bounds
         self._is_prepared = False
 
     def push(self, rows: Sequence[Row] | pa.RecordBatch | pa.Table) -> int | None:
@@ -75,16 +90,81 @@ class CallbackFeed:
         ------
         BadRow
             If the rows do not fit the schema: none of them was taken.
+        InvalidPipeline
+            If the feed is closed: none of them was taken.
         Unavailable
             If the disk is full or does not answer: none of them was taken.
         """
         batch = self._batch(rows)
         if batch.num_rows == 0:
             return None
+        self._prepare()
+        if self.is_closed:
+            raise InvalidPipeline(
+                f"the feed {self.given} is closed.",
+                why="somebody said that no more rows come, and what waited for more has gone on.",
+                do="push before close(); or begin another feed.",
+                participant=self.directory,
+            )
+        return journal.append(self.directory, batch)
+
+    def bound(self, t: Any, **key: Any) -> int | None:
+        """Say that no row below ``t`` comes any more; durable when this returns.
+
+        Parameters
+        ----------
+        t : datetime or int
+            A value of the timestamp column.
+        **key
+            Column -> value: the key it holds for.  Without any it holds for all keys.
+
+        Returns
+        -------
+        int
+            Number of the journal entry.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the feed was made without ``timestamp=`` and ``bounds=``, or is closed.
+        BadRow
+            If the values do not fit the columns, or another column is NOT NULL.
+
+        Examples
+        --------
+        ::
+
+            feed = hf.read.CallbackFeed("data/clicks", schema="user STRING, at TIMESTAMP, is_bound BOOLEAN",
+                                        timestamp="at", bounds="is_bound")
+            feed.bound(datetime.now(UTC))                    # nobody brings anything older
+            feed.bound(datetime.now(UTC), user="ann")        # ann does not
+        """
+        if self.timestamp is None or self.bounds is None:
+            raise InvalidPipeline(
+                f"the feed {self.given} has no column for bounds.",
+                why="a bound is a row of the journal: its timestamp, and a BOOLEAN column that marks it.",
+                do='write CallbackFeed(..., schema="..., is_bound BOOLEAN", timestamp="<column>", bounds="is_bound").',
+            )
+        return self.push([{**key, self.timestamp: t, self.bounds: True}])
+
+    def close(self) -> None:
+        """Say that no more rows come, from anybody: operators that wait for more are told of the end.
+
+        Durable when it returns; a feed that is closed stays so.  A push that another process began before may still
+        arrive: its rows come after the end, and are late for whoever goes by it.
+        """
+        self._prepare()
+        sequence.put_if_absent(_end_marker(self.directory), b"closed")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether :meth:`close` was called, here or elsewhere."""
+        return os.path.exists(_end_marker(self.directory))
+
+    def _prepare(self) -> None:
         if not self._is_prepared:
             sequence.prepare(self.directory)
             self._is_prepared = True
-        return journal.append(self.directory, batch)
 
     def _batch(self, rows: Sequence[Row] | pa.RecordBatch | pa.Table) -> pa.RecordBatch:
         if isinstance(rows, pa.RecordBatch):
@@ -115,6 +195,8 @@ class CallbackSpec:
     schema: pa.Schema
     timestamp: str | None = None
     max_rows_per_epoch: int | None = None
+    bounded: bool = True
+    """It ends when somebody closes the feed."""
     kind: str = field(default="callback", init=False)
     rejects: bool = field(default=False, init=False)
 
@@ -178,6 +260,12 @@ class CallbackSource:
         count, _ = within_limits(known, 0, None, self.spec.max_rows_per_epoch)
         self._make_durable(first + count)
         return {SEGMENT: first + count}
+
+    def has_ended(self, positions: SourcePositions) -> bool:
+        """Tell whether the feed is closed and these positions are behind its last entry."""
+        if not os.path.exists(_end_marker(self._directory)):
+            return False
+        return _number(positions) >= journal.bounds(self._directory)[1]  # looked at after the mark
 
     def freeze(self) -> None:
         """Note which entries are there now."""
@@ -254,6 +342,10 @@ class CallbackSource:
         return found
 
 
+def _end_marker(directory: str) -> str:
+    return os.path.join(directory, "closed")
+
+
 def _gone(directory: str, number: int) -> Corrupt:
     return Corrupt(
         f"entry {number} of the feed {directory} is gone.",
@@ -307,7 +399,7 @@ def callback(
     feed : CallbackFeed
         Where they are pushed.  It has one reader.
     timestamp : str, optional
-        Column that holds event time.
+        Column that holds event time; by default the feed's.
     max_rows_per_epoch : int, optional
         Limit of one epoch; one push is never divided.
     name : str, optional
@@ -326,5 +418,7 @@ def callback(
             raise InvalidPipeline(
                 f"max_rows_per_epoch={max_rows_per_epoch!r} is no positive number.", do="leave it out."
             )
-        spec = CallbackSpec(feed.given, feed.directory, feed.schema, timestamp, max_rows_per_epoch)
+        time = timestamp or feed.timestamp
+        given = CallbackSpec(feed.given, feed.directory, feed.schema, time, max_rows_per_epoch)
+        spec = with_bounds(given, feed.bounds)
     return stream_from(spec, name=name)

@@ -19,6 +19,7 @@ from holdfast.ports import Span
 from holdfast.positions import SourcePositions
 from holdfast.sources import csv_lines, discovery, json_lines, parquet, sequence
 from holdfast.sources.access import Part
+from holdfast.sources.bounds import with_bounds
 from holdfast.sources.discovery import Place
 from holdfast.sources.file_log import Block
 from holdfast.sources.file_planner import FilePlanner
@@ -113,6 +114,11 @@ class FilesSource:
         """End of the next epoch: logged blocks first, then new files, within the limits."""
         return {SEGMENT: self._plan.end_of_epoch(_ordinal(start), frozen=bounded)}
 
+    def has_ended(self, positions: SourcePositions) -> bool:
+        """Tell whether nothing comes behind these positions: all of a bounded source is logged and before them."""
+        log = self._plan.log
+        return log.is_complete and _ordinal(positions) >= log.end
+
     def freeze(self) -> None:
         """Note which files are there now."""
         self._plan.freeze()
@@ -184,6 +190,7 @@ def files(
     separator: str = ",",
     block_size: str = "32 MB",
     start: Literal["earliest", "latest"] = "earliest",
+    bounds: str | None = None,
 ) -> Stream:
     """Read the files of a directory, and those that arrive there while the pipeline runs, each exactly once.
 
@@ -214,6 +221,10 @@ def files(
         Larger files are cut, and their blocks read in parallel.
     start : str
         ``"earliest"`` reads the files that are there at the first start, ``"latest"`` passes over them.
+    bounds : str, optional
+        BOOLEAN column of the schema: a row in which it is true is no row but a bound.  No row below its timestamp comes
+        any more, for the key that it names, or for all keys where the key columns are null.  Not a column of the
+        stream.
 
     Raises
     ------
@@ -263,7 +274,8 @@ def files(
             bounded=bounded,
             start=start,
         )
-    return stream_from(spec, name=name)
+        read = with_bounds(spec, bounds)
+    return stream_from(read, name=name)
 
 
 def _layout(format: str, header: bool, separator: str, block_size: str) -> Layout:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
+from holdfast.sources.bounds import with_bounds
 from holdfast.sources.rows_given import Given
 
 if TYPE_CHECKING:
@@ -31,13 +32,15 @@ class RowsSpec:
     epochs: tuple[bytes, ...]
     schema: pa.Schema
     timestamp: str | None = None
+    bounded: bool = False
     kind: str = field(default="rows", init=False)
     rejects: bool = field(default=False, init=False)
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint: the rows by their digest."""
         digest = hashlib.sha256(b"".join(self.epochs)).hexdigest()[:16]
-        return {"epochs": len(self.epochs), "columns": self.schema.names, "digest": digest}
+        shown = {"epochs": len(self.epochs), "columns": self.schema.names, "digest": digest}
+        return {**shown, "bounded": True} if self.bounded else shown
 
     def open(self, name: str, workspace: str) -> RowsSource:
         """Return the source; in the workspace are only the digests of the rows that it gave."""
@@ -65,6 +68,10 @@ class RowsSource:
         end = min(_index(start) + 1, len(self.spec.epochs))
         self._given.note(end)
         return {SEGMENT: end}
+
+    def has_ended(self, positions: SourcePositions) -> bool:
+        """Tell whether these positions are behind the last list of a bounded source."""
+        return self.spec.bounded and _index(positions) >= len(self.spec.epochs)
 
     def freeze(self) -> None:
         """Do nothing: all rows are there from the beginning."""
@@ -160,6 +167,8 @@ def rows(
     schema: Any,
     timestamp: str | None = None,
     name: str | None = None,
+    bounded: bool = False,
+    bounds: str | None = None,
 ) -> Stream:
     """Give the rows that are written in the program: a list of dicts as one epoch, a list of lists as one epoch each.
 
@@ -173,6 +182,13 @@ def rows(
         Column that holds event time.
     name : str, optional
         The source's name.
+    bounded : bool
+        Whether these are all rows that there will ever be: operators that wait for more are told of the end.  Otherwise
+        the program may be given more lists before its next start.
+    bounds : str, optional
+        BOOLEAN column of the schema: a row in which it is true is no row but a bound.  No row below its timestamp comes
+        any more, for the key that it names, or for all keys where the key columns are null.  Not a column of the
+        stream.
 
     Examples
     --------
@@ -189,5 +205,5 @@ def rows(
         given: list[Any] = list(epochs_or_rows)
         epochs = given if given and not isinstance(given[0], Mapping) else [given] if given else []
         packed = tuple(to_ipc(to_batch(list(epoch), columns)) for epoch in epochs)
-        spec = RowsSpec(packed, columns, timestamp)
+        spec = with_bounds(RowsSpec(packed, columns, timestamp, bounded), bounds)
     return stream_from(spec, name=name)

@@ -25,6 +25,7 @@ from holdfast.spark.batches import BatchFunction, BranchFunction
 from holdfast.spark.compile_steps import Step, Steps, explained_at, steps_of
 from holdfast.spark.fanout import STEP, WideFrame, column_name
 from holdfast.spark.routes import TAG, Routes, struct_name
+from holdfast.spark.state_stages import Part
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Compiled:
     routes: Routes
 
 
-def compile_pipeline(pipeline: Pipeline, read: Callable[[Node], DataFrame], token: str) -> Compiled:
+def compile_pipeline(pipeline: Pipeline | Part, read: Callable[[Node], DataFrame], token: str) -> Compiled:
     """Return the pipeline as one frame.
 
     Parameters

@@ -12,6 +12,7 @@ from holdfast.graph import Node, OperatorSpec, Rejects, SinkNode
 from holdfast.pipeline import Pipeline
 from holdfast.spark import apply
 from holdfast.spark.failure import summary
+from holdfast.spark.state_stages import Part
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,7 @@ class Steps:
         return step
 
 
-def steps_of(pipeline: Pipeline) -> Steps:
+def steps_of(pipeline: Pipeline | Part) -> Steps:
     """Return the steps of a pipeline that lead to a sink."""
     found = Steps()
     good: dict[Node, Step] = {}

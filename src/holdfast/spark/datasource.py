@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ from pyspark.sql.types import StructType
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.spark.origin import read_origin
+from holdfast.spark.state_chunks import SCHEMA
+from holdfast.spark.state_packing import Packing
 
 try:
     from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper as _Prefetching
@@ -61,6 +64,8 @@ class Reading:
         Once this file exists the source hands out no new positions: the run ends at an epoch's boundary.
     has_rows : bool
         Whether rows go through Spark; otherwise it only plans with the positions, and an Arrow program reads.
+    packing : Packing, optional
+        How rows become chunks before they leave the reading worker; None: they leave as rows.
     origin_file : str
         The record of where this Spark checkpoint began (:mod:`holdfast.spark.origin`).
     """
@@ -73,6 +78,7 @@ class Reading:
     stop_file: str
     origin_file: str
     has_rows: bool = True
+    packing: Packing | None = None
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -109,7 +115,8 @@ class HoldfastDataSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> StructType:
         """Return the schema of the source read."""
-        return read_schema(Reading.from_option(self.options["reading"]).spec)
+        reading = Reading.from_option(self.options["reading"])
+        return read_schema(reading.spec) if reading.packing is None else from_arrow_schema(SCHEMA)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader for a stream."""
@@ -118,8 +125,9 @@ class HoldfastDataSource(DataSource):  # type: ignore[misc]
 
 @dataclass
 class _SpanPartition(InputPartition):  # type: ignore[misc]
-    span: Span
+    span: Span | None
     ordinal: int
+    has_ended: bool = False
 
 
 class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -128,6 +136,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def __init__(self, reading: Reading, schema: StructType) -> None:
         self.reading = reading
         self.arrow_schema = to_arrow_schema(schema, timezone="UTC")
+        self._last_planned_s = time.monotonic()
         self.bounded = False
         self.simple_reader = self  # read by Spark where it asks the wrapper's inner reader for AvailableNow
         self._source: Source | None = None
@@ -174,17 +183,21 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return start
         end = self.source.latest(start["positions"], bounded=self.bounded)
         if dict(end) == start["positions"]:
-            return start
+            return self._without_rows(start)
+        self._last_planned_s = time.monotonic()
         return {**self._end(start, end), **({"sought": sought} if sought else {})}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if not self.reading.has_rows:
             return []
-        spans = self.source.spans(start["positions"], end["positions"], parallelism=self.reading.parallelism)
         if self._is_prefetched(start, end):
             # Spark takes prefetched rows for exactly one partition.
             return [_SpanPartition(Span(None), 0)]
-        return [_SpanPartition(span, ordinal) for ordinal, span in enumerate(spans)]
+        spans = self.source.spans(start["positions"], end["positions"], parallelism=self.reading.parallelism)
+        partitions = [_SpanPartition(span, ordinal) for ordinal, span in enumerate(spans)]
+        if self.reading.packing is not None and self._has_controls(start, end):
+            partitions.append(_SpanPartition(None, len(spans), _has_just_ended(start, end)))
+        return partitions
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:
         """Return the rows of a small epoch; Spark calls it right after :meth:`partitions`."""
@@ -199,14 +212,28 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     # --- reading ------------------------------------------------------------------------------------
 
     def read(self, partition: _SpanPartition) -> Iterator[pa.RecordBatch]:
-        for batch in self.source.read(partition.span):
-            yield self._fitted(batch)
+        packing = self.reading.packing
+        if partition.span is None:
+            assert packing is not None
+            yield from packing.controls(partition.ordinal, has_ended=partition.has_ended)
+        elif packing is not None:
+            for chunks in packing.rows(partition.ordinal, packing.read(self.source, partition.span)):
+                yield self._fitted(chunks)
+        else:
+            for batch in self.source.read(partition.span):
+                yield self._fitted(batch)
 
     # --- inside -------------------------------------------------------------------------------------
 
     def _rows(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-        for span in self.source.spans(start["positions"], end["positions"], parallelism=1):
-            for batch in self.source.read(span):
+        spans = list(self.source.spans(start["positions"], end["positions"], parallelism=1))
+        packing = self.reading.packing
+        for ordinal, span in enumerate(spans):
+            read = self.source.read(span) if packing is None else packing.read(self.source, span)
+            for batch in read if packing is None else packing.rows(ordinal, read):
+                yield self._fitted(batch)
+        if packing is not None and self._has_controls(start, end):
+            for batch in packing.controls(len(spans), has_ended=_has_just_ended(start, end)):
                 yield self._fitted(batch)
 
     def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -219,12 +246,39 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def _is_prefetched(self, start: dict[str, Any], end: dict[str, Any]) -> bool:
         if _Prefetching is DataSourceStreamReader or not self.reading.has_rows or self.reading.prefetch_bytes == 0:
             return False
+        if self.reading.packing is not None and self.reading.packing.program.runs_user_code:
+            return False  # a user's function and its set-up belong into workers
         size, _ = self._size(start["positions"], end["positions"])
         return size is not None and size <= self.reading.prefetch_bytes
 
+    def _has_controls(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
+        packing = self.reading.packing
+        return packing is not None and (bool(packing.waking) or _has_just_ended(start, end))
+
+    def _without_rows(self, start: dict[str, Any]) -> dict[str, Any]:
+        """Return the end of an epoch without rows where one is needed: the source has ended, or it is time."""
+        packing = self.reading.packing
+        if packing is None:
+            return start
+        if packing.closing and not start.get("has_ended") and self._has_ended(start["positions"]):
+            return {**start, "has_ended": True}
+        now_s = time.monotonic()
+        is_due = packing.tick_us is not None and now_s - self._last_planned_s >= packing.tick_us / 1e6
+        if not is_due or self.bounded:
+            return start
+        self._last_planned_s = now_s
+        return {**start, "ticks": start.get("ticks", 0) + 1}
+
+    def _has_ended(self, positions: SourcePositions) -> bool:
+        """Tell whether a source that was declared bounded has given everything."""
+        asked = getattr(self.source, "has_ended", None)
+        return bool(getattr(self.reading.spec, "bounded", False) and asked is not None and asked(positions))
+
     def _end(self, start: Mapping[str, Any], end: SourcePositions) -> dict[str, Any]:
         size, rows = self._size(start["positions"], end)
+        kept = {name: start[name] for name in ("has_ended", "ticks") if name in start}
         return {
+            **kept,
             "positions": dict(end),
             "size_bytes": _plus(start["size_bytes"], size),
             "row_count": _plus(start["row_count"], rows),
@@ -233,6 +287,10 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     def _size(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[int | None, int | None]:
         return self.source.size_between(start, end), self.source.rows_between(start, end)
+
+
+def _has_just_ended(start: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
+    return bool(end.get("has_ended")) and not start.get("has_ended")
 
 
 def _plus(total: int | None, more: int | None) -> int | None:

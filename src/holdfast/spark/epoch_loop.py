@@ -25,6 +25,7 @@ from holdfast.spark import offsets
 from holdfast.spark.evaluation import Evaluated, Evaluation, Observed
 from holdfast.spark.failure import translate
 from holdfast.spark.staging import Staging
+from holdfast.spark.state_evaluation import StateEvaluation
 from holdfast.status import EpochStatus
 
 log = logging.getLogger("holdfast.spark")
@@ -105,6 +106,8 @@ class EpochLoop:
         self.last_positions: offsets.Offsets = offsets.NOWHERE
         self.source_rows: dict[str, int] = {}
         self.source_rejects: dict[str, int] = {}
+        self.operator_counts: dict[str, dict[str, int]] = {}
+        """Stateful operator -> totals of what its steps counted; ``state_...`` as of the last epoch that touched it."""
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Run one epoch; called by Spark with the rows of its micro-batch."""
@@ -123,8 +126,10 @@ class EpochLoop:
         self._coordinator.check_fenced()
         start, end = self._span(batch_id)
         missing = self._coordinator.missing(epoch, end.positions, start.positions)
+        if isinstance(self._evaluation, StateEvaluation):
+            self._evaluation.begin(batch, epoch, end.batch_us)
         if not missing:
-            log.info("epoch %d is held by every sink: nothing to do", epoch)
+            self._evaluate_muted(batch, epoch)
             self.last_positions = end
             return
         offsets.sync_offsets(self._spark_checkpoint, batch_id)
@@ -144,6 +149,7 @@ class EpochLoop:
         self._coordinator.commit(record, parts)
         committed = time.perf_counter()
         self._note(end, observed)
+        self._note_operators(evaluated_epoch.operators)
         self._sweep(epoch)
         self.last_epoch = EpochStatus(
             epoch=epoch,
@@ -182,6 +188,15 @@ class EpochLoop:
         staging = Staging(self._pipeline, self._coordinator.generation, epoch, factories)
         return self._tried(lambda: self._evaluation.stage(batch, start.positions, end.positions, staging), epoch)
 
+    def _evaluate_muted(self, batch: DataFrame, epoch: int) -> None:
+        """Deal with an epoch that every sink holds: state needs it all the same."""
+        if not isinstance(self._evaluation, StateEvaluation):
+            log.info("epoch %d is held by every sink: nothing to do", epoch)
+            return
+        log.info("epoch %d is held by every sink: evaluated for its state alone", epoch)
+        evaluation = self._evaluation
+        self._tried(lambda: evaluation.mute(batch), epoch)
+
     def _is_small(self, start: offsets.Offsets, end: offsets.Offsets) -> bool:
         size, rows = offsets.span(start.sizes, end.sizes), offsets.span(start.rows, end.rows)
         # Compressed columns say little about the memory that rows take: where their number is known, it counts too.
@@ -217,6 +232,12 @@ class EpochLoop:
             self.source_rows[source] = self.source_rows.get(source, 0) + counted.rows
             self.source_rejects[source] = self.source_rejects.get(source, 0) + counted.rejects
         self.last_positions = end
+
+    def _note_operators(self, operators: Mapping[str, Mapping[str, int]]) -> None:
+        for operator, counts in operators.items():
+            totals = self.operator_counts.setdefault(operator, {})
+            for what, count in counts.items():
+                totals[what] = count if what.startswith("state_") else totals.get(what, 0) + count
 
     def _sweep(self, epoch: int) -> None:
         # Workers of a dead driver, and failed attempts of ours, may stage after the handles were collected.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -43,6 +43,8 @@ class Evaluated:
 
     parts: Mapping[str, Sequence[Part]]
     observed: Mapping[str, Observed]
+    operators: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Stateful operator -> what its steps counted."""
 
 
 class Evaluation(Protocol):
@@ -88,7 +90,7 @@ class SparkEvaluation:
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: Staging) -> Evaluated:
         """Run the plan and the writers in one job."""
         rows = batch.mapInArrow(PlanTask(staging, self.routes), HANDLES).collect()
-        return _evaluated(rows, staging, self.observe())
+        return evaluated(rows, staging, self.observe())
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class ColumnarEvaluation:
             return Evaluated(dict.fromkeys(staging.writers, ()), {})
         task = SpanTask(staging, self._program, self._readers, tuple(spans), self._timestamps())
         numbers = self._session.range(0, len(spans), 1, len(spans))
-        return _evaluated(numbers.mapInArrow(task, HANDLES).collect(), staging, {})
+        return evaluated(numbers.mapInArrow(task, HANDLES).collect(), staging, {})
 
     def _source(self, name: str) -> Source:
         if name not in self._sources:
@@ -232,7 +234,7 @@ class Counts:
         return pa.RecordBatch.from_arrays(arrays, names=["sink", "name", "row_count", "reference"])
 
 
-def _evaluated(rows: list[Any], staging: Staging, observed: Mapping[str, Observed]) -> Evaluated:
+def evaluated(rows: list[Any], staging: Staging, observed: Mapping[str, Observed]) -> Evaluated:
     """Return what the tasks of a finished job sent: handles, and counts."""
     parts: dict[str, list[Part]] = {sink: [] for sink in staging.writers}
     counted = dict(observed)

@@ -8,7 +8,7 @@ import traceback
 
 from py4j.protocol import Py4JNetworkError
 
-from holdfast.errors import BadRow, HoldfastError, InternalError, InvalidPipeline, Unavailable, from_text
+from holdfast.errors import BadRow, Corrupt, HoldfastError, InternalError, InvalidPipeline, Unavailable, from_text
 
 log = logging.getLogger("holdfast.spark")
 
@@ -19,6 +19,9 @@ _LOST = ("ExecutorLostFailure", "Python worker exited unexpectedly", "FetchFaile
 
 # What the file system below Spark's checkpoint says: the next start goes on from what was written.
 _DISK = ("No space left on device", "Disk quota exceeded", "Read-only file system")
+
+# What Spark says when it does not find, or cannot read, what a stateful operator had kept.
+_STATE = ("CANNOT_LOAD_STATE_STORE", "MISSING_STATE_DIRECTORY", "STATE_STORE_INVALID", "FAILED_TO_GET_CHANGELOG")
 
 # SQLSTATE classes of Spark: a value that an expression cannot take; an expression that cannot be resolved.
 _BAD_VALUE = "SQLSTATE: 22"
@@ -63,6 +66,12 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
         kind, do = Unavailable, "nothing was changed: it is tried again; look at the executor's log if it stays."
     elif any(sign in text for sign in _DISK):
         kind, do = Unavailable, "make room on the disk of the checkpoint, then start again: nothing is lost."
+    elif any(sign in text for sign in _STATE):
+        kind, do = (
+            Corrupt,
+            "restore the checkpoint from a copy: what follows would be wrong without its state; or empty the targets "
+            "and their holdfast_ledger rows (files: the _holdfast directory), and start over with a new checkpoint.",
+        )
     elif _BAD_VALUE in text:
         kind, do = BadRow, "mend the row, leave it out with a filter before, or let the expression take it (try_...)."
     elif _is_users(type(error).__name__, text):

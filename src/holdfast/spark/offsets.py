@@ -34,12 +34,15 @@ class Offsets:
         Source name -> bytes and rows before these positions, where the source knows them.
     newest : Positions
         Positions after everything that the sources knew when the epoch was planned; unknown ones are left out.
+    batch_us : int
+        When Spark planned the epoch, microseconds of Unix time: the only clock that steps see.
     """
 
     positions: Positions
     sizes: Mapping[str, int | None]
     rows: Mapping[str, int | None]
     newest: Positions
+    batch_us: int = 0
 
 
 NOWHERE = Offsets({}, {}, {}, {})
@@ -68,7 +71,7 @@ def read_offsets(spark_checkpoint: Path, batch_id: int) -> Offsets:
         lines = path.read_text(encoding="utf-8").splitlines()
         if not lines or lines[0] != "v2":
             raise ValueError(f"version {lines[0] if lines else 'missing'!r} instead of 'v2'")
-        return _parse(lines[2:])
+        return _parse(lines)
     except (OSError, ValueError, KeyError) as error:
         raise _damaged(spark_checkpoint, path, str(error)) from error
 
@@ -111,7 +114,7 @@ def _check_whole(path: Path) -> None:
     elif len(lines) < 2 or not lines[0].startswith("v"):
         raise ValueError("it is cut.")
     elif path.parent.name == "offsets":
-        _parse(lines[2:])
+        _parse(lines)
     else:
         json.loads(lines[1])
 
@@ -130,7 +133,7 @@ def _damaged(spark_checkpoint: Path, path: Path, why: str) -> Corrupt:
         f"{path}, which Spark wrote, cannot be read.",
         why=f"{why} The disk, an interrupted copy or somebody changed it.",
         do=f"remove the directory {spark_checkpoint}: the next start makes it anew and continues where the sinks are. "
-        "With read.spark it cannot: restore the checkpoint and all sinks from the same moment.",
+        "With read.spark, or with state, it cannot: restore the checkpoint and all sinks from the same moment.",
         participant=str(path),
     )
 
@@ -151,11 +154,13 @@ def sync_offsets(spark_checkpoint: Path, batch_id: int) -> None:
 
 
 def _parse(lines: list[str]) -> Offsets:
+    """Return what an entry says: a version, what is common to all sources, and a line for each."""
+    batch_us = int(json.loads(lines[1])["batchTimestampMs"]) * 1000
     positions: dict[str, dict[str, Position]] = {}
     sizes: dict[str, int | None] = {}
     rows: dict[str, int | None] = {}
     newest: dict[str, dict[str, Position]] = {}
-    for line in lines:
+    for line in lines[2:]:
         name, _, text = line.partition(":")
         if text in ("", "-"):
             continue
@@ -168,7 +173,7 @@ def _parse(lines: list[str]) -> Offsets:
             sizes[name], rows[name] = offset["size_bytes"], offset["row_count"]
             if offset.get("newest"):
                 newest[name] = offset["newest"]
-    return Offsets(positions, sizes, rows, newest)
+    return Offsets(positions, sizes, rows, newest, batch_us)
 
 
 def _own_offset(text: str) -> dict[str, Any] | None:

@@ -65,7 +65,13 @@ def read_origin(path: Path) -> Origin:
 
 
 def settle_origin(
-    store: Store, directory: Path, below: str, held: Mapping[str, Held], last_epoch: int, sources: Sequence[Node]
+    store: Store,
+    directory: Path,
+    below: str,
+    held: Mapping[str, Held],
+    last_epoch: int,
+    sources: Sequence[Node],
+    stateful: Sequence[str] = (),
 ) -> Origin:
     """Return the record of a Spark checkpoint directory, made now if the directory is new.
 
@@ -81,13 +87,16 @@ def settle_origin(
         Highest epoch that any sink or the ledger knows.
     sources : sequence of Node
         The pipeline's sources.
+    stateful : sequence of str
+        The pipeline's operators whose state is in the directory.
 
     Raises
     ------
     Corrupt
         If Spark's files are there and the record is not, or one of them is damaged.
     Diverged
-        If sinks hold epochs, and a source cannot seek to their positions because what it needs for that is gone too.
+        If sinks hold epochs, and state is gone; or a source cannot seek to their positions because what it needs for
+        that is gone too.
     """
     path = directory / below / FILE_NAME
     has_batches = any((directory / below / "offsets").glob("[0-9]*"))
@@ -103,10 +112,25 @@ def settle_origin(
             do="restore the sinks to states that belong together.",
         )
     if stops:
-        _check_can_seek(directory, sources, stops, max(holders.items(), key=lambda item: item[1].epoch))
+        newest = max(holders.items(), key=lambda item: item[1].epoch)
+        if stateful:
+            raise _state_is_gone(directory, stateful, newest)
+        _check_can_seek(directory, sources, stops, newest)
     origin = Origin(last_epoch + 1, tuple(stops))
     store.put(f"{below}/{FILE_NAME}", json.dumps({"base": origin.base, "seek": stops}).encode())
     return origin
+
+
+def _state_is_gone(directory: Path, stateful: Sequence[str], newest: tuple[str, Held]) -> Diverged:
+    sink, held = newest
+    return Diverged(
+        f"Spark's part of the checkpoint {directory} is new, and sink {sink!r} holds epoch {held.epoch}.",
+        why=f"the state of {', '.join(stateful)} was in it: without it, what comes next would be wrong.",
+        do="restore the checkpoint; or empty the targets and their holdfast_ledger rows (files: the _holdfast "
+        "directory), and start over.",
+        participant=sink,
+        epoch=held.epoch,
+    )
 
 
 def _check_can_seek(

@@ -105,7 +105,7 @@ def build_program(pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], 
     token : str
         Unique for the run.
     """
-    builder = _Builder(normal, token)
+    builder = Builder(normal, token)
     sources = {node: builder.source(node) for node in pipeline.sources if node.kind != "spark"}
     if len(sources) != len(pipeline.sources):
         return None
@@ -160,7 +160,17 @@ def _nullable_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-class _Builder:
+class Builder:
+    """Builds a program node by node; heads and sources first.
+
+    Parameters
+    ----------
+    normal : callable
+        Returns a schema as it comes back from Spark.
+    token : str
+        Unique for the run.
+    """
+
     def __init__(self, normal: Callable[[pa.Schema], pa.Schema], token: str) -> None:
         self.steps: list[Step] = []
         self._normal = normal
@@ -178,6 +188,11 @@ class _Builder:
             schema = pa.schema([*nullable, pa.field(REJECT_COLUMN, REJECT_TYPE)])
         self._raw[node] = self._step(_Pass(), (), self._normal(schema))
         return self._raw[node]
+
+    def head(self, node: Node, schema: pa.Schema) -> int:
+        """Add a node whose rows come from elsewhere; return its step."""
+        self._numbers[node] = self._step(_Pass(), (), schema)
+        return self._numbers[node]
 
     def number_of(self, node: Node) -> int:
         """Return the step of a node's output."""

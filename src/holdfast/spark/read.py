@@ -14,6 +14,7 @@ from holdfast.graph import Node
 from holdfast.ports import REJECT_COLUMN
 from holdfast.spark.datasource import FORMAT, Reading, read_schema
 from holdfast.spark.origin import FILE_NAME
+from holdfast.spark.state_packing import Packing
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class SourceReader:
         """Return the directory that belongs to a source."""
         return str(self.directory / "sources" / node.name)
 
-    def read(self, node: Node) -> DataFrame:
-        """Return the streaming frame of a source, watched where its rows must be counted."""
+    def read(self, node: Node, packing: Packing | None = None) -> DataFrame:
+        """Return the streaming frame of a source: its rows, watched where they must be counted, or its chunks."""
         spec: Any = node.spec
         stream = self.session.readStream.name(node.name)
         if node.kind == "spark":
@@ -52,9 +53,10 @@ class SourceReader:
             self.prefetch_bytes,
             self.stop_file,
             origin_file,
-            self.has_rows,
+            self.has_rows or packing is not None,
+            packing,
         )
-        if not self.has_rows:
+        if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()
         return watched(stream.format(FORMAT).option("reading", reading.to_option()).load(), node)
 

@@ -43,6 +43,16 @@ RUNTIME: dict[str, tuple[str, str]] = {
     ),
     "spark.sql.execution.arrow.maxRecordsPerBatch": ("65536", "fewer, larger Arrow batches between JVM and workers"),
     "spark.sql.execution.arrow.pyspark.enabled": ("true", "rows leave the JVM as Arrow, never one by one"),
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "state outside the heap; the only store of transformWithState",
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": (
+        "true",
+        "an epoch uploads what changed; whole snapshots are made in the background",
+    ),
+    "spark.sql.streaming.noDataMicroBatches.enabled": ("false", "epochs without rows are planned by our sources"),
+    "spark.sql.execution.arrow.maxBytesPerBatch": ("67108864", "chunks are large: a batch of 65536 of them is not"),
     "spark.sql.streaming.numRecentProgressUpdates": ("20", "memory must not grow with the number of epochs"),
     "spark.sql.streaming.metricsEnabled": ("false", "Holdfast reports its own"),
     "spark.sql.streaming.pollingDelay": ("5ms", "how soon new rows are seen when there were none"),

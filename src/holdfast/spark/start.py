@@ -23,6 +23,7 @@ from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.durable import local_path
 from holdfast.errors import Diverged, InvalidPipeline
+from holdfast.graph import is_stateful as is_stateful_node
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, Sink, SourceSpec, Store
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
@@ -34,6 +35,9 @@ from holdfast.spark.program import build_program
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.run import Run
 from holdfast.spark.session import create_session, run_session
+from holdfast.spark.state_evaluation import StateEvaluation
+from holdfast.spark.state_plan import Stateful, compile_stateful, settle_shape
+from holdfast.spark.state_stages import has_state
 from holdfast.spark.stateful import stateful_operators
 from holdfast.trigger import Trigger
 from holdfast.units import duration_us
@@ -168,7 +172,9 @@ class _Starting:
         stop_directory = Path(tempfile.mkdtemp(prefix="holdfast-run-"))
         stop_file = stop_directory / "stop"
         token = uuid.uuid4().hex
-        program = build_program(self.pipeline, as_spark_has_it, token) if self.settings.columnar else None
+        is_stateful = has_state(self.pipeline)
+        use_program = self.settings.columnar and not is_stateful
+        program = build_program(self.pipeline, as_spark_has_it, token) if use_program else None
         reader = SourceReader(
             session,
             directory,
@@ -179,8 +185,16 @@ class _Starting:
             has_rows=program is None,
         )
         way = "through Spark's plan" if program is None else "as an Arrow program: its rows stay out of the JVM"
+        if is_stateful:
+            way = "in stages, with state between them"
         log.info("pipeline %r is evaluated %s", self.pipeline.name, way)
-        if program is None:
+        stateful: Stateful | None = None
+        if is_stateful:
+            shape = settle_shape(store, SPARK_DIRECTORY, parallelism, self.settings.buckets)
+            session.conf.set("spark.sql.shuffle.partitions", str(shape.partitions))
+            stateful = compile_stateful(self.pipeline, reader, token, shape, is_columnar=self.settings.columnar)
+            compiled = Compiled(stateful.frame, stateful.stages.routes)
+        elif program is None:
             compiled = compile_pipeline(self.pipeline, reader.read, token)
             _refuse_state(self.pipeline, compiled.frame)
         else:
@@ -204,7 +218,13 @@ class _Starting:
                 store.put(f"schemas/{sink.name}.arrow", schema.serialize().to_pybytes())
             store.put(f"graph/{self.pipeline.fingerprint()}.json", json.dumps(self.pipeline.spec()).encode())
             origin = settle_origin(
-                store, directory, SPARK_DIRECTORY, resumption.held, resumption.last_epoch, self.pipeline.sources
+                store,
+                directory,
+                SPARK_DIRECTORY,
+                resumption.held,
+                resumption.last_epoch,
+                self.pipeline.sources,
+                [node.name for node in self.pipeline.nodes if is_stateful_node(node)],
             )
             held_pts = [held.pts for held in resumption.held.values() if held.pts is not None]
             run = Run(
@@ -214,6 +234,8 @@ class _Starting:
                 stop_directory=stop_directory,
             )
             evaluation: Evaluation = SparkEvaluation(compiled.routes, run.observed)
+            if stateful is not None:
+                evaluation = StateEvaluation(compiled.routes, stateful.stages.sinks, run.observed)
             if program is not None:
                 readers = {
                     node.name: Reader(cast("SourceSpec", node.spec), node.name, reader.workspace(node))

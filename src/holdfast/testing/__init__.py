@@ -1,10 +1,13 @@
-"""Simulation kit, shipped for users: drivers that die, sinks that break, and an auditor, in one thread and one process.
+"""Kit for tests, shipped for users: graphs driven without Spark; drivers that die, sinks that break, and an auditor.
 
-Where to begin: :func:`play` for a scenario, :func:`crash_loop` for a sink of your own, :func:`simulate` for seeds.
+Where to begin: :func:`drive` for a graph, ``step_contract`` for a step of your own, :func:`play` for a scenario,
+:func:`crash_loop` for a sink of your own, :func:`simulate` for seeds.
 """
 
+from holdfast.testing import step_contract
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.crash_loop import CrashLoopReport, crash_loop
+from holdfast.testing.drive import bound, close, drive
 from holdfast.testing.engine import EngineConflict, Load, SimulatedEngine, Workers
 from holdfast.testing.failures import Failure, Failures, NoFailures, ScriptedFailures, SeededFailures
 from holdfast.testing.interleaving import Baton, Ending
@@ -72,10 +75,14 @@ __all__ = [
     "World",
     "audit_rows",
     "audit_values",
+    "bound",
+    "close",
     "crash_loop",
+    "drive",
     "play",
     "real_sink",
     "simulate",
     "simulated_sink",
     "sinks",
+    "step_contract",
 ]

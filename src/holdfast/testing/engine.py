@@ -13,17 +13,15 @@ import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-
-import pyarrow as pa
 
 from holdfast import faults
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError
 from holdfast.ports import Carried, EpochRecord, Part, Sink, Staged, Store, Task, Writer
 from holdfast.positions import Positions
+from holdfast.testing.evaluation import Evaluation, NumberedRows, TaskRun
 from holdfast.testing.process import Process, SimulatedCrash
-from holdfast.testing.rows import ROW_US, rows_between
+from holdfast.testing.rows import ROW_US
 
 SOURCE = "numbers"
 
@@ -97,6 +95,8 @@ class SimulatedEngine:
         What is run.
     workers : Workers
         Where stray workers go.
+    evaluation : Evaluation, optional
+        Makes the rows of epochs; by default the numbered ones.
     """
 
     def __init__(
@@ -110,6 +110,7 @@ class SimulatedEngine:
         random_: random.Random,
         load: Load,
         workers: Workers,
+        evaluation: Evaluation | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._sinks = sinks
@@ -119,7 +120,7 @@ class SimulatedEngine:
         self._random = random_
         self.load = load
         self._workers = workers
-        self._indices = {name: index for index, name in enumerate(sinks)}
+        self._evaluation: Evaluation = evaluation or NumberedRows(list(sinks), random_)
 
     def run(self, epochs_max: int | None = None) -> None:
         """Replay what the last driver left, then run new epochs until the source is drained (or so many)."""
@@ -156,10 +157,11 @@ class SimulatedEngine:
         positions = {SOURCE: {"log": end}}
         missing = self._coordinator.missing(epoch, positions, {SOURCE: {"log": start}} if start else {})
         if not missing:
+            self._evaluation.mute(epoch, start, end)
             return
         faults.reach("before-stage", epoch)
         if self._random.random() < self.load.carried_share:
-            tables = self._evaluate(start, end, missing)
+            tables = self._evaluation.carry(epoch, start, end, missing)
             parts: dict[str, tuple[Part, ...]] = {name: (Carried(table),) for name, table in tables.items()}
         else:
             parts = self._stage(epoch, start, end, missing)
@@ -169,19 +171,13 @@ class SimulatedEngine:
     def _record(self, epoch: int, positions: Positions, end: int) -> EpochRecord:
         return EpochRecord(self._pipeline, epoch, self._coordinator.generation, positions, (end - 1) * ROW_US)
 
-    def _evaluate(self, start: int, end: int, missing: frozenset[str]) -> dict[str, pa.Table]:
-        """Evaluate a range once for all sinks: one random value, whichever sink gets it."""
-        luck = self._random.random()
-        return {name: rows_between(start, end, self._indices[name], luck) for name in self._sinks if name in missing}
-
     def _stage(self, epoch: int, start: int, end: int, missing: frozenset[str]) -> dict[str, tuple[Part, ...]]:
         """Run the tasks; when one fails, now and then the whole stage again with another layout."""
         attempt = 0
         while True:
-            cuts = sorted({start, end, *(self._random.randint(start, end) for _ in range(self._random.randint(0, 2)))})
             received: dict[str, list[Part]] = {name: [] for name in self._sinks if name in missing}
-            for task, (first, last) in enumerate(pairwise(cuts)):
-                while (handles := self._attempt(epoch, task, attempt, first, last, missing)) is None:
+            for task, run in enumerate(self._evaluation.tasks(epoch, start, end)):
+                while (handles := self._attempt(epoch, task, attempt, run, missing)) is None:
                     attempt += 1
                     if self._random.random() < 0.3:
                         break
@@ -193,10 +189,10 @@ class SimulatedEngine:
                 return {name: tuple(parts) for name, parts in received.items()}
 
     def _attempt(
-        self, epoch: int, task: int, attempt: int, start: int, end: int, missing: frozenset[str]
+        self, epoch: int, task: int, attempt: int, run: TaskRun, missing: frozenset[str]
     ) -> dict[str, Staged] | None:
         """Run one attempt of one task; None when it failed, whatever it left behind."""
-        tables = self._evaluate(start, end, missing)
+        tables = run(missing)
         fate = self._fate()
         handles = {}
         for name, table in tables.items():

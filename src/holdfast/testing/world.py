@@ -18,6 +18,7 @@ from holdfast.commit.transaction import Transition
 from holdfast.ports import Sink, Store
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.engine import Load, SimulatedEngine, Workers
+from holdfast.testing.evaluation import Workload
 from holdfast.testing.failures import Failures, NoFailures
 from holdfast.testing.lane import SteppedLane
 from holdfast.testing.process import CrashAt, Process
@@ -141,6 +142,8 @@ class World:
         How sinks and store fail.
     make_coordinator : callable, optional
         Puts a broken coordinator in the place of the real one: for tests of the auditor.
+    workload : Workload, optional
+        What is run, as many events as the load has rows; by default numbered rows.
     """
 
     def __init__(
@@ -152,6 +155,7 @@ class World:
         store: Store | None = None,
         failures: Failures | None = None,
         make_coordinator: Callable[..., Coordinator] = Coordinator,
+        workload: Workload | None = None,
     ) -> None:
         self.sinks = sinks
         self.setting = setting or Setting()
@@ -163,6 +167,7 @@ class World:
         self.clock = SimulatedClock()
         self.trace: list[str] = []
         self._make_coordinator = make_coordinator
+        self._workload = workload
 
     @contextmanager
     def life(
@@ -217,6 +222,7 @@ class World:
             random_=self.random,
             load=setting.load,
             workers=self.workers,
+            evaluation=None if self._workload is None else self._workload.evaluation(process, self.random),
         )
         return Life(process, sinks, coordinator, engine, lane)
 
@@ -240,6 +246,18 @@ class World:
 
     def audit(self) -> list[str]:
         """Look at everything from outside, and return the problems in words; none is the guarantee."""
+        problems = self._audit_rows()
+        for sink in self.sinks:
+            problems += [f"sink {sink.name!r}: left behind {name}" for name in sink.leftovers()]
+        standings = [entry.standing for entry in survey(self.store)]
+        problems += [f"ledger: {standing.name}" for standing in standings if standing is not Standing.DONE]
+        if len(standings) > self.setting.ledger_keep:
+            problems.append(f"ledger: {len(standings)} entries, {self.setting.ledger_keep} are kept")
+        return problems
+
+    def _audit_rows(self) -> list[str]:
+        if self._workload is not None:
+            return self._workload.audit({sink.name: sink.rows() for sink in self.sinks})
         problems = []
         visible = []
         for index, sink in enumerate(self.sinks):
@@ -247,10 +265,4 @@ class World:
             visible.append(rows)
             found = audit_rows(index, self.setting.load.row_count, rows, is_ordered=sink.is_ordered)
             problems += [f"sink {sink.name!r}: {problem}" for problem in found]
-            problems += [f"sink {sink.name!r}: left behind {name}" for name in sink.leftovers()]
-        problems += audit_values(visible)
-        standings = [entry.standing for entry in survey(self.store)]
-        problems += [f"ledger: {standing.name}" for standing in standings if standing is not Standing.DONE]
-        if len(standings) > self.setting.ledger_keep:
-            problems.append(f"ledger: {len(standings)} entries, {self.setting.ledger_keep} are kept")
-        return problems
+        return problems + audit_values(visible)

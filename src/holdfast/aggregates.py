@@ -1,0 +1,255 @@
+"""Aggregates: what an aggregation computes of the rows of a window.
+
+All are frozen values; ``operators.aggregate_parts`` computes them.  Nulls are treated as in SQL: every aggregate of a
+column skips them, and gives null where nothing is left (counts give 0); ``first`` and ``last`` take them unless told
+otherwise.
+Each result is a function of the rows alone: how they were cut into epochs does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import InvalidPipeline
+
+KINDS = (
+    "count", "sum", "min", "max", "mean", "variance", "first", "last", "distinct_count", "collect", "quantiles",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One aggregate over one column.
+
+    Parameters
+    ----------
+    kind : str
+        One of :data:`KINDS`.
+    column : str, optional
+        The column; None only for a count of rows.
+    ignore_nulls : bool
+        For ``first`` and ``last``.
+    is_population : bool
+        For ``variance``: divide by n and not by n - 1.
+    ranks : tuple of float
+        For ``quantiles``.
+    error : float
+        For ``quantiles``: relative error of a value.
+    is_single : bool
+        For ``quantiles``: one value and not a list.
+    """
+
+    kind: str
+    column: str | None = None
+    ignore_nulls: bool = False
+    is_population: bool = False
+    ranks: tuple[float, ...] = ()
+    error: float = 0.0
+    is_single: bool = False
+
+    def arguments(self) -> dict[str, Any]:
+        """Return kind, column and what differs from the default, for display and fingerprint."""
+        given = {name: value for name, value in vars(self).items() if value or name == "kind"}
+        return given | ({"ranks": list(self.ranks)} if self.ranks else {})
+
+
+def count(column: str | None = None) -> Aggregate:
+    """Number of rows, or of values that are not null in ``column``.  BIGINT.
+
+    Examples
+    --------
+    >>> count().kind, count("tailnum").column
+    ('count', 'tailnum')
+    """
+    return Aggregate("count", None if column is None else _column(column, "count"))
+
+
+def sum(column: str) -> Aggregate:
+    """Sum of a numeric column, exact.
+
+    Notes
+    -----
+    Integers give BIGINT and decimals DECIMAL with ten more digits; a result that does not fit is an error when it is
+    emitted, however large the numbers were on the way.  Floating point gives DOUBLE: the sum is kept exactly and
+    rounded only when emitted, to within one unit in the last place, so that neither order nor epochs matter.
+
+    References
+    ----------
+    The exact accumulator is Kulisch's ("Very fast and exact accumulation of products", 2011), kept sparse.
+
+    Examples
+    --------
+    >>> sum("distance").kind
+    'sum'
+    """
+    return Aggregate("sum", _column(column, "sum"))
+
+
+def min(column: str) -> Aggregate:
+    """Smallest value.  NaN counts as larger than every number, as in Spark.
+
+    Examples
+    --------
+    >>> min("dep_delay").kind
+    'min'
+    """
+    return Aggregate("min", _column(column, "min"))
+
+
+def max(column: str) -> Aggregate:
+    """Largest value.  NaN counts as larger than every number, as in Spark.
+
+    Examples
+    --------
+    >>> max("dep_delay").kind
+    'max'
+    """
+    return Aggregate("max", _column(column, "max"))
+
+
+def mean(column: str) -> Aggregate:
+    """Mean of a numeric column, DOUBLE: the exact sum by the count.
+
+    Examples
+    --------
+    >>> mean("dep_delay").kind
+    'mean'
+    """
+    return Aggregate("mean", _column(column, "mean"))
+
+
+def variance(column: str, *, population: bool = False) -> Aggregate:
+    """Variance of a numeric column, DOUBLE; null for fewer than two values (``population=True``: for none).
+
+    Notes
+    -----
+    Sum and sum of squares are kept exactly and combined with 106 bits, so a large mean does not eat a small variance.
+
+    Examples
+    --------
+    >>> variance("dep_delay", population=True).is_population
+    True
+    """
+    return Aggregate("variance", _column(column, "variance"), is_population=bool(population))
+
+
+def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
+    """Value of the row with the lowest timestamp; of several, of the one that arrived first.
+
+    Without a timestamp (count windows, timers, totals of streams that have none) arrival alone decides.
+
+    Examples
+    --------
+    >>> first("gate").kind
+    'first'
+    """
+    return Aggregate("first", _column(column, "first"), ignore_nulls=bool(ignore_nulls))
+
+
+def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
+    """Value of the row with the highest timestamp; of several, of the one that arrived last.
+
+    Examples
+    --------
+    >>> last("gate", ignore_nulls=True).ignore_nulls
+    True
+    """
+    return Aggregate("last", _column(column, "last"), ignore_nulls=bool(ignore_nulls))
+
+
+def distinct_count(column: str) -> Aggregate:
+    """Number of different values, exact: the state keeps each value once per window.
+
+    Examples
+    --------
+    >>> distinct_count("tailnum").kind
+    'distinct_count'
+    """
+    return Aggregate("distinct_count", _column(column, "distinct_count"))
+
+
+def collect(column: str) -> Aggregate:
+    """Array of the values that are not null, ascending by timestamp, then arrival; the state keeps every value.
+
+    Examples
+    --------
+    >>> collect("flight").kind
+    'collect'
+    """
+    return Aggregate("collect", _column(column, "collect"))
+
+
+def quantile(column: str, rank: float, *, error: float = 0.01) -> Aggregate:
+    """Approximate quantile of a numeric column, DOUBLE.
+
+    Parameters
+    ----------
+    column : str
+        The column.
+    rank : float
+        From 0 (smallest) to 1 (largest).  The quantile is the smallest value that at least this share of all values
+        does not exceed: 0.5 gives the median.
+    error : float
+        Relative error of the value, above 0 and below 1.
+
+    Notes
+    -----
+    A histogram with buckets of relative width: it merges exactly, so the result depends on the rows alone.  Its size
+    grows with the number of different magnitudes, at most ``1/(2 error)`` buckets for each power of two.
+
+    References
+    ----------
+    Masson, Rim, Lee, "DDSketch", VLDB 2019, with linear buckets within each power of two.
+
+    Examples
+    --------
+    >>> quantile("dep_delay", 0.95).ranks
+    (0.95,)
+    """
+    return Aggregate(
+        "quantiles", _column(column, "quantile"), ranks=_ranks([rank], "rank"), error=_error(error), is_single=True
+    )
+
+
+def quantiles(column: str, ranks: Sequence[float], *, error: float = 0.01) -> Aggregate:
+    """Several quantiles of one column from one histogram, as an array in the order of ``ranks``; see :func:`quantile`.
+
+    Examples
+    --------
+    >>> quantiles("dep_delay", [0.5, 0.95]).ranks
+    (0.5, 0.95)
+    """
+    return Aggregate("quantiles", _column(column, "quantiles"), ranks=_ranks(ranks, "ranks"), error=_error(error))
+
+
+def _column(column: str, kind: str) -> str:
+    if not isinstance(column, str) or not column:
+        raise InvalidPipeline(
+            f"hf.{kind} was given {column!r} and no column.",
+            why="an aggregate takes the name of a column; an expression becomes a column before.",
+            do=f'write hf.{kind}("dep_delay"); for an expression first stream | hf.select("*", x="a + b")',
+        )
+    return column
+
+
+def _ranks(ranks: Sequence[float], argument: str) -> tuple[float, ...]:
+    given = tuple(ranks) if isinstance(ranks, list | tuple) else ()
+    if not given or not all(isinstance(rank, int | float) and 0 <= rank <= 1 for rank in given):
+        raise InvalidPipeline(
+            f"{argument}={ranks!r} are no ranks." if argument == "ranks" else f"rank={ranks[0]!r} is no rank.",
+            why="a rank lies between 0 (the smallest value) and 1 (the largest).",
+            do='write for instance hf.quantile("dep_delay", 0.95) or hf.quantiles("dep_delay", [0.5, 0.95]).',
+        )
+    return tuple(float(rank) for rank in given)
+
+
+def _error(error: float) -> float:
+    if not isinstance(error, int | float) or not 0 < error < 1:
+        raise InvalidPipeline(
+            f"error={error!r} is no relative error.",
+            why="it is a share of the value, above 0 and below 1.",
+            do="write for instance error=0.01 for one per cent.",
+        )
+    return float(error)

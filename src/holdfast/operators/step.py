@@ -1,0 +1,164 @@
+"""Steps: what a stateful operator does, as a pure function over Arrow tables.
+
+A step is called once per bucket and epoch, never per key or row.  It must be a function of its arguments alone: no
+clock, no random number, no memory of its own, so that a replayed epoch gives the same bytes.  State is a set of named
+tables; a step returns what *changed* in them, so that an epoch writes what changed and not what exists.
+
+Where it runs is not its business: Spark's state store hosts it in production, a dictionary in
+``holdfast.testing.drive``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+PLACE = "__place__"
+"""Column (BIGINT, unique within bucket and epoch) that orders the rows and bounds of *all* inputs by their arrival."""
+
+BOUND = "__bound__"
+"""Column (BIGINT ticks) of a bound row: no row below it comes any more on this input for this key."""
+
+ALL_KEYS = "__all_keys__"
+"""Column (BOOLEAN) of a bound row: it holds for every key, also for those not yet seen; its key columns are null."""
+
+CLOSED = 2**63 - 1
+"""The bound of an input that has ended: above every timestamp."""
+
+UNBOUNDED = -(2**63)
+"""The bound of an input of which nothing is known: below every timestamp."""
+
+
+@dataclass(frozen=True)
+class StateTable:
+    """One named table of an operator's state.
+
+    Parameters
+    ----------
+    schema : pa.Schema
+        Its columns.
+    key : tuple of str
+        The columns that identify a row: two rows of one table never agree in all of them.  Null is a value like others.
+    """
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an epoch did to one state table: deletes first, then upserts.
+
+    Parameters
+    ----------
+    upserts : pa.Table
+        Whole rows in the table's schema; a row with the same key is replaced.
+    deletes : pa.Table
+        Key columns of rows that are gone; a key that is not there is no error.
+    """
+
+    upserts: pa.Table
+    deletes: pa.Table
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What one input brings to one bucket in one epoch.
+
+    Parameters
+    ----------
+    rows : pa.Table
+        The input's schema and :data:`PLACE`, ascending by place.
+    bounds : pa.Table
+        The key columns, :data:`ALL_KEYS`, :data:`BOUND` and :data:`PLACE`, ascending by place.
+    """
+
+    rows: pa.Table
+    bounds: pa.Table
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The only time that a step may look at: what Spark logged for the epoch before it ran.
+
+    Parameters
+    ----------
+    epoch : int
+        Number of the epoch.
+    batch_us : int
+        Batch time, microseconds of Unix time; the same in every replay.
+    """
+
+    epoch: int
+    batch_us: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a step made of one epoch in one bucket.
+
+    Parameters
+    ----------
+    outputs : mapping of str to pa.Table
+        For each of the step's outputs, its rows in the declared schema; a missing one is empty.
+    changes : mapping of str to Change
+        For each state table that changed, how.
+    bounds : pa.Table, optional
+        Bounds of the output ``rows`` for the stateful operators behind: key columns of the output, ALL_KEYS, BOUND.
+    counts : mapping of str to int
+        For the status: ``late`` rows, rows ``shed``, and so on; summed over buckets.
+    """
+
+    outputs: Mapping[str, pa.Table] = field(default_factory=dict)
+    changes: Mapping[str, Change] = field(default_factory=dict)
+    bounds: pa.Table | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+class Step(Protocol):
+    """One stateful operator with its schemas known.  Frozen and picklable."""
+
+    @property
+    def key(self) -> pa.Schema:
+        """The key columns: rows of one key meet in one bucket.  Empty: all rows are of one key."""
+
+    @property
+    def inputs(self) -> Mapping[str, pa.Schema]:
+        """Input name -> schema of its rows, key columns included; in the order the user gave them."""
+
+    @property
+    def tables(self) -> Mapping[str, StateTable]:
+        """Table name -> what the state holds."""
+
+    @property
+    def outputs(self) -> Mapping[str, pa.Schema]:
+        """Output name -> schema: ``rows``, and ``late`` where rows can come too late."""
+
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+        """Return what the epoch gives.
+
+        Parameters
+        ----------
+        state : mapping of str to pa.Table
+            Every table of the bucket, in its schema, in no particular order of rows; empty when there is nothing.
+        arrivals : mapping of str to Arrivals
+            Every input, also those that bring nothing.
+        at : Moment
+            The epoch and its logged time.
+        """
+
+
+class StatefulSpec(Protocol):
+    """What the declaration of a stateful operator has besides that of a stateless one."""
+
+    def step(self, inputs: Mapping[str, pa.Schema]) -> Step:
+        """Return the step for inputs of these schemas.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a column is missing or has a type that the operator cannot work with.
+        """

@@ -1,0 +1,187 @@
+"""Tables out of a sync's decision: the sets, the late and dropped rows, the bounds behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.operators import tables
+from holdfast.operators.step import ALL_KEYS, BOUND
+from holdfast.operators.sync_decide import DROP, Decision
+from holdfast.operators.sync_intake import Epoch, Late, Pool
+from holdfast.timeline import Ints
+
+if TYPE_CHECKING:
+    from holdfast.operators.sync_step import SyncStep
+
+
+def sets(step: SyncStep, epoch: Epoch, decision: Decision) -> pa.Table:
+    """Return the input sets, in the order of their ranks."""
+    schema = step.outputs["rows"]
+    place, count = numbered(decision.ranks)
+    if count == 0:
+        return tables.empty(schema)
+    key, at = np.empty(count, np.int64), np.empty(count, np.int64)
+    for pool, rows, times, where in zip(epoch.pools, decision.rows, decision.times, place, strict=True):
+        key[where] = pool.key[rows]
+        at[where] = times
+    columns = [epoch.keys.column(name).take(pa.array(key)) for name in step.key.names]
+    columns.append(pa.chunked_array([_time(at, step.time_type)]))
+    for name, pool, rows, where in zip(step.inputs, epoch.pools, decision.rows, place, strict=True):
+        columns.append(_input_column(step, name, schema.field(name).type, pool, rows, where, count))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _input_column(
+    step: SyncStep, name: str, kind: pa.DataType, pool: Pool, rows: Ints, where: Ints, count: int
+) -> pa.Array:
+    if pa.types.is_struct(kind):
+        index = np.full(count, -1, np.int64)
+        index[where] = rows
+        return _structs(pool.table, index, kind)
+    by_set = np.lexsort((pool.order[rows], where))
+    values = _structs(pool.table, rows[by_set], kind.value_type)
+    counts = np.bincount(where, minlength=count)
+    offsets = np.r_[0, np.cumsum(counts)].astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=pa.array(counts == 0))
+
+
+def _structs(table: pa.Table, index: Ints, kind: pa.StructType) -> pa.Array:
+    """Return rows of a table as structs; null where the index is -1."""
+    is_null = index < 0
+    has_null = bool(is_null.any())
+    where = pa.array(index, mask=is_null if has_null else None)
+    fields = list(kind)
+    picked = []
+    for member in fields:
+        column = table.column(member.name)
+        array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], member.type)
+        taken = array.take(where)
+        picked.append(taken)
+    return pa.StructArray.from_arrays(picked, fields=fields, mask=pa.array(is_null) if has_null else None)
+
+
+def numbered(ranks: Sequence[tuple[Ints, ...]]) -> tuple[list[Ints], int]:
+    """Return for each row the number of its set, and how many sets there are.
+
+    Parameters
+    ----------
+    ranks : sequence of tuple of array of int64
+        For each input and row what identifies its set, the weightiest first; not negative.
+
+    Examples
+    --------
+    >>> places, count = numbered([(np.array([5, 7]), np.array([0, 0])), (np.array([7]), np.array([0]))])
+    >>> [place.tolist() for place in places], count
+    ([[0, 1], [1]], 2)
+    """
+    present = [rank for rank in ranks if len(rank[0])]
+    if not present:
+        return [np.empty(0, np.int64) for _ in ranks], 0
+    widths = [max(int(rank[level].max()) for rank in present) + 1 for level in range(len(present[0]))]
+    size = 1
+    for width in widths:
+        size *= width
+    if size >= 2**63:
+        ranks = [tuple(_ranked(present, rank, level) for level in range(len(widths))) for rank in ranks]
+        return numbered(ranks)
+    codes = []
+    for rank in ranks:
+        code = np.zeros(len(rank[0]), np.int64)
+        for level, width in zip(rank, widths, strict=True):
+            code = code * width + level
+        codes.append(code)
+    distinct = _distinct(codes, size)
+    return [np.searchsorted(distinct, code) for code in codes], len(distinct)
+
+
+def _distinct(codes: Sequence[Ints], size: int) -> Ints:
+    together = np.sort(np.concatenate(codes))
+    return together[np.r_[True, together[1:] != together[:-1]]]
+
+
+def _ranked(present: Sequence[tuple[Ints, ...]], rank: tuple[Ints, ...], level: int) -> Ints:
+    distinct = np.unique(np.concatenate([other[level] for other in present]))
+    return np.searchsorted(distinct, rank[level])
+
+
+def _time(ticks: Ints, kind: pa.DataType) -> pa.Array:
+    array = pa.array(ticks, pa.int64())
+    return array if kind == pa.int64() else array.view(kind)
+
+
+# --- rows that do not reach a set -------------------------------------------------------------------------------
+
+
+def missed(step: SyncStep, epoch: Epoch, decision: Decision) -> pa.Table:
+    """Return the rows that came too late, input by input, and then those that the policy dropped."""
+    schema = step.outputs["late"]
+    parts = []
+    for place, late in enumerate(epoch.late):
+        if late.rows.num_rows:
+            parts.append(_side_rows(step, place, late.rows, _reasons(step, late)))
+    for place, (pool, fates) in enumerate(zip(epoch.pools, decision.fates, strict=True)):
+        dropped = np.flatnonzero(fates == DROP)
+        if len(dropped):
+            dropped = dropped[np.argsort(pool.order[dropped], kind="stable")]
+            parts.append(side_rows(step, place, pool.table.take(pa.array(dropped)), decision.dropped_because))
+    return pa.concat_tables(parts) if parts else tables.empty(schema)
+
+
+def side_rows(step: SyncStep, place: int, rows: pa.Table, reason: str) -> pa.Table:
+    """Return rows of one input as rows of the output ``late``, all for one reason."""
+    return _side_rows(step, place, rows, pa.repeat(reason, rows.num_rows))
+
+
+def _side_rows(step: SyncStep, place: int, rows: pa.Table, reasons: pa.Array) -> pa.Table:
+    schema, names = step.outputs["late"], list(step.inputs)
+    columns: list[pa.Array | pa.ChunkedArray] = [rows.column(name) for name in step.key.names]
+    columns += [rows.column(step.times[place]), pa.repeat(names[place], rows.num_rows), reasons]
+    every = np.arange(rows.num_rows)
+    for name in names:
+        kind = schema.field(name).type
+        columns.append(_structs(rows, every, kind) if name == names[place] else pa.nulls(rows.num_rows, kind))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _reasons(step: SyncStep, late: Late) -> pa.Array:
+    """Return for each late row a text with its time and the bound that it missed."""
+    at, below = (pc.cast(_time(ticks, step.time_type), pa.string()) for ticks in (late.at, late.below))
+    is_closed = pa.array(late.below == np.int64(2**63 - 1))
+    missed_bound = pc.if_else(
+        is_closed,
+        pc.binary_join_element_wise("timestamp ", at, ": the input has ended", ""),
+        pc.binary_join_element_wise("timestamp ", at, " is below the bound ", below, ""),
+    )
+    repeated = pc.binary_join_element_wise("timestamp ", at, " stands there already, and timestamps are strict", "")
+    return pc.if_else(pa.array(late.is_repeat), repeated, missed_bound)
+
+
+# --- bounds behind ----------------------------------------------------------------------------------------------
+
+
+def bounds_rows(step: SyncStep, keys: pa.Table, bounds: Ints, for_all: int | None) -> pa.Table:
+    """Return the bounds of the output: one for each key, and one for all keys where there is a new one."""
+    schema = tables.bounds_schema(step.key)
+    of_keys = pa.Table.from_arrays(
+        [
+            *(keys.column(name) for name in step.key.names),
+            pa.array(np.zeros(len(bounds), bool)),
+            pa.array(bounds, pa.int64()),
+        ],
+        schema=schema,
+    )
+    if for_all is None:
+        return of_keys
+    of_all: Mapping[str, list[object]] = {
+        **{name: [None] for name in step.key.names},
+        ALL_KEYS: [True],
+        BOUND: [for_all],
+    }
+    return pa.concat_tables([of_keys, pa.table(of_all, schema=schema)])

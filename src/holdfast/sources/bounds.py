@@ -1,0 +1,142 @@
+"""Bound rows: what a source says among its rows about those to come; told apart from them by a BOOLEAN column.
+
+A row in which the column is true is no row.  Its timestamp is a promise: no row below it comes any more.  It holds for
+the key that its columns name, and for all keys where they are null.  The column itself is not part of the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import InvalidPipeline
+from holdfast.ports import Source, SourceSpec, Span
+from holdfast.positions import SourcePositions
+
+
+@dataclass(frozen=True)
+class MarkedSpec:
+    """Declaration of a source that gives bound rows among its rows.
+
+    Parameters
+    ----------
+    given : SourceSpec
+        The source as it reads: with the column that marks bounds.
+    marker : str
+        That column.
+    """
+
+    given: SourceSpec
+    marker: str
+
+    @property
+    def kind(self) -> str:
+        """Kind of the source."""
+        return self.given.kind
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows: without the mark."""
+        schema = self.given.schema
+        return schema.remove(schema.get_field_index(self.marker))
+
+    @property
+    def timestamp(self) -> str | None:
+        """The column that holds event time, and in a bound row the bound."""
+        return self.given.timestamp
+
+    @property
+    def rejects(self) -> bool:
+        """Whether malformed rows become rows of the side output."""
+        return self.given.rejects
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it ends."""
+        return bool(getattr(self.given, "bounded", False))
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint."""
+        return {**self.given.arguments(), "bounds": self.marker}
+
+    def open(self, name: str, workspace: str) -> Source:
+        """Open the source."""
+        return cast("Source", MarkedSource(self.given.open(name, workspace), self.marker))
+
+    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+        """Return why reading cannot go on at these positions."""
+        return self.given.obstacle(name, workspace, positions)
+
+
+class MarkedSource:
+    """A source whose :meth:`read` leaves bound rows out; all else is the source itself.
+
+    Parameters
+    ----------
+    source : Source
+        It gives rows with the mark.
+    marker : str
+        The column.
+    """
+
+    def __init__(self, source: Source, marker: str) -> None:
+        self.source = source
+        self.marker = marker
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("source", "marker"):
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span."""
+        for batch in self.source.read(span):
+            marks = marks_of(batch, self.marker)
+            rows = batch.drop_columns([self.marker])
+            yield rows.filter(pc.invert(marks)) if marks.true_count else rows
+
+    def read_marked(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield rows and bound rows of a span as they stand there, with the mark."""
+        yield from self.source.read(span)
+
+
+def marks_of(batch: pa.RecordBatch, marker: str) -> pa.BooleanArray:
+    """Return which rows of a batch are bounds."""
+    return pc.fill_null(batch.column(marker), False)
+
+
+def with_bounds(spec: SourceSpec, bounds: str | None) -> SourceSpec:
+    """Return the declaration of a source that gives bound rows; the spec itself where ``bounds`` is None.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the column is not there, is not BOOLEAN, or the source has no timestamp.
+    """
+    if bounds is None:
+        return spec
+    names = ", ".join(map(repr, spec.schema.names))
+    if bounds not in spec.schema.names:
+        raise InvalidPipeline(
+            f"bounds={bounds!r} is no column.",
+            why=f"the columns are {names}.",
+            do='add it to the schema: "..., is_bound BOOLEAN", and write bounds="is_bound".',
+        )
+    kind = spec.schema.field(bounds).type
+    if kind != pa.bool_():
+        raise InvalidPipeline(
+            f"bounds={bounds!r} is a column of type {kind}.",
+            why="it tells bound rows (true) from rows (false or null).",
+            do=f'declare "{bounds} BOOLEAN".',
+        )
+    if spec.timestamp is None:
+        raise InvalidPipeline(
+            "bounds= needs timestamp=.",
+            why="the timestamp of a bound row is the bound.",
+            do='write timestamp="<column>" too.',
+        )
+    return cast("SourceSpec", MarkedSpec(spec, bounds))

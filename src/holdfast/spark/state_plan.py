@@ -1,0 +1,165 @@
+"""The Spark plan of a pipeline with state: sources as chunks, the levels, and how many buckets and tasks there are."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from holdfast.errors import Corrupt
+from holdfast.pipeline import Pipeline
+from holdfast.ports import Store
+from holdfast.spark.columnar_state import with_levels
+from holdfast.spark.compile import as_spark_has_it, compile_pipeline
+from holdfast.spark.read import SourceReader, timestamp_of
+from holdfast.spark.routes import Routes
+from holdfast.spark.state_chunks import CHUNKS
+from holdfast.spark.state_packing import PackTask, packings
+from holdfast.spark.state_stages import Part, Stages, build_stages
+
+log = logging.getLogger("holdfast.run")
+
+TICK_US = 1_000_000
+"""An epoch without rows is planned after so long, where an operator watches the clock."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How state is divided: fixed when a Spark checkpoint directory is new.
+
+    Parameters
+    ----------
+    buckets : int
+        Of each operator.
+    partitions : int
+        Tasks of a level: Spark keeps a store for each, and cannot change their number.
+    """
+
+    buckets: int
+    partitions: int
+
+
+def settle_shape(store: Store, directory: str, parallelism: int, buckets: int) -> Shape:
+    """Return how state is divided, decided now if the directory is new.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    directory : str
+        Spark's directory below it.
+    parallelism : int
+        Tasks that can run at a time.
+    buckets : int
+        What the setting asks for; 0 for one per core.
+
+    Raises
+    ------
+    Corrupt
+        If the record is damaged.
+    """
+    key = f"{directory}/state.json"
+    noted = store.get(key)
+    if noted is None:
+        shape = Shape(buckets or parallelism, min(parallelism, buckets or parallelism))
+        store.put(key, json.dumps({"buckets": shape.buckets, "partitions": shape.partitions}).encode())
+        return shape
+    try:
+        value = json.loads(noted)
+        return Shape(int(value["buckets"]), int(value["partitions"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{key} of the checkpoint cannot be read.",
+            why=f"{error}; it says into how many buckets state is divided.",
+            do="restore it from a copy.",
+            participant=key,
+        ) from error
+
+
+def _warn_of_lost_bounds(pipeline: Pipeline, stages: Stages) -> None:
+    bounded = [
+        node.name for node in pipeline.sources if getattr(node.spec, "bounded", False) and node.kind != "callback"
+    ]
+    lost = [f"the end of source {name!r}" for name in bounded] + (["the idle rule"] if stages.waking else [])
+    if lost:
+        log.warning(
+            "pipeline %r: %s cannot reach its operators, because Spark's plan stands between; what waits for it stays "
+            "in the state. Write the operators before the state as filter, select, split, clip or map_batches.",
+            pipeline.name,
+            " and ".join(lost),
+        )
+
+
+@dataclass(frozen=True)
+class Stateful:
+    """A pipeline with state as Spark will run it.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Chunks for the sinks, and counts.
+    stages : Stages
+        What they mean.
+    """
+
+    frame: DataFrame
+    stages: Stages
+
+
+def compile_stateful(
+    pipeline: Pipeline, reader: SourceReader, token: str, shape: Shape, *, is_columnar: bool
+) -> Stateful:
+    """Return a pipeline with state as one linear plan.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The checked graph.
+    reader : SourceReader
+        Opens its sources.
+    token : str
+        Unique for the run.
+    shape : Shape
+        Buckets and tasks.
+    is_columnar : bool
+        Whether sources may be evaluated as an Arrow program.
+
+    Raises
+    ------
+    InvalidPipeline
+        If an operator cannot be compiled where it stands, or a step refuses its inputs.
+    """
+    compiled: list[tuple[DataFrame, Routes]] = []
+
+    def through_spark(part: Part) -> Sequence[pa.Schema]:
+        found = compile_pipeline(part, reader.read, token)
+        compiled.append((found.frame, found.routes))
+        return found.routes.schemas
+
+    stages = build_stages(
+        pipeline,
+        as_spark_has_it,
+        token,
+        buckets=shape.buckets,
+        partitions=shape.partitions,
+        prefix=through_spark,
+        is_columnar=is_columnar,
+    )
+    if compiled:
+        log.info("pipeline %r: Spark's plan computes what stands before the state", pipeline.name)
+        _warn_of_lost_bounds(pipeline, stages)
+        frame, routes = compiled[0]
+        chunks = frame.mapInArrow(PackTask(routes, stages.routing), CHUNKS)
+    else:
+        program = stages.stages[0].program
+        assert program is not None
+        timestamps = {node.name: timestamp_of(node) for node in pipeline.sources}
+        tick_us = TICK_US if stages.ticks else None
+        each = packings(program, stages.routing, timestamps, stages.closing, stages.waking, tick_us, stages.bounding)
+        chunks = reduce(DataFrame.union, [reader.read(node, each[node.name]) for node in pipeline.sources])
+    return Stateful(with_levels(chunks, stages.stages, stages.routing, token), stages)

@@ -1,0 +1,178 @@
+"""Every step keeps the contract of steps."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast import aggregates, window
+from holdfast.operators.accumulate import accumulate
+from holdfast.operators.aggregate import aggregate
+from holdfast.operators.apply import apply
+from holdfast.operators.distinct import distinct
+from holdfast.operators.limit_in_flight import limit_in_flight
+from holdfast.operators.merge import merge
+from holdfast.operators.stateful import stateful
+from holdfast.operators.step import Arrivals, Change, Moment, Result, StateTable
+from holdfast.testing import step_contract
+from holdfast.testing.drive import Bound
+from holdfast.testing.step_contract import StepCase
+
+SCHEMA = "k STRING, t BIGINT, v BIGINT"
+ARROW = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.int64())])
+
+
+def source(name="s"):
+    return hf.read.rows([], schema=SCHEMA, timestamp="t", name=name)
+
+
+def step_of(stream):
+    spec = stream.node.spec
+    return spec.step(dict.fromkeys(spec.input_names, ARROW))
+
+
+def events_for(*inputs, disorder=0):
+    """Return a function that gives rows of ascending time on each input, with bounds between and a close at the end."""
+
+    def events(rng, count, keys):
+        made = []
+        for number in range(count):
+            row = {"k": f"k{rng.randrange(keys)}", "t": number // 2 + rng.randint(0, disorder), "v": number}
+            made.append((rng.choice(inputs), row))
+            if rng.random() < 0.05:
+                name = rng.choice(inputs)
+                key = {"k": f"k{rng.randrange(keys)}"} if rng.random() < 0.5 else None
+                made.append((name, Bound(number // 2, key)))
+        return made
+
+    return events
+
+
+def running(key, rows, state):
+    for row in rows:
+        state.set(n=state.get("n", 0) + row["v"])
+        yield {"k": key, "n": state.get("n")}
+
+
+def newest(tables, rows, at):
+    """Keep the newest row of each key, and give rows that are newer than those before."""
+    known = {} if tables is None else {row["k"]: row for row in tables["newest"].to_pylist()}
+    out, changed = [], {}
+    for row in rows.to_pylist():
+        if row["k"] not in known or known[row["k"]]["t"] < row["t"]:
+            known[row["k"]] = changed[row["k"]] = row
+            out.append(row)
+    upserts = pa.Table.from_pylist(list(changed.values()), schema=ARROW)
+    return {"newest": Change(upserts, None)}, pa.Table.from_pylist(out, schema=ARROW)
+
+
+OF_VALUES = {
+    "rows": aggregates.count(), "total": aggregates.sum("v"), "mean": aggregates.mean("v"),
+    "spread": aggregates.variance("v"), "first": aggregates.first("v"), "most": aggregates.max("v"),
+    "median": aggregates.quantile("v", 0.5), "different": aggregates.distinct_count("v"),
+    "all": aggregates.collect("v"),
+}  # fmt: skip
+BY_TIME = {"tumbling": window.tumbling(10), "sliding": window.sliding(10, 4), "session": window.session(3)}
+
+
+def aggregations():
+    """Return a case for each kind of window; a timer's output depends on batch time, which is the same here."""
+    by_time = {name: (cut, {"disorder": 4}, 4) for name, cut in BY_TIME.items()}
+    by_arrival = {"count_window": (window.count_window(3), {}, 0), "total": (window.total(), {}, 0)}
+    by_arrival["timer"] = (window.timer("10 s", count_trigger=4), {}, 0)
+    for name, (cut, options, disorder) in (by_time | by_arrival).items():
+        step = step_of(source() | aggregate(by="k", window=cut, **options, **OF_VALUES))
+        yield StepCase(f"aggregate {name}", step, events_for("rows", disorder=disorder))
+    changes = aggregate(by="k", window=BY_TIME["tumbling"], emit="changes", **OF_VALUES)
+    yield StepCase("aggregate changes", step_of(source() | changes), events_for("rows"), depends_on_cut=True)
+    yield StepCase("accumulate", step_of(source() | accumulate(by="k", n=aggregates.sum("v"))), events_for("rows"))
+
+
+CASES = [
+    StepCase("distinct", step_of(source() | distinct("k", 3, disorder=4)), events_for("rows", disorder=4)),
+    StepCase(
+        "merge",
+        step_of(merge(source("a"), {"x": source("b"), "y": source("c")}, by="k", disorder={"x": 2}, tolerance=20)),
+        events_for("main", "x", "y", disorder=1),
+    ),
+    StepCase(
+        "limit_in_flight",
+        step_of(source("a") | limit_in_flight(2, "k", done=source("b"), timeout=6)),
+        events_for("rows", "done"),
+    ),
+    StepCase("apply", step_of(source() | apply(running, "k", state="n BIGINT", schema="k STRING, n BIGINT")),
+             events_for("rows")),
+    StepCase("stateful", step_of(source() | stateful(newest, "k", schema=SCHEMA, state={"newest": SCHEMA})),
+             events_for("rows")),
+    *aggregations(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("check", step_contract.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_step_keeps_the_contract(case, check):
+    check(case)
+
+
+class Broken:
+    """Passes rows on; breaks the contract in one way."""
+
+    key = pa.schema([("k", pa.string())])
+    inputs = {"rows": ARROW}  # noqa: RUF012
+    outputs = {"rows": ARROW}  # noqa: RUF012
+    tables = {"seen": StateTable(ARROW, ("k",))}  # noqa: RUF012
+
+    def __init__(self, way):
+        self.way = way
+
+    def apply(self, state, arrivals, at):
+        given: Arrivals = arrivals["rows"]
+        rows = given.rows.drop_columns(["__place__"])
+        nothing = pa.schema([ARROW.field("k")]).empty_table()
+        if self.way == "random":
+            rows = rows.take(pa.array(random.sample(range(rows.num_rows), rows.num_rows), pa.int64()))
+        if self.way == "last of the epoch":
+            rows = rows.slice(max(0, rows.num_rows - 1))
+        if self.way == "order of state":
+            rows = pa.concat_tables([state["seen"].slice(0, min(1, rows.num_rows)), rows])
+        if self.way == "empty":
+            rows = rows if rows.num_rows else pa.table({"k": ["x"], "t": [1], "v": [1]})
+        changes = {"seen": Change(rows, nothing)}
+        if self.way == "all of the state":
+            changes = {"seen": Change(pa.concat_tables([state["seen"], rows]), nothing)}
+        if self.way == "order of state":
+            last = rows.slice(max(0, rows.num_rows - 5))
+            changes = {"seen": Change(last, nothing)}
+        return Result({"rows": rows}, changes)
+
+
+@pytest.mark.parametrize(
+    ("way", "check", "says"),
+    [
+        ("random", step_contract.check_replay, "a replay gives other bytes"),
+        ("order of state", step_contract.check_replay, "depends on the order of the state's rows"),
+        ("last of the epoch", step_contract.check_cuts, "gives other rows"),
+        ("twice", step_contract.check_serialisation, "holds a key twice"),
+        ("empty", step_contract.check_empty_epochs, "an empty epoch gives rows"),
+        ("last of the epoch", step_contract.check_one_huge_key, "other rows in two epochs"),
+        ("all of the state", step_contract.check_many_keys, "rows of state"),
+    ],
+)
+def test_a_step_that_breaks_it_is_found(way, check, says):
+    with pytest.raises(AssertionError, match=says):
+        check(StepCase("broken", Broken(way), events_for("rows")))
+
+
+def test_the_batch_time_is_the_same_however_epochs_are_cut():
+    seen = set()
+
+    class Watching(Broken):
+        def apply(self, state, arrivals, at: Moment):
+            seen.add(at.batch_us)
+            return Result()
+
+    step_contract.check_cuts(StepCase("watching", Watching(""), events_for("rows")))
+    assert seen == {0}

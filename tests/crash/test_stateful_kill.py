@@ -1,0 +1,243 @@
+"""Kill a stateful pipeline wherever it may be: its sinks are as if nothing had happened (design/0010, section 5).
+
+One chain kills the same pipeline again and again, each time at another point and further on, as in
+:mod:`tests.crash.test_named_points`; what it must give comes from a loop over the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import faults
+from tests.crash.processes import ROOT, jvm_of, kill_tree
+from tests.spark.running import parquet_rows, sqlite_rows
+
+pytestmark = [pytest.mark.spark, pytest.mark.crash]
+
+EPOCHS = 8
+KEYS = "abcdefgh"
+SIDES = ("left", "right")
+MODES = {"carried": {}, "staged": {"HOLDFAST_CARRY_MAX": "0 B", "HOLDFAST_PREFETCH_MAX": "0 B"}}
+
+CHAINS: dict[str, tuple[str, ...]] = {
+    # mode: where each run dies.  jvm:n and moment:n: as soon as Spark has committed n epochs, and a moment later.
+    "carried": (
+        "before-stage:2",
+        "after-decide:3",
+        "recovery-resolved",
+        "publish-begun:4",
+        "after-forget:5",
+        "moment:5",
+    ),
+    "staged": (
+        "after-stage:2",
+        "before-publish:3",
+        "publish-uncommitted:4",
+        "after-publish:5",
+        "before-forget:6",
+        "jvm:5",
+    ),
+}
+
+
+# --- what goes in, and what must come out ----------------------------------------------------------------------------
+
+
+def rows_of(epoch: int, side: str) -> list[dict[str, Any]]:
+    """Return the rows of one source in one epoch, of more and more keys; a few go back in time."""
+    chance = random.Random(f"{epoch} {side}")
+    rows = []
+    for number in range(14):
+        back = 15 if chance.random() < 0.1 else 0
+        time_of_row = epoch * 10 + number // 2 - back
+        rows.append({"k": chance.choice(KEYS[: 3 + epoch]), "t": time_of_row, "v": 1000 * epoch + number})
+    return rows
+
+
+def write_input(work: Path) -> None:
+    for side in SIDES:
+        (work / side).mkdir()
+        for epoch in range(1, EPOCHS + 1):
+            path = work / side / f"{epoch:03}.json"
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows_of(epoch, side)))
+            os.utime(path, (epoch, epoch))
+
+
+def expected() -> dict[str, list[Any]]:
+    """Return what the sinks must hold, from a loop over rows."""
+    bounds: Counter[tuple[str, str]] = Counter()
+    waiting: dict[tuple[str, int], dict[str, int]] = {}
+    counts: Counter[str] = Counter()
+    found: dict[str, list[Any]] = {name: [] for name in ("sets", "late", "counts", "many")}
+    for epoch in range(1, EPOCHS + 2):  # in the last one both sources end
+        for side in SIDES:
+            for row in rows_of(epoch, side) if epoch <= EPOCHS else []:
+                key, at = row["k"], row["t"]
+                if at < bounds[key, side]:
+                    found["late"].append((key, at, side))
+                    continue
+                waiting.setdefault((key, at), {})[side] = row["v"]
+                bounds[key, side] = at + 1
+        settled = [
+            (key, at) for key, at in sorted(waiting) if epoch > EPOCHS or at < min(bounds[key, side] for side in SIDES)
+        ]
+        given = Counter(key for key, _ in settled)
+        for key, at in settled:
+            values = waiting.pop((key, at))
+            found["sets"].append((key, at, values.get("left", 0), values.get("right", 0)))
+        for key, count in given.items():
+            counts[key] += count
+            found["counts"].append((epoch, key, counts[key]))
+            if counts[key] > 9:
+                found["many"].append(counts[key])
+    return {name: sorted(rows) for name, rows in found.items()}
+
+
+def held(work: Path) -> dict[str, list[Any]]:
+    """Return what the sinks hold."""
+    db = work / "out.db"
+    return {
+        "sets": sqlite_rows(db, "SELECT k, t, ifnull(left_v, 0), ifnull(right_v, 0) FROM sets"),
+        "late": sqlite_rows(db, "SELECT k, timestamp, input FROM late"),
+        "counts": sqlite_rows(db, "SELECT epoch, k, n FROM counts"),
+        "many": parquet_rows(work / "many", "n"),
+    }
+
+
+def test_the_input_tries_what_it_should() -> None:
+    wanted = expected()
+    assert all(len(rows) > 10 for name, rows in wanted.items() if name != "late")
+    assert len(wanted["late"]) > 3
+    assert any(left and right for _, _, left, right in wanted["sets"])
+    reached = {point.partition(":")[0] for points in CHAINS.values() for point in points}
+    assert reached - {"jvm", "moment"} | {"stage-write"} == set(faults.POINTS)
+
+
+# --- lives -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Lives:
+    """One pipeline in one directory, started again and again."""
+
+    work: Path
+    environment: dict[str, str]
+    chance: random.Random = field(default_factory=lambda: random.Random(os.environ.get("HOLDFAST_SEED", "7")))
+
+    def start(self, **more: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "holdfast", "run", f"{ROOT}/tests/crash/stateful_pipeline.py:pipeline"]
+        command += ["--checkpoint", str(self.work / "checkpoint"), "--master", "local[2]", "--available-now"]
+        paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+        variables = {"PYTHONPATH": paths, "CRASH_WORK": str(self.work), "HOLDFAST_DRIVER_MEMORY": "1 GiB"}
+        with (self.work / "log").open("a") as output:
+            return subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **variables, **self.environment, **more},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+
+    def end(self, **more: str) -> int:
+        """Run to whatever end."""
+        process = self.start(**more)
+        try:
+            return process.wait(timeout=180)
+        finally:
+            kill_tree(process)
+
+    def die(self, where: str) -> None:
+        """Run, and die there."""
+        name, _, number = where.partition(":")
+        if name in faults.POINTS:
+            assert self.end(HOLDFAST_FAULT=where) == -signal.SIGKILL, f"{where} was not reached:\n{self.said()}"
+            return
+        process = self.start()
+        try:
+            victim = jvm_of(process).pid if name == "jvm" else process.pid
+            while self.committed() < int(number):
+                assert process.poll() is None, f"{where} was not reached:\n{self.said()}"
+                time.sleep(0.005)
+            time.sleep(self.chance.uniform(0, 0.3))
+            os.kill(victim, signal.SIGKILL)
+            assert process.wait(timeout=120) != 0
+        finally:
+            kill_tree(process)
+
+    def committed(self) -> int:
+        """Return how many epochs Spark has committed."""
+        return sum(path.name.isdigit() for path in self.work.glob("checkpoint/spark/1/commits/*"))
+
+    def said(self) -> str:
+        return (self.work / "log").read_text()[-3000:]
+
+    def check(self) -> None:
+        assert self.end() == 0, self.said()
+        assert held(self.work) == expected()
+
+
+def begun(work: Path, mode: str) -> Lives:
+    write_input(work)
+    return Lives(work, MODES[mode])
+
+
+@pytest.mark.parametrize("mode", CHAINS)
+def test_the_sinks_are_exact_after_a_chain_of_kills(tmp_path: Path, mode: str) -> None:
+    lives = begun(tmp_path, mode)
+    for where in CHAINS[mode]:
+        lives.die(where)
+    lives.check()
+    if mode == "carried":  # staged epochs are published behind Spark's back
+        logs = "".join(path.read_text() for path in (tmp_path / "checkpoint").rglob("*.log"))
+        assert "epoch 5 is held by every sink: evaluated for its state alone" in logs
+
+
+def test_a_worker_that_dies_while_it_writes_is_replaced_and_no_state_counts_twice(tmp_path: Path) -> None:
+    lives = begun(tmp_path, "staged")
+    assert lives.end(HOLDFAST_FAULT="stage-write:3", HOLDFAST_FAULT_MARK=str(tmp_path / "mark")) == 0, lives.said()
+    assert (tmp_path / "mark").exists(), "no worker reached the point"
+    assert held(tmp_path) == expected()
+
+
+# --- the whole matrix ------------------------------------------------------------------------------------------------
+
+
+def every_point(epochs: Sequence[int]) -> list[str]:
+    points = [point for point in faults.POINTS if point not in ("stage-write", "recovery-resolved")]
+    return [f"{point}:{epochs[number % len(epochs)]}" for number, point in enumerate(points)]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("point", [*every_point((1, 4)), *every_point((3, EPOCHS + 1))])
+def test_a_kill_at_every_named_point_leaves_the_sinks_exact(tmp_path: Path, point: str, mode: str) -> None:
+    lives = begun(tmp_path, mode)
+    lives.die(point)
+    lives.die("recovery-resolved")
+    lives.check()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("what", ["moment", "jvm"])
+def test_kills_at_random_moments_leave_the_sinks_exact(tmp_path: Path, what: str, mode: str) -> None:
+    lives = begun(tmp_path, mode)
+    while lives.committed() < EPOCHS - 2:
+        lives.die(f"{what}:{lives.committed() + lives.chance.randrange(1, 3)}")
+    lives.check()

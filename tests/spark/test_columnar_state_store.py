@@ -1,0 +1,189 @@
+"""Base, deltas and cache (design/0010, section 3), with a dictionary in the place of Spark's store; no JVM."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.operators import tables
+from holdfast.operators.step import Change
+from holdfast.spark import state_store
+from holdfast.spark.state_chunks import ROWS, Chunk, Packer, Routing, Target, decode, divided, in_order, rank_of
+from holdfast.spark.state_store import Cache, Held, Record, advance, load
+from tests.spark.counting import COUNTS, CountingStep
+
+STEP = CountingStep({"rows": pa.schema([("k", pa.string()), ("v", pa.int64())])}, False, False, "")
+
+
+@dataclass
+class Cells:
+    """A bucket's cells in a dictionary; counts what is read."""
+
+    stored: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    reads: int = 0
+
+    def record(self) -> str | None:
+        raise NotImplementedError
+
+    def put_record(self, record: str) -> None:
+        raise NotImplementedError
+
+    def piece(self, part: int, number: int) -> bytes:
+        self.reads += 1
+        return self.stored[part, number]
+
+    def put_piece(self, part: int, number: int, data: bytes) -> None:
+        assert (part, number) not in self.stored
+        self.stored[part, number] = data
+
+    def drop_piece(self, part: int, number: int) -> None:
+        del self.stored[part, number]
+
+
+def changed(chance: random.Random, keys: int) -> dict[str, Change]:
+    """Return a change that deletes some keys and sets others."""
+    names = [f"k{number}" for number in range(keys)]
+    gone = pa.table({"k": chance.sample(names, chance.randrange(0, 3))}, schema=pa.schema([COUNTS.field("k")]))
+    some = chance.sample(names, chance.randrange(1, 6))
+    upserts = pa.table({"k": some, "n": [chance.randrange(1000) for _ in some]}, schema=COUNTS)
+    return {"counts": Change(upserts, gone)}
+
+
+def as_dict(state: dict[str, pa.Table]) -> dict[str, int]:
+    return dict(zip(state["counts"]["k"].to_pylist(), state["counts"]["n"].to_pylist(), strict=True))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**6), st.integers(6, 60))
+def test_the_state_is_what_the_changes_made_whatever_the_worker_holds(seed: int, keys: int) -> None:
+    """Workers take turns at random: each has what it had when it was last asked, or nothing."""
+    chance = random.Random(seed)
+    cells, record = Cells(), Record()
+    workers: list[Held | None] = [None, None, None]
+    wanted: dict[str, int] = {}
+    for epoch in range(1, 60):
+        number = chance.randrange(3)
+        state = load(cells, Record.from_json(record.to_json()), STEP, workers[number])
+        assert as_dict(state) == wanted
+        changes = changed(chance, keys)
+        state = tables.apply_changes(state, STEP.tables, changes)
+        attempts = [dict(changes), dict(changed(chance, keys))] if chance.random() < 0.2 else [changes]
+        for attempt in attempts[1:]:  # an attempt that is never committed leaves its tables in a worker
+            lost = advance(Cells(dict(cells.stored)), record, STEP.tables, attempt, state, epoch)
+            other = tables.apply_changes(state, STEP.tables, attempt)
+            workers[chance.randrange(3)] = Held(lost.version, lost.token, other, 0)
+        record = advance(cells, record, STEP.tables, changes, state, epoch)
+        workers[number] = Held(record.version, record.token, state, 0)
+        wanted = as_dict(state)
+    assert as_dict(load(cells, record, STEP, None)) == wanted
+    assert {part for part, _ in cells.stored} == {part.serial for part in record.parts}
+    assert len(record.parts) <= 12
+
+
+def test_a_worker_that_holds_the_last_version_reads_nothing() -> None:
+    cells, record, chance = Cells(), Record(), random.Random(1)
+    state = tables.empty_state(STEP)
+    for epoch in range(1, 20):
+        changes = changed(chance, 500)
+        state = tables.apply_changes(state, STEP.tables, changes)
+        record = advance(cells, record, STEP.tables, changes, state, epoch)
+    cells.reads = 0
+    load(cells, record, STEP, Held(record.version, record.token, state, 0))
+    assert cells.reads == 0
+
+
+def test_an_epoch_writes_what_changed_and_not_what_exists() -> None:
+    cells, chance = Cells(), random.Random(1)
+    many = pa.table({"k": [f"key-{n}" for n in range(50_000)], "n": list(range(50_000))}, schema=COUNTS)
+    first = {"counts": Change(many, tables.empty(pa.schema([COUNTS.field("k")])))}
+    state = tables.apply_changes(tables.empty_state(STEP), STEP.tables, first)
+    record = advance(cells, Record(), STEP.tables, first, state, 1)
+    base = record.size_bytes
+    written = 0
+    for epoch in range(2, 102):
+        changes = changed(chance, 500)
+        state = tables.apply_changes(state, STEP.tables, changes)
+        before = set(cells.stored)
+        record = advance(cells, record, STEP.tables, changes, state, epoch)
+        written += sum(len(data) for key, data in cells.stored.items() if key not in before)
+    assert written < base
+
+
+def test_parts_larger_than_a_message_are_stored_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_store, "PIECE_BYTES", 100)
+    cells, changes = Cells(), changed(random.Random(3), 20)
+    state = tables.apply_changes(tables.empty_state(STEP), STEP.tables, changes)
+    record = advance(cells, Record(), STEP.tables, changes, state, 1)
+    assert len(cells.stored) == record.parts[0].pieces > 1
+    assert as_dict(load(cells, record, STEP, None)) == as_dict(state)
+
+
+def test_the_cache_drops_what_was_used_longest_ago() -> None:
+    cache = Cache(limit_bytes=10)
+    for name in ("a", "b", "c"):
+        cache.put(("run", name), Held(1, "", {}, 4))
+    assert cache.get(("run", "a")) is None
+    assert cache.get(("run", "c")) is not None
+    cache.drop_others("next run")
+    assert cache.get(("run", "c")) is None
+
+
+def test_rows_keep_their_order_of_arrival_however_an_epoch_is_cut() -> None:
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    routing = Routing((Target(0, 1, "op", "rows", schema, pa.schema([schema.field("k")])),), 3, 2)
+    rows = pa.table({"k": [v % 7 for v in range(100)], "v": list(range(100))}, schema=schema)
+
+    def arrived(cuts: list[int], batch_rows: int) -> list[list[int]]:
+        chunks: list[Chunk] = []
+        for ordinal, (start, end) in enumerate(zip([0, *cuts], [*cuts, 100], strict=True)):
+            packer = Packer(routing, rank_of(0, 0, ordinal), ordinal)
+            for batch in rows.slice(start, end - start).to_batches(max_chunksize=batch_rows):
+                chunks += packer.add(0, batch)
+                chunks += packer.rows()
+        random.Random(1).shuffle(chunks)
+        found: list[list[int]] = [[], [], []]
+        for chunk in in_order(chunks):
+            assert chunk.kind == ROWS
+            found[chunk.bucket] += decode(chunk.data)["v"].to_pylist()
+        return found
+
+    assert arrived([], 100) == arrived([40], 7) == arrived([10, 20, 90], 33)
+    assert sorted(value for bucket in arrived([], 100) for value in bucket) == list(range(100))
+
+
+@given(st.lists(st.one_of(st.none(), st.text(max_size=20)), max_size=50), st.integers(2, 9))
+def test_a_key_goes_to_one_bucket_wherever_its_row_stands(values: list[str | None], buckets: int) -> None:
+    key = pa.schema([("k", pa.string())])
+    table = pa.table({"k": values, "v": list(range(len(values)))}, schema=key.append(pa.field("v", pa.int64())))
+    parts = list(divided(pa.concat_tables([table.slice(3), table.slice(0, 3)]), key, buckets))
+    where: dict[str | None, int] = {}
+    for bucket, part in parts:
+        for value in part["k"].to_pylist():
+            assert where.setdefault(value, bucket) == bucket
+    assert sum(part.num_rows for _, part in parts) == len(values)
+
+
+def test_buckets_never_change() -> None:
+    """State is found again by them: these numbers are part of the format."""
+    names = pa.array(["JFK", "", None, "Zürich", "a" * 100])
+    found = [number for number, part in divided(pa.table({"k": names}), pa.schema([("k", pa.string())]), 1000)]
+    assert found == sorted(found)
+    from holdfast.spark.state_chunks import bucket_of
+
+    assert bucket_of(pa.table({"k": names}), pa.schema([("k", pa.string())]), 1000).tolist() == EXPECTED_NAMES
+    numbers = pa.array([0, 1, -1, 2**62, None])
+    assert bucket_of(pa.table({"k": numbers}), pa.schema([("k", pa.int64())]), 1000).tolist() == EXPECTED_NUMBERS
+    floats = pa.array([0.0, -0.0, 1.5, float("nan"), None])
+    of_floats = bucket_of(pa.table({"k": floats}), pa.schema([("k", pa.float64())]), 1000).tolist()
+    assert of_floats[0] == of_floats[1]
+    assert of_floats == EXPECTED_FLOATS
+
+
+EXPECTED_NAMES = [806, 516, 859, 240, 362]
+EXPECTED_NUMBERS = [516, 718, 803, 917, 859]
+EXPECTED_FLOATS = [516, 516, 263, 52, 859]

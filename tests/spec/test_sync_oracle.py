@@ -1,0 +1,125 @@
+"""The input policies against cases recorded from a running implementation of the reference (design/0007, section 4).
+
+One epoch for each event where the node could run after each; the whole case as one epoch where all was fed first.
+
+The one difference (design/0007, section 5): where the reference ends its run with an error, at a row below its bound or
+a bound that goes back, Holdfast diverts the row (a bound that goes back changes nothing) and goes on.  Up to and
+with that event the sets are the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import policy as policies
+from holdfast.operators.step import CLOSED
+from tests.unit.operators.sync_driver import Event, run, step_of
+
+CASES = json.loads((Path(__file__).parent / "oracle" / "cases.json").read_text())["cases"]
+COUNTS = {
+    "default": 45,
+    "sync_set": 21,
+    "immediate": 22,
+    "barrier": 20,
+    "early_close": 19,
+    "fixed_size": 22,
+    "mux": 12,
+    "timestamp_align": 8,
+}
+
+
+def is_asked(case: dict[str, Any]) -> bool:
+    """Whether a case is of one node, with packets, without batching, throttling and special timestamps."""
+    has_special_time = any(isinstance(event[2], str) for event in case["events"] if len(event) > 2)
+    return not (
+        case.get("kind")
+        or case.get("process_timestamp_bounds")
+        or case.get("batch_size")
+        or case["id"].startswith("backpressure-")
+        or has_special_time
+    )
+
+
+ASKED = [case for case in CASES if is_asked(case)]
+
+
+def policy_of(case: dict[str, Any]) -> policies.Policy:
+    match case["policy"]:
+        case "default":
+            return policies.settled()
+        case "sync_set":
+            return policies.sync_sets([group for group in case["sync_sets"] if group])
+        case "immediate":
+            return policies.immediate()
+        case "barrier":
+            return policies.barrier()
+        case "early_close":
+            return policies.early_close()
+        case "mux":
+            return policies.mux(case["streams"][-1])
+        case "timestamp_align":
+            return policies.timestamp_align(case["base"])
+        case "fixed_size":
+            sizes = case["fixed_size"]
+            return policies.fixed_size(
+                sizes.get("trigger_queue_size", 2),
+                sizes.get("target_queue_size", 1),
+                sizes.get("fixed_min_size", False),
+            )
+    raise AssertionError(case["policy"])
+
+
+def events_of(case: dict[str, Any], key: str | None) -> list[Event]:
+    events: list[Event] = []
+    for name, what, *rest in case["events"]:
+        if what == "packet":
+            events.append((name, "row", key, *rest))
+        else:
+            events.append((name, "bound", key, rest[0] if what == "bound" else CLOSED))
+    return events
+
+
+@pytest.mark.parametrize("key", [None, "x"], ids=["no_key", "one_key"])
+@pytest.mark.parametrize("case", ASKED, ids=[case["id"] for case in ASKED])
+def test_the_sets_and_their_order_are_those_of_the_reference(case: dict[str, Any], key: str | None) -> None:
+    events, error = events_of(case, key), case["expected"]["error"]
+    step = step_of(case["streams"], policy_of(case), by=() if key is None else ("k",))
+    expected = [
+        (found["ts"], {name: value for name, (_, value) in found["packets"].items()})
+        for found in case["expected"]["sets"]
+        if found["packets"]  # calls without packets are no input sets
+    ]
+    fed = events if error is None else events[: error["event"] + 1]
+    drive = run(step, [[event] for event in fed] if case["drain"] == "each" else [fed])
+    sets = [
+        (row["timestamp"], {name: row[name]["v"] for name in case["streams"] if row[name] is not None})
+        for row in drive.rows
+    ]
+    assert sets == expected
+    if error is not None and error["kind"] == "late_packet":
+        assert [row["timestamp"] for row in drive.late[-1:]] == [events[error["event"]][3]]
+        assert drive.counts["late"] == 1
+    else:
+        # The reference drops in silence what comes after the node has closed; here it is in the side output too.
+        closed = case["expected"]["close_after_event"]
+        after = events[closed + 1 :] if isinstance(closed, int) else []
+        assert drive.counts["late"] <= sum(event[1] == "row" for event in after)
+
+
+def test_every_case_that_is_asked_runs() -> None:
+    assert Counter(case["policy"] for case in ASKED) == COUNTS
+
+
+@pytest.mark.parametrize("case", [case for case in ASKED if case["expected"]["error"]], ids=lambda case: case["id"])
+def test_after_a_late_row_the_run_goes_on(case: dict[str, Any]) -> None:
+    events = events_of(case, "x")
+    step = step_of(case["streams"], policy_of(case))
+    at = case["expected"]["error"]["event"]
+    whole = run(step, [[event] for event in events])
+    without = run(step, [[event] for place, event in enumerate(events) if place != at])
+    assert whole.rows == without.rows
