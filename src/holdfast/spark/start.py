@@ -37,6 +37,7 @@ from holdfast.spark.run import Run
 from holdfast.spark.session import create_session, run_session
 from holdfast.spark.state_evaluation import StateEvaluation
 from holdfast.spark.state_plan import Stateful, compile_stateful, settle_shape
+from holdfast.spark.state_report import OperatorReports
 from holdfast.spark.state_stages import has_state
 from holdfast.spark.stateful import stateful_operators
 from holdfast.trigger import Trigger
@@ -226,12 +227,15 @@ class _Starting:
                 self.pipeline.sources,
                 [node.name for node in self.pipeline.nodes if is_stateful_node(node)],
             )
+            kinds = {node.name: node.kind for node in self.pipeline.nodes if is_stateful_node(node)}
+            reports = OperatorReports(kinds, store, clock, coordinator.generation)
             held_pts = [held.pts for held in resumption.held.values() if held.pts is not None]
             run = Run(
                 pipeline=self.pipeline,
                 sinks=sinks,
                 coordinator=coordinator,
                 stop_directory=stop_directory,
+                reports=reports,
             )
             evaluation: Evaluation = SparkEvaluation(compiled.routes, run.observed)
             if stateful is not None:
@@ -254,6 +258,7 @@ class _Starting:
                 limits=Limits(self.settings.carry_max_bytes, self.settings.sweep_interval_s),
                 timed_sources=timed,
                 pts=min(held_pts, default=None),
+                reports=reports,
             )
             run.begin(loop, compiled.frame, self.trigger, str(directory / SPARK_DIRECTORY))
         except BaseException:
