@@ -22,6 +22,10 @@ OPAQUE_SEGMENT = ""
 """The one segment of a source whose positions only Spark understands."""
 
 
+CONTROLS = "holdfast_controls"
+"""Name under which a source without rows tells who has ended (:mod:`holdfast.spark.controls`); none of the graph's."""
+
+
 @dataclass(frozen=True)
 class Offsets:
     """One entry of Spark's offset log.
@@ -162,7 +166,7 @@ def _parse(lines: list[str]) -> Offsets:
     newest: dict[str, dict[str, Position]] = {}
     for line in lines[2:]:
         name, _, text = line.partition(":")
-        if text in ("", "-"):
+        if text in ("", "-") or name == CONTROLS:
             continue
         offset = _own_offset(text)
         if offset is None:
