@@ -37,6 +37,7 @@ from holdfast.spark.state_chunks import (
     in_order,
     rank_of,
 )
+from holdfast.spark.state_pressure import PRESSURE, pressure_of
 from holdfast.spark.state_report import WAITS, Pace
 from holdfast.spark.state_stages import CLOSED_ONLY, EVERY, Hosted, Stage
 from holdfast.spark.state_store import Cache, Held, Record, advance, compacted, load
@@ -164,6 +165,9 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         waits = _pace.measured("/".join(cached), lambda: longest_waits(hosted.step, state, at))
         if waits is not None:
             report[WAITS] = waits
+        pressure = pressure_of(hosted.step, state)
+        if pressure is not None:
+            report[PRESSURE] = pressure
         yield packer.counts(hosted.name, {f"{hosted.name}/{bucket}": report})
 
     def _bounds(self, hosted: Hosted, bucket: int, result: Result, packer: Packer) -> Iterator[Chunk]:

@@ -37,6 +37,7 @@ from holdfast.spark.controls import ControlSpec, mark_end
 from holdfast.spark.origin import read_origin
 from holdfast.spark.state_chunks import SCHEMA
 from holdfast.spark.state_packing import Packing
+from holdfast.spark.state_pressure import hold_file, is_held
 
 try:
     from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper as _Prefetching
@@ -45,6 +46,9 @@ except ImportError:  # another PySpark: no prefetch
 
 FORMAT = "holdfast"
 """Name under which the data source is registered."""
+
+HELD_TICK_US = 1_000_000
+"""How often a source that is held has an epoch planned, where the run waits for more to come."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return {**self._end(start, self.seek[sought]), "sought": sought + 1}
         if os.path.exists(self.reading.stop_file):
             return start
+        if is_held(hold_file(self.reading.stop_file), self.reading.name):
+            return self._held(start)
         end = self.source.latest(start["positions"], bounded=self.bounded)
         if dict(end) == start["positions"]:
             return self._without_rows(start)
@@ -279,9 +285,23 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             and self._has_ended(start["positions"])
         ):
             return {**start, "has_ended": True}
+        if packing.tick_us is None or self.bounded:
+            return start
+        return self._ticked(start, packing.tick_us)
+
+    def _held(self, start: dict[str, Any]) -> dict[str, Any]:
+        """Return the end of an epoch to which back-pressure lets this source bring nothing.
+
+        The epoch is planned all the same, at once where the run ends when nobody brings anything: the driver must be
+        asked whether it still makes sense to wait.
+        """
+        end = self._without_rows(start)
+        return end if end != start else self._ticked(start, 0 if self.bounded else HELD_TICK_US)
+
+    def _ticked(self, start: dict[str, Any], after_us: int) -> dict[str, Any]:
+        """Return an end without rows that is another than the start, if no epoch was planned for so long."""
         now_s = time.monotonic()
-        is_due = packing.tick_us is not None and now_s - self._last_planned_s >= packing.tick_us / 1e6
-        if not is_due or self.bounded:
+        if now_s - self._last_planned_s < after_us / 1e6:
             return start
         self._last_planned_s = now_s
         return {**start, "ticks": start.get("ticks", 0) + 1}

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
 
@@ -26,6 +26,7 @@ from holdfast.spark.evaluation import Evaluated, Evaluation, Observed
 from holdfast.spark.failure import translate
 from holdfast.spark.staging import Staging
 from holdfast.spark.state_evaluation import StateEvaluation
+from holdfast.spark.state_pressure import BackPressure
 from holdfast.spark.state_report import OperatorReports
 from holdfast.status import EpochStatus
 
@@ -75,6 +76,8 @@ class EpochLoop:
         Where the sources began to read when Spark's checkpoint was new and the sinks were not; else empty.
     reports : OperatorReports
         Takes in what stateful operators report.
+    pressure : BackPressure, optional
+        Holds sources back where operators limit what waits.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class EpochLoop:
         pts: int | None,
         sought: Positions,
         reports: OperatorReports,
+        pressure: BackPressure | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._base = base
@@ -103,6 +107,7 @@ class EpochLoop:
         self._limits = limits
         self._sought = sought
         self._reports = reports
+        self._pressure = pressure
         self._reached: dict[str, int | None] = dict.fromkeys(timed_sources, pts)
         self._last_sweep_us = clock.now_us()
         self.failure: HoldfastError | None = None
@@ -152,7 +157,7 @@ class EpochLoop:
         self._coordinator.commit(record, parts)
         committed = time.perf_counter()
         self._note(end, observed)
-        self._reports.note(epoch, evaluated_epoch.operators)
+        self._reports.note(epoch, self._relieved(start, end, evaluated_epoch.operators))
         self._sweep(epoch)
         self.last_epoch = EpochStatus(
             epoch=epoch,
@@ -235,6 +240,15 @@ class EpochLoop:
             self.source_rows[source] = self.source_rows.get(source, 0) + counted.rows
             self.source_rejects[source] = self.source_rejects.get(source, 0) + counted.rejects
         self.last_positions = end
+
+    def _relieved(
+        self, start: offsets.Offsets, end: offsets.Offsets, reported: Mapping[str, Mapping[str, Any]]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Let back-pressure decide who is held in the next epoch; return the reports without what was for it."""
+        if self._pressure is None:
+            return reported
+        moved = [name for name, reached in end.positions.items() if reached != start.positions.get(name)]
+        return self._pressure.note(reported, moved, end.batch_us)
 
     def _sweep(self, epoch: int) -> None:
         # Workers of a dead driver, and failed attempts of ours, may stage after the handles were collected.
