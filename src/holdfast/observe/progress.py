@@ -98,7 +98,7 @@ def as_last_line(status: Status, now_us: int) -> str:
 
 
 def as_display(status: Status) -> RenderableType:
-    """Return a status as what the terminal shows: headline, sources, stateful operators, sinks, the last epoch's time."""
+    """Return a status as what the terminal shows: headline, sources, stateful operators, sinks, the last epoch."""
     head = Text.assemble(
         (status.pipeline, "bold"),
         "  ",
