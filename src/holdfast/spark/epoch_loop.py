@@ -247,8 +247,7 @@ class EpochLoop:
         """Let back-pressure decide who is held in the next epoch; return the reports without what was for it."""
         if self._pressure is None:
             return reported
-        moved = [name for name, reached in end.positions.items() if reached != start.positions.get(name)]
-        return self._pressure.note(reported, moved, end.batch_us)
+        return self._pressure.note(reported, offsets.moved(start.positions, end.positions), end.batch_us)
 
     def _sweep(self, epoch: int) -> None:
         # Workers of a dead driver, and failed attempts of ours, may stage after the handles were collected.

@@ -25,6 +25,7 @@ from holdfast.ports import Sink
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.evaluation import Observed
 from holdfast.spark.failure import translate
+from holdfast.spark.offsets import MARKS
 from holdfast.spark.read import is_watched, observation
 from holdfast.spark.state_report import OperatorReports
 from holdfast.status import EpochStatus, SinkStatus, SourceStatus, State, Status, lag_between
@@ -241,7 +242,8 @@ class Run:
         return (rows - count) / (now - at) if now > at else 0.0
 
     def _source_status(self, node: Node) -> SourceStatus:
-        positions = self._loop.last_positions.positions.get(node.name, {})
+        reached = self._loop.last_positions.positions.get(node.name, {})
+        positions = {segment: at for segment, at in reached.items() if segment not in MARKS.values()}
         newest = self._loop.last_positions.newest.get(node.name)
         return SourceStatus(
             name=node.name,
