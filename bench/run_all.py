@@ -11,11 +11,17 @@ COMMANDS = {
         ("bench.exactly_once",),
         ("bench.epoch_latency",),
         ("bench.memory",),
+        ("bench.sync",),
+        ("bench.state",),
+        ("bench.state_growth",),
     ),
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "1"),
         ("bench.epoch_latency", "--seconds", "5", "--warm-seconds", "2", "--rounds", "1"),
         ("bench.memory", "--epochs", "100", "--rows", "200000"),
+        ("bench.sync", "--rows", "200000", "--rounds", "1"),
+        ("bench.state", "--rows", "100000", "--keys", "10000", "--rounds", "1"),
+        ("bench.state_growth", "--epochs", "5", "--sizes", "10000", "100000"),
     ),
 }
 

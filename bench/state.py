@@ -136,7 +136,7 @@ def side_per_key(inputs: str, out: str, rounds: int, epochs: int) -> dict[str, A
             return None
 
     session = spark()
-    window = (F.unix_micros("ts") / 60_000_000).cast("long").alias("w")
+    window = F.expr("unix_micros(ts) DIV 60000000").alias("w")
 
     def frame(directory: Path) -> Any:
         grouped = _rows(session, directory).select("k", window, "v").groupBy("k")

@@ -19,6 +19,9 @@ State = Literal["starting", "running", "stopping", "stopped", "failed"]
 STAGES: tuple[str, ...] = ("plan", "evaluate", "decide", "publish", "forget", "log")
 """Stages of an epoch in their order, for display; an :class:`EpochStatus` may name others, shown behind these."""
 
+STATE_REPORT_KEY = "state/report.json"
+"""Where a checkpoint keeps the newest report on its stateful operators: replaced now and then, for people to read."""
+
 
 @dataclass(frozen=True)
 class SourceStatus:
@@ -50,6 +53,85 @@ class SourceStatus:
     def as_json(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return _as_json(self)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One key of a stateful operator that waits on an input.
+
+    Parameters
+    ----------
+    key : mapping of str to Any
+        Key column -> value, as JSON has it; empty where all rows are of one key.
+    input : str
+        The input whose word is missing.
+    since_us : int
+        Batch time of the epoch since which it waits, microseconds of Unix time.
+    bound : int, optional
+        The input's bound for the key, ticks: what it has promised so far; None when it has never said anything.
+    waiting_rows : int
+        Rows of the key that wait.
+    """
+
+    key: Mapping[str, Any]
+    input: str
+    since_us: int
+    bound: int | None = None
+    waiting_rows: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return _as_json(self)
+
+
+@dataclass(frozen=True)
+class OperatorStatus:
+    """One stateful operator at one moment.
+
+    Parameters
+    ----------
+    name, kind : str
+        The node's name, and what it does.
+    state_rows, state_bytes : int
+        Rows of all its tables, and what is stored of them, over all buckets that have been heard of.
+    waiting_rows : int
+        Input rows that wait for others.
+    late, shed : int
+        Rows that came too late, and rows dropped at the entry, in this run.
+    counts : mapping of str to int
+        What else its steps counted in this run: ``dropped``, ``forgotten``, ...
+    waits : tuple of Wait
+        The longest waits, the longest first; ten at most.
+    """
+
+    name: str
+    kind: str = ""
+    state_rows: int = 0
+    state_bytes: int = 0
+    waiting_rows: int = 0
+    late: int = 0
+    shed: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    waits: tuple[Wait, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return _as_json(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> OperatorStatus:
+        """Return the status that :meth:`as_json` gave; what a later version added is left out.
+
+        Examples
+        --------
+        >>> one = OperatorStatus("seen", "merge", waits=(Wait({"origin": "JFK"}, "weather", 7),))
+        >>> OperatorStatus.from_json(one.as_json()) == one
+        True
+        """
+        known = {f.name: value[f.name] for f in fields(OperatorStatus) if f.name in value}
+        names = {f.name for f in fields(Wait)}
+        waits = (Wait(**{name: one[name] for name in names & one.keys()}) for one in value.get("waits", ()))
+        return OperatorStatus(**{**known, "waits": tuple(waits)})
 
 
 @dataclass(frozen=True)
@@ -139,6 +221,8 @@ class Status:
         The same per second, over the recent past.
     sources, sinks : tuple
         In the order of the graph.
+    operators : tuple
+        The stateful ones, in the order of the graph.
     retries : int
         Transient failures that were tried again by this run.
     queue : int
@@ -164,6 +248,7 @@ class Status:
     started_at_us: int = 0
     last_epoch: EpochStatus | None = None
     error: str | None = None
+    operators: tuple[OperatorStatus, ...] = ()
 
     @property
     def is_final(self) -> bool:
@@ -171,7 +256,7 @@ class Status:
         return self.state in ("stopped", "failed")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values, sources and sinks included."""
+        """Return the fields as JSON values, sources, operators and sinks included."""
         return _as_json(self)
 
 

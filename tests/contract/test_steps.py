@@ -111,7 +111,14 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("check", step_contract.CHECKS, ids=lambda check: check.__name__)
+SLOW = (step_contract.check_cuts,)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [pytest.param(check, marks=[pytest.mark.slow] * (check in SLOW)) for check in step_contract.CHECKS],
+    ids=lambda check: check.__name__,
+)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_step_keeps_the_contract(case, check):
     check(case)

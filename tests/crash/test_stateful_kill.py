@@ -7,13 +7,14 @@ One chain kills the same pipeline again and again, each time at another point an
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +79,7 @@ def write_input(work: Path) -> None:
 
 def expected() -> dict[str, list[Any]]:
     """Return what the sinks must hold, from a loop over rows."""
-    bounds: Counter[tuple[str, str]] = Counter()
+    bounds: defaultdict[tuple[str, str], float] = defaultdict(lambda: -math.inf)
     waiting: dict[tuple[str, int], dict[str, int]] = {}
     counts: Counter[str] = Counter()
     found: dict[str, list[Any]] = {name: [] for name in ("sets", "late", "counts", "many")}

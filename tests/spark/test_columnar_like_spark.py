@@ -340,3 +340,16 @@ def test_names_are_those_of_spark(session: SparkSession) -> None:
             assert [name for name, _ in found] == theirs.names
             assert [(one.type, one.nullable) for _, one in found] == [(field.type, field.nullable) for field in theirs]
     assert known == 4
+
+
+def test_fields_of_a_struct_are_those_of_spark(session: SparkSession) -> None:
+    schema = pa.schema([("s", pa.struct([pa.field("x", pa.int32(), nullable=False), ("Text", pa.string())]))])
+    batch = pa.record_batch([[{"x": 1, "Text": "a"}, None, {"x": 3, "Text": None}]], schema=schema)
+    items = ["s.x", "S.TEXT", "s.x + 1 AS more", "length(s.Text) AS n", "s.x IS NULL AS is_gone"]
+    frame = session.createDataFrame(batch.to_pylist(), "s STRUCT<x: INT NOT NULL, Text: STRING>").selectExpr(*items)
+    found = columnar_items(items, schema)
+    assert found is not None
+    assert [name for name, _ in found] == frame.columns
+    values = [known.evaluate(batch).to_pylist() for _, known in found]
+    assert sorted(zip(*values, strict=True), key=str) == sorted(map(tuple, frame.collect()), key=str)
+    assert [field.nullable for field in frame.schema] == [known.nullable for _, known in found]

@@ -5,7 +5,18 @@ import json
 
 import pytest
 
-from holdfast.status import EpochStatus, SinkStatus, SourceStatus, Status, lag_between
+from holdfast.status import EpochStatus, OperatorStatus, SinkStatus, SourceStatus, Status, Wait, lag_between
+
+SEEN = OperatorStatus(
+    "seen",
+    "merge",
+    5,
+    900,
+    waiting_rows=2,
+    late=1,
+    counts={"forgotten": 3},
+    waits=(Wait({"k": "a"}, "weather", 7, 4, 2),),
+)
 
 FULL = Status(
     pipeline="trips",
@@ -20,6 +31,7 @@ FULL = Status(
     queue=0,
     started_at_us=1_700_000_000_000_000,
     last_epoch=EpochStatus(41, 10, 2_048, {"plan": 1.5, "publish": 4.0}, carried=True),
+    operators=(SEEN,),
 )
 
 
@@ -31,6 +43,9 @@ def test_a_status_is_complete_as_json_and_survives_the_round_trip():
     assert answer["sinks"][0]["guarantee"] == "exactly-once"
     assert answer["last_epoch"]["duration_ms"] == {"plan": 1.5, "publish": 4.0}
     assert answer["error"] is None
+    assert answer["operators"][0]["waits"] == [
+        {"key": {"k": "a"}, "input": "weather", "since_us": 7, "bound": 4, "waiting_rows": 2}
+    ]
 
 
 def test_a_status_cannot_be_changed():
@@ -61,3 +76,9 @@ def test_lag_counts_positions_over_all_segments_and_says_when_it_cannot_know(pos
 
 def test_the_milliseconds_of_an_epoch_add_up():
     assert FULL.last_epoch.total_ms == 5.5
+
+
+def test_what_a_later_version_added_to_an_operators_status_is_left_out():
+    told = json.loads(json.dumps(SEEN.as_json()))
+    told["mood"], told["waits"][0]["mood"] = "calm", "calm"
+    assert OperatorStatus.from_json(told) == SEEN

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 
 from holdfast.commit.coordinator import Resumption
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import Decision, Verdict
-from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, Owner, SinkReport
+from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, Owner, SinkReport, StateReport
+from holdfast.observe.operators import state_text, wait_text
+from holdfast.observe.times import utc
 from holdfast.ports import Held
 from holdfast.positions import Positions
 
@@ -25,6 +26,8 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
         yield f"              {_decision(decision)}"
     for heads in inspection.spark:
         yield f"{heads.directory:<10}  planned epoch {heads.planned or '-'}, finished epoch {heads.finished or '-'}"
+    if inspection.state is not None:
+        yield from _state(inspection.state)
     for sink in inspection.sinks:
         yield from _sink(sink, inspection.owner)
     yield from findings(inspection)
@@ -127,6 +130,17 @@ def _sink(sink: SinkReport, owner: Owner) -> Iterator[str]:
             yield f"  epoch {answer.epoch}: {_answer(answer)}"
 
 
+def _state(report: StateReport) -> Iterator[str]:
+    if report.problem:
+        yield f"state       {report.problem}"
+        return
+    yield f"state       as of epoch {report.epoch} of generation {report.generation}, noted {utc(report.at_us)}"
+    for operator in report.operators:
+        yield f"  {operator.name}  {operator.kind}, {state_text(operator)}"
+        for wait in operator.waits:
+            yield f"    {wait_text(wait)}"
+
+
 def _answer(answer: Answer) -> str:
     verdict = {
         Verdict.ABORT: "nothing of it is visible; it is produced again",
@@ -159,17 +173,3 @@ def _positions(positions: Positions) -> Sequence[str]:
         + "  ".join(f"{segment}={position}" if segment else str(position) for segment, position in at.items())
         for source, at in positions.items()
     ]
-
-
-def utc(at_us: int) -> str:
-    """Return microseconds of Unix time as people read them, in UTC; the number itself where it is no such time.
-
-    Examples
-    --------
-    >>> utc(1_700_000_000_000_000)
-    '2023-11-14T22:13:20Z'
-    """
-    try:
-        return datetime.fromtimestamp(at_us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return str(at_us)

@@ -21,6 +21,7 @@ from holdfast.commit.recovery import CASES, Decision, Verdict
 from holdfast.errors import Corrupt
 from holdfast.ports import Held, Outcome, Staged, Store
 from holdfast.positions import Positions
+from holdfast.status import STATE_REPORT_KEY, OperatorStatus
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,29 @@ class SparkHeads:
 
 
 @dataclass(frozen=True)
+class StateReport:
+    """What the stateful operators of the last run reported last: kept now and then, so older than the run.
+
+    Parameters
+    ----------
+    epoch, generation : int
+        The epoch that it was made after, and whose run; counts are those of that run.
+    at_us : int
+        When it was kept, microseconds of Unix time.
+    operators : tuple of OperatorStatus
+        In the order of the graph.
+    problem : str
+        Why it cannot be read.
+    """
+
+    epoch: int = 0
+    generation: int = 0
+    at_us: int = 0
+    operators: tuple[OperatorStatus, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Answer:
     """What a sink answered about one epoch, and what follows from it."""
 
@@ -136,6 +160,8 @@ class Inspection:
     decisions: tuple[DecisionSummary, ...]
     spark: tuple[SparkHeads, ...]
     sinks: tuple[SinkReport, ...] = ()
+    state: StateReport | None = None
+    """None where no operator keeps state, or nothing was reported yet."""
 
     @property
     def open_epochs(self) -> tuple[int, ...]:
@@ -176,6 +202,7 @@ def inspect_checkpoint(location: str, store: Store, directory: Path) -> Inspecti
         last_done=max(done, default=0),
         decisions=tuple(_summary(entry) for entry in entries),
         spark=tuple(_spark_heads(directory)),
+        state=_state(store),
     )
 
 
@@ -236,6 +263,19 @@ def _owner(store: Store) -> Owner:
     who = json_object(store, key)
     host, pid = str(who.get("host", "")), int(who.get("pid", 0))
     return Owner(generation, int(who.get("at_us", 0)), host, pid, is_alive(host, pid))
+
+
+def _state(store: Store) -> StateReport | None:
+    try:
+        kept = json_object(store, STATE_REPORT_KEY)
+        if not kept:
+            return None
+        operators = tuple(OperatorStatus.from_json(one) for one in kept["operators"])
+        return StateReport(int(kept["epoch"]), int(kept["generation"]), int(kept["at_us"]), operators)
+    except Corrupt as error:
+        return StateReport(problem=error.what)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:  # for reading only: no reason to show nothing
+        return StateReport(problem=f"{STATE_REPORT_KEY} is not what this version writes: {error!r}")
 
 
 def _spark_heads(directory: Path) -> Iterator[SparkHeads]:

@@ -20,12 +20,16 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.observe.masking import masked, masked_json
+from holdfast.observe.operators import size_text, wait_text
+from holdfast.observe.times import utc
 from holdfast.status import STAGES, EpochStatus, SourceStatus, Status
 
 REFRESHES_PER_S = 4
 """Often enough to look alive, seldom enough to cost nothing."""
 
 _STYLES = {"running": "green", "stopping": "yellow", "starting": "cyan", "stopped": "bold", "failed": "bold red"}
+
+_NUMBERS = ("lag", "rows", "rejects", "epoch", "state rows", "size", "waiting", "late", "shed")
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +57,11 @@ def as_line(status: Status) -> str:
         parts.append("lag " + " ".join(f"{source.name}={_lag(source)}" for source in status.sources))
     if rejects := sum(source.rejects for source in status.sources):
         parts.append(f"rejects {rejects:,}")
+    for what in ("waiting", "late", "shed"):
+        if some := _by_operator(status, "waiting_rows" if what == "waiting" else what):
+            parts.append(f"{what} {some}")
+    if (longest := _longest_wait(status)) is not None:
+        parts.append(longest)
     if status.sinks:
         parts.append("sinks " + " ".join(f"{sink.name}@{sink.epoch}" for sink in status.sinks))
     if status.last_epoch is not None:
@@ -76,14 +85,20 @@ def as_last_line(status: Status, now_us: int) -> str:
     place = f"at epoch {status.epoch}" if status.epoch else "before the first epoch"
     line = f"{status.pipeline} {status.state} {place}: {status.rows_total:,} rows in {seconds:.1f} s"
     line += f" ({status.rows_total / seconds:,.0f}/s)"
-    for count, word in ((sum(s.rejects for s in status.sources), "rejects"), (status.retries, "retries")):
+    for count, word in (
+        (sum(s.rejects for s in status.sources), "rejects"),
+        (sum(o.late for o in status.operators), "late"),
+        (sum(o.shed for o in status.operators), "shed"),
+        (sum(o.waiting_rows for o in status.operators), "still waiting"),
+        (status.retries, "retries"),
+    ):
         if count:
             line += f", {word} {count:,}"
     return line
 
 
 def as_display(status: Status) -> RenderableType:
-    """Return a status as what the terminal shows: a headline, sources, sinks, and where the last epoch's time went."""
+    """Return a status as what the terminal shows: headline, sources, stateful operators, sinks, the last epoch."""
     head = Text.assemble(
         (status.pipeline, "bold"),
         "  ",
@@ -93,7 +108,10 @@ def as_display(status: Status) -> RenderableType:
     )
     if status.queue:
         head.append(f"  waiting for the commit thread {status.queue}")
-    parts: list[RenderableType] = [head, _sources(status), _sinks(status)]
+    parts: list[RenderableType] = [head, _sources(status)]
+    if status.operators:
+        parts.append(_operators(status))
+    parts.append(_sinks(status))
     if status.last_epoch is not None:
         parts.append(Text(f"last epoch: {_rows(status.last_epoch)}, {stages_of(status.last_epoch)}", style="dim"))
     if status.error:
@@ -237,6 +255,35 @@ def _sources(status: Status) -> Table:
     return table
 
 
+def _operators(status: Status) -> Table:
+    table = _table("operator", "state rows", "size", "waiting", "late", "shed", "longest wait")
+    for operator in status.operators:
+        wait = wait_text(operator.waits[0]) if operator.waits else ""
+        counts = (operator.waiting_rows, operator.late, operator.shed)
+        table.add_row(
+            operator.name,
+            f"{operator.state_rows:,}",
+            size_text(operator.state_bytes),
+            *(f"{count:,}" for count in counts),
+            wait,
+        )
+    return table
+
+
+def _by_operator(status: Status, count: str) -> str:
+    """Return a count of each operator that has any: ``seen=3 sums=1``."""
+    return " ".join(f"{o.name}={getattr(o, count):,}" for o in status.operators if getattr(o, count))
+
+
+def _longest_wait(status: Status) -> str | None:
+    waits = [(wait.since_us, operator.name, wait) for operator in status.operators for wait in operator.waits[:1]]
+    if not waits:
+        return None
+    _, name, wait = min(waits, key=lambda one: one[:2])
+    who = " ".join(f"{column}={value}" for column, value in wait.key.items())
+    return f"{name}{f' ({who})' if who else ''} waits on {wait.input} since {utc(wait.since_us)}"
+
+
 def _sinks(status: Status) -> Table:
     table = _table("sink", "kind", "guarantee", "epoch", "rows", "last epoch")
     for sink in status.sinks:
@@ -248,7 +295,7 @@ def _sinks(status: Status) -> Table:
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
-        table.add_column(column, justify="right" if column in ("lag", "rows", "rejects", "epoch") else "left")
+        table.add_column(column, justify="right" if column in _NUMBERS else "left")
     return table
 
 

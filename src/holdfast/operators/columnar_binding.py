@@ -88,12 +88,27 @@ def _only(tree: exp.Expression, *keys: str) -> None:
 
 
 def _column(tree: exp.Expression, schema: pa.Schema) -> Node:
-    _only(tree, "this")
+    _only(tree, "this", "table")
     _require(isinstance(tree.this, exp.Identifier) and is_name(tree.this))
+    if "table" in tree.args and tree.args["table"] is not None:
+        return _member(tree, schema)
     field = found(tree.name, schema)
     if field is None:
         raise LeftToSpark
     return reference(field)
+
+
+def _member(tree: exp.Expression, schema: pa.Schema) -> Node:
+    """Return a field of a struct column: there are no tables here that the first name could mean."""
+    name = tree.args["table"]
+    _require(isinstance(name, exp.Identifier) and is_name(name))
+    field = found(name.name, schema)
+    if field is None or not pa.types.is_struct(field.type):
+        raise LeftToSpark
+    member = found(tree.name, pa.schema(list(field.type)))
+    if member is None:
+        raise LeftToSpark
+    return kernels.Member(reference(field), member.name, member.type, field.nullable or member.nullable)
 
 
 def _literal(tree: exp.Expression, schema: pa.Schema, minus: str = "") -> Node:

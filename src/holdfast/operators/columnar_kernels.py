@@ -59,6 +59,21 @@ class Reference:
 
 
 @dataclass(frozen=True)
+class Member:
+    """A field of a struct column; null where the struct is."""
+
+    of: Reference
+    name: str
+    type: pa.DataType
+    nullable: bool
+    can_raise: bool = False
+
+    def compute(self, batch: pa.RecordBatch) -> Any:
+        """Return the field's values."""
+        return pc.struct_field(self.of.compute(batch), self.of.type.get_field_index(self.name))
+
+
+@dataclass(frozen=True)
 class Constant:
     """A literal, or what only literals give; None is a null of the type."""
 

@@ -23,6 +23,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from holdfast.operators import tables
 from holdfast.operators.call import call
 from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment, Result, Step
+from holdfast.operators.waits import longest_waits
 from holdfast.spark.state_chunks import (
     BOUNDS,
     CHUNKS,
@@ -36,6 +37,8 @@ from holdfast.spark.state_chunks import (
     in_order,
     rank_of,
 )
+from holdfast.spark.state_pressure import PRESSURE, pressure_of
+from holdfast.spark.state_report import WAITS, Pace
 from holdfast.spark.state_stages import CLOSED_ONLY, EVERY, Hosted, Stage
 from holdfast.spark.state_store import Cache, Held, Record, advance, compacted, load
 
@@ -44,6 +47,9 @@ EPOCH_PROPERTY, BATCH_TIME_PROPERTY = "holdfast.epoch", "holdfast.batch_us"
 
 _cache = Cache()
 """What this worker holds: workers are reused from epoch to epoch."""
+
+_pace = Pace()
+"""How often this worker looks who waits on whom."""
 
 
 class Level(StatefulProcessor):  # type: ignore[misc]
@@ -155,8 +161,14 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         yield from packer.rows()
         yield from self._bounds(hosted, bucket, result, packer)
         rows_held = sum(table.num_rows for table in state.values())
-        counts = {**result.counts, "state_rows": rows_held, "state_bytes": record.size_bytes}
-        yield packer.counts(hosted.name, {f"{hosted.name}/{bucket}": counts})
+        report = {**result.counts, "state_rows": rows_held, "state_bytes": record.size_bytes}
+        waits = _pace.measured("/".join(cached), lambda: longest_waits(hosted.step, state, at))
+        if waits is not None:
+            report[WAITS] = waits
+        pressure = pressure_of(hosted.step, state)
+        if pressure is not None:
+            report[PRESSURE] = pressure
+        yield packer.counts(hosted.name, {f"{hosted.name}/{bucket}": report})
 
     def _bounds(self, hosted: Hosted, bucket: int, result: Result, packer: Packer) -> Iterator[Chunk]:
         """Yield the bounds of an operator's output for the operators behind it."""

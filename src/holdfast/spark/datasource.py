@@ -33,9 +33,11 @@ from pyspark.sql.types import StructType
 
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
+from holdfast.spark.controls import ControlSpec, mark_end
 from holdfast.spark.origin import read_origin
 from holdfast.spark.state_chunks import SCHEMA
 from holdfast.spark.state_packing import Packing
+from holdfast.spark.state_pressure import hold_file, is_held
 
 try:
     from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper as _Prefetching
@@ -44,6 +46,9 @@ except ImportError:  # another PySpark: no prefetch
 
 FORMAT = "holdfast"
 """Name under which the data source is registered."""
+
+HELD_TICK_US = 1_000_000
+"""How often a source that is held has an epoch planned, where the run waits for more to come."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,8 @@ class Reading:
         How rows become chunks before they leave the reading worker; None: they leave as rows.
     origin_file : str
         The record of where this Spark checkpoint began (:mod:`holdfast.spark.origin`).
+    end_mark : str
+        Where to leave a mark when the source has ended (:mod:`holdfast.spark.controls`); empty: nobody asks.
     """
 
     spec: SourceSpec
@@ -79,6 +86,7 @@ class Reading:
     origin_file: str
     has_rows: bool = True
     packing: Packing | None = None
+    end_mark: str = ""
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -127,7 +135,7 @@ class HoldfastDataSource(DataSource):  # type: ignore[misc]
 class _SpanPartition(InputPartition):  # type: ignore[misc]
     span: Span | None
     ordinal: int
-    has_ended: bool = False
+    ended: tuple[str, ...] = ()
 
 
 class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -181,6 +189,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return {**self._end(start, self.seek[sought]), "sought": sought + 1}
         if os.path.exists(self.reading.stop_file):
             return start
+        if is_held(hold_file(self.reading.stop_file), self.reading.name):
+            return self._held(start)
         end = self.source.latest(start["positions"], bounded=self.bounded)
         if dict(end) == start["positions"]:
             return self._without_rows(start)
@@ -196,7 +206,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         spans = self.source.spans(start["positions"], end["positions"], parallelism=self.reading.parallelism)
         partitions = [_SpanPartition(span, ordinal) for ordinal, span in enumerate(spans)]
         if self.reading.packing is not None and self._has_controls(start, end):
-            partitions.append(_SpanPartition(None, len(spans), _has_just_ended(start, end)))
+            partitions.append(_SpanPartition(None, len(spans), self._ended(start, end)))
         return partitions
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:
@@ -215,7 +225,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         packing = self.reading.packing
         if partition.span is None:
             assert packing is not None
-            yield from packing.controls(partition.ordinal, has_ended=partition.has_ended)
+            yield from packing.controls(partition.ordinal, partition.ended)
         elif packing is not None:
             for chunks in packing.rows(partition.ordinal, packing.read(self.source, partition.span)):
                 yield self._fitted(chunks)
@@ -233,7 +243,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             for batch in read if packing is None else packing.rows(ordinal, read):
                 yield self._fitted(batch)
         if packing is not None and self._has_controls(start, end):
-            for batch in packing.controls(len(spans), has_ended=_has_just_ended(start, end)):
+            for batch in packing.controls(len(spans), self._ended(start, end)):
                 yield self._fitted(batch)
 
     def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -246,25 +256,52 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def _is_prefetched(self, start: dict[str, Any], end: dict[str, Any]) -> bool:
         if _Prefetching is DataSourceStreamReader or not self.reading.has_rows or self.reading.prefetch_bytes == 0:
             return False
-        if self.reading.packing is not None and self.reading.packing.program.runs_user_code:
+        program = None if self.reading.packing is None else self.reading.packing.program
+        if program is not None and program.runs_user_code:
             return False  # a user's function and its set-up belong into workers
         size, _ = self._size(start["positions"], end["positions"])
         return size is not None and size <= self.reading.prefetch_bytes
 
     def _has_controls(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
         packing = self.reading.packing
-        return packing is not None and (bool(packing.waking) or _has_just_ended(start, end))
+        return packing is not None and (bool(packing.waking) or bool(self._ended(start, end)))
+
+    def _ended(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the sources whose end this epoch tells."""
+        if self.reading.spec.kind == ControlSpec.kind:
+            return tuple(name for name in end["positions"] if name not in start["positions"])
+        return (self.reading.name,) if end.get("has_ended") and not start.get("has_ended") else ()
 
     def _without_rows(self, start: dict[str, Any]) -> dict[str, Any]:
         """Return the end of an epoch without rows where one is needed: the source has ended, or it is time."""
         packing = self.reading.packing
         if packing is None:
+            if self.reading.end_mark and self._has_ended(start["positions"]):
+                mark_end(self.reading.end_mark)
             return start
-        if packing.closing and not start.get("has_ended") and self._has_ended(start["positions"]):
+        if (
+            packing.closing.get(self.reading.name)
+            and not start.get("has_ended")
+            and self._has_ended(start["positions"])
+        ):
             return {**start, "has_ended": True}
+        if packing.tick_us is None or self.bounded:
+            return start
+        return self._ticked(start, packing.tick_us)
+
+    def _held(self, start: dict[str, Any]) -> dict[str, Any]:
+        """Return the end of an epoch to which back-pressure lets this source bring nothing.
+
+        The epoch is planned all the same, at once where the run ends when nobody brings anything: the driver must be
+        asked whether it still makes sense to wait.
+        """
+        end = self._without_rows(start)
+        return end if end != start else self._ticked(start, 0 if self.bounded else HELD_TICK_US)
+
+    def _ticked(self, start: dict[str, Any], after_us: int) -> dict[str, Any]:
+        """Return an end without rows that is another than the start, if no epoch was planned for so long."""
         now_s = time.monotonic()
-        is_due = packing.tick_us is not None and now_s - self._last_planned_s >= packing.tick_us / 1e6
-        if not is_due or self.bounded:
+        if now_s - self._last_planned_s < after_us / 1e6:
             return start
         self._last_planned_s = now_s
         return {**start, "ticks": start.get("ticks", 0) + 1}
@@ -287,10 +324,6 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     def _size(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[int | None, int | None]:
         return self.source.size_between(start, end), self.source.rows_between(start, end)
-
-
-def _has_just_ended(start: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
-    return bool(end.get("has_ended")) and not start.get("has_ended")
 
 
 def _plus(total: int | None, more: int | None) -> int | None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
 
@@ -26,6 +26,8 @@ from holdfast.spark.evaluation import Evaluated, Evaluation, Observed
 from holdfast.spark.failure import translate
 from holdfast.spark.staging import Staging
 from holdfast.spark.state_evaluation import StateEvaluation
+from holdfast.spark.state_pressure import BackPressure
+from holdfast.spark.state_report import OperatorReports
 from holdfast.status import EpochStatus
 
 log = logging.getLogger("holdfast.spark")
@@ -72,6 +74,10 @@ class EpochLoop:
         Sources that declare a timestamp.
     sought : Positions
         Where the sources began to read when Spark's checkpoint was new and the sinks were not; else empty.
+    reports : OperatorReports
+        Takes in what stateful operators report.
+    pressure : BackPressure, optional
+        Holds sources back where operators limit what waits.
     """
 
     def __init__(
@@ -88,6 +94,8 @@ class EpochLoop:
         timed_sources: Sequence[str],
         pts: int | None,
         sought: Positions,
+        reports: OperatorReports,
+        pressure: BackPressure | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._base = base
@@ -98,6 +106,8 @@ class EpochLoop:
         self._clock = clock
         self._limits = limits
         self._sought = sought
+        self._reports = reports
+        self._pressure = pressure
         self._reached: dict[str, int | None] = dict.fromkeys(timed_sources, pts)
         self._last_sweep_us = clock.now_us()
         self.failure: HoldfastError | None = None
@@ -106,8 +116,6 @@ class EpochLoop:
         self.last_positions: offsets.Offsets = offsets.NOWHERE
         self.source_rows: dict[str, int] = {}
         self.source_rejects: dict[str, int] = {}
-        self.operator_counts: dict[str, dict[str, int]] = {}
-        """Stateful operator -> totals of what its steps counted; ``state_...`` as of the last epoch that touched it."""
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Run one epoch; called by Spark with the rows of its micro-batch."""
@@ -149,7 +157,7 @@ class EpochLoop:
         self._coordinator.commit(record, parts)
         committed = time.perf_counter()
         self._note(end, observed)
-        self._note_operators(evaluated_epoch.operators)
+        self._reports.note(epoch, self._relieved(start, end, evaluated_epoch.operators))
         self._sweep(epoch)
         self.last_epoch = EpochStatus(
             epoch=epoch,
@@ -233,11 +241,13 @@ class EpochLoop:
             self.source_rejects[source] = self.source_rejects.get(source, 0) + counted.rejects
         self.last_positions = end
 
-    def _note_operators(self, operators: Mapping[str, Mapping[str, int]]) -> None:
-        for operator, counts in operators.items():
-            totals = self.operator_counts.setdefault(operator, {})
-            for what, count in counts.items():
-                totals[what] = count if what.startswith("state_") else totals.get(what, 0) + count
+    def _relieved(
+        self, start: offsets.Offsets, end: offsets.Offsets, reported: Mapping[str, Mapping[str, Any]]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Let back-pressure decide who is held in the next epoch; return the reports without what was for it."""
+        if self._pressure is None:
+            return reported
+        return self._pressure.note(reported, offsets.moved(start.positions, end.positions), end.batch_us)
 
     def _sweep(self, epoch: int) -> None:
         # Workers of a dead driver, and failed attempts of ours, may stage after the handles were collected.

@@ -43,8 +43,8 @@ class Evaluated:
 
     parts: Mapping[str, Sequence[Part]]
     observed: Mapping[str, Observed]
-    operators: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Stateful operator -> what its steps counted."""
+    operators: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Bucket (``operator/number``) -> what it reported."""
 
 
 class Evaluation(Protocol):

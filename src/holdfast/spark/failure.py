@@ -15,7 +15,13 @@ log = logging.getLogger("holdfast.spark")
 _TOO_LARGE = "spark.driver.maxResultSize"
 
 # What Spark says when a machine or process went away: nothing of ours was changed, so it may be tried again.
-_LOST = ("ExecutorLostFailure", "Python worker exited unexpectedly", "FetchFailed", "Connection reset by peer")
+_LOST = (
+    "ExecutorLostFailure",
+    "Python worker exited unexpectedly",
+    "Python worker failed to connect back",
+    "FetchFailed",
+    "Connection reset by peer",
+)
 
 # What the file system below Spark's checkpoint says: the next start goes on from what was written.
 _DISK = ("No space left on device", "Disk quota exceeded", "Read-only file system")

@@ -22,6 +22,13 @@ OPAQUE_SEGMENT = ""
 """The one segment of a source whose positions only Spark understands."""
 
 
+MARKS = {"has_ended": "@ended", "ticks": "@ticks"}
+"""What an offset says besides how far rows are read -> the segment under which it counts as a position."""
+
+CONTROLS = "holdfast_controls"
+"""Name under which a source without rows tells who has ended (:mod:`holdfast.spark.controls`); none of the graph's."""
+
+
 @dataclass(frozen=True)
 class Offsets:
     """One entry of Spark's offset log.
@@ -29,7 +36,8 @@ class Offsets:
     Parameters
     ----------
     positions : Positions
-        Source name -> segment -> position.  A source without any position yet is left out.
+        Source name -> segment -> position.  A source without any position yet is left out.  An end, and how many epochs
+        were planned without rows, are segments of their own (:data:`MARKS`): two epochs never have the same positions.
     sizes, rows : mapping of str to int or None
         Source name -> bytes and rows before these positions, where the source knows them.
     newest : Positions
@@ -169,7 +177,9 @@ def _parse(lines: list[str]) -> Offsets:
             positions[name] = {OPAQUE_SEGMENT: text}
             sizes[name] = rows[name] = None
         else:
-            positions[name] = offset["positions"]
+            # An epoch without rows is an epoch too: a sink that holds the one before does not hold it.
+            marks = {mark: int(offset[of]) for of, mark in MARKS.items() if of in offset}
+            positions[name] = {**offset["positions"], **marks}
             sizes[name], rows[name] = offset["size_bytes"], offset["row_count"]
             if offset.get("newest"):
                 newest[name] = offset["newest"]
@@ -179,6 +189,22 @@ def _parse(lines: list[str]) -> Offsets:
 def _own_offset(text: str) -> dict[str, Any] | None:
     value = json.loads(text) if text.startswith("{") else None
     return value if isinstance(value, dict) and "positions" in value and "size_bytes" in value else None
+
+
+def moved(start: Positions, end: Positions) -> list[str]:
+    """Return the sources of which something is read between two positions.
+
+    Examples
+    --------
+    >>> moved({"a": {"log": 1}, "b": {"log": 1}}, {"a": {"log": 2}, "b": {"log": 1, "@ticks": 1}})
+    ['a']
+    """
+    marks = set(MARKS.values())
+
+    def read(positions: Positions, name: str) -> dict[str, Position]:
+        return {segment: at for segment, at in positions.get(name, {}).items() if segment not in marks}
+
+    return [name for name in end if read(end, name) != read(start, name)]
 
 
 def span(start: Mapping[str, int | None], end: Mapping[str, int | None]) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from holdfast.graph import Node
 from holdfast.ports import REJECT_COLUMN
+from holdfast.spark.controls import NAME, ControlSpec, mark_of
 from holdfast.spark.datasource import FORMAT, Reading, read_schema
 from holdfast.spark.origin import FILE_NAME
 from holdfast.spark.state_packing import Packing
@@ -28,10 +30,23 @@ class SourceReader:
     stop_file: str
     spark_directory: str
     has_rows: bool = True
+    marks_ends: bool = False
 
     def workspace(self, node: Node) -> str:
         """Return the directory that belongs to a source."""
         return str(self.directory / "sources" / node.name)
+
+    @property
+    def _marks(self) -> str:
+        return str(self.directory / self.spark_directory / "ended")
+
+    def controls(self, sources: Sequence[str], packing: Packing) -> DataFrame:
+        """Return the streaming frame of control chunks, for sources whose rows Spark's plan takes."""
+        origin_file = str(self.directory / self.spark_directory / FILE_NAME)
+        spec = ControlSpec(self._marks, tuple(sources))
+        reading = Reading(spec, NAME, self._marks, 1, self.prefetch_bytes, self.stop_file, origin_file, packing=packing)
+        stream = self.session.readStream.name(NAME).format(FORMAT)
+        return stream.option("reading", reading.to_option()).load()
 
     def read(self, node: Node, packing: Packing | None = None) -> DataFrame:
         """Return the streaming frame of a source: its rows, watched where they must be counted, or its chunks."""
@@ -55,6 +70,7 @@ class SourceReader:
             origin_file,
             self.has_rows or packing is not None,
             packing,
+            mark_of(self._marks, node.name) if self.marks_ends and packing is None else "",
         )
         if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()

@@ -25,7 +25,9 @@ from holdfast.ports import Sink
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.evaluation import Observed
 from holdfast.spark.failure import translate
+from holdfast.spark.offsets import MARKS
 from holdfast.spark.read import is_watched, observation
+from holdfast.spark.state_report import OperatorReports
 from holdfast.status import EpochStatus, SinkStatus, SourceStatus, State, Status, lag_between
 from holdfast.trigger import Trigger
 
@@ -45,11 +47,13 @@ class Run:
         sinks: Mapping[str, Sink],
         coordinator: Coordinator,
         stop_directory: Path,
+        reports: OperatorReports,
     ) -> None:
         self.pipeline = pipeline
         self._sinks = sinks
         self._coordinator = coordinator
         self._stop_directory = stop_directory
+        self._reports = reports
         self._started_at_us = time.time_ns() // 1000
         self._state: State = "starting"
         self._error: HoldfastError | None = None
@@ -142,6 +146,7 @@ class Run:
             rows_total=rows,
             rows_per_s=self._rate(rows),
             sources=tuple(self._source_status(node) for node in self.pipeline.sources),
+            operators=self._reports.statuses(),
             sinks=tuple(
                 SinkStatus(
                     name=node.name,
@@ -205,6 +210,8 @@ class Run:
             if failure is not None:
                 self._error = self._fenced_instead(failure)
         finally:
+            if not isinstance(self._error, Fenced):  # then the report is the new owner's to keep
+                self._reports.keep()
             self._coordinator.close()
             shutil.rmtree(self._stop_directory, ignore_errors=True)
             self._state = "stopped" if failure is None else "failed"
@@ -235,7 +242,8 @@ class Run:
         return (rows - count) / (now - at) if now > at else 0.0
 
     def _source_status(self, node: Node) -> SourceStatus:
-        positions = self._loop.last_positions.positions.get(node.name, {})
+        reached = self._loop.last_positions.positions.get(node.name, {})
+        positions = {segment: at for segment, at in reached.items() if segment not in MARKS.values()}
         newest = self._loop.last_positions.newest.get(node.name)
         return SourceStatus(
             name=node.name,

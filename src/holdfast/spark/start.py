@@ -37,7 +37,9 @@ from holdfast.spark.run import Run
 from holdfast.spark.session import create_session, run_session
 from holdfast.spark.state_evaluation import StateEvaluation
 from holdfast.spark.state_plan import Stateful, compile_stateful, settle_shape
-from holdfast.spark.state_stages import has_state
+from holdfast.spark.state_pressure import BackPressure, hold_file, limited_operators
+from holdfast.spark.state_report import OperatorReports
+from holdfast.spark.state_stages import Stages, has_state
 from holdfast.spark.stateful import stateful_operators
 from holdfast.trigger import Trigger
 from holdfast.units import duration_us
@@ -226,12 +228,15 @@ class _Starting:
                 self.pipeline.sources,
                 [node.name for node in self.pipeline.nodes if is_stateful_node(node)],
             )
+            kinds = {node.name: node.kind for node in self.pipeline.nodes if is_stateful_node(node)}
+            reports = OperatorReports(kinds, store, clock, coordinator.generation)
             held_pts = [held.pts for held in resumption.held.values() if held.pts is not None]
             run = Run(
                 pipeline=self.pipeline,
                 sinks=sinks,
                 coordinator=coordinator,
                 stop_directory=stop_directory,
+                reports=reports,
             )
             evaluation: Evaluation = SparkEvaluation(compiled.routes, run.observed)
             if stateful is not None:
@@ -254,6 +259,8 @@ class _Starting:
                 limits=Limits(self.settings.carry_max_bytes, self.settings.sweep_interval_s),
                 timed_sources=timed,
                 pts=min(held_pts, default=None),
+                reports=reports,
+                pressure=None if stateful is None else self._pressure(stateful.stages, str(stop_file)),
             )
             run.begin(loop, compiled.frame, self.trigger, str(directory / SPARK_DIRECTORY))
         except BaseException:
@@ -261,6 +268,11 @@ class _Starting:
             shutil.rmtree(stop_directory, ignore_errors=True)
             raise
         return run
+
+    def _pressure(self, stages: Stages, stop_file: str) -> BackPressure | None:
+        operators = limited_operators(stages)
+        is_bounded = self.trigger.interval_us is None
+        return BackPressure(operators, hold_file(stop_file), is_bounded=is_bounded) if operators else None
 
     def _note_sinks(self, store: Store, directory: Path, held: Mapping[str, Held], sinks: Mapping[str, Sink]) -> None:
         """Note since when each sink takes part; refuse one that took part in finished epochs and holds nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -118,24 +119,21 @@ def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from ()
 
 
-def counted(found: list[dict[str, dict[str, int | None]]]) -> tuple[dict[str, Observed], dict[str, dict[str, int]]]:
-    """Return what was counted at sources, and at operators, from the counts that tasks and buckets sent.
+def counted(found: list[dict[str, dict[str, Any]]]) -> tuple[dict[str, Observed], dict[str, dict[str, Any]]]:
+    """Return what was counted at sources, and what buckets reported, from what tasks and buckets sent.
 
     Examples
     --------
     >>> counted([{"in": {"rows": 3, "rejects": 0, "max": 7}}, {"sums/0": {"late": 1}}, {"sums/1": {"late": 2}}])
-    ({'in': Observed(rows=3, rejects=0, timestamp_max_us=7)}, {'sums': {'late': 3}})
+    ({'in': Observed(rows=3, rejects=0, timestamp_max_us=7)}, {'sums/0': {'late': 1}, 'sums/1': {'late': 2}})
     """
     observed: dict[str, Observed] = {}
-    operators: dict[str, dict[str, int]] = {}
+    reported: dict[str, dict[str, Any]] = {}
     for one in found:
         for name, counts in one.items():
-            operator, is_operator, _ = name.partition("/")
-            if is_operator:
-                totals = operators.setdefault(operator, {})
-                for what, count in counts.items():
-                    totals[what] = totals.get(what, 0) + (count or 0)
+            if "/" in name:
+                reported[name] = counts
                 continue
             more = Observed(counts["rows"] or 0, counts["rejects"] or 0, counts["max"])
             observed[name] = observed[name].plus(more) if name in observed else more
-    return observed, operators
+    return observed, reported

@@ -28,14 +28,14 @@ class Packing:
         The source.
     number : int
         Its number among the sources.
-    program : Program
-        Stage 0.
+    program : Program, optional
+        Stage 0; None where Spark's plan computes it, and this source only gives control chunks.
     routing : Routing
         Where chunks go.
     timestamp : str, optional
         The source's timestamp column, for the counts.
-    closing : tuple of int
-        Targets that are told when the source has ended.
+    closing : mapping of str to tuple of int
+        Source -> targets that are told when it has ended.
     waking : tuple of int
         Targets that are called in every epoch.
     tick_us : int, optional
@@ -46,10 +46,10 @@ class Packing:
 
     source: str
     number: int
-    program: Program
+    program: Program | None
     routing: Routing
     timestamp: str | None
-    closing: tuple[int, ...]
+    closing: Mapping[str, tuple[int, ...]]
     waking: tuple[int, ...]
     tick_us: int | None = None
     bounding: Bounding | None = None
@@ -61,6 +61,7 @@ class Packing:
 
     def rows(self, ordinal: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the chunks of one span."""
+        assert self.program is not None
         packer = Packer(self.routing, rank_of(0, self.number, ordinal), ordinal)
         counts = Counts({self.source: self.timestamp})
         told: list[pa.RecordBatch] = []
@@ -81,14 +82,15 @@ class Packing:
             counted = {"rows": observed.rows, "rejects": observed.rejects, "max": observed.timestamp_max_us}
             yield from self._sent([packer.counts("", {self.source: counted})])
 
-    def controls(self, ordinal: int, *, has_ended: bool) -> Iterator[pa.RecordBatch]:
-        """Yield the control chunks of one epoch: the end of the source, and calls of steps that watch the clock."""
+    def controls(self, ordinal: int, ended: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the control chunks of one epoch: the end of sources, and calls of steps that watch the clock."""
         packer = Packer(self.routing, rank_of(0, self.number, ordinal), ordinal)
         buckets = range(self.routing.buckets)
         chunks = [packer.wake(target, bucket) for target in self.waking for bucket in buckets]
-        for target in self.closing if has_ended else ():
-            bounds = all_keys(self.routing.targets[target].key, CLOSED)
-            chunks += [packer.bounds(target, bucket, self.source, bounds) for bucket in buckets]
+        for source in ended:
+            for target in self.closing[source]:
+                bounds = all_keys(self.routing.targets[target].key, CLOSED)
+                chunks += [packer.bounds(target, bucket, source, bounds) for bucket in buckets]
         yield from self._sent(chunks)
 
     def _bounds(self, packer: Packer, told: Sequence[pa.RecordBatch]) -> list[Chunk]:
@@ -150,7 +152,7 @@ def packings(
             program,
             routing,
             timestamps[name],
-            closing[name],
+            {name: closing[name]},
             waking,
             tick_us if number == 0 else None,
             bounding.get(name),

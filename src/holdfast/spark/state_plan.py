@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import pyarrow as pa
@@ -14,12 +14,14 @@ from pyspark.sql import DataFrame
 from holdfast.errors import Corrupt
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Store
+from holdfast.sources.bounds import MarkedSpec
 from holdfast.spark.columnar_state import with_levels
 from holdfast.spark.compile import as_spark_has_it, compile_pipeline
+from holdfast.spark.controls import NAME
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.routes import Routes
 from holdfast.spark.state_chunks import CHUNKS
-from holdfast.spark.state_packing import PackTask, packings
+from holdfast.spark.state_packing import Packing, PackTask, packings
 from holdfast.spark.state_stages import Part, Stages, build_stages
 
 log = logging.getLogger("holdfast.run")
@@ -81,17 +83,14 @@ def settle_shape(store: Store, directory: str, parallelism: int, buckets: int) -
         ) from error
 
 
-def _warn_of_lost_bounds(pipeline: Pipeline, stages: Stages) -> None:
-    bounded = [
-        node.name for node in pipeline.sources if getattr(node.spec, "bounded", False) and node.kind != "callback"
-    ]
-    lost = [f"the end of source {name!r}" for name in bounded] + (["the idle rule"] if stages.waking else [])
+def _warn_of_lost_bounds(pipeline: Pipeline) -> None:
+    lost = [node.name for node in pipeline.sources if isinstance(node.spec, MarkedSpec)]
     if lost:
         log.warning(
-            "pipeline %r: %s cannot reach its operators, because Spark's plan stands between; what waits for it stays "
-            "in the state. Write the operators before the state as filter, select, split, clip or map_batches.",
+            "pipeline %r: bound rows of %s cannot reach its operators, because Spark's plan stands between; what waits "
+            "for them stays in the state. Write the operators before the state as filter, select, split or clip.",
             pipeline.name,
-            " and ".join(lost),
+            ", ".join(map(repr, lost)),
         )
 
 
@@ -137,7 +136,7 @@ def compile_stateful(
     compiled: list[tuple[DataFrame, Routes]] = []
 
     def through_spark(part: Part) -> Sequence[pa.Schema]:
-        found = compile_pipeline(part, reader.read, token)
+        found = compile_pipeline(part, replace(reader, marks_ends=True).read, token)
         compiled.append((found.frame, found.routes))
         return found.routes.schemas
 
@@ -152,9 +151,15 @@ def compile_stateful(
     )
     if compiled:
         log.info("pipeline %r: Spark's plan computes what stands before the state", pipeline.name)
-        _warn_of_lost_bounds(pipeline, stages)
+        _warn_of_lost_bounds(pipeline)
         frame, routes = compiled[0]
         chunks = frame.mapInArrow(PackTask(routes, stages.routing), CHUNKS)
+        ending = [node.name for node in pipeline.sources if getattr(node.spec, "bounded", False)]
+        if ending or stages.waking:
+            tick_us = TICK_US if stages.ticks else None
+            number = len(pipeline.sources)
+            packing = Packing(NAME, number, None, stages.routing, None, stages.closing, stages.waking, tick_us)
+            chunks = chunks.union(reader.controls(ending, packing))
     else:
         program = stages.stages[0].program
         assert program is not None

@@ -36,8 +36,8 @@ class Evaluation(Protocol):
 class Workload(Protocol):
     """What the engine of a world runs, and how its sinks are judged."""
 
-    def evaluation(self, process: Process, random_: random.Random) -> Evaluation:
-        """Return the evaluation of a new driver."""
+    def evaluation(self, process: Process, random_: random.Random, epochs_done: int) -> Evaluation:
+        """Return the evaluation of a new driver; so many epochs are in the engine's commit log."""
 
     def audit(self, visible: Mapping[str, Sequence[Sequence[object]]]) -> list[str]:
         """Compare what each sink shows with what it should hold; returns the problems in words."""

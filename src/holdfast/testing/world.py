@@ -18,7 +18,7 @@ from holdfast.commit.transaction import Transition
 from holdfast.ports import Sink, Store
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.engine import Load, SimulatedEngine, Workers
-from holdfast.testing.evaluation import Workload
+from holdfast.testing.evaluation import Evaluation, Workload
 from holdfast.testing.failures import Failures, NoFailures
 from holdfast.testing.lane import SteppedLane
 from holdfast.testing.process import CrashAt, Process
@@ -222,9 +222,13 @@ class World:
             random_=self.random,
             load=setting.load,
             workers=self.workers,
-            evaluation=None if self._workload is None else self._workload.evaluation(process, self.random),
+            evaluation=None if self._workload is None else self._evaluation(self._workload, process),
         )
         return Life(process, sinks, coordinator, engine, lane)
+
+    def _evaluation(self, workload: Workload, process: Process) -> Evaluation:
+        done = self.engine_store.keys("commits/")
+        return workload.evaluation(process, self.random, int(done[-1].rpartition("/")[2]) + 1 if done else 0)
 
     def _note(self, transition: Transition) -> None:
         self.trace.append(f"epoch {transition.epoch} {transition.event.name} {transition.participant}".rstrip())

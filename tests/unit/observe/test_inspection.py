@@ -4,7 +4,9 @@ import json
 import socket
 
 from holdfast.checkpoint.store import open_store
-from holdfast.observe.inspection import inspect_checkpoint
+from holdfast.cli.words import inspection_lines
+from holdfast.observe.inspection import as_json, inspect_checkpoint
+from holdfast.status import STATE_REPORT_KEY, OperatorStatus, Wait
 
 
 def test_the_owner_is_the_highest_generation_by_number_and_not_by_the_text_of_its_key(tmp_path):
@@ -18,3 +20,46 @@ def test_the_owner_is_the_highest_generation_by_number_and_not_by_the_text_of_it
 
 def test_a_checkpoint_that_nobody_took_over_has_no_owner(tmp_path):
     assert inspect_checkpoint(str(tmp_path), open_store(str(tmp_path)), tmp_path).owner.generation == 0
+
+
+WAIT = Wait({"k": "a"}, "lidar", 1_700_000_000_000_000)
+OPERATORS = (
+    OperatorStatus(
+        "aligned", "sync", 3, 900, waiting_rows=2, late=1, waits=(Wait({"k": "a"}, "lidar", 1_700_000_000_000_000),)
+    ),
+    OperatorStatus("sums", "aggregate", 1, 64),
+)
+
+
+def keep(store, **more):
+    operators = [operator.as_json() for operator in OPERATORS]
+    report = {"format": 1, "epoch": 7, "generation": 2, "at_us": 1_700_000_001_000_000, "operators": operators}
+    store.put(STATE_REPORT_KEY, json.dumps(report | more).encode())
+
+
+def test_what_stateful_operators_reported_last_is_shown_with_who_waits_on_whom(tmp_path):
+    store = open_store(str(tmp_path))
+    keep(store)
+    inspection = inspect_checkpoint(str(tmp_path), store, tmp_path)
+    assert inspection.state.operators == OPERATORS
+    assert as_json(inspection)["state"]["operators"][0]["waits"][0]["input"] == "lidar"
+    text = "\n".join(inspection_lines(inspection))
+    assert "state       as of epoch 7 of generation 2, noted 2023-11-14T22:13:21Z" in text
+    assert "  aligned  sync, state 3 rows, 900 B; waiting 2, late 1" in text
+    assert "    k=a waits on lidar since 2023-11-14T22:13:20Z, which has said nothing yet: 0 rows" in text
+    assert "  sums  aggregate, state 1 rows, 64 B" in text
+
+
+def test_a_checkpoint_without_a_report_says_nothing_of_state(tmp_path):
+    inspection = inspect_checkpoint(str(tmp_path), open_store(str(tmp_path)), tmp_path)
+    assert inspection.state is None
+    assert not any(line.startswith("state") for line in inspection_lines(inspection))
+
+
+def test_a_report_that_cannot_be_read_hides_nothing_else(tmp_path):
+    store = open_store(str(tmp_path))
+    for damaged in (b"{", b'{"format": 1}', b'{"operators": [{"mood": 1}], "epoch": 1, "generation": 1, "at_us": 1}'):
+        store.put(STATE_REPORT_KEY, damaged)
+        inspection = inspect_checkpoint(str(tmp_path), store, tmp_path)
+        assert STATE_REPORT_KEY in inspection.state.problem
+        assert any(STATE_REPORT_KEY in line for line in inspection_lines(inspection))

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.observe.progress import as_display, as_last_line, as_line, progress_of
-from holdfast.status import EpochStatus, SinkStatus, SourceStatus, Status
+from holdfast.status import EpochStatus, OperatorStatus, SinkStatus, SourceStatus, Status, Wait
 
 RUNNING = Status(
     pipeline="trips",
@@ -68,6 +68,50 @@ def test_the_display_shows_each_source_each_sink_and_where_the_time_went():
     assert "staged: Parquet files" in text
     assert "carried" in text
     assert "last epoch: 100 rows carried, 82 ms (plan 2, evaluate 40, publish 39)" in text
+
+
+WAIT = Wait({"k": "a"}, "lidar", 1_700_000_000_000_000)
+STATEFUL = Status(
+    "trips",
+    state="running",
+    epoch=7,
+    operators=(
+        OperatorStatus("sums", "aggregate", 1_200, 34_000, late=2),
+        OperatorStatus(
+            "aligned",
+            "sync",
+            30,
+            900,
+            waiting_rows=12,
+            late=1,
+            waits=(WAIT,),
+        ),
+        OperatorStatus("entry", "limit_in_flight", shed=4),
+    ),
+)
+
+
+def test_a_line_says_what_waits_what_was_late_and_who_waits_longest_on_whom():
+    line = as_line(STATEFUL)
+    assert "waiting aligned=12, late sums=2 aligned=1, shed entry=4, " in line
+    assert "aligned (k=a) waits on lidar since 2023-11-14T22:13:20Z" in line
+
+
+def test_a_line_of_a_pipeline_without_state_does_not_speak_of_it():
+    assert not {"late", "shed", "waits"} & set(as_line(RUNNING).replace(",", "").split())
+    assert "rejects 4, sinks" in as_line(RUNNING)
+
+
+def test_the_last_line_counts_late_and_shed_rows_and_what_still_waits():
+    assert as_last_line(STATEFUL, 1_000_000).endswith(", late 3, shed 4, still waiting 12")
+
+
+def test_the_display_has_a_row_for_each_stateful_operator():
+    text = drawn(STATEFUL, 200)
+    assert "longest wait" in text
+    assert "k=a waits on lidar since 2023-11-14T22:13:20Z, which has said nothing yet" in text
+    assert "34 kB" in text
+    assert "longest wait" not in drawn(RUNNING)
 
 
 @pytest.mark.parametrize("state", ["starting", "running", "stopping", "stopped", "failed"])

@@ -168,6 +168,22 @@ def test_a_slice_of_a_batch_gives_its_own_rows() -> None:
     assert known.evaluate(_batch(i=[0, 1, None, 4]).slice(1, 3)).to_pylist() == [True, None, True]
 
 
+def test_a_field_of_a_struct_is_null_where_the_struct_is() -> None:
+    assert _values("s.x", s=[{"x": 1}, None, {"x": None}]) == [1, None, None]
+    assert _values("S.X + 1 > 1", s=[{"x": 1}, None, {"x": 0}]) == [True, None, False]
+    sliced = _batch(s=[{"x": 1}, None, {"x": 3}]).slice(1)
+    known = columnar("s.x", _SCHEMA)
+    assert known is not None
+    assert known.evaluate(sliced).to_pylist() == [None, 3]
+    assert known.reads == {"s"}
+
+
+def test_a_field_of_a_struct_has_the_name_that_is_written() -> None:
+    found = columnar_items(["s.X", "s.x AS y"], _SCHEMA)
+    assert found is not None
+    assert [name for name, _ in found] == ["X", "y"]
+
+
 def test_it_survives_pickling() -> None:
     known = columnar("case when i in (1, 2) then coalesce(d, 0) * 1.8 + 32 else length(x) end", _SCHEMA)
     again = pickle.loads(pickle.dumps(known))
@@ -206,7 +222,6 @@ def test_items_have_the_names_that_spark_gives_them() -> None:
         ["i AS k", "k + 1 AS l"],
         ["* EXCEPT (unknown)"],
         ["s.*"],
-        ["s.x"],
     ],
 )
 def test_items_whose_names_are_not_sure_are_left_to_spark(items: list[str]) -> None:
@@ -218,7 +233,8 @@ def test_items_whose_names_are_not_sure_are_left_to_spark(items: list[str]) -> N
     [
         "",
         "unknown",
-        "s.x",
+        "s.unknown",
+        "s.x.y",
         "t.i",
         "tags[0]",
         "i AS k",

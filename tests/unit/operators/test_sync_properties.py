@@ -14,6 +14,8 @@ from holdfast import policy as policies
 from holdfast.operators.step import CLOSED
 from tests.unit.operators.sync_driver import Drive, Event, by_key, close, run, step_of
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("a", "b", "c")
 KEYS = ("x", "y")
 BY_TIMESTAMP = {

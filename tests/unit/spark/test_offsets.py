@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import Corrupt
-from holdfast.spark.offsets import check_logs, read_offsets
+from holdfast.positions import covers_all
+from holdfast.spark.offsets import check_logs, moved, read_offsets
 
 OFFSET = 'v2\n{"batchTimestampMs":1}\nrows:{"positions": {"log": 7}, "size_bytes": 10, "row_count": 1}'
 COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
@@ -67,3 +68,15 @@ def test_what_spark_does_not_read_at_a_start_is_not_looked_at(checkpoint: Path) 
     check_logs(checkpoint)
     with pytest.raises(Corrupt, match="offsets/8"):
         read_offsets(checkpoint, 8)
+
+
+def test_an_epoch_without_rows_has_positions_that_the_one_before_does_not_cover(tmp_path: Path) -> None:
+    """Or a run that begins with it would find every sink holding it, and its rows would reach none of them."""
+    offset = '{"positions": {"log": 7}, "size_bytes": 10, "row_count": 1'
+    for number, more in enumerate(["", ', "has_ended": true', ', "has_ended": true, "ticks": 1']):
+        written(tmp_path / f"offsets/{number}", f'v2\n{{"batchTimestampMs":1}}\nrows:{offset}{more}}}')
+    before, ended, ticked = [read_offsets(tmp_path, number).positions for number in range(3)]
+    assert not covers_all(before, ended)
+    assert not covers_all(ended, ticked)
+    assert covers_all(ticked, ended)
+    assert moved(before, ticked) == []

@@ -1,0 +1,47 @@
+"""Stateful operators in words: how much they hold, what came too late, and who waits on whom."""
+
+from __future__ import annotations
+
+from holdfast.observe.times import utc
+from holdfast.status import OperatorStatus, Wait
+
+
+def state_text(operator: OperatorStatus) -> str:
+    """Return sizes and counts of an operator in one line; counts of nothing are left out.
+
+    Examples
+    --------
+    >>> state_text(OperatorStatus("seen", "merge", 12_000, 4_500_000, waiting_rows=3, late=2, counts={"dropped": 1}))
+    'state 12,000 rows, 4.5 MB; waiting 3, late 2, dropped 1'
+    """
+    text = f"state {operator.state_rows:,} rows, {size_text(operator.state_bytes)}"
+    counts = {"waiting": operator.waiting_rows, "late": operator.late, "shed": operator.shed, **operator.counts}
+    some = [f"{what} {count:,}" for what, count in counts.items() if count]
+    return f"{text}; {', '.join(some)}" if some else text
+
+
+def wait_text(wait: Wait) -> str:
+    """Return a wait in one line.
+
+    Examples
+    --------
+    >>> wait_text(Wait({"origin": "JFK"}, "weather", 1_700_000_000_000_000, waiting_rows=7))
+    'origin=JFK waits on weather since 2023-11-14T22:13:20Z, which has said nothing yet: 7 rows'
+    """
+    who = " ".join(f"{column}={value}" for column, value in wait.key.items()) or "everything"
+    told = "which has said nothing yet" if wait.bound is None else f"whose bound is {wait.bound}"
+    return f"{who} waits on {wait.input} since {utc(wait.since_us)}, {told}: {wait.waiting_rows:,} rows"
+
+
+def size_text(size_bytes: int) -> str:
+    """Return bytes with a unit, three digits or so.
+
+    Examples
+    --------
+    >>> size_text(0), size_text(999), size_text(4_500_000), size_text(123_456_789_000)
+    ('0 B', '999 B', '4.5 MB', '123 GB')
+    """
+    size, units = float(size_bytes), ["B", "kB", "MB", "GB", "TB"]
+    while size >= 1000 and len(units) > 1:
+        size, units = size / 1000, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" or size >= 10 else f"{size:.1f} {units[0]}"

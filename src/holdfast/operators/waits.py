@@ -1,0 +1,125 @@
+"""Who waits on whom: the longest waits in a bucket's state, for the status of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.operators import keyed, sync_report, tables
+from holdfast.operators.merge_step import INPUT, MAIN, SINCE, MergeStep
+from holdfast.operators.step import BOUND, UNBOUNDED, Moment, Step
+from holdfast.operators.sync_step import SyncStep
+
+WAITS_MAX = 10
+"""A report is bounded: the longest waits say what is wrong, the others say it again."""
+
+
+def longest_waits(step: Step, state: Mapping[str, pa.Table], at: Moment, most: int = WAITS_MAX) -> list[dict[str, Any]]:
+    """Return the longest waits of a bucket, the longest first.
+
+    Parameters
+    ----------
+    step : Step
+        A step whose inputs wait for each other; of any other there is nothing to report.
+    state : mapping of str to pa.Table
+        All its tables of one bucket.
+    at : Moment
+        The last epoch's time.
+    most : int
+        How many at most.
+
+    Returns
+    -------
+    list of dict
+        ``key`` (column -> JSON value), ``input``, ``since_us``, ``bound`` (ticks, None: it has said nothing) and
+        ``waiting_rows``: the fields of :class:`holdfast.status.Wait`.
+
+    Notes
+    -----
+    A scan of what waits, so it is called now and then, never as part of the step.
+    """
+    if isinstance(step, SyncStep):
+        found = sync_report.stalls(step, state, at)
+    elif isinstance(step, MergeStep):
+        found = merge_waits(step, state)
+    else:
+        return []
+    names = step.key.names
+    return [
+        {
+            "key": {name: _plain(row[name]) for name in names},
+            **{field: row[field] for field in ("input", "since_us", "bound", "waiting_rows")},
+        }
+        for row in found.slice(0, most).to_pylist()
+    ]
+
+
+def merge_waits(step: MergeStep, state: Mapping[str, pa.Table]) -> pa.Table:
+    """Return which keys of a merge wait on which input, since when.
+
+    Parameters
+    ----------
+    step : MergeStep
+        The step.
+    state : mapping of str to pa.Table
+        All its tables of one bucket.
+
+    Returns
+    -------
+    pa.Table
+        The key columns; ``input``; ``since_us``, batch time at which the first of the rows came that wait on it;
+        ``bound``, ticks (null: nothing was ever said); ``waiting_rows``, how many wait on it.  The longest wait first,
+        then by key and in the order of the inputs.
+    """
+    names = step.key.names
+    waiting = state["waiting"]
+    keys = tables.distinct_keys(waiting, names)
+    if names:
+        keys = keys.sort_by([(name, "ascending") for name in names])
+    codes = tables.index_in(waiting, keys, names)
+    times, since = keyed.ticks(waiting.column(step.times[MAIN])), keyed.ticks(waiting.column(SINCE))
+    inputs = list(step.inputs)
+    bounds = _bounds(step, state, keys)
+    parts = []
+    for place, name in enumerate(inputs):
+        bound = bounds[:, place][codes]
+        is_blocked = times > bound if name == MAIN else times >= bound
+        first = np.full(keys.num_rows, np.iinfo(np.int64).max)
+        np.minimum.at(first, codes[is_blocked], since[is_blocked])
+        count = np.bincount(codes[is_blocked], minlength=keys.num_rows)
+        some = np.flatnonzero(count)
+        parts.append(np.stack([first[some], some, np.full(len(some), place), count[some]]))
+    first, key, place, count = np.concatenate(parts, axis=1).astype(np.int64)
+    order = np.lexsort((place, key, first))
+    first, key, place, count = first[order], key[order], place[order], count[order]
+    bound = bounds[key, place]
+    of_key = {name: keys.column(name).take(pa.array(key)) for name in names}
+    return pa.table(
+        {
+            **of_key,
+            "input": pa.array(np.array(inputs, object)[place], pa.string()),
+            "since_us": pa.array(first),
+            "bound": pa.array(bound, pa.int64(), mask=bound == UNBOUNDED),
+            "waiting_rows": pa.array(count),
+        }
+    )
+
+
+def _bounds(step: MergeStep, state: Mapping[str, pa.Table], keys: pa.Table) -> Any:
+    """Return the bounds of keys, keys x inputs, with those that hold for all keys."""
+    inputs = list(step.inputs)
+    everywhere = {row[INPUT]: row[BOUND] for row in state["inputs"].to_pylist()}
+    bounds = np.tile(np.array([everywhere.get(name, UNBOUNDED) for name in inputs], np.int64), (keys.num_rows, 1))
+    known = state["bounds"]
+    codes = tables.index_in(known, keys, step.key.names)
+    places = tables.index_in(known, pa.table({INPUT: inputs}), [INPUT])
+    is_here = codes >= 0
+    np.maximum.at(bounds, (codes[is_here], places[is_here]), keyed.ticks(known.column(BOUND))[is_here])
+    return bounds
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

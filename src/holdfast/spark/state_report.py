@@ -1,0 +1,156 @@
+"""What buckets report to the driver: counts, sizes and the longest waits; folded, shown, and kept in the checkpoint.
+
+A bucket says how large its state is and what it counted, in every epoch that called its step.  Who waits on whom takes
+a scan of what waits; so a worker looks only as often as that costs it a twentieth of its time.  The driver adds up,
+and puts the newest report into the checkpoint now and then, where ``holdfast inspect`` reads it without a JVM.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from holdfast.operators.waits import WAITS_MAX
+from holdfast.ports import Clock, Store
+from holdfast.status import STATE_REPORT_KEY, OperatorStatus, Wait
+
+KEEP_EVERY_S = 30
+"""How often the report in the checkpoint is replaced, besides the first epoch and the end of a run."""
+
+SIZES = ("state_rows", "state_bytes", "waiting_rows")
+"""What a bucket reports as it stands; everything else is a count that adds up over epochs."""
+
+WAITS = "waits"
+
+_SHARE = 1 / 20
+
+log = logging.getLogger("holdfast.run")
+
+
+class Pace:
+    """How often things that cost time may be done: so that all of them together take at most a twentieth of it."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._next_s: dict[str, float] = {}
+
+    def measured(self, name: str, look: Callable[[], Any]) -> Any | None:
+        """Do it and return what it gives; None where it is too early."""
+        began = self._now_s()
+        if began < self._next_s.get(name, began):
+            return None
+        found = look()
+        ended = self._now_s()
+        self._next_s[name] = ended  # counted below, also the first time
+        self._next_s[name] = ended + (ended - began) / _SHARE * len(self._next_s)
+        return found
+
+
+class OperatorReports:
+    """What all buckets of a run have reported.  Lives on the driver; read from any thread.
+
+    Parameters
+    ----------
+    kinds : mapping of str to str
+        Stateful operator -> its kind, in the order of the graph.
+    store : Store
+        The checkpoint.
+    clock : Clock
+        For the interval of keeping.
+    generation : int
+        Of this run.
+    """
+
+    def __init__(self, kinds: Mapping[str, str], store: Store, clock: Clock, generation: int) -> None:
+        self._kinds = kinds
+        self._store = store
+        self._clock = clock
+        self._generation = generation
+        self._kept_us: int | None = None
+        self._epoch = 0
+        self._buckets: Mapping[str, Mapping[str, Any]] = _kept_buckets(store, kinds) if kinds else {}
+        self._counts: Mapping[str, Mapping[str, int]] = {}
+
+    def note(self, epoch: int, reported: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take in what the buckets (``operator/bucket``) reported in an epoch; keep the report if that is due."""
+        if not self._kinds:
+            return
+        buckets = {bucket: dict(report) for bucket, report in self._buckets.items()}
+        counts = {operator: dict(of) for operator, of in self._counts.items()}
+        for bucket, report in reported.items():
+            report = {"waiting_rows" if name == "waiting" else name: value for name, value in report.items()}
+            before = buckets.get(bucket, {})
+            buckets[bucket] = {name: report[name] for name in (*SIZES, WAITS) if name in report}
+            # Nobody looked: what waited then still does, unless nothing waits any more.
+            if WAITS not in report and before.get(WAITS) and report.get("waiting_rows"):
+                buckets[bucket][WAITS] = before[WAITS]
+            totals = counts.setdefault(bucket.partition("/")[0], {})
+            for name, count in report.items():
+                if name not in (*SIZES, WAITS):
+                    totals[name] = totals.get(name, 0) + count
+        # New mappings in place of the old: a thread that reads meanwhile has the one or the other.
+        self._buckets, self._counts, self._epoch = buckets, counts, epoch
+        if self._kept_us is None or self._clock.now_us() - self._kept_us >= KEEP_EVERY_S * 1e6:
+            self.keep()
+
+    def statuses(self) -> tuple[OperatorStatus, ...]:
+        """Return each stateful operator as it stands."""
+        buckets, counts = self._buckets, self._counts
+        return tuple(_status(name, kind, buckets, counts.get(name, {})) for name, kind in self._kinds.items())
+
+    def keep(self) -> None:
+        """Put the report into the checkpoint.  A checkpoint that cannot be written is for the ledger to complain of."""
+        if not self._epoch:
+            return
+        self._kept_us = self._clock.now_us()
+        report = {
+            "format": 1,
+            "epoch": self._epoch,
+            "generation": self._generation,
+            "at_us": self._kept_us,
+            "operators": [status.as_json() for status in self.statuses()],
+            "buckets": self._buckets,
+        }
+        try:
+            self._store.put(STATE_REPORT_KEY, json.dumps(report).encode())
+        except Exception:  # of whatever kind: it is for people to read, and the run goes on
+            log.warning("the report on state cannot be kept", exc_info=True)
+
+
+def _status(
+    name: str, kind: str, buckets: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int]
+) -> OperatorStatus:
+    mine = [report for bucket, report in buckets.items() if bucket.partition("/")[0] == name]
+    sizes = {size: sum(report.get(size, 0) for report in mine) for size in SIZES}
+    waits = heapq.nsmallest(
+        WAITS_MAX, (wait for report in mine for wait in report.get(WAITS, ())), key=lambda wait: wait["since_us"]
+    )
+    return OperatorStatus(
+        name,
+        kind,
+        late=counts.get("late", 0),
+        shed=counts.get("shed", 0),
+        counts={what: count for what, count in counts.items() if what not in ("late", "shed")},
+        waits=tuple(Wait(**wait) for wait in waits),
+        **sizes,
+    )
+
+
+def _kept_buckets(store: Store, kinds: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
+    """Return what the last run knew of each bucket: those that nothing arrives for say nothing in this one."""
+    try:
+        kept = json.loads(store.get(STATE_REPORT_KEY) or b"{}")
+        buckets = kept.get("buckets", {}) if kept.get("format") == 1 else {}
+        return {bucket: report for bucket, report in buckets.items() if _is_sound(bucket, report, kinds)}
+    except (ValueError, AttributeError):
+        return {}
+
+
+def _is_sound(bucket: str, report: Any, kinds: Mapping[str, str]) -> bool:
+    waits: Sequence[Any] = report.get(WAITS, ()) if isinstance(report, dict) else (None,)
+    is_known = bucket.partition("/")[0] in kinds
+    return is_known and all(isinstance(wait, dict) and "since_us" in wait for wait in waits)
