@@ -23,6 +23,8 @@ _HEAD = struct.Struct("<8sI")
 _PART = struct.Struct("<HQ")
 _ALIGNMENT = 64
 _ROWS_SHOWN = 3
+_DENSE = 4
+"""Up to so many possible numbers for each row, a table of all of them is quicker than a hash table."""
 _FEW = 16
 """With fewer keys than a 16th of the rows, a scan of one column leaves few rows for the other columns."""
 
@@ -217,8 +219,23 @@ def _codes(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(whole, pa.ChunkedArray):  # larger than one array can be
         return _positions(whole, pc.unique(whole))
+    plain = _plain(pa.chunked_array([whole]))
+    if plain is not None:
+        lowest = int(plain.min())
+        width = int(plain.max()) - lowest + 1
+        if width <= _DENSE * len(plain):
+            return _dense_codes(plain - lowest, width)
     encoded = whole.dictionary_encode(null_encoding="encode")
     return np.asarray(encoded.indices).astype(np.int64)
+
+
+def _dense_codes(values: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.int64]:
+    """Return the codes of numbers below ``width``: a table of them instead of a hash table."""
+    every = np.arange(len(values))
+    first = np.empty(width, np.int64)
+    first[values[::-1]] = every[::-1]  # of repeated indices the last assignment stays
+    first_of = first[values]
+    return (np.cumsum(first_of == every) - 1)[first_of]
 
 
 def distinct_keys(table: pa.Table, on: Sequence[str]) -> pa.Table:

@@ -249,3 +249,12 @@ def test_keys_of_numbers_and_times_are_found_like_any_others(ours, theirs, colum
     assert index_in(table(ours), table(theirs), on).tolist() == wanted
     halves = pa.concat_tables([table(ours[:7]), table(ours[7:])])
     assert semi_join(halves, table(theirs), on).num_rows == sum(place >= 0 for place in wanted)
+
+
+@given(st.lists(st.sampled_from([-5, -4, 0, 3, 7, 2**62]), min_size=1, max_size=40))
+def test_numbers_close_together_are_coded_like_any_others(values):
+    order = list(dict.fromkeys(values))
+    assert key_codes(pa.table({"k": values}), ["k"]).tolist() == [order.index(value) for value in values]
+    near = [value for value in values if value < 2**62] or [0]
+    order = list(dict.fromkeys(near))
+    assert key_codes(pa.table({"k": near}), ["k"]).tolist() == [order.index(value) for value in near]
