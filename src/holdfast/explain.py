@@ -138,8 +138,8 @@ def _warnings(pipeline: Pipeline) -> Iterator[str]:
     for operator in pipeline.nodes:
         if _keeps_state(operator) and not operator.is_named:
             yield (
-                f"{operator.kind} {operator.name!r} ({operator.origin}) keeps state and has no name of its own: other arguments "
-                'give it another, and then it remembers nothing. Write name="...".'
+                f"{operator.kind} {operator.name!r} ({operator.origin}) keeps state and has no name of its own: "
+                'other arguments give it another, and then it remembers nothing. Write name="...".'
             )
     for sink in pipeline.sinks:
         if not sink.is_named:
