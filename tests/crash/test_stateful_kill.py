@@ -28,28 +28,28 @@ from tests.spark.running import parquet_rows, sqlite_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
-EPOCHS = 8
+EPOCHS = 12
 KEYS = "abcdefgh"
 SIDES = ("left", "right")
 MODES = {"carried": {}, "staged": {"HOLDFAST_CARRY_MAX": "0 B", "HOLDFAST_PREFETCH_MAX": "0 B"}}
 
 CHAINS: dict[str, tuple[str, ...]] = {
-    # mode: where each run dies.  jvm:n and moment:n: as soon as Spark has committed n epochs, and a moment later.
+    # mode: where each run dies.  jvm:n and moment:n: a moment after Spark has committed n epochs more.
     "carried": (
         "before-stage:2",
         "after-decide:3",
         "recovery-resolved",
         "publish-begun:4",
         "after-forget:5",
-        "moment:5",
+        "moment:1",
     ),
     "staged": (
-        "after-stage:2",
-        "before-publish:3",
-        "publish-uncommitted:4",
-        "after-publish:5",
-        "before-forget:6",
-        "jvm:5",
+        "after-stage:1",
+        "before-publish:2",
+        "publish-uncommitted:3",
+        "after-publish:4",
+        "before-forget:5",
+        "jvm:1",
     ),
 }
 
@@ -169,10 +169,11 @@ class Lives:
         if name in faults.POINTS:
             assert self.end(HOLDFAST_FAULT=where) == -signal.SIGKILL, f"{where} was not reached:\n{self.said()}"
             return
+        goal = self.committed() + int(number)
         process = self.start()
         try:
             victim = jvm_of(process).pid if name == "jvm" else process.pid
-            while self.committed() < int(number):
+            while self.committed() < goal:
                 assert process.poll() is None, f"{where} was not reached:\n{self.said()}"
                 time.sleep(0.005)
             time.sleep(self.chance.uniform(0, 0.3))
@@ -240,6 +241,6 @@ def test_a_kill_at_every_named_point_leaves_the_sinks_exact(tmp_path: Path, poin
 @pytest.mark.parametrize("what", ["moment", "jvm"])
 def test_kills_at_random_moments_leave_the_sinks_exact(tmp_path: Path, what: str, mode: str) -> None:
     lives = begun(tmp_path, mode)
-    while lives.committed() < EPOCHS - 2:
-        lives.die(f"{what}:{lives.committed() + lives.chance.randrange(1, 3)}")
+    while lives.committed() < EPOCHS - 5:
+        lives.die(f"{what}:{lives.chance.randrange(1, 3)}")
     lives.check()
