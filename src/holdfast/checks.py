@@ -134,7 +134,10 @@ def check_timestamp(column: str, schema: pa.Schema) -> None:
 
 def _cure_of(consumer: Any) -> str:
     if type(consumer).__name__ == "Stream":
-        return "to bring two streams together write hf.union(left, right)."
+        return (
+            "to bring two streams together write hf.union(left, right); by time, "
+            'hf.sync({"left": left, "right": right}, by="key") or hf.merge(main, {"slow": slow}, by="key").'
+        )
     if consumer is print:
         return "to see rows write stream | hf.write.console(); wrong: stream | print"
     if callable(consumer):

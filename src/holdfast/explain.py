@@ -103,6 +103,8 @@ def _node_lines(node: Node, sinks: tuple[str, ...]) -> Iterator[str]:
         yield f"      takes {_listed(before.name for before in node.inputs)}"
     columns = "not known before the run" if node.columns is None else ", ".join(node.columns)
     yield f"      columns {columns}" + (f"; timestamp {node.timestamp}" if node.timestamp else "")
+    if _keeps_state(node):
+        yield "      keeps state under its name"
     if len(sinks) > 1:
         yield f"      shared by the sinks {_listed(sinks)}: computed once for all of them"
 
@@ -133,6 +135,12 @@ def _warnings(pipeline: Pipeline) -> Iterator[str]:
             )
         if source.guarantee is Guarantee.AT_LEAST_ONCE:
             yield f"source {source.name!r} ({source.origin}) is at-least-once: after a crash rows can come twice."
+    for operator in pipeline.nodes:
+        if _keeps_state(operator) and not operator.is_named:
+            yield (
+                f"{operator.kind} {operator.name!r} ({operator.origin}) keeps state and has no name of its own: "
+                'other arguments give it another, and then it remembers nothing. Write name="...".'
+            )
     for sink in pipeline.sinks:
         if not sink.is_named:
             yield (
@@ -143,6 +151,10 @@ def _warnings(pipeline: Pipeline) -> Iterator[str]:
             yield f"sink {sink.name!r} ({sink.origin}) is at-least-once: after a crash it can be given rows twice."
     for node in forgotten.find(pipeline):
         yield forgotten.describe(node, pipeline).what + " The pipeline will not start."
+
+
+def _keeps_state(node: Node) -> bool:
+    return callable(getattr(node.spec, "step", None))
 
 
 def _is_rejects_written(pipeline: Pipeline, source: Node) -> bool:

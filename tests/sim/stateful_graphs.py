@@ -17,7 +17,9 @@ from holdfast.aggregates import count, max, sum
 from holdfast.graph import SinkNode, Stream
 from holdfast.operators.accumulate import accumulate
 from holdfast.operators.aggregate import aggregate
+from holdfast.operators.apply import apply
 from holdfast.operators.distinct import distinct
+from holdfast.operators.limit_in_flight import limit_in_flight
 from holdfast.operators.merge import merge
 from holdfast.operators.stateful import stateful
 from holdfast.operators.sync import sync
@@ -417,7 +419,7 @@ def _accumulate(graph: Graph) -> None:
 
 
 def _highest(flow: Flow, rows: Sequence[Row]) -> int:
-    return sorted(row[flow.value] for row in rows)[-1]
+    return int(sorted(row[flow.value] for row in rows)[-1])
 
 
 def _difference(time: str, value: str, tables: Any, rows: Any, at: Any) -> Any:
@@ -443,13 +445,71 @@ def _stateful(graph: Graph) -> None:
         timestamp="t",
         name=graph.name("stateful"),
     )
+    graph.flows.append(replace(flow, stream=stream, lines=_grown(flow), time="t", value="v", ends=False))
+
+
+def _growth(time: str, value: str, key: Any, rows: Any, state: Any) -> list[Row]:
+    """A function of the user's own, key by key: how much the value grew since the key's last row."""
+    made = []
+    for row in rows:
+        made.append({"k": row["k"], "t": row[time], "v": row[value] - (state.get("last") or 0)})
+        state.set(last=row[value])
+    return made
+
+
+def _apply(graph: Graph) -> None:
+    flow = _pick(graph, _is_ordered)
+    if flow is None:
+        return
+    stream = flow.stream | apply(
+        partial(_growth, flow.time, flow.value),
+        by="k",
+        schema="k STRING, t BIGINT, v BIGINT",
+        state="last BIGINT",
+        timestamp="t",
+        name=graph.name("apply"),
+    )
+    graph.flows.append(replace(flow, stream=stream, lines=_grown(flow), time="t", value="v", ends=False))
+
+
+def _grown(flow: Flow) -> Lines:
     lines: Lines = {}
     for key, rows in flow.lines.items():
         before = 0
         for row in rows:
             lines.setdefault(key, []).append({"k": key, "t": row[flow.time], "v": row[flow.value] - before})
             before = row[flow.value]
-    graph.flows.append(replace(flow, stream=stream, lines=lines, time="t", value="v", ends=False))
+    return lines
+
+
+def _limit(graph: Graph) -> None:
+    flow = _pick(graph, _is_ordered)
+    if flow is None:
+        return
+    n, timeout = graph.chance.choice((1, 2)), graph.chance.choice((3, 9))
+    stream = flow.stream | limit_in_flight(n, "k", timeout=timeout, name=graph.name("limit_in_flight"))
+    lines: Lines = {}
+    shed: list[Row] = []
+    late: Lines = {}
+    for key, rows in flow.lines.items():
+        newest, flying, is_admitted = -FAR, list[int](), False
+        for row in rows:
+            at = row[flow.time]
+            if at < newest:
+                late.setdefault(key, []).append(row)
+                continue
+            if at > newest:
+                flying = [other for other in flying if other >= at - timeout]
+                newest, is_admitted = at, len(flying) < n
+                flying += [at] * is_admitted
+            if is_admitted:
+                lines.setdefault(key, []).append(row)
+            else:
+                shed.append(row)
+    graph.write_late(stream, {"rows": (flow, late)})
+    graph.flows.append(replace(flow, stream=stream, lines=lines, disorder=0))
+    graph.sinks.append(stream.shed | hf.write.console(name=f"sink{len(graph.sinks)}"))
+    graph.expected[graph.sinks[-1].name] = shed
 
 
 MAKERS: Sequence[Callable[[Graph], None]] = (
@@ -465,5 +525,7 @@ MAKERS: Sequence[Callable[[Graph], None]] = (
     _distinct,
     _accumulate,
     _stateful,
+    _apply,
+    _limit,
 )
 """Operators with state more often than those without."""

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.operators.sync import sync
+from holdfast.sinks import memory
 from tests.spark.running import eventually, sqlite_rows
 
 pytestmark = pytest.mark.spark
@@ -90,3 +91,26 @@ def test_a_silent_input_is_waited_for_then_left_behind_and_what_it_says_then_is_
         assert len(late("impatient_late")) == 1
     finally:
         running.stop()
+
+
+def test_a_bound_of_one_key_finds_its_way_through_two_operators(spark: SparkSession, tmp_path: Path) -> None:
+    def source(name: str, *epochs: tuple[str, int]) -> hf.Stream:
+        rows = [[{"k": "JFK", "t": t, "v": t, "is_bound": what == "bound"}] for what, t in epochs]
+        schema = f"{SCHEMA}, is_bound BOOLEAN"
+        return hf.read.rows(rows, schema=schema, timestamp="t", bounds="is_bound", name=name)
+
+    inputs = {
+        "flights": source("flights", ("row", 1), ("bound", 10)),
+        "weather": source("weather", ("row", 1), ("bound", 10)),
+    }
+    third = source("third", ("row", 5), ("row", 12))
+    pairs = sync(inputs, by="k", name="pairs") | hf.filter("timestamp < 100", name="kept")
+    triples = sync({"pair": pairs, "third": third}, by="k", name="triples")
+    pipeline = hf.Pipeline("bounds", triples | hf.write.memory("bounds_triples"))
+    pipeline.run(checkpoint=str(tmp_path / "checkpoint"), trigger=hf.available_now(), session=spark)
+    found = [
+        (row["timestamp"], row["pair"] is not None, row["third"] is not None)
+        for row in memory.rows("bounds_triples").to_pylist()
+    ]
+    # No pair stands at 5: that none will come, only the bounds of the first operator's inputs can say.
+    assert found == [(1, True, False), (5, False, True)]

@@ -7,7 +7,7 @@ import socket
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from holdfast.errors import BadRow, Fenced, HoldfastError, InternalError, InvalidPipeline, Unavailable
+from holdfast.errors import BadRow, Corrupt, Fenced, HoldfastError, InternalError, InvalidPipeline, Unavailable
 from holdfast.spark.failure import is_too_large, translate
 
 DIVIDED = """[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0. SQLSTATE: 22012
@@ -51,6 +51,20 @@ class AnalysisException(Exception):
         (RuntimeError("Job aborted: ExecutorLostFailure (executor 1 exited)"), Unavailable, "ExecutorLostFailure"),
         (RuntimeError("Python worker exited unexpectedly (crashed)"), Unavailable, "worker exited"),
         (StreamingQueryException(STREAM.format("java.lang.IllegalStateException: x")), InternalError, "x"),
+        (
+            StreamingQueryException(
+                STREAM.format("[STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY] It is empty.")
+            ),
+            Corrupt,
+            "MISSING_STATE_DIRECTORY] It is empty.",
+        ),
+        (
+            RuntimeError(
+                "Job aborted\norg.apache: [CANNOT_LOAD_STATE_STORE.CANNOT_READ] 2.changelog does not exist\n\tat x"
+            ),
+            Corrupt,
+            "2.changelog does not exist",
+        ),
     ],
 )
 def test_the_kind_follows_what_the_user_should_do(error: Exception, kind: type[HoldfastError], why: str) -> None:

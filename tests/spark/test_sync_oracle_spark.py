@@ -1,8 +1,8 @@
 """A sample of the recorded cases of synchronisation, of every policy, through Spark (design/0007, section 4).
 
 All cases share one run: a case is a key.  Epoch ``n`` brings event ``n`` of each case that was recorded with the node
-running after each event, and the first one brings the whole of those where all was fed first.  Bounds of single keys
-come out of an operator before, so the run also shows that they find their way from level to level.
+running after each event, and the first one brings the whole of those where all was fed first.  Promises come as bound
+rows of the sources.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.operators.step import CLOSED
 from holdfast.operators.sync import sync
 from holdfast.policy import Mux
 from holdfast.sinks import memory
-from tests.spark.telling import SCHEMA, telling
 from tests.spec.test_sync_oracle import ASKED, policy_of
 
 pytestmark = pytest.mark.spark
@@ -55,6 +55,7 @@ SAMPLE = (
     "timestamp_align-r-each-010",
     "timestamp_align-r-end-002",
 )
+SCHEMA = "k STRING, node INT, t BIGINT, v BIGINT, is_bound BOOLEAN"
 CASES = {case["id"]: case for case in ASKED if case["id"] in SAMPLE}
 
 
@@ -73,17 +74,17 @@ def fed(case: dict[str, Any]) -> list[list[Any]]:
 
 
 def row_of(case: dict[str, Any], event: list[Any]) -> dict[str, Any]:
-    of, what, *rest = event
-    time, value = (*rest, 0, 0)[:2]
-    return {"k": case["id"], "node": NODES[node_of(case)], "input": of, "what": what, "t": time, "v": value}
+    _, what, *rest = event
+    time, value = (CLOSED, 0) if what == "close" else (*rest, 0)[:2]
+    return {"k": case["id"], "node": NODES[node_of(case)], "t": time, "v": value, "is_bound": what != "packet"}
 
 
-def epochs() -> list[list[dict[str, Any]]]:
-    """Return the rows of all cases."""
+def epochs(ordinal: int) -> list[list[dict[str, Any]]]:
+    """Return the rows of one source, which feeds the input of that number of each case."""
     each = []
     for case in CASES.values():
-        rows = [row_of(case, event) for event in fed(case)]
-        each.append([[row] for row in rows] if case["drain"] == "each" else [rows])
+        rows = [[row_of(case, event)] if case["streams"].index(event[0]) == ordinal else [] for event in fed(case)]
+        each.append(rows if case["drain"] == "each" else [[row for one in rows for row in one]])
     return [[row for part in parts for row in part] for parts in zip_longest(*each, fillvalue=[])]
 
 
@@ -97,12 +98,10 @@ def test_the_sample_has_every_policy_and_both_ways_of_feeding() -> None:
 @pytest.fixture(scope="module")
 def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[Any]]]:
     """Run all cases; return for each its sets and its late rows."""
-    given = hf.read.rows(epochs(), schema=SCHEMA, timestamp="t", name="given")
-    names = sorted({name for case in CASES.values() for name in case["streams"]})
-    told = {
-        name: telling(given | hf.filter(f"input = '{name}'", name=f"given_{name}"), name=f"told_{name}")
-        for name in names
-    }
+    sources = [
+        hf.read.rows(epochs(ordinal), schema=SCHEMA, timestamp="t", bounds="is_bound", name=f"source_{ordinal}")
+        for ordinal in range(max(len(case["streams"]) for case in CASES.values()))
+    ]
     sinks = []
     inputs_of: dict[int, list[str]] = {}
     for case in CASES.values():
@@ -111,7 +110,8 @@ def outcome(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> di
             continue
         inputs_of[number] = case["streams"]
         inputs = {
-            name: told[name] | hf.filter(f"node = {number}", name=f"for_{number}_{name}") for name in case["streams"]
+            name: source | hf.filter(f"node = {number}", name=f"for_{number}_{name}")
+            for name, source in zip(case["streams"], sources, strict=False)
         }
         policy = policy_of(case)
         if isinstance(policy, Mux):

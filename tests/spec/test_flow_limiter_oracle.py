@@ -18,7 +18,7 @@ from holdfast.operators import tables
 from holdfast.operators.call import call
 from holdfast.operators.limit_in_flight import limit_in_flight
 from holdfast.operators.step import Moment
-from holdfast.testing.drive import bound, close
+from holdfast.testing.drive import Item, bound, close
 from holdfast.testing.step_contract import Event, arrivals_of
 
 CASES = json.loads((Path(__file__).parent / "oracle" / "cases.json").read_text())["cases"]
@@ -46,7 +46,10 @@ ASKED = [case for case in CASES if applies(case)]
 def events_of(case: dict[str, Any]) -> list[Event]:
     found: list[Event] = []
     for stream, kind, *rest in case["events"]:
-        item = {"packet": lambda t, v: {"k": "a", "t": t, "v": v}, "bound": bound, "close": close}[kind](*rest)
+        if kind == "packet":
+            item: Item = {"k": "a", "t": rest[0], "v": rest[1]}
+        else:
+            item = bound(rest[0]) if kind == "bound" else close()
         found.append((INPUTS[stream], item))
     return found
 

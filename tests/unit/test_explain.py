@@ -72,3 +72,14 @@ def test_it_warns_when_rejects_are_written_nowhere():
 
 def test_long_arguments_are_cut():
     assert len(arguments_text({"query": "x" * 500})) < 120
+
+
+def test_it_says_who_keeps_state_and_minds_a_derived_name_for_it():
+    flights = source(timestamp="time_hour")
+    named = flights | hf.accumulate(by="origin", n=hf.count(), name="running")
+    assert "keeps state under its name" in hf.Pipeline("p", named | paper("table")).explain()
+    assert warnings(hf.Pipeline("p", named | paper("table"))) == []
+    unnamed = flights | hf.accumulate(by="origin", n=hf.count())
+    (warning,) = warnings(hf.Pipeline("p", unnamed | paper("table")))
+    assert "keeps state and has no name of its own" in warning
+    assert str(unnamed.origin) in warning

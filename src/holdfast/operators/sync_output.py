@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -84,31 +85,53 @@ def numbered(ranks: Sequence[tuple[Ints, ...]]) -> tuple[list[Ints], int]:
     present = [rank for rank in ranks if len(rank[0])]
     if not present:
         return [np.empty(0, np.int64) for _ in ranks], 0
-    widths = [max(int(rank[level].max()) for rank in present) + 1 for level in range(len(present[0]))]
-    size = 1
-    for width in widths:
-        size *= width
+    row_count = sum(len(rank[0]) for rank in present)
+    places, size = _coded(ranks, len(present[0]))
+    if size > _DENSE * row_count:  # mostly timestamps: far apart and few
+        levels = [_ranked(ranks, at, row_count) for at in range(len(present[0]))]
+        ranks = [tuple(level) for level in zip(*levels, strict=True)]
+        places, size = _coded(ranks, len(present[0]))
+    if 0 < size <= _DENSE * row_count:
+        is_there = np.zeros(size, np.bool_)
+        for code in places:
+            is_there[code] = True
+        number = np.cumsum(is_there) - 1
+        return [number[code] for code in places], int(number[-1]) + 1
+    together = np.sort(np.concatenate(places))
+    distinct = together[np.r_[True, together[1:] != together[:-1]]]
+    return [np.searchsorted(distinct, code) for code in places], len(distinct)
+
+
+_DENSE = 8
+"""Up to so many possible sets for each row, a table of all of them is quicker than sorting those that are there."""
+
+
+def _coded(ranks: Sequence[tuple[Ints, ...]], levels: int) -> tuple[list[Ints], int]:
+    """Return one number for all levels of each row, and how many there can be; no numbers where these are too many."""
+    widths = [max(int(rank[level].max(initial=0)) for rank in ranks) + 1 for level in range(levels)]
+    size = math.prod(widths)
     if size >= 2**63:
-        ranks = [tuple(_ranked(present, rank, level) for level in range(len(widths))) for rank in ranks]
-        return numbered(ranks)
+        return [], size
     codes = []
     for rank in ranks:
-        code = np.zeros(len(rank[0]), np.int64)
-        for level, width in zip(rank, widths, strict=True):
+        code = rank[0]
+        for level, width in zip(rank[1:], widths[1:], strict=True):
             code = code * width + level
         codes.append(code)
-    distinct = _distinct(codes, size)
-    return [np.searchsorted(distinct, code) for code in codes], len(distinct)
+    return codes, size
 
 
-def _distinct(codes: Sequence[Ints], size: int) -> Ints:
-    together = np.sort(np.concatenate(codes))
-    return together[np.r_[True, together[1:] != together[:-1]]]
-
-
-def _ranked(present: Sequence[tuple[Ints, ...]], rank: tuple[Ints, ...], level: int) -> Ints:
-    distinct = np.unique(np.concatenate([other[level] for other in present]))
-    return np.searchsorted(distinct, rank[level])
+def _ranked(ranks: Sequence[tuple[Ints, ...]], level: int, limit: int) -> list[Ints]:
+    """Return the values of one level, where they go beyond a limit as ranks among the distinct ones, which are few."""
+    values_of = [rank[level] for rank in ranks]
+    if all(int(values.max(initial=0)) < limit for values in values_of):
+        return values_of
+    encoded = pa.array(np.concatenate(values_of)).dictionary_encode()
+    values = np.asarray(encoded.dictionary)
+    rank_of = np.empty(len(values), np.int64)
+    rank_of[np.argsort(values)] = np.arange(len(values))
+    ends = np.cumsum([len(rank[level]) for rank in ranks])[:-1]
+    return np.split(rank_of[np.asarray(encoded.indices)], ends)
 
 
 def _time(ticks: Ints, kind: pa.DataType) -> pa.Array:

@@ -23,6 +23,10 @@ _HEAD = struct.Struct("<8sI")
 _PART = struct.Struct("<HQ")
 _ALIGNMENT = 64
 _ROWS_SHOWN = 3
+_DENSE = 4
+"""Up to so many possible numbers for each row, a table of all of them is quicker than a hash table."""
+_FEW = 16
+"""With fewer keys than a 16th of the rows, a scan of one column leaves few rows for the other columns."""
 
 
 # --- rows by key ----------------------------------------------------------------------------------------------
@@ -71,6 +75,10 @@ def index_in(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[
         return np.full(table.num_rows, -1, np.int64)
     if not on:
         return np.zeros(table.num_rows, np.int64)
+    packed = _packed(table, keys, on)
+    if packed is not None:
+        found = pc.index_in(pa.array(packed[0]), value_set=pa.array(packed[1]))  # the first of equal ones
+        return np.asarray(found.fill_null(-1)).astype(np.int64)
     ours, theirs = _looked_up(table, keys, on[0])
     for name in on[1:]:
         more_ours, more_theirs = _looked_up(table, keys, name)
@@ -84,6 +92,41 @@ def index_in(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[
     first = np.full(int(theirs.max()) + 1, keys.num_rows, np.int64)
     np.minimum.at(first, theirs, np.arange(keys.num_rows, dtype=np.int64))
     return np.where(ours < 0, np.int64(-1), first[ours])
+
+
+def _packed(
+    table: pa.Table, keys: pa.Table, on: Sequence[str]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
+    """Return one number for each row's key in both tables, equal where the keys are: whole numbers and times whose
+    ranges together fit 63 bits; None for other keys.
+    """
+    ours = np.zeros(table.num_rows, np.int64)
+    theirs = np.zeros(keys.num_rows, np.int64)
+    size = 1
+    for name in on:
+        mine, other = _plain(table.column(name)), _plain(keys.column(name))
+        if mine is None or other is None:
+            return None
+        lowest = min(int(mine.min()), int(other.min()))
+        width = max(int(mine.max()), int(other.max())) - lowest + 1
+        size *= width
+        if size >= 2**63:
+            return None
+        ours, theirs = ours * width + (mine - lowest), theirs * width + (other - lowest)
+    return ours, theirs
+
+
+def _plain(column: pa.ChunkedArray) -> npt.NDArray[np.int64] | None:
+    """Return whole numbers or times without nulls as int64; None for anything else."""
+    kind = column.type
+    if column.null_count or not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)):
+        return None
+    if kind == pa.uint64():
+        return None
+    array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    if not pa.types.is_integer(kind):
+        array = array.view(pa.int64() if kind.bit_width == 64 else pa.int32())
+    return np.asarray(array).astype(np.int64, copy=False)
 
 
 def _looked_up(table: pa.Table, keys: pa.Table, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -130,6 +173,8 @@ def members(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[n
     """
     if not on or keys.num_rows == 0:
         return np.arange(table.num_rows if keys.num_rows else 0, dtype=np.int64)
+    if len(on) > 1 and keys.num_rows * _FEW > table.num_rows:
+        return np.flatnonzero(index_in(table, keys, on) >= 0)
     near: npt.NDArray[np.int64] | None = None
     left = table.select(list(on))
     for name in on:
@@ -174,8 +219,23 @@ def _codes(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
     whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(whole, pa.ChunkedArray):  # larger than one array can be
         return _positions(whole, pc.unique(whole))
+    plain = _plain(pa.chunked_array([whole]))
+    if plain is not None:
+        lowest = int(plain.min())
+        width = int(plain.max()) - lowest + 1
+        if width <= _DENSE * len(plain):
+            return _dense_codes(plain - lowest, width)
     encoded = whole.dictionary_encode(null_encoding="encode")
     return np.asarray(encoded.indices).astype(np.int64)
+
+
+def _dense_codes(values: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.int64]:
+    """Return the codes of numbers below ``width``: a table of them instead of a hash table."""
+    every = np.arange(len(values))
+    first = np.empty(width, np.int64)
+    first[values[::-1]] = every[::-1]  # of repeated indices the last assignment stays
+    first_of = first[values]
+    return (np.cumsum(first_of == every) - 1)[first_of]
 
 
 def distinct_keys(table: pa.Table, on: Sequence[str]) -> pa.Table:
@@ -263,18 +323,19 @@ def encode(tables: Mapping[str, pa.Table]) -> bytes:
     -----
     The same tables give the same bytes, however they are cut into chunks.
     """
-    sink = pa.BufferOutputStream()
-    sink.write(_HEAD.pack(_MAGIC, len(tables)))
+    parts: list[bytes | memoryview] = [_HEAD.pack(_MAGIC, len(tables))]
+    at = _HEAD.size
     for name, table in tables.items():
         stream = pa.BufferOutputStream()
         with pa.ipc.new_stream(stream, table.schema) as writer:
             writer.write_table(table.combine_chunks())
         body = stream.getvalue()
         label = name.encode()
-        sink.write(_PART.pack(len(label), body.size) + label)
-        sink.write(b"\0" * (-sink.tell() % _ALIGNMENT))
-        sink.write(body)
-    return bytes(sink.getvalue().to_pybytes())
+        head = _PART.pack(len(label), body.size) + label
+        head += b"\0" * (-(at + len(head)) % _ALIGNMENT)
+        parts += [head, memoryview(body)]
+        at += len(head) + body.size
+    return b"".join(parts)
 
 
 def decode(data: bytes | pa.Buffer) -> dict[str, pa.Table]:

@@ -27,7 +27,7 @@ _LOST = (
 _DISK = ("No space left on device", "Disk quota exceeded", "Read-only file system")
 
 # What Spark says when it does not find, or cannot read, what a stateful operator had kept.
-_STATE = ("CANNOT_LOAD_STATE_STORE", "MISSING_STATE_DIRECTORY", "STATE_STORE_INVALID", "FAILED_TO_GET_CHANGELOG")
+_STATE = re.compile(r"\[\w*(?:CANNOT_LOAD_STATE_STORE|MISSING_STATE_DIRECTORY)[\w.]*\][^\n]{0,300}")
 
 # SQLSTATE classes of Spark: a value that an expression cannot take; an expression that cannot be resolved.
 _BAD_VALUE = "SQLSTATE: 22"
@@ -67,14 +67,16 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
     if is_jvm_gone(error):
         return _jvm_gone(error, pipeline, doing)
     kind: type[HoldfastError] = InternalError
+    why = summary(text)
     do = "look at the log for Spark's trace; report it if it names no cause of yours."
     if any(sign in text for sign in _LOST):
         kind, do = Unavailable, "nothing was changed: it is tried again; look at the executor's log if it stays."
     elif any(sign in text for sign in _DISK):
         kind, do = Unavailable, "make room on the disk of the checkpoint, then start again: nothing is lost."
-    elif any(sign in text for sign in _STATE):
-        kind, do = (
+    elif lost_state := _STATE.search(text):
+        kind, why, do = (
             Corrupt,
+            lost_state[0],
             "restore the checkpoint from a copy: what follows would be wrong without its state; or empty the targets "
             "and their holdfast_ledger rows (files: the _holdfast directory), and start over with a new checkpoint.",
         )
@@ -82,7 +84,7 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
         kind, do = BadRow, "mend the row, leave it out with a filter before, or let the expression take it (try_...)."
     elif _is_users(type(error).__name__, text):
         kind, do = InvalidPipeline, "mend the expression or function that it names, or the rows that it is given."
-    translated = kind(f"Spark failed in {doing} of pipeline {pipeline!r}.", why=summary(text), do=do, pipeline=pipeline)
+    translated = kind(f"Spark failed in {doing} of pipeline {pipeline!r}.", why=why, do=do, pipeline=pipeline)
     translated.__cause__ = error
     return translated
 

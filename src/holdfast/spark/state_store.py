@@ -239,23 +239,29 @@ def advance(
     data = tables.encode_changes(changes)
     token = hashlib.blake2b(data, digest_size=8, key=record.token.encode()).hexdigest()
     parts = list(record.parts)
-    merged: Mapping[str, Change] = changes
     is_base = not parts
-    while parts and not is_base:
-        last = parts[-1]
-        if last.size_bytes > (len(data) if last.is_base else 2 * len(data)):
+    joining: list[Part] = []
+    size = len(data)
+    # Decided by sizes alone: a delta that ends in the base is neither read nor written on the way there.
+    for last in reversed(parts):
+        if last.size_bytes > (size if last.is_base else 2 * size):
             break
         if last.is_base:
             is_base = True
-        else:
-            merged = _merged(tables.decode_changes(_read(cells, last)), merged, declared)
-            data = tables.encode_changes(merged)
-            _drop(cells, parts.pop())
+            break
+        joining.append(last)
+        size += last.size_bytes
+    gone = parts if is_base else joining
     if is_base:
-        for part in parts:
-            _drop(cells, part)
-        parts = []
         data = tables.encode(state)
+    elif joining:
+        merged: Mapping[str, Change] = changes
+        for part in joining:
+            merged = _merged(tables.decode_changes(_read(cells, part)), merged, declared)
+        data = tables.encode_changes(merged)
+    for part in gone:
+        _drop(cells, part)
+    parts = [part for part in parts if part not in gone]
     pieces = [data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)]
     for number, piece in enumerate(pieces):
         cells.put_piece(record.serial, number, piece)

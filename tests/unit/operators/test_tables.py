@@ -220,3 +220,41 @@ def test_a_table_without_a_key_holds_one_row():
 def test_the_mask_says_the_same_as_the_join(ours, theirs):
     mask = tables.member_mask(keys(ours), keys(theirs), ["k", "n"])
     assert mask.to_pylist() == [key in theirs for key in ours]
+
+
+NUMBERS = st.tuples(
+    st.one_of(st.integers(-3, 3), st.sampled_from([-(2**31), 2**31 - 1])),
+    st.one_of(st.integers(-2, 2), st.sampled_from([-(2**63), 2**63 - 1, 2**40])),
+    st.sampled_from([0, 1, 10**15]),
+)
+
+
+@given(st.lists(NUMBERS, max_size=30), st.lists(NUMBERS, max_size=30), st.integers(1, 3))
+def test_keys_of_numbers_and_times_are_found_like_any_others(ours, theirs, columns):
+    """Such keys are packed into one number where their ranges allow it."""
+    kinds = [pa.int32(), pa.int64(), pa.timestamp("us", "UTC")]
+    schema = pa.schema(list(zip("abc", kinds, strict=True)))
+
+    def table(keys: list[tuple[int, int, int]]) -> pa.Table:
+        arrays = [pa.array([key[place] for key in keys], pa.int64()) for place in range(3)]
+        return pa.Table.from_arrays(
+            [array.cast(kind) for array, kind in zip(arrays, kinds, strict=True)], schema=schema
+        )
+
+    first = {}
+    for place, key in enumerate(theirs):
+        first.setdefault(key[:columns], place)
+    wanted = [first.get(key[:columns], -1) for key in ours]
+    on = list("abc")[:columns]
+    assert index_in(table(ours), table(theirs), on).tolist() == wanted
+    halves = pa.concat_tables([table(ours[:7]), table(ours[7:])])
+    assert semi_join(halves, table(theirs), on).num_rows == sum(place >= 0 for place in wanted)
+
+
+@given(st.lists(st.sampled_from([-5, -4, 0, 3, 7, 2**62]), min_size=1, max_size=40))
+def test_numbers_close_together_are_coded_like_any_others(values):
+    order = list(dict.fromkeys(values))
+    assert key_codes(pa.table({"k": values}), ["k"]).tolist() == [order.index(value) for value in values]
+    near = [value for value in values if value < 2**62] or [0]
+    order = list(dict.fromkeys(near))
+    assert key_codes(pa.table({"k": near}), ["k"]).tolist() == [order.index(value) for value in near]
