@@ -53,8 +53,6 @@ class Flow:
         Whether the order of ``lines`` is certain.  A union has none.
     is_strict : bool
         Whether no key has a time twice and none goes back.
-    ends : bool
-        Whether whoever stands behind is told of the end: not by a step of the user's own, which says nothing of time.
     """
 
     stream: Stream
@@ -64,7 +62,6 @@ class Flow:
     disorder: int = 0
     is_ordered: bool = True
     is_strict: bool = False
-    ends: bool = True
 
     @property
     def promise(self) -> int:
@@ -222,14 +219,6 @@ def _is_ordered(flow: Flow) -> bool:
     return flow.is_ordered
 
 
-def _ends(flow: Flow) -> bool:
-    return flow.ends
-
-
-def _ends_in_order(flow: Flow) -> bool:
-    return flow.ends and flow.is_ordered
-
-
 def _pick(graph: Graph, wanted: Callable[[Flow], bool] = _is_any) -> Flow | None:
     """Choose a flow, rather a late one: so that graphs grow deep."""
     fitting = [flow for flow in graph.flows if wanted(flow)]
@@ -266,7 +255,7 @@ def _union(graph: Graph) -> None:
         return
     lines = {key: [*one.lines.get(key, []), *other.lines.get(key, [])] for key in KEYS}
     stream = hf.union(one.stream, other.stream, name=graph.name("union"))
-    graph.flows.append(Flow(stream, lines, is_ordered=False, ends=one.ends and other.ends))
+    graph.flows.append(Flow(stream, lines, is_ordered=False))
 
 
 def _is_wide(flow: Flow) -> bool:
@@ -277,7 +266,7 @@ def _is_wide(flow: Flow) -> bool:
 
 
 def _aggregate(graph: Graph) -> None:
-    flow = _pick(graph, _ends)
+    flow = _pick(graph)
     assert flow is not None
     chance = graph.chance
     size = chance.choice((2, 5, 11))
@@ -322,7 +311,7 @@ def _by_key(rows: Sequence[Row]) -> Lines:
 
 
 def _sync(graph: Graph) -> None:
-    one, other = _pick(graph, _ends_in_order), _pick(graph, _ends_in_order)
+    one, other = _pick(graph, _is_ordered), _pick(graph, _is_ordered)
     if one is None or other is None or one.stream.node is other.stream.node:
         return
     inputs = {"a": one, "b": other}
@@ -350,7 +339,7 @@ def _sync(graph: Graph) -> None:
 
 
 def _merge(graph: Graph) -> None:
-    main, slow = _pick(graph, _ends), _pick(graph, _ends_in_order)
+    main, slow = _pick(graph), _pick(graph, _is_ordered)
     taken = main is not None and any("m" in row for rows in main.lines.values() for row in rows)
     if (
         main is None
@@ -445,7 +434,7 @@ def _stateful(graph: Graph) -> None:
         timestamp="t",
         name=graph.name("stateful"),
     )
-    graph.flows.append(replace(flow, stream=stream, lines=_grown(flow), time="t", value="v", ends=False))
+    graph.flows.append(replace(flow, stream=stream, lines=_grown(flow), time="t", value="v"))
 
 
 def _growth(time: str, value: str, key: Any, rows: Any, state: Any) -> list[Row]:
@@ -469,7 +458,7 @@ def _apply(graph: Graph) -> None:
         timestamp="t",
         name=graph.name("apply"),
     )
-    graph.flows.append(replace(flow, stream=stream, lines=_grown(flow), time="t", value="v", ends=False))
+    graph.flows.append(replace(flow, stream=stream, lines=_grown(flow), time="t", value="v"))
 
 
 def _grown(flow: Flow) -> Lines:

@@ -24,6 +24,8 @@ from holdfast.testing.levels import StatefulWorkload, Stores
 from tests.sim.stateful_graphs import Graph, random_graph
 
 SEED = os.environ.get("HOLDFAST_SEED")
+pytestmark = pytest.mark.slow
+
 FEW, MANY = 10, int(os.environ.get("HOLDFAST_SEEDS", "10000")) // 50
 """Graphs at every check, and all that are asked for.  A failing one is replayed alone with HOLDFAST_SEED=<seed>."""
 
@@ -104,7 +106,6 @@ def test_no_crash_loses_doubles_or_changes_a_row_behind_state() -> None:
     live_all(range(int(SEED), int(SEED) + 1) if SEED else range(FEW))
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(SEED is not None, reason="one seed is asked for")
 def test_no_crash_among_hundreds_of_graphs_loses_doubles_or_changes_a_row_behind_state() -> None:
     outcomes = live_all(range(MANY))

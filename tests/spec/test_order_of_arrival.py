@@ -32,6 +32,8 @@ from holdfast.operators.sync import sync
 from holdfast.testing.drive import close, drive
 from holdfast.window import count_window, session, sliding, total, tumbling
 
+pytestmark = pytest.mark.slow
+
 Row = dict[str, Any]
 DISORDER = 6
 FAR = 10**6

@@ -183,3 +183,17 @@ def test_more_batch_times_than_epochs_give_epochs_without_rows():
 def test_what_cannot_be_driven_says_why(run, says):
     with pytest.raises(InvalidPipeline, match=says):
         run()
+
+
+@pytest.mark.parametrize("way", ["apply", "stateful"])
+def test_the_end_of_a_source_reaches_what_stands_behind_a_function_of_the_user(way):
+    if way == "apply":
+        behind = source() | hf.apply(lambda key, rows, state: rows, by="k", schema=SCHEMA, timestamp="t", name="mine")
+    else:
+        state = {"last": "k STRING, t BIGINT"}
+        step = hf.stateful(lambda tables, rows, at: (None, rows), by="k", state=state, schema=SCHEMA, name="mine")
+        behind = source() | step
+    counted = behind | hf.aggregate(by="k", window=hf.tumbling(10), timestamp="t", n=hf.count(), name="counted")
+    epochs = drive(counted, {"s": [[row(1), row(2)], [close()]]})
+    assert epochs[0] == []
+    assert [(each["k"], each["n"]) for each in epochs[1]] == [("a", 2)]

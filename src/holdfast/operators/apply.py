@@ -176,8 +176,9 @@ class ApplyStep:
             elif key in remembered:
                 gone.append(named)
         outputs = {"rows": _table(given, self.out, "what fn returned")}
+        end = tables.end_of(arrivals[self.name].bounds)
         if not self.tables:
-            return Result(outputs)
+            return Result(outputs, bounds=end)
         declared = self.tables["keys"]
         deletes = _table(gone, tables.key_schema(declared), "a key")
         if old is not None:
@@ -185,7 +186,7 @@ class ApplyStep:
         change = Change(_table(values, declared.schema, "what fn set in the state"), deletes)
         is_change = change.upserts.num_rows or change.deletes.num_rows
         forgotten = {} if self.forget_us is None else {"forgotten": 0 if old is None else old.num_rows}
-        return Result(outputs, {"keys": change} if is_change else {}, None, forgotten)
+        return Result(outputs, {"keys": change} if is_change else {}, end, forgotten)
 
     def _called(self, key: tuple[Any, ...], of_key: pa.Table, state: KeyState) -> list[Mapping[str, Any]]:
         shown = key[0] if self.is_one_column else key

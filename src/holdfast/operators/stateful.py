@@ -107,8 +107,9 @@ class StatefulStep:
         old = self._forgotten(state, at)
         counts = {} if self.forget_us is None else {"forgotten": sum(table.num_rows for table in old.values())}
         changes = {name: self._delete(name, table) for name, table in old.items() if table.num_rows}
+        end = tables.end_of(arrivals[self.name].bounds)
         if rows.num_rows == 0:
-            return Result({}, changes, None, counts)
+            return Result({}, changes, end, counts)
         seen = {name: self._seen(name, state[name], old.get(name)) for name in self.state}
         has_seen = any(table.num_rows for table in seen.values())
         given, out = self._called(seen if has_seen else None, rows, at)
@@ -118,7 +119,7 @@ class StatefulStep:
                 change = Change(change.upserts, pa.concat_tables([changes[name].deletes, change.deletes]))
             if change.upserts.num_rows or change.deletes.num_rows:
                 changes[name] = change
-        return Result({"rows": out}, changes, None, counts)
+        return Result({"rows": out}, changes, end, counts)
 
     def _called(self, seen: Tables | None, rows: pa.Table, at: Moment) -> tuple[dict[str, Any], pa.Table]:
         try:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
-from holdfast.operators.step import ALL_KEYS, BOUND, Change, Result, StateTable, Step
+from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Change, Result, StateTable, Step
 
 _MAGIC = b"HFTABLE1"
 _HEAD = struct.Struct("<8sI")
@@ -453,6 +453,16 @@ def bounds_schema(key: pa.Schema) -> pa.Schema:
     """Return the schema of the bounds of a step's output: its key columns, ALL_KEYS and BOUND."""
     keys = [field.with_nullable(True) for field in key]
     return pa.schema([*keys, pa.field(ALL_KEYS, pa.bool_()), pa.field(BOUND, pa.int64())])
+
+
+def end_of(bounds: pa.Table) -> pa.Table | None:
+    """Return the bound that says to operators behind that an input has ended; None where it has not.
+
+    For operators whose function may give any timestamp: nothing else that they are told holds for what they give.
+    """
+    is_end = pc.and_(bounds.column(ALL_KEYS), pc.equal(bounds.column(BOUND), CLOSED))
+    ends = bounds.filter(is_end)
+    return ends.slice(0, 1).drop_columns([PLACE]) if ends.num_rows else None
 
 
 def _check_names(operator: str, what: str, found: Mapping[str, object], declared: Mapping[str, object]) -> None:
