@@ -56,6 +56,7 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_taken(feed: read.Callba
     assert journal.bounds(feed.directory) == (0, 1)
 
 
+@pytest.mark.slow
 def test_threads_and_processes_push_without_losing_or_doubling(feed: read.CallbackFeed, tmp_path: Path) -> None:
     program = (
         "import sys\nfrom holdfast import read\n"

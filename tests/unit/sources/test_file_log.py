@@ -49,6 +49,7 @@ def test_the_slower_planner_reads_what_the_faster_one_wrote(directory: str) -> N
     assert names_of(FileLog(directory)) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_planners_that_append_at_once_make_one_log(directory: str) -> None:
     logs = [FileLog(directory) for _ in range(4)]
 
@@ -70,6 +71,7 @@ def test_planners_that_append_at_once_make_one_log(directory: str) -> None:
         assert log.blocks == final.blocks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [99, 100, 101, 250])
 def test_merging_changes_nothing_but_the_number_of_objects(directory: str, count: int) -> None:
     log = FileLog(directory)
