@@ -38,8 +38,17 @@ def test_a_quantile_errs_by_at_most_the_relative_error(values, rank, error):
     assert abs(found - wanted) <= error * abs(wanted) * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(
+    "value", [-1.0, -(2.0**32), -(2.0**-32), -(2.0**64), -1.5, -(2.0**32) - 1, 2.0**-1074, -(2.0**-1074)]
+)
+def test_a_sum_of_one_number_is_that_number_after_it_was_kept(value):
+    kept = exact.to_state(exact.summed(np.array([value]), np.zeros(1, np.int64), 1))
+    total, rest = exact.rounded(exact.merged(kept, np.zeros(1, np.int64), 1))
+    assert (total[0], rest[0]) == (value, 0.0)
+
+
 @settings(max_examples=100, deadline=None)
-@given(values=st.lists(FINITE, max_size=40), data=st.data())
+@given(values=st.lists(FINITE | st.integers(-3, 3).map(float), max_size=40), data=st.data())
 def test_a_sum_has_one_form_whatever_the_order_and_the_cut(values, data):
     def state(numbers):
         return exact.to_state(exact.summed(np.array(numbers, np.float64), np.zeros(len(numbers), np.int64), 1))

@@ -125,10 +125,11 @@ def to_state(sums: Sums) -> pa.Array:
     is_zero = ~used.any(axis=1)
     first = np.where(is_zero, 0, used.argmax(axis=1))
     # The highest limb carries the sign, so a sum below zero reaches up to it; -1 above is the same number as the
-    # limb below less 2**32, which gives each sum one form whatever the span it was computed in.
+    # limb below less 2**32, which gives each sum one form whatever the span it was computed in.  The lowest limb stays:
+    # below it there is nothing to borrow for.
     limbs = sums.limbs.copy()
     for place in range(width - 1, 0, -1):
-        above = limbs[:, place] == -1
+        above = (limbs[:, place] == -1) & (first < place)
         limbs[above, place - 1] -= np.int64(2**_BITS)
         limbs[above, place] = 0
     used = limbs != 0
