@@ -28,8 +28,8 @@ from tools import class_archive
 
 FAST = "not spark and not postgres and not crash and not slow and not nightly"
 GROUPS = {
-    "unit": ("-m", FAST, "tests/unit"),
-    "fast": ("-m", FAST, "--ignore=tests/unit"),
+    "unit": ("-m", FAST, "tests/unit", "tests/arch"),
+    "fast": ("-m", FAST, "--ignore=tests/unit", "--ignore=tests/arch"),
     "slow": ("-m", "slow and not spark and not postgres and not crash and not nightly"),
     "postgres": ("-m", "postgres and not spark and not crash and not nightly"),
     "spark": ("-m", "spark and not crash and not nightly", "-n", "2", "--dist", "loadfile"),
