@@ -16,6 +16,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from holdfast.timeline import CLOSED as CLOSED
+from holdfast.timeline import UNBOUNDED as UNBOUNDED
+
 PLACE = "__place__"
 """Column (BIGINT, unique within bucket and epoch) that orders the rows and bounds of *all* inputs by their arrival."""
 
@@ -24,12 +27,6 @@ BOUND = "__bound__"
 
 ALL_KEYS = "__all_keys__"
 """Column (BOOLEAN) of a bound row: it holds for every key, also for those not yet seen; its key columns are null."""
-
-CLOSED = 2**63 - 1
-"""The bound of an input that has ended: above every timestamp."""
-
-UNBOUNDED = -(2**63)
-"""The bound of an input of which nothing is known: below every timestamp."""
 
 
 @dataclass(frozen=True)
