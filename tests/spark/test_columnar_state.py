@@ -125,7 +125,7 @@ def test_the_end_of_bounded_sources_reaches_every_bucket_and_the_operator_behind
         counted | hf.write.sqlite(db, table="first", name="first_table"),
         again | hf.write.sqlite(db, table="again", name="again_table"),
     )
-    run(pipeline, tmp_path, spark)
+    assert run(pipeline, tmp_path, spark).status().epoch == 1, "the end comes with the last rows"
     assert sqlite_rows(db, "SELECT k, n FROM first") == [("a", 1), ("b", 2), ("c", 2)]
     assert sqlite_rows(db, "SELECT k, n FROM again") == [("b", 1), ("c", 1)]
 

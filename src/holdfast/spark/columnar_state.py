@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from holdfast.operators import tables
 from holdfast.operators.call import call
@@ -44,6 +45,11 @@ from holdfast.spark.state_store import Cache, Held, Record, advance, compacted, 
 
 EPOCH_PROPERTY, BATCH_TIME_PROPERTY = "holdfast.epoch", "holdfast.batch_us"
 """Local properties of an epoch's job."""
+
+# NB types and no texts: for a text each task asks the JVM, three times for each state variable.
+RECORD = StructType([StructField("value", StringType())])
+PART = StructType([StructField("part", LongType()), StructField("piece", IntegerType())])
+PIECE = StructType([StructField("data", BinaryType())])
 
 _cache = Cache()
 """What this worker holds: workers are reused from epoch to epoch."""
@@ -79,8 +85,8 @@ class Level(StatefulProcessor):  # type: ignore[misc]
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state variables."""
-        self._record = handle.getValueState("record", "value string")
-        self._parts = handle.getMapState("parts", "part bigint, piece int", "data binary")
+        self._record = handle.getValueState("record", RECORD)
+        self._parts = handle.getMapState("parts", PART, PIECE)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """Take the chunks of one bucket, or of one passage; yield chunks."""

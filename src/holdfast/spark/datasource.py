@@ -195,7 +195,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         if dict(end) == start["positions"]:
             return self._without_rows(start)
         self._last_planned_s = time.monotonic()
-        return {**self._end(start, end), **({"sought": sought} if sought else {})}
+        marks = {"has_ended": True} if self._tells_end(start, end) else {}
+        return {**self._end(start, end), **({"sought": sought} if sought else {}), **marks}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if not self.reading.has_rows:
@@ -279,11 +280,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             if self.reading.end_mark and self._has_ended(start["positions"]):
                 mark_end(self.reading.end_mark)
             return start
-        if (
-            packing.closing.get(self.reading.name)
-            and not start.get("has_ended")
-            and self._has_ended(start["positions"])
-        ):
+        if self._tells_end(start, start["positions"]):
             return {**start, "has_ended": True}
         if packing.tick_us is None or self.bounded:
             return start
@@ -305,6 +302,12 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return start
         self._last_planned_s = now_s
         return {**start, "ticks": start.get("ticks", 0) + 1}
+
+    def _tells_end(self, start: Mapping[str, Any], positions: SourcePositions) -> bool:
+        """Tell whether an epoch up to these positions tells operators that the source has ended."""
+        packing = self.reading.packing
+        is_asked = packing is not None and bool(packing.closing.get(self.reading.name))
+        return is_asked and not start.get("has_ended") and self._has_ended(positions)
 
     def _has_ended(self, positions: SourcePositions) -> bool:
         """Tell whether a source that was declared bounded has given everything."""
