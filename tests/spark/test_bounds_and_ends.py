@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.errors import InvalidPipeline
 from tests.spark.counting import counting
 from tests.spark.running import MODES, arrive, eventually, sqlite_rows
 
@@ -63,6 +64,14 @@ def test_bound_rows_settle_what_waits_and_are_no_rows(spark: SparkSession, tmp_p
     assert sqlite_rows(db, "SELECT k, t FROM late") == [("a", 2)]
     assert sqlite_rows(db, "SELECT k, t, x, y FROM sets") == [("a", 1, 1, 0), ("b", 1, 1, 0)]
     assert {source.name: source.rows for source in run.status().sources} == {"x": 2, "y": 2}
+
+
+def test_bound_rows_that_sparks_plan_would_lose_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    x = hf.read.rows([], schema=MARKED, timestamp="t", bounds="is_bound", name="x")
+    counted = x | hf.map(lambda frame: frame, name="mapped") | hf.select("k", "1L AS v", name="shaped")
+    pipeline = hf.Pipeline("lost", counting(counted) | hf.write.sqlite(tmp_path / "out.db", table="rows", name="out"))
+    with pytest.raises(InvalidPipeline, match="'counted' would never hear of the bound rows of source 'x'"):
+        pipeline.run(checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark)
 
 
 def test_ends_of_rows_files_and_a_union_reach_an_operator_behind_sparks_plan(

@@ -11,7 +11,8 @@ from functools import reduce
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.graph import is_stateful
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Store
 from holdfast.sources.bounds import MarkedSpec
@@ -83,15 +84,21 @@ def settle_shape(store: Store, directory: str, parallelism: int, buckets: int) -
         ) from error
 
 
-def _warn_of_lost_bounds(pipeline: Pipeline) -> None:
-    lost = [node.name for node in pipeline.sources if isinstance(node.spec, MarkedSpec)]
-    if lost:
-        log.warning(
-            "pipeline %r: bound rows of %s cannot reach its operators, because Spark's plan stands between; what waits "
-            "for them stays in the state. Write the operators before the state as filter, select, split or clip.",
-            pipeline.name,
-            ", ".join(map(repr, lost)),
-        )
+def _refuse_lost_bounds(pipeline: Pipeline) -> None:
+    """Refuse sources with bound rows that a stateful operator would wait for in vain."""
+    waiting = {node: node for node in pipeline.nodes if is_stateful(node)}
+    for node in reversed(pipeline.nodes):  # inputs stand before
+        if node in waiting:
+            waiting.update(dict.fromkeys(node.inputs, waiting[node]))
+    for node, operator in waiting.items():
+        if isinstance(node.spec, MarkedSpec):
+            raise InvalidPipeline(
+                f"{operator.name!r} would never hear of the bound rows of source {node.name!r}.",
+                why="Spark's plan computes what stands before the state, and it knows rows only: some operator there is "
+                "map or sql, or has an expression that Arrow does not evaluate, or the setting columnar is off.",
+                do="write the operators before the state as filter, select, split, clip or union; "
+                "pipeline.explain() shows them.",
+            )
 
 
 @dataclass(frozen=True)
@@ -131,7 +138,7 @@ def compile_stateful(
     Raises
     ------
     InvalidPipeline
-        If an operator cannot be compiled where it stands, or a step refuses its inputs.
+        If an operator cannot be compiled where it stands, a step refuses its inputs, or bound rows cannot reach it.
     """
     compiled: list[tuple[DataFrame, Routes]] = []
 
@@ -151,7 +158,7 @@ def compile_stateful(
     )
     if compiled:
         log.info("pipeline %r: Spark's plan computes what stands before the state", pipeline.name)
-        _warn_of_lost_bounds(pipeline)
+        _refuse_lost_bounds(pipeline)
         frame, routes = compiled[0]
         chunks = frame.mapInArrow(PackTask(routes, stages.routing), CHUNKS)
         ending = [node.name for node in pipeline.sources if getattr(node.spec, "bounded", False)]
