@@ -14,7 +14,7 @@ from demo.watch import Watch
 LOOK_S = 0.05
 """Pause between two looks at the sinks."""
 
-DELAY_MAX_S = 0.4
+DELAY_MAX_S = 1.0
 """Longest wait between the row that a kill waits for and the kill: an epoch or two, so that it hits any part of one."""
 
 START_LIMIT_S = 300.0

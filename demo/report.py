@@ -1,4 +1,4 @@
-"""Draws the demo's page: rows over time in both sinks, the kills marked, and the verdict.  One file, nothing loaded."""
+"""Draws the demo's page: rows over time in every sink, the kills marked, and the verdict.  One file, nothing loaded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from demo.kills import Experiment
 from demo.verify import Verdict
 from demo.watch import Sample
 
-WIDTH, PANEL, LEFT, RIGHT, TOP, GAP = 960, 190, 72, 24, 30, 44
-COLOURS = ("#1f6f8b", "#b4632d")
+WIDTH, PANEL, LEFT, RIGHT, TOP, GAP = 960, 130, 72, 24, 30, 40
+COLOURS = ("#1f6f8b", "#b4632d", "#5b4a9c", "#8a6d1f", "#2f7d4f")
 KILL = "#b3261e"
 POINT_COUNT = 1200
 """Points per line at most."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from demo import report
-from demo.cluster import read_rerun
+from demo.cluster import Rerun, read_rerun
 from demo.kills import Experiment, Kill
 from demo.verify import Sum, Verdict
 from demo.watch import Sample
@@ -43,8 +43,10 @@ def started(stage: int, task: int, executor: str) -> dict[str, object]:
     return {"Event": "SparkListenerTaskStart", "Stage ID": stage, "Task Info": {"Index": task, "Executor ID": executor}}
 
 
-def ended(stage: int, task: int, reason: dict[str, str]) -> dict[str, object]:
-    return {"Event": "SparkListenerTaskEnd", "Stage ID": stage, "Task Info": {"Index": task}, "Task End Reason": reason}
+def ended(stage: int, task: int, reason: dict[str, str], executor: str = "0") -> dict[str, object]:
+    info = {"Index": task, "Executor ID": executor}
+    event = {"Event": "SparkListenerTaskEnd", "Stage ID": stage, "Task Type": "ShuffleMapTask"}
+    return {**event, "Task Info": info, "Task End Reason": reason}
 
 
 def test_only_the_lost_task_ran_again() -> None:
@@ -52,10 +54,29 @@ def test_only_the_lost_task_ran_again() -> None:
     good = {"Reason": "Success"}
     events = [started(0, 0, "0"), started(0, 1, "1"), ended(0, 1, lost), ended(0, 0, good), started(0, 1, "0")]
     rerun = read_rerun([*events, ended(0, 1, good)])
-    assert (rerun.executor, rerun.lost, rerun.again, rerun.is_exact) == ("1", {"0.1"}, {"0.1"}, True)
+    assert rerun == Rerun("1", frozenset({"0.1"}), frozenset({"0.1"}))
+    assert rerun.is_exact
 
 
 def test_a_finished_task_that_ran_again_is_noticed() -> None:
     lost = {"Reason": "ExecutorLostFailure", "Executor ID": "1"}
     events = [started(0, 0, "0"), started(0, 1, "1"), ended(0, 1, lost), started(0, 0, "0"), started(0, 1, "0")]
     assert not read_rerun(events).is_exact
+
+
+def test_tasks_that_ran_again_since_their_output_was_lost_are_no_repetition_too_many() -> None:
+    lost = {"Reason": "ExecutorLostFailure", "Executor ID": "1"}
+    fetched = {"Reason": "FetchFailed"}
+    good = {"Reason": "Success"}
+    mapped = [started(0, 0, "0"), started(0, 1, "1"), ended(0, 0, good, "0"), ended(0, 1, good, "1")]
+    reduced = [started(1, 0, "0"), started(1, 1, "1"), ended(1, 1, lost, "1"), ended(1, 0, fetched, "0")]
+    again = [started(0, 1, "0"), started(1, 0, "0"), started(1, 1, "0")]
+    rerun = read_rerun([*mapped, *reduced, *again])
+    assert (rerun.lost, rerun.owed) == ({"1.1"}, {"0.1", "1.0"})
+    assert rerun.is_exact
+    assert not read_rerun([*mapped, *reduced, *again, started(0, 0, "0")]).is_exact, "its output was not lost"
+
+
+def test_a_lost_task_that_never_ran_again_is_noticed() -> None:
+    lost = {"Reason": "ExecutorLostFailure", "Executor ID": "1"}
+    assert not read_rerun([started(0, 1, "1"), ended(0, 1, lost)]).is_exact
