@@ -75,7 +75,11 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
             environment |= cluster.environment
             killer = ExecutorKiller(cluster, options.seed)
         watch = Watch(counters)
+        flights_in_sets = parquet_rows(work / "sets", in_lists_of="flights")
         with _progress(console, rows) as progress:
+
+            def waiting() -> int:
+                return counters["flights"]() - flights_in_sets()
 
             def show() -> None:
                 for task, count in zip(progress.task_ids, watch.samples[-1].rows, strict=True):
@@ -89,6 +93,7 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
                 seed=options.seed,
                 say=console.print,
                 show=show,
+                waiting=waiting,
                 disturb=killer or undisturbed,
             )
         verdicts = verify(work, dsn)

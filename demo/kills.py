@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from demo.processes import Running, kill_tree
@@ -28,6 +28,8 @@ class Kill:
     at_s: float
     rows: int
     process_count: int
+    waiting: int = 0
+    """Rows that were in one sink already and for another still in state."""
     first_row_s: float | None = None
 
 
@@ -65,6 +67,7 @@ def carry_out(
     seed: int,
     say: Callable[[str], None],
     show: Callable[[], None] = lambda: None,
+    waiting: Callable[[], int] = lambda: 0,
     disturb: Disturbance = undisturbed,
 ) -> Experiment:
     """Start the pipeline, kill it ``kill_count`` times, and let the last run finish.
@@ -81,6 +84,8 @@ def carry_out(
         How often, and the seed of the moments.
     say, show : callable
         Gets a line for every event; is called at every look.
+    waiting : callable
+        Returns how many rows wait in state, as far as the sinks show; called after a kill.
     disturb : Disturbance
         Called at every look while a run works.
 
@@ -112,14 +117,15 @@ def carry_out(
                     raise DemoFailed(_why_too_early(running, run, kill_count))
                 process_count = kill_tree(running)
                 sample = watch.look()
-                kills.append(Kill(sample.at_s, sample.total, process_count))
-                say(f"kill {run + 1}: {process_count} processes at {sample.at_s:.1f} s, {sample.total:,} rows visible")
+                kills.append(Kill(sample.at_s, sample.total, process_count, waiting()))
+                say(
+                    f"kill {run + 1}: {process_count} processes at {sample.at_s:.1f} s, {sample.total:,} rows visible, "
+                    f"{kills[-1].waiting:,} waiting in state"
+                )
         finally:
             if not running.has_ended:
                 kill_tree(running)
-    timed = tuple(
-        Kill(kill.at_s, kill.rows, kill.process_count, first) for kill, first in zip(kills, first_rows[1:], strict=True)
-    )
+    timed = tuple(replace(kill, first_row_s=first) for kill, first in zip(kills, first_rows[1:], strict=True))
     return Experiment(timed, watch.samples[-1].at_s, first_rows[0])
 
 

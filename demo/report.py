@@ -175,10 +175,17 @@ def _verdict_table(verdicts: Sequence[Verdict]) -> str:
 
 def _kill_table(experiment: Experiment) -> str:
     rows = [
-        [str(number), f"{kill.at_s:.1f}", f"{kill.rows:,}", str(kill.process_count), f"{kill.first_row_s or 0:.1f}"]
+        [
+            str(number),
+            f"{kill.at_s:.1f}",
+            f"{kill.rows:,}",
+            f"{kill.waiting:,}",
+            str(kill.process_count),
+            f"{kill.first_row_s or 0:.1f}",
+        ]
         for number, kill in enumerate(experiment.kills, start=1)
     ]
-    head = ["Kill", "At, s", "Rows visible", "Processes killed", "Restart to first new row, s"]
+    head = ["Kill", "At, s", "Rows visible", "Flights waiting", "Processes killed", "Restart to first new row, s"]
     return _table("Kills", head, rows)
 
 

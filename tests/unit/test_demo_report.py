@@ -11,7 +11,7 @@ from demo.verify import Sum, Verdict
 from demo.watch import Sample
 
 SAMPLES = [Sample(second / 10, (second * 10, second)) for second in range(100)]
-EXPERIMENT = Experiment((Kill(3.0, 330, 7, 1.5), Kill(6.0, 660, 7, 1.4)), 9.9, 1.2)
+EXPERIMENT = Experiment((Kill(3.0, 330, 7, 40, 1.5), Kill(6.0, 660, 7, 1234, 1.4)), 9.9, 1.2)
 GOOD = [
     Verdict(stream, rows, rows, 0, 0, (Sum("x", 1.0, 1.0),)) for stream, rows in (("flights", 990), ("weather", 99))
 ]
@@ -31,6 +31,11 @@ def test_the_page_loads_nothing() -> None:
     assert "Every row exactly once." in page
     for reference in ("http://", "https://", "src=", "@import", "<script", "<link"):
         assert reference not in page
+
+
+def test_the_page_says_what_waited_in_state_at_each_kill() -> None:
+    page = report.page(EXPERIMENT, SAMPLES, GOOD, sinks=SINKS, settings="Seed 1.")
+    assert "<td>2</td><td>6.0</td><td>660</td><td>1,234</td><td>7</td><td>1.4</td>" in page
 
 
 def test_the_page_says_when_rows_are_lost() -> None:

@@ -13,6 +13,7 @@ import polars.selectors as cs
 import pytest
 
 from demo import data, verify
+from demo.watch import parquet_rows
 
 FLIGHTS = [
     {"time_hour": "2013-01-01T10:00:00Z", "carrier": "UA", "flight": 1545, "tailnum": "N14228", "origin": "EWR"}
@@ -139,6 +140,14 @@ def tamper(work: Path, change: pl.Expr) -> verify.Verdict:
     file = work / "sets" / "epoch-1.parquet"
     pl.read_parquet(file).with_columns(change).write_parquet(file)
     return verdict(work, "sets")
+
+
+def test_flights_in_sets_are_counted_and_hidden_files_are_not(work: Path) -> None:
+    hidden = work / "sets" / "_holdfast" / "epoch-2.parquet"
+    hidden.parent.mkdir()
+    hidden.write_bytes((work / "sets" / "epoch-1.parquet").read_bytes())
+    assert (parquet_rows(work / "sets")(), parquet_rows(work / "sets", in_lists_of="flights")()) == (5, 3)
+    assert parquet_rows(work / "nothing", in_lists_of="flights")() == 0
 
 
 def test_sets_hold_what_was_known_of_the_hour(work: Path) -> None:
