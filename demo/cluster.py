@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from demo.processes import kill_one
 WORKER_COUNT = 2
 EXECUTOR_CLASS = "CoarseGrainedExecutorBackend"
 START_LIMIT_S = 60.0
+EPOCH_ROWS_MAX = 10_000
+"""More rows than an epoch brings: when so many came after a task was lost, its epoch is complete."""
 
 
 @dataclass(frozen=True)
@@ -98,22 +100,24 @@ class ExecutorKiller:
 
     cluster: Cluster
     seed: int
-    killed_at_s: list[float] = field(default_factory=list)
-    """When, seconds since the epoch; empty before."""
+    rows_at_kill: int | None = None
+    """Rows that the run had shown; None before."""
     _wait_until: float | None = None
 
-    def __call__(self, run: int, new_rows: int) -> None:
-        """Called while run number ``run`` works."""
-        if run > 0 or self.killed_at_s:
-            return
+    def __call__(self, run: int, new_rows: int) -> bool:
+        """Called while run number ``run`` works; return whether the lost tasks have run again, or none will be lost."""
+        if run > 0:
+            return True
+        if self.rows_at_kill is not None:
+            return new_rows > self.rows_at_kill + EPOCH_ROWS_MAX
         if self._wait_until is None:
             self._wait_until = time.monotonic() + random.Random(self.seed).uniform(0.0, 0.5)
-        if time.monotonic() < self._wait_until:
-            return
-        busy = _busiest(self.cluster.executors())
-        if busy is not None:
-            self.killed_at_s.append(time.time())
-            kill_one(busy)
+        if time.monotonic() >= self._wait_until:
+            busy = _busiest(self.cluster.executors())
+            if busy is not None:
+                self.rows_at_kill = new_rows
+                kill_one(busy)
+        return False
 
 
 @dataclass(frozen=True)

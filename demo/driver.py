@@ -144,7 +144,7 @@ def _start(run: int, work: Path, environment: dict[str, str]) -> Running:
 
 
 def _rerun(killer: ExecutorKiller) -> Rerun:
-    if not killer.killed_at_s:
+    if killer.rows_at_kill is None:
         raise DemoFailed("no executor was caught at work in the first run")
     return read_rerun(read_events(killer.cluster.event_logs[0]))
 

@@ -50,12 +50,13 @@ class DemoFailed(Exception):
 class Disturbance(Protocol):
     """Something else that happens while a run works; called at every look."""
 
-    def __call__(self, run: int, new_rows: int) -> None:
-        """``run`` counts from 0; ``new_rows`` are visible since this run began."""
+    def __call__(self, run: int, new_rows: int) -> bool:
+        """``run`` counts from 0, ``new_rows`` are visible since it began; return whether it may be killed now."""
 
 
-def undisturbed(run: int, new_rows: int) -> None:
+def undisturbed(run: int, new_rows: int) -> bool:
     """Let the run work."""
+    return True
 
 
 def carry_out(
@@ -149,7 +150,8 @@ def _follow(
         waited_s = time.monotonic() - started
         if first_row_s is None and new_rows > 0:
             first_row_s = waited_s
-        if wanted is not None and new_rows >= wanted:
+        may_kill = new_rows > 0 and disturb(run, new_rows)
+        if wanted is not None and new_rows >= wanted and may_kill:
             return first_row_s or waited_s, False
         if has_ended:
             if running.process.returncode != 0:
@@ -157,8 +159,6 @@ def _follow(
             return first_row_s or waited_s, True
         if first_row_s is None and waited_s > START_LIMIT_S:
             raise DemoFailed(f"run {run} wrote no row within {START_LIMIT_S:.0f} s:\n{running.log_tail()}")
-        if new_rows > 0:
-            disturb(run, new_rows)
         time.sleep(LOOK_S)
 
 
