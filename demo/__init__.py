@@ -1,1 +1,1 @@
-"""The demo: real data, one pipeline, two unlike sinks, five SIGKILLs, every row exactly once."""
+"""The demo: real data, one pipeline with state, two unlike kinds of sinks, five SIGKILLs, every row exactly once."""

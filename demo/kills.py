@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from demo.processes import Running, kill_tree
@@ -14,7 +14,7 @@ from demo.watch import Watch
 LOOK_S = 0.05
 """Pause between two looks at the sinks."""
 
-DELAY_MAX_S = 0.4
+DELAY_MAX_S = 1.0
 """Longest wait between the row that a kill waits for and the kill: an epoch or two, so that it hits any part of one."""
 
 START_LIMIT_S = 300.0
@@ -28,6 +28,8 @@ class Kill:
     at_s: float
     rows: int
     process_count: int
+    waiting: int = 0
+    """Rows that were in one sink already and for another still in state."""
     first_row_s: float | None = None
 
 
@@ -48,12 +50,13 @@ class DemoFailed(Exception):
 class Disturbance(Protocol):
     """Something else that happens while a run works; called at every look."""
 
-    def __call__(self, run: int, new_rows: int) -> None:
-        """``run`` counts from 0; ``new_rows`` are visible since this run began."""
+    def __call__(self, run: int, new_rows: int) -> bool:
+        """``run`` counts from 0, ``new_rows`` are visible since it began; return whether it may be killed now."""
 
 
-def undisturbed(run: int, new_rows: int) -> None:
+def undisturbed(run: int, new_rows: int) -> bool:
     """Let the run work."""
+    return True
 
 
 def carry_out(
@@ -65,6 +68,7 @@ def carry_out(
     seed: int,
     say: Callable[[str], None],
     show: Callable[[], None] = lambda: None,
+    waiting: Callable[[], int] = lambda: 0,
     disturb: Disturbance = undisturbed,
 ) -> Experiment:
     """Start the pipeline, kill it ``kill_count`` times, and let the last run finish.
@@ -81,6 +85,8 @@ def carry_out(
         How often, and the seed of the moments.
     say, show : callable
         Gets a line for every event; is called at every look.
+    waiting : callable
+        Returns how many rows wait in state, as far as the sinks show; called after a kill.
     disturb : Disturbance
         Called at every look while a run works.
 
@@ -112,14 +118,15 @@ def carry_out(
                     raise DemoFailed(_why_too_early(running, run, kill_count))
                 process_count = kill_tree(running)
                 sample = watch.look()
-                kills.append(Kill(sample.at_s, sample.total, process_count))
-                say(f"kill {run + 1}: {process_count} processes at {sample.at_s:.1f} s, {sample.total:,} rows visible")
+                kills.append(Kill(sample.at_s, sample.total, process_count, waiting()))
+                say(
+                    f"kill {run + 1}: {process_count} processes at {sample.at_s:.1f} s, {sample.total:,} rows visible, "
+                    f"{kills[-1].waiting:,} waiting in state"
+                )
         finally:
             if not running.has_ended:
                 kill_tree(running)
-    timed = tuple(
-        Kill(kill.at_s, kill.rows, kill.process_count, first) for kill, first in zip(kills, first_rows[1:], strict=True)
-    )
+    timed = tuple(replace(kill, first_row_s=first) for kill, first in zip(kills, first_rows[1:], strict=True))
     return Experiment(timed, watch.samples[-1].at_s, first_rows[0])
 
 
@@ -143,7 +150,8 @@ def _follow(
         waited_s = time.monotonic() - started
         if first_row_s is None and new_rows > 0:
             first_row_s = waited_s
-        if wanted is not None and new_rows >= wanted:
+        may_kill = new_rows > 0 and disturb(run, new_rows)
+        if wanted is not None and new_rows >= wanted and may_kill:
             return first_row_s or waited_s, False
         if has_ended:
             if running.process.returncode != 0:
@@ -151,8 +159,6 @@ def _follow(
             return first_row_s or waited_s, True
         if first_row_s is None and waited_s > START_LIMIT_S:
             raise DemoFailed(f"run {run} wrote no row within {START_LIMIT_S:.0f} s:\n{running.log_tail()}")
-        if new_rows > 0:
-            disturb(run, new_rows)
         time.sleep(LOOK_S)
 
 

@@ -1,8 +1,9 @@
-"""Flights and weather, cleaned: two streams of files into a database and a directory of Parquet, exactly once."""
+"""Flights and weather: cleaned, brought together by origin and hour, and counted; into a database and Parquet files."""
 
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import holdfast as hf
@@ -23,6 +24,7 @@ flights = hf.read.files(
     schema=FLIGHTS,
     timestamp="time_hour",
     max_files_per_epoch=1,
+    bounded=True,  # the files are all there: behind the last one nobody is waited for
     name="flights",
 )
 weather = hf.read.files(
@@ -31,6 +33,7 @@ weather = hf.read.files(
     schema=WEATHER,
     timestamp="time_hour",
     max_files_per_epoch=1,
+    bounded=True,
     name="weather",
 )
 
@@ -47,7 +50,7 @@ departures = (
         "distance",
         "dep_delay",
         "arr_delay",
-        "distance * 60 / air_time AS speed_mph",
+        "distance / air_time * 60 AS speed_mph",
         "coalesce(dep_delay > 15, false) AS is_late",
         "dep_time IS NULL AS is_cancelled",
         name="departures",
@@ -64,13 +67,35 @@ conditions = weather | hf.select(
     name="conditions",
 )
 
+# The weather of an hour comes long after its flights: they wait in state, for each origin by itself.
+aligned = hf.sync(
+    {"flights": departures, "weather": conditions},
+    by="origin",
+    policy=hf.policy.settled(),
+    timestamps={"flights": "ascending", "weather": "strict"},
+    name="aligned",
+)
+unobserved = aligned | hf.filter("weather IS NULL") | hf.select("origin", "timestamp", name="unobserved")
+
+hourly = departures | hf.aggregate(
+    by="origin",
+    window=hf.tumbling("1 hour"),
+    emit="changes",
+    departures=hf.count("dep_delay"),
+    mean_delay=hf.mean("dep_delay"),
+    name="hourly",
+)
+
 if "DEMO_POSTGRES" in os.environ:
-    flights_table = hf.write.postgres(os.environ["DEMO_POSTGRES"], table="flights", name="flights_table")
+    table = partial(hf.write.postgres, os.environ["DEMO_POSTGRES"])
 else:
-    flights_table = hf.write.sqlite(str(WORK / "flights.db"), table="flights", name="flights_table")
+    table = partial(hf.write.sqlite, str(WORK / "flights.db"))
 
 pipeline = hf.Pipeline(
     "departures",
-    departures | flights_table,
+    departures | table(table="flights", name="flights_table"),
     conditions | hf.write.files(str(WORK / "weather"), format="parquet", name="weather_files"),
+    aligned | hf.write.files(str(WORK / "sets"), format="parquet", name="sets_files"),
+    unobserved | table(table="unobserved", name="unobserved_table"),
+    hourly | table(table="hourly", mode="upsert", key=["origin", "window_start"], name="hourly_table"),
 )

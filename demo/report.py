@@ -1,4 +1,4 @@
-"""Draws the demo's page: rows over time in both sinks, the kills marked, and the verdict.  One file, nothing loaded."""
+"""Draws the demo's page: rows over time in every sink, the kills marked, and the verdict.  One file, nothing loaded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from demo.kills import Experiment
 from demo.verify import Verdict
 from demo.watch import Sample
 
-WIDTH, PANEL, LEFT, RIGHT, TOP, GAP = 960, 190, 72, 24, 30, 44
-COLOURS = ("#1f6f8b", "#b4632d")
+WIDTH, PANEL, LEFT, RIGHT, TOP, GAP = 960, 130, 72, 24, 30, 40
+COLOURS = ("#1f6f8b", "#b4632d", "#5b4a9c", "#8a6d1f", "#2f7d4f")
 KILL = "#b3261e"
 POINT_COUNT = 1200
 """Points per line at most."""
@@ -175,10 +175,17 @@ def _verdict_table(verdicts: Sequence[Verdict]) -> str:
 
 def _kill_table(experiment: Experiment) -> str:
     rows = [
-        [str(number), f"{kill.at_s:.1f}", f"{kill.rows:,}", str(kill.process_count), f"{kill.first_row_s or 0:.1f}"]
+        [
+            str(number),
+            f"{kill.at_s:.1f}",
+            f"{kill.rows:,}",
+            f"{kill.waiting:,}",
+            str(kill.process_count),
+            f"{kill.first_row_s or 0:.1f}",
+        ]
         for number, kill in enumerate(experiment.kills, start=1)
     ]
-    head = ["Kill", "At, s", "Rows visible", "Processes killed", "Restart to first new row, s"]
+    head = ["Kill", "At, s", "Rows visible", "Flights waiting", "Processes killed", "Restart to first new row, s"]
     return _table("Kills", head, rows)
 
 

@@ -15,32 +15,47 @@ from pathlib import Path
 
 import polars as pl
 
+FLIGHT: Mapping[str, pl.DataType] = {
+    "carrier": pl.String(),
+    "flight": pl.Int64(),
+    "tailnum": pl.String(),
+    "dest": pl.String(),
+    "distance": pl.Int64(),
+    "dep_delay": pl.Int64(),
+    "arr_delay": pl.Int64(),
+    "speed_mph": pl.Float64(),
+    "is_late": pl.Boolean(),
+    "is_cancelled": pl.Boolean(),
+}
+WEATHER: Mapping[str, pl.DataType] = {
+    "temp_c": pl.Float64(),
+    "humid": pl.Float64(),
+    "wind_speed": pl.Float64(),
+    "precip": pl.Float64(),
+    "is_foggy": pl.Boolean(),
+}
 COLUMNS: Mapping[str, Mapping[str, pl.DataType]] = {
-    "flights": {
-        "time_hour": pl.Datetime("us"),
-        "carrier": pl.String(),
-        "flight": pl.Int64(),
-        "tailnum": pl.String(),
+    "flights": {"time_hour": pl.Datetime("us"), "origin": pl.String(), **FLIGHT},
+    "weather": {"time_hour": pl.Datetime("us"), "origin": pl.String(), **WEATHER},
+    "sets": {
         "origin": pl.String(),
-        "dest": pl.String(),
-        "distance": pl.Int64(),
-        "dep_delay": pl.Int64(),
-        "arr_delay": pl.Int64(),
-        "speed_mph": pl.Float64(),
-        "is_late": pl.Boolean(),
-        "is_cancelled": pl.Boolean(),
+        "timestamp": pl.Datetime("us"),
+        "flights": pl.List(pl.Struct(dict(FLIGHT))),
+        "weather": pl.Struct(dict(WEATHER)),
     },
-    "weather": {
-        "time_hour": pl.Datetime("us"),
+    "unobserved": {"origin": pl.String(), "timestamp": pl.Datetime("us")},
+    "hourly": {
         "origin": pl.String(),
-        "temp_c": pl.Float64(),
-        "humid": pl.Float64(),
-        "wind_speed": pl.Float64(),
-        "precip": pl.Float64(),
-        "is_foggy": pl.Boolean(),
+        "window_start": pl.Datetime("us"),
+        "window_end": pl.Datetime("us"),
+        "departures": pl.Int64(),
+        "mean_delay": pl.Float64(),
     },
 }
-"""Stream -> columns of its sink, with the types that both sides are brought to before they are compared."""
+"""Sink -> its columns, with the types that both sides are brought to before they are compared."""
+
+FILES = ("weather", "sets")
+"""Sinks that are directories of Parquet; the others are tables."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +96,7 @@ def compare(stream: str, expected: pl.DataFrame, held: pl.DataFrame) -> Verdict:
     Notes
     -----
     Sums are exact (``math.fsum``), so the order of the rows does not matter; floats are compared to the last bit.
+    Lists are compared with their order; the sum over a column of lists is how much they hold.
     """
     wanted, found = normalised(stream, expected), normalised(stream, held)
     keys = list(COLUMNS[stream])
@@ -90,7 +106,7 @@ def compare(stream: str, expected: pl.DataFrame, held: pl.DataFrame) -> Verdict:
         .join(found.group_by(keys).len("found"), on=keys, how="full", nulls_equal=True, coalesce=True)
         .select(surplus=pl.col("found").fill_null(0).cast(pl.Int64) - pl.col("wanted").fill_null(0).cast(pl.Int64))
     )["surplus"]
-    numbers = [name for name, kind in COLUMNS[stream].items() if kind.is_numeric()]
+    numbers = [name for name, kind in COLUMNS[stream].items() if kind.is_numeric() or isinstance(kind, pl.List)]
     return Verdict(
         stream=stream,
         expected=wanted.height,
@@ -116,7 +132,7 @@ def expected_flights(directory: Path) -> pl.DataFrame:
         "distance",
         "dep_delay",
         "arr_delay",
-        (pl.col("distance") * 60 / pl.col("air_time")).alias("speed_mph"),
+        (pl.col("distance") / pl.col("air_time") * 60).alias("speed_mph"),
         (pl.col("dep_delay") > 15).fill_null(value=False).alias("is_late"),
         pl.col("dep_time").is_null().alias("is_cancelled"),
     )
@@ -139,30 +155,70 @@ def expected_weather(directory: Path) -> pl.DataFrame:
     )
 
 
-def held_in_sqlite(database: Path) -> pl.DataFrame:
-    """Read the flights from SQLite."""
+def expected_sets(flights: pl.DataFrame, weather: pl.DataFrame) -> pl.DataFrame:
+    """Compute the sets of an origin and hour from what the sinks of flights and weather should hold."""
+    key = ["origin", "timestamp"]
+    departing = (
+        normalised("flights", flights)
+        .rename({"time_hour": "timestamp"})
+        .group_by(key, maintain_order=True)
+        .agg(flights=pl.struct(*FLIGHT))
+    )
+    observed = (
+        normalised("weather", weather).rename({"time_hour": "timestamp"}).select(*key, weather=pl.struct(*WEATHER))
+    )
+    return departing.join(observed, on=key, how="full", coalesce=True)
+
+
+def expected_unobserved(flights: pl.DataFrame, weather: pl.DataFrame) -> pl.DataFrame:
+    """Compute the hours of flights without weather."""
+    key = {"origin": "origin", "timestamp": "time_hour"}
+    flown = normalised("flights", flights).select(**key).unique()
+    observed = normalised("weather", weather).select(**key)
+    return flown.join(observed, on=list(key), how="anti")
+
+
+def expected_hourly(flights: pl.DataFrame) -> pl.DataFrame:
+    """Compute departures and mean delay of each origin and hour that has flights, cancelled ones among them."""
+    hour = pl.col("time_hour").dt.truncate("1h")
+    return (
+        normalised("flights", flights)
+        .group_by("origin", window_start=hour)
+        .agg(departures=pl.col("dep_delay").count(), total=pl.col("dep_delay").sum())
+        .select(
+            "origin",
+            "window_start",
+            (pl.col("window_start") + pl.duration(hours=1)).alias("window_end"),
+            "departures",
+            pl.when(pl.col("departures") > 0).then(pl.col("total") / pl.col("departures")).alias("mean_delay"),
+        )
+    )
+
+
+def held_in_sqlite(database: Path, table: str) -> pl.DataFrame:
+    """Read a table from SQLite."""
     connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
     try:
-        return _table(connection.execute(_select_flights()).fetchall())
+        return _table(table, connection.execute(_select(table)).fetchall())
     finally:
         connection.close()
 
 
-def held_in_postgres(dsn: str) -> pl.DataFrame:
-    """Read the flights from PostgreSQL."""
+def held_in_postgres(dsn: str, table: str) -> pl.DataFrame:
+    """Read a table from PostgreSQL."""
     import psycopg
 
     with psycopg.connect(dsn) as connection:
         connection.execute("SET TIME ZONE 'UTC'")  # NB not by options=, which would replace the DSN's search path
-        return _table(connection.execute(_select_flights()).fetchall())
+        return _table(table, connection.execute(_select(table)).fetchall())
 
 
-def held_in_files(directory: Path) -> pl.DataFrame:
-    """Read the weather as any reader of Parquet sees it: the files of the directory that are not hidden."""
+def held_in_files(directory: Path, stream: str) -> pl.DataFrame:
+    """Read a directory as any reader of Parquet sees it: the files that are not hidden."""
     files = sorted(path for path in directory.glob("**/*.parquet") if not _is_hidden(path.relative_to(directory)))
     if not files:
-        return pl.DataFrame(schema=dict(COLUMNS["weather"]))
-    return pl.concat([pl.read_parquet(file, columns=list(COLUMNS["weather"])) for file in files])
+        return pl.DataFrame(schema=dict(COLUMNS[stream]))
+    return pl.concat([pl.read_parquet(file, columns=list(COLUMNS[stream])) for file in files])
 
 
 def normalised(stream: str, rows: pl.DataFrame) -> pl.DataFrame:
@@ -170,21 +226,35 @@ def normalised(stream: str, rows: pl.DataFrame) -> pl.DataFrame:
     return rows.select(_normalised(rows[name], kind) for name, kind in COLUMNS[stream].items())
 
 
+def expected(data: Path) -> dict[str, pl.DataFrame]:
+    """Compute what every sink should hold, in the order of ``COLUMNS``."""
+    flights, weather = expected_flights(data / "flights"), expected_weather(data / "weather")
+    return {
+        "flights": flights,
+        "weather": weather,
+        "sets": expected_sets(flights, weather),
+        "unobserved": expected_unobserved(flights, weather),
+        "hourly": expected_hourly(flights),
+    }
+
+
 def verify(work: Path, postgres: str | None = None) -> list[Verdict]:
-    """Compare both sinks of the demo with the raw files.
+    """Compare every sink of the demo with the raw files, in the order of ``COLUMNS``.
 
     Parameters
     ----------
     work : Path
         The demo's directory: ``data/`` and the sinks.
     postgres : str, optional
-        DSN of the database that holds the flights; else they are in ``flights.db``.
+        DSN of the database that holds the tables; else they are in ``flights.db``.
     """
-    flights = held_in_postgres(postgres) if postgres else held_in_sqlite(work / "flights.db")
-    return [
-        compare("flights", expected_flights(work / "data" / "flights"), flights),
-        compare("weather", expected_weather(work / "data" / "weather"), held_in_files(work / "weather")),
-    ]
+
+    def held(stream: str) -> pl.DataFrame:
+        if stream in FILES:
+            return held_in_files(work / stream, stream)
+        return held_in_postgres(postgres, stream) if postgres else held_in_sqlite(work / "flights.db", stream)
+
+    return [compare(stream, rows, held(stream)) for stream, rows in expected(work / "data").items()]
 
 
 def _read_raw(directory: Path, numbers: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
@@ -192,13 +262,12 @@ def _read_raw(directory: Path, numbers: Mapping[str, type[pl.DataType]]) -> pl.D
     return pl.concat([pl.read_ndjson(file, schema_overrides=numbers, infer_schema_length=None) for file in files])
 
 
-def _select_flights() -> str:
-    return f"SELECT {', '.join(COLUMNS['flights'])} FROM flights"
+def _select(table: str) -> str:
+    return f"SELECT {', '.join(COLUMNS[table])} FROM {table}"
 
 
-def _table(rows: Sequence[tuple[object, ...]]) -> pl.DataFrame:
-    names = list(COLUMNS["flights"])
-    return pl.DataFrame(rows, schema=names, orient="row", infer_schema_length=None)
+def _table(table: str, rows: Sequence[tuple[object, ...]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=list(COLUMNS[table]), orient="row", infer_schema_length=None)
 
 
 def _normalised(column: pl.Series, kind: pl.DataType) -> pl.Series:
@@ -213,7 +282,8 @@ def _normalised(column: pl.Series, kind: pl.DataType) -> pl.Series:
 
 
 def _sum(column: pl.Series) -> float:
-    return math.fsum(column.drop_nulls())
+    values = column.drop_nulls()
+    return math.fsum(values.list.len() if isinstance(values.dtype, pl.List) else values)
 
 
 def _is_hidden(path: Path) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 Counter = Callable[[], int]
@@ -48,8 +49,11 @@ def postgres_rows(connection: psycopg.Connection, table: str) -> Counter:
     return count
 
 
-def parquet_rows(directory: Path) -> Counter:
-    """Count the rows of a directory of Parquet files as any reader sees it: hidden files and directories left out."""
+def parquet_rows(directory: Path, in_lists_of: str | None = None) -> Counter:
+    """Count the rows of a directory of Parquet files as any reader sees it: hidden files and directories left out.
+
+    With ``in_lists_of``, a column of lists, count what its lists hold instead.
+    """
     known: dict[Path, int] = {}
 
     def count() -> int:
@@ -58,10 +62,15 @@ def parquet_rows(directory: Path) -> Counter:
         for path in directory.rglob("*.parquet"):
             is_hidden = any(part.startswith(("_", ".")) for part in path.relative_to(directory).parts)
             if not is_hidden and path not in known:
-                known[path] = int(pq.read_metadata(path).num_rows)
+                known[path] = _list_items(path, in_lists_of) if in_lists_of else int(pq.read_metadata(path).num_rows)
         return sum(known.values())
 
     return count
+
+
+def _list_items(path: Path, column: str) -> int:
+    lists = pq.read_table(path, columns=[column])[column]
+    return int(pc.sum(pc.list_value_length(lists)).as_py() or 0)
 
 
 @dataclass(frozen=True)

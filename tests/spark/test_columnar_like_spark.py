@@ -6,6 +6,7 @@ import datetime as dt
 import math
 import random
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -346,6 +347,7 @@ def test_fields_of_a_struct_are_those_of_spark(session: SparkSession) -> None:
     schema = pa.schema([("s", pa.struct([pa.field("x", pa.int32(), nullable=False), ("Text", pa.string())]))])
     batch = pa.record_batch([[{"x": 1, "Text": "a"}, None, {"x": 3, "Text": None}]], schema=schema)
     items = ["s.x", "S.TEXT", "s.x + 1 AS more", "length(s.Text) AS n", "s.x IS NULL AS is_gone"]
+    items += ["s IS NULL AS is_missing", "s IS NOT NULL AND s.x > 1 AS is_there"]
     frame = session.createDataFrame(batch.to_pylist(), "s STRUCT<x: INT NOT NULL, Text: STRING>").selectExpr(*items)
     found = columnar_items(items, schema)
     assert found is not None
@@ -353,3 +355,17 @@ def test_fields_of_a_struct_are_those_of_spark(session: SparkSession) -> None:
     values = [known.evaluate(batch).to_pylist() for _, known in found]
     assert sorted(zip(*values, strict=True), key=str) == sorted(map(tuple, frame.collect()), key=str)
     assert [field.nullable for field in frame.schema] == [known.nullable for _, known in found]
+
+
+def test_columns_of_any_type_are_null_where_they_are_for_spark(session: SparkSession) -> None:
+    kinds = {"l": "ARRAY<INT>", "m": "MAP<STRING, INT>", "c": "DECIMAL(9, 2)", "r": "BINARY"}
+    values: dict[str, list[Any]] = {"l": [[], [None], None], "m": [{}, {"a": None}, None], "r": [b"", b"a", None]}
+    values["c"] = [Decimal(0), Decimal("1.25"), None]
+    items = [f"{name} IS {sign} AS {name}{len(sign)}" for name in kinds for sign in ("NULL", "NOT NULL")]
+    rows = [dict(zip(kinds, row, strict=True)) for row in zip(*(values[name] for name in kinds), strict=True)]
+    frame = session.createDataFrame(rows, ", ".join(f"{name} {kind}" for name, kind in kinds.items()))
+    batch = frame.toArrow().combine_chunks().to_batches()[0]
+    found = columnar_items(items, batch.schema)
+    assert found is not None
+    ours = zip(*(known.evaluate(batch).to_pylist() for _, known in found), strict=True)
+    assert sorted(ours) == sorted(map(tuple, frame.selectExpr(*items).collect()))

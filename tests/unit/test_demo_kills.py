@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from demo import kills
+from demo.cluster import EPOCH_ROWS_MAX, Cluster, ExecutorKiller
 from demo.kills import DemoFailed, carry_out
 from demo.processes import Running, start
 from demo.watch import Watch, sqlite_rows
@@ -19,14 +20,18 @@ STAND_IN = Path(__file__).with_name("demo_stand_in.py")
 ROWS = 2000
 
 
-def experiment(work: Path, mode: str, kill_count: int = 3, seed: int = 7) -> tuple[kills.Experiment, list[str]]:
+def experiment(
+    work: Path, mode: str, kill_count: int = 3, seed: int = 7, disturb: kills.Disturbance = kills.undisturbed
+) -> tuple[kills.Experiment, list[str]]:
     said: list[str] = []
 
     def start_run(run: int) -> Running:
         return start([sys.executable, str(STAND_IN), str(work), mode], work / f"run-{run}.log")
 
     watch = Watch({"flights": sqlite_rows(work / "flights.db", "flights")})
-    done = carry_out(start_run, watch, rows_expected=ROWS, kill_count=kill_count, seed=seed, say=said.append)
+    done = carry_out(
+        start_run, watch, rows_expected=ROWS, kill_count=kill_count, seed=seed, say=said.append, disturb=disturb
+    )
     return done, said
 
 
@@ -58,6 +63,24 @@ def test_the_kills_reach_children_in_sessions_of_their_own(tmp_path: Path) -> No
 def test_a_run_that_ends_before_its_kill_fails_the_demo(tmp_path: Path) -> None:
     with pytest.raises(DemoFailed, match="used up its input before kill 1"):
         experiment(tmp_path, "idle")
+
+
+@pytest.mark.crash
+def test_a_run_is_not_killed_before_it_was_disturbed(tmp_path: Path) -> None:
+    def disturb(run: int, new_rows: int) -> bool:
+        return run > 0 or new_rows >= ROWS // 2
+
+    done, _ = experiment(tmp_path, "exact", kill_count=2, disturb=disturb)
+    assert done.kills[0].rows >= ROWS // 2
+
+
+def test_the_first_run_lives_until_the_epoch_of_the_killed_executor_is_complete() -> None:
+    killer = ExecutorKiller(Cluster("", Path(), ()), seed=7)
+    assert not killer(0, 1), "no executor was killed yet"
+    killer.rows_at_kill = 100
+    assert not killer(0, 100 + EPOCH_ROWS_MAX)
+    assert killer(0, 101 + EPOCH_ROWS_MAX)
+    assert killer(1, 0), "later runs are not disturbed"
 
 
 def test_the_seed_alone_decides_the_moments() -> None:

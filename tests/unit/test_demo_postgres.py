@@ -62,8 +62,8 @@ def test_the_flights_in_postgres_equal_the_flights_computed(dsn: str, tmp_path: 
         )
         placeholders = ", ".join(["%s"] * 12)
         connection.execute(f"INSERT INTO flights VALUES ({placeholders})".encode(), expected.row(0))
-    assert verify.compare("flights", expected, verify.held_in_postgres(dsn)).is_exact
-    assert isinstance(verify.held_in_postgres(dsn)["time_hour"].dtype, pl.Datetime)
+    assert verify.compare("flights", expected, verify.held_in_postgres(dsn, "flights")).is_exact
+    assert isinstance(verify.held_in_postgres(dsn, "flights")["time_hour"].dtype, pl.Datetime)
 
 
 def test_a_schema_is_made_anew_and_nothing_else_is_touched(server: Server) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from demo import report
-from demo.cluster import read_rerun
+from demo.cluster import Rerun, read_rerun
 from demo.kills import Experiment, Kill
 from demo.verify import Sum, Verdict
 from demo.watch import Sample
 
 SAMPLES = [Sample(second / 10, (second * 10, second)) for second in range(100)]
-EXPERIMENT = Experiment((Kill(3.0, 330, 7, 1.5), Kill(6.0, 660, 7, 1.4)), 9.9, 1.2)
+EXPERIMENT = Experiment((Kill(3.0, 330, 7, 40, 1.5), Kill(6.0, 660, 7, 1234, 1.4)), 9.9, 1.2)
 GOOD = [
     Verdict(stream, rows, rows, 0, 0, (Sum("x", 1.0, 1.0),)) for stream, rows in (("flights", 990), ("weather", 99))
 ]
@@ -33,6 +33,11 @@ def test_the_page_loads_nothing() -> None:
         assert reference not in page
 
 
+def test_the_page_says_what_waited_in_state_at_each_kill() -> None:
+    page = report.page(EXPERIMENT, SAMPLES, GOOD, sinks=SINKS, settings="Seed 1.")
+    assert "<td>2</td><td>6.0</td><td>660</td><td>1,234</td><td>7</td><td>1.4</td>" in page
+
+
 def test_the_page_says_when_rows_are_lost() -> None:
     bad = [GOOD[0], Verdict("weather", 99, 98, 0, 1, ())]
     page = report.page(EXPERIMENT, SAMPLES, bad, sinks=SINKS, settings="Seed 1.")
@@ -43,8 +48,10 @@ def started(stage: int, task: int, executor: str) -> dict[str, object]:
     return {"Event": "SparkListenerTaskStart", "Stage ID": stage, "Task Info": {"Index": task, "Executor ID": executor}}
 
 
-def ended(stage: int, task: int, reason: dict[str, str]) -> dict[str, object]:
-    return {"Event": "SparkListenerTaskEnd", "Stage ID": stage, "Task Info": {"Index": task}, "Task End Reason": reason}
+def ended(stage: int, task: int, reason: dict[str, str], executor: str = "0") -> dict[str, object]:
+    info = {"Index": task, "Executor ID": executor}
+    event = {"Event": "SparkListenerTaskEnd", "Stage ID": stage, "Task Type": "ShuffleMapTask"}
+    return {**event, "Task Info": info, "Task End Reason": reason}
 
 
 def test_only_the_lost_task_ran_again() -> None:
@@ -52,10 +59,29 @@ def test_only_the_lost_task_ran_again() -> None:
     good = {"Reason": "Success"}
     events = [started(0, 0, "0"), started(0, 1, "1"), ended(0, 1, lost), ended(0, 0, good), started(0, 1, "0")]
     rerun = read_rerun([*events, ended(0, 1, good)])
-    assert (rerun.executor, rerun.lost, rerun.again, rerun.is_exact) == ("1", {"0.1"}, {"0.1"}, True)
+    assert rerun == Rerun("1", frozenset({"0.1"}), frozenset({"0.1"}))
+    assert rerun.is_exact
 
 
 def test_a_finished_task_that_ran_again_is_noticed() -> None:
     lost = {"Reason": "ExecutorLostFailure", "Executor ID": "1"}
     events = [started(0, 0, "0"), started(0, 1, "1"), ended(0, 1, lost), started(0, 0, "0"), started(0, 1, "0")]
     assert not read_rerun(events).is_exact
+
+
+def test_tasks_that_ran_again_since_their_output_was_lost_are_no_repetition_too_many() -> None:
+    lost = {"Reason": "ExecutorLostFailure", "Executor ID": "1"}
+    fetched = {"Reason": "FetchFailed"}
+    good = {"Reason": "Success"}
+    mapped = [started(0, 0, "0"), started(0, 1, "1"), ended(0, 0, good, "0"), ended(0, 1, good, "1")]
+    reduced = [started(1, 0, "0"), started(1, 1, "1"), ended(1, 1, lost, "1"), ended(1, 0, fetched, "0")]
+    again = [started(0, 1, "0"), started(1, 0, "0"), started(1, 1, "0")]
+    rerun = read_rerun([*mapped, *reduced, *again])
+    assert (rerun.lost, rerun.owed) == ({"1.1"}, {"0.1", "1.0"})
+    assert rerun.is_exact
+    assert not read_rerun([*mapped, *reduced, *again, started(0, 0, "0")]).is_exact, "its output was not lost"
+
+
+def test_a_lost_task_that_never_ran_again_is_noticed() -> None:
+    lost = {"Reason": "ExecutorLostFailure", "Executor ID": "1"}
+    assert not read_rerun([started(0, 1, "1"), ended(0, 1, lost)]).is_exact

