@@ -94,8 +94,8 @@ def _refuse_lost_bounds(pipeline: Pipeline) -> None:
         if isinstance(node.spec, MarkedSpec):
             raise InvalidPipeline(
                 f"{operator.name!r} would never hear of the bound rows of source {node.name!r}.",
-                why="Spark's plan computes what stands before the state, and it knows rows only: some operator there is "
-                "map or sql, or has an expression that Arrow does not evaluate, or the setting columnar is off.",
+                why="Spark's plan computes what stands before the state, and it knows rows only: some operator there "
+                "is map or sql, or has an expression that Arrow does not evaluate, or the setting columnar is off.",
                 do="write the operators before the state as filter, select, split, clip or union; "
                 "pipeline.explain() shows them.",
             )

@@ -23,7 +23,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from holdfast.operators.step import Moment
 from holdfast.pipeline import Pipeline
@@ -295,10 +294,10 @@ class _Variables:
         self.cells = cells
         self.key: tuple[str, int] = ("", 0)
 
-    def getValueState(self, name: str, schema: StructType) -> _Value:
+    def getValueState(self, name: str, schema: object) -> _Value:
         return _Value(self, name)
 
-    def getMapState(self, name: str, key_schema: StructType, schema: StructType) -> _Map:
+    def getMapState(self, name: str, key_schema: object, schema: object) -> _Map:
         return _Map(self, name)
 
 
