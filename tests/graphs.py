@@ -53,7 +53,7 @@ class PaperSink:
 def source(
     name: str | None = "flights",
     *,
-    schema: str | None = FLIGHTS,
+    schema: str | pa.Schema | None = FLIGHTS,
     timestamp: str | None = None,
     rejects: bool = False,
     path: str = "data/flights",

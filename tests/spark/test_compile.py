@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -14,50 +12,19 @@ from pyspark.sql import functions as F
 
 import holdfast as hf
 from holdfast.errors import InvalidPipeline
-from holdfast.graph import Node, SinkNode, Stream, sink, stream_from
-from holdfast.ports import REJECT_COLUMN, Guarantee
+from holdfast.graph import Node, Stream
+from holdfast.ports import REJECT_COLUMN
 from holdfast.spark.compile import compile_pipeline
+from tests.graphs import paper as to
+from tests.graphs import source
 
 pytestmark = pytest.mark.spark
 
 NUMBERS = pa.schema([("n", pa.int64()), ("word", pa.string())])
 
 
-@dataclass(frozen=True)
-class Given:
-    """A source whose rows the test gives."""
-
-    label: str
-    rejects: bool = False
-    kind: str = "given"
-    schema: pa.Schema = NUMBERS
-    timestamp: str | None = None
-
-    def arguments(self) -> Mapping[str, Any]:
-        return {"label": self.label}
-
-
-@dataclass(frozen=True)
-class Nowhere:
-    """A sink that is only compiled."""
-
-    label: str
-    kind: str = "nowhere"
-    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
-
-    def arguments(self) -> Mapping[str, Any]:
-        return {"label": self.label}
-
-    def check_columns(self, columns: object) -> None:
-        return None
-
-
 def given(name: str, rejects: bool = False) -> Stream:
-    return stream_from(Given(name, rejects), name=name)
-
-
-def to(name: str) -> SinkNode:
-    return sink(Nowhere(name), name=name)
+    return source(name, schema=NUMBERS, rejects=rejects)
 
 
 def rows_of(spark: SparkSession, pipeline: hf.Pipeline, **data: list[tuple[Any, ...]]) -> dict[str, list[Any]]:

@@ -6,8 +6,7 @@ import datetime as dt
 import math
 import random
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -18,11 +17,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import holdfast as hf
 from holdfast.errors import BadRow
-from holdfast.graph import Node, SinkNode, Stream, sink, stream_from
-from holdfast.ports import Guarantee
+from holdfast.graph import Node, Stream
 from holdfast.spark.compile import as_spark_has_it, compile_pipeline
 from holdfast.spark.program import build_program
 from holdfast.spark.session import run_session
+from tests.graphs import paper as to
+from tests.graphs import source
 
 pytestmark = pytest.mark.spark
 
@@ -57,39 +57,6 @@ VALUES: dict[str, list[Any]] = {
     "tags": [None, [], [math.nan, -0.0]],
 }
 FAULTS = ("REMAINDER_BY_ZERO", "DIVIDE_BY_ZERO", "ARITHMETIC_OVERFLOW")
-
-
-@dataclass(frozen=True)
-class Given:
-    """A source whose rows the test gives."""
-
-    label: str
-    kind: str = "given"
-    schema: pa.Schema = SCHEMA
-    rejects: bool = False
-    timestamp: str | None = "at"
-
-    def arguments(self) -> Mapping[str, Any]:
-        return {"label": self.label}
-
-
-@dataclass(frozen=True)
-class Nowhere:
-    """A sink that nothing is written to."""
-
-    label: str
-    kind: str = "nowhere"
-    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
-
-    def arguments(self) -> Mapping[str, Any]:
-        return {"label": self.label}
-
-    def check_columns(self, columns: object) -> None:
-        return None
-
-
-def to(name: str) -> SinkNode:
-    return sink(Nowhere(name), name=name)
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +129,10 @@ PIPELINES: dict[str, Callable[[Stream], Any]] = {
     "filter, then compute": lambda g: g | hf.filter("n <> 0") | hf.select("*", r="i % n", q="b / n") | to("a"),
     "compute": lambda g: g | hf.select(r="i % n") | to("a"),
     "filter that raises": lambda g: g | hf.filter("i % n = 1") | to("a"),
-    "filter that raises, in a branch": lambda g: [g | hf.filter("i % n = 1") | to("a"), g | hf.filter("o") | to("b")],
+    "filter that raises, in a branch": lambda g: [
+        g | hf.filter("i % n = 1") | to("a"),
+        g | hf.filter("o") | to("b"),
+    ],
     "compute in a branch": lambda g: [
         g | hf.filter("n <> 0", name="f") | hf.select(r="i % n") | to("a"),
         g | hf.filter("o") | to("b"),
@@ -170,7 +140,10 @@ PIPELINES: dict[str, Callable[[Stream], Any]] = {
     "compute, then a function, then filter": lambda g: (
         g | hf.select("i", "n", r="i % n") | hf.map_batches(backwards, "i INT, n INT") | hf.filter("n <> 0") | to("a")
     ),
-    "a function in a branch": lambda g: [g | hf.map_batches(backwards, "i INT, n INT NOT NULL") | to("a"), g | to("b")],
+    "a function in a branch": lambda g: [
+        g | hf.map_batches(backwards, "i INT, n INT NOT NULL") | to("a"),
+        g | to("b"),
+    ],
     "clips": lambda g: [
         g | hf.clip("1970-01-01", "2024-03-31T02:30:00.000001", name="c1") | to("a"),
         g | hf.clip("2024-03-31T02:30", timestamp="local", name="c2") | to("b"),
@@ -204,7 +177,7 @@ PIPELINES: dict[str, Callable[[Stream], Any]] = {
 def test_a_pipeline_gives_the_rows_schemas_and_errors_that_spark_gives(
     session: SparkSession, build: Callable[[Stream], Any]
 ) -> None:
-    sinks = build(stream_from(Given("rows"), name="rows"))
+    sinks = build(source("rows", schema=SCHEMA, timestamp="at"))
     pipeline = hf.Pipeline("p", *(sinks if isinstance(sinks, list) else [sinks]))
     for rows in (batch(1, 200), batch(2, 1), batch(3, 0)):
         assert in_arrow(pipeline, rows) == through_spark(session, pipeline, rows)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +11,11 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import BadRow
-from holdfast.graph import SinkNode, Stream, sink, stream_from
+from holdfast.graph import Stream
 from holdfast.operators.columnar import columnar
-from holdfast.ports import Guarantee
 from holdfast.spark.program import Program, build_program
+from tests.graphs import paper as to
+from tests.graphs import source
 
 SCHEMA = pa.schema(
     [
@@ -28,41 +28,8 @@ SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class Given:
-    """A source whose rows the test gives."""
-
-    label: str
-    kind: str = "given"
-    schema: pa.Schema = SCHEMA
-    rejects: bool = False
-    timestamp: str | None = "at"
-
-    def arguments(self) -> Mapping[str, Any]:
-        return {"label": self.label}
-
-
-@dataclass(frozen=True)
-class Nowhere:
-    """A sink that nothing is written to."""
-
-    label: str
-    kind: str = "nowhere"
-    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
-
-    def arguments(self) -> Mapping[str, Any]:
-        return {"label": self.label}
-
-    def check_columns(self, columns: object) -> None:
-        return None
-
-
 def given() -> Stream:
-    return stream_from(Given("rows"), name="rows")
-
-
-def to(name: str) -> SinkNode:
-    return sink(Nowhere(name), name=name)
+    return source("rows", schema=SCHEMA, timestamp="at")
 
 
 def program(*sinks: Any) -> Program | None:
