@@ -78,10 +78,12 @@ def test_ends_of_rows_files_and_a_union_reach_an_operator_behind_sparks_plan(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     arrive(tmp_path / "in", "one.json", [{"k": "a", "t": 1}, {"k": "b", "t": 2}])
+    (tmp_path / "nothing").mkdir()
     files = hf.read.files(str(tmp_path / "in"), schema=SCHEMA, bounded=True, name="files")
+    nothing = hf.read.files(str(tmp_path / "nothing"), schema=SCHEMA, bounded=True, name="nothing")
     rows = hf.read.rows([[{"k": "a", "t": 3}], [{"k": "b", "t": 4}]], schema=SCHEMA, bounded=True, name="given")
     for number, through in enumerate([hf.filter("t > 0", name="some"), hf.map(lambda frame: frame, name="mapped")]):
-        stream = hf.union(files, rows, name="both") | through
+        stream = hf.union(files, rows, nothing, name="all") | through
         counted = counting(stream | hf.select("k", "t AS v", name="shaped"), at_end=True)
         sink = counted | hf.write.sqlite(tmp_path / "out.db", table=f"rows_{number}", name="out")
         pipeline = hf.Pipeline(f"ends_{number}", sink)

@@ -138,11 +138,17 @@ class Discovery:
         Settled: see :func:`settled`.
     min_age_us : int
         How long ago a file must have been changed last.
+
+    Attributes
+    ----------
+    has_seen_all : bool
+        Whether the last look left no file for later because it is too young; False before the first look.
     """
 
     def __init__(self, where: Place, min_age_us: int) -> None:
         self.where = where
         self.min_age_us = min_age_us
+        self.has_seen_all = False
         self._quiet_since: tuple[int, float] | None = None  # the directory's time of change, when that was looked at
 
     def new_files(self, known: Collection[str]) -> list[Found]:
@@ -172,6 +178,7 @@ class Discovery:
         if changed_ns is not None and self._is_unchanged(changed_ns, began):
             return
         self._quiet_since = None
+        self.has_seen_all = True
         held_back = False
         for name in self._local_names(flat):
             if name in known or not _is_acceptable(name):
@@ -183,7 +190,10 @@ class Discovery:
             if not stat.S_ISREG(status.st_mode):
                 continue
             changed_us = status.st_mtime_ns // 1000
-            if status.st_size == 0 or (self.min_age_us and changed_us > began * 1e6 - self.min_age_us):
+            if self.min_age_us and changed_us > began * 1e6 - self.min_age_us:
+                self.has_seen_all, held_back = False, True
+                continue
+            if status.st_size == 0:
                 held_back = True
                 continue
             yield Found(name, status.st_size, changed_us)
@@ -209,6 +219,7 @@ class Discovery:
             listed = system.glob(f"{root.rstrip('/')}/{self.where.pattern}", detail=True)
         else:
             listed = system.find(root, maxdepth=1, detail=True)
+        self.has_seen_all = True
         youngest_us = time.time() * 1e6 - self.min_age_us
         prefix = root.rstrip("/") + "/"
         for path, facts in listed.items():
@@ -216,7 +227,9 @@ class Discovery:
             if facts.get("type", "file") != "file" or name in known or not _is_acceptable(name):
                 continue
             changed_us = _changed_us(facts)
-            if facts["size"] and (not self.min_age_us or changed_us <= youngest_us):
+            if self.min_age_us and changed_us > youngest_us:
+                self.has_seen_all = False
+            elif facts["size"]:
                 yield Found(name, int(facts["size"]), changed_us)
 
 

@@ -83,7 +83,14 @@ class FilePlanner:
         while self._waiting and not is_full:
             self._log_more(self.log.blocks[start:end])
             end, is_full = within_limits(self.log.blocks, start, *limits)
+        if self._is_at_its_end and not self.log.is_complete:
+            self.log.append([], is_complete=True)  # lost to another planner: asked again in the next epoch
         return end
+
+    @property
+    def _is_at_its_end(self) -> bool:
+        """Whether a bounded source has nothing to log any more: also one that found no file at all."""
+        return self.spec.bounded and not self._waiting and self._discovery.has_seen_all
 
     def _discover(self) -> None:
         if self.log.is_complete:
@@ -125,7 +132,7 @@ class FilePlanner:
                 rest += [again for again in self._discovery.new_files(self.log.names) if again.name in skipped]
         if not logged:
             self._waiting = rest
-        elif self.log.append(logged, is_complete=spec.bounded and not skipped):
+        elif self.log.append(logged, is_complete=spec.bounded and not skipped and self._discovery.has_seen_all):
             self._waiting = rest
             self._remember(logged)
         else:

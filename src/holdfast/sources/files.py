@@ -214,7 +214,8 @@ def files(
     min_age : str
         How long a file must have been left alone before it is taken.  ``"0 s"``: files arrive complete, by rename.
     bounded : bool
-        Whether the files found at the first start are all there will ever be.
+        Whether the files found at the first start are all there will ever be.  Where there are none, the source has
+        ended without a row.
     header, separator
         CSV: whether the first line names the columns; what stands between fields.
     block_size : str
@@ -257,6 +258,12 @@ def files(
                 )
         _check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
         _check_choice("start", start, ("earliest", "latest"))
+        if bounded and start == "latest":
+            raise InvalidPipeline(
+                'bounded=True and start="latest" leave nothing to read.',
+                why="the one takes only the files of the first start, and the other passes over them.",
+                do="leave one of the two out.",
+            )
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise InvalidPipeline(
                 f"path={path!r} is no path.", do='write a directory, a glob or a file: "data/flights".'

@@ -158,6 +158,53 @@ def test_a_file_that_grew_between_two_runs_stops_the_second(incoming: Path, tmp_
         source_over(incoming, tmp_path / "w", "id INT").latest(end, bounded=bounded)
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("pattern", ["", "*.csv", "**/*.csv"])
+def test_a_bounded_source_that_finds_no_file_has_ended(tmp_path: Path, pattern: str, frozen: bool) -> None:
+    directory = tmp_path / "in"
+    arrive(directory, "_hidden.json", [1])
+    (directory / "nothing.csv").touch()
+    source = source_over(directory / pattern, tmp_path / "w", "id INT", bounded=True)
+    assert not source.has_ended(source.initial()), "nobody has looked yet"
+    if frozen:
+        source.freeze()
+    assert source.latest(source.initial(), bounded=frozen) == source.initial()
+    assert source.has_ended(source.initial())
+    arrive(directory, "later.csv", [1])
+    for each in (source, source_over(directory / pattern, tmp_path / "w", "id INT", bounded=True)):
+        assert epochs_of(each) == []
+        assert each.has_ended(each.initial())
+
+
+def test_a_bounded_source_has_not_ended_before_the_files_it_found_are_old_enough(tmp_path: Path) -> None:
+    directory = tmp_path / "in"
+    for name in ("young.json", "old.json"):
+        arrive(directory, name, [1])
+    options: dict[str, Any] = {"bounded": True, "min_age": "1 h"}
+    source = source_over(directory, tmp_path / "w", "id INT", **options)
+    assert epochs_of(source) == []
+    assert not source.has_ended(source.initial())
+    os.utime(directory / "old.json", (1, 1))
+    assert epochs_of(source) == [[1]]
+    assert not source.has_ended({"log": 1})
+    os.utime(directory / "young.json", (1, 1))
+    assert epochs_of(source) == [[1, 1]]
+    assert source.has_ended({"log": 2})
+
+
+def test_a_bounded_source_whose_last_file_vanishes_while_it_is_found_has_ended(incoming: Path, tmp_path: Path) -> None:
+    source = source_over(incoming, tmp_path / "w", "id INT", bounded=True, max_rows_per_epoch=100)
+    source.freeze()
+    (incoming / "4.json").unlink()
+    assert sum(map(len, epochs_of(source, bounded=True))) == 40
+    assert source.has_ended(source.latest({"log": 0}, bounded=True))
+
+
+def test_a_bounded_source_that_passes_over_all_there_is_is_refused(incoming: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidPipeline, match="leave nothing to read"):
+        source_over(incoming, tmp_path / "w", "id INT", bounded=True, start="latest")
+
+
 def test_a_file_that_changes_while_it_is_found_belongs_to_a_bounded_source(incoming: Path, tmp_path: Path) -> None:
     source = source_over(incoming, tmp_path / "w", "id INT", bounded=True, max_rows_per_epoch=100)
     source.freeze()
