@@ -55,7 +55,7 @@ def main() -> None:
     with closing(sqlite3.connect(WORK / "align_streams.db")) as connection:
         for row in connection.execute("SELECT origin, substr(timestamp, 12, 5), delay, wind FROM sets ORDER BY 1, 2"):
             print("set: ", row)
-        for row in connection.execute("SELECT origin, input, flight FROM late"):
+        for row in connection.execute("SELECT origin, input, json_extract(flight, '$.delay') FROM late"):
             print("late:", row)
 
 

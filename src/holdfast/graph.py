@@ -294,8 +294,8 @@ def is_stateful(node: Node | SinkNode) -> bool:
 SIDE_OUTPUTS = {
     "late": (
         "late rows",
-        "rows come too late for operators that wait for others or forget: sync, merge, aggregate, distinct, "
-        "limit_in_flight.",
+        "rows come too late for operators that go by time: sync, merge, aggregate, distinct, limit_in_flight, and "
+        "accumulate where its stream has a timestamp.",
         "aligned = hf.sync(...); aligned.late",
     ),
     "shed": (

@@ -13,7 +13,7 @@ SAY = {
         "set:  ('EWR', '09:00', None, 20.0)",
         "set:  ('EWR', '10:00', -4, 21.5)",
         "set:  ('JFK', '08:00', 3, None)",
-        "late: ('EWR', 'flight', '{\"delay\": 55}')",
+        "late: ('EWR', 'flight', 55)",
     ],
     "as_of_merge": ["('B6', None)", "('UA1', 17.5)", "('UA2', 20.0)", "('UA3', None)"],
     "batch_inference": ["10000 frames, 10000 different, 5026 hits"],

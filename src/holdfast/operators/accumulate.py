@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,8 +12,9 @@ import pyarrow as pa
 from holdfast.aggregates import Aggregate
 from holdfast.checks import a_type, building, require_columns
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.graph import Operator, Shape
-from holdfast.operators import keyed, tables
+from holdfast.graph import Shape, Stream, apply
+from holdfast.naming import Origin
+from holdfast.operators import keyed, tables, told_bounds
 from holdfast.operators.aggregate_keys import Ints, coded, found, numbers
 from holdfast.operators.step import PLACE, UNBOUNDED, Arrivals, Change, Moment, Result, StateTable
 from holdfast.timeline import bounds_before
@@ -28,13 +29,20 @@ class Accumulate:
 
     by: tuple[str, ...]
     aggregates: tuple[tuple[str, Aggregate], ...]
+    timestamp: str | None = None
     kind: ClassVar[str] = "accumulate"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
-    side_outputs: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def side_outputs(self) -> tuple[str, ...]:
+        """``late``, where rows have a timestamp that bounds speak of."""
+        return () if self.timestamp is None else ("late",)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return key and aggregates."""
-        return {"by": list(self.by), "aggregates": {name: one.arguments() for name, one in self.aggregates}}
+        """Return key, aggregates and timestamp."""
+        aggregates = {name: one.arguments() for name, one in self.aggregates}
+        shown = {"by": list(self.by), "aggregates": aggregates}
+        return shown if self.timestamp is None else {**shown, "timestamp": self.timestamp}
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return the input's columns and the running ones."""
@@ -65,17 +73,22 @@ class Accumulate:
                     do="scale it to an integer before (cents, microseconds), or use hf.reduce(...), which takes any.",
                 )
             fields.append((output, one.kind, None if column is None else column.name))
-        return AccumulateStep(name, schema, keyed.key_schema(schema, self.by), tuple(fields))
+        time = None if self.timestamp is None else keyed.time_field(schema, self.timestamp).name
+        return AccumulateStep(name, schema, keyed.key_schema(schema, self.by), tuple(fields), time)
 
 
 @dataclass(frozen=True)
 class AccumulateStep:
-    """The step of :class:`Accumulate`.  State: ``running``, one row per key with its values so far."""
+    """The step of :class:`Accumulate`.
+
+    State: ``running``, one row per key with its values so far; ``bounds``, where rows have a timestamp: those told.
+    """
 
     name: str
     schema: pa.Schema
     key: pa.Schema
     columns: tuple[tuple[str, str, str | None], ...]
+    time: str | None = None
 
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:
@@ -84,25 +97,46 @@ class AccumulateStep:
 
     @property
     def tables(self) -> Mapping[str, StateTable]:
-        """``running``; a value is null until the key had one."""
+        """``running``; a value is null until the key had one.  And ``bounds``."""
         own = [pa.field(name, pa.int64()) for name, _, _ in self.columns]
-        return {"running": StateTable(pa.schema([*self.key, *own]), tuple(self.key.names))}
+        running = {"running": StateTable(pa.schema([*self.key, *own]), tuple(self.key.names))}
+        return running if self.time is None else {**running, "bounds": told_bounds.declared(self.key)}
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """Rows as they came, with the running values."""
-        return {"rows": pa.schema([*self.schema, *(pa.field(name, pa.int64()) for name, _, _ in self.columns)])}
+        """Rows as they came, with the running values; late rows where rows have a timestamp."""
+        rows = {"rows": pa.schema([*self.schema, *(pa.field(name, pa.int64()) for name, _, _ in self.columns)])}
+        if self.time is None:
+            return rows
+        return {**rows, "late": keyed.late_schema(self.key, self.schema.field(self.time).type, self.inputs)}
 
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
-        """Continue the running values of each key that has rows."""
+        """Continue the running values of each key that has rows, without those that are late."""
         given = arrivals[self.name]
-        rows = given.rows
         bounds = given.bounds.drop_columns([PLACE]) if given.bounds.num_rows else None
+        if not given.rows.num_rows and bounds is None:
+            return Result()
+        if self.time is None:
+            rows, changes = self._continued(given.rows, state["running"])
+            return Result({"rows": rows}, changes, bounds)
+        tables.require_values(given.rows, [*self.key.names, self.time], self.name)
+        limits = told_bounds.limits(state["bounds"], given, self.key, self.time)
+        is_late = keyed.ticks(given.rows.column(self.time)) < limits.of_rows
+        rows, changes = self._continued(given.rows.filter(pa.array(~is_late)), state["running"])
+        if limits.change is not None:
+            changes["bounds"] = limits.change
+        late = told_bounds.late_rows(
+            self.outputs["late"], self.name, given.rows.filter(pa.array(is_late)), self.time, limits.of_rows[is_late]
+        )
+        return Result({"rows": rows, "late": late}, changes, bounds, {"late": late.num_rows})
+
+    def _continued(self, rows: pa.Table, running: pa.Table) -> tuple[pa.Table, dict[str, Change]]:
+        """Return rows with the running values, and what changes in the table of these."""
         if not rows.num_rows:
-            return Result(bounds=bounds)
+            return tables.empty(self.outputs["rows"]), {}
         tables.require_values(rows, self.key.names, self.name)
         codes, first = coded(rows.select(self.key.names))
-        size, running = len(first), state["running"]
+        size = len(first)
         keys = rows.select(self.key.names).take(pa.array(first))
         positions, of_known = found(running, keys)
         order = np.argsort(codes, kind="stable")
@@ -130,7 +164,7 @@ class AccumulateStep:
         table = self.tables["running"]
         kept = pa.Table.from_arrays([*keys.columns, *upserts], schema=table.schema)
         change = Change(kept, tables.key_schema(table).empty_table())
-        return Result({"rows": pa.Table.from_arrays(out, schema=self.outputs["rows"])}, {"running": change}, bounds)
+        return pa.Table.from_arrays(out, schema=self.outputs["rows"]), {"running": change}
 
 
 def _continued(
@@ -164,7 +198,21 @@ def _continued(
     return ~highest if kind == "min" else highest, has
 
 
-def accumulate(*, by: str | Sequence[str], name: str | None = None, **aggregates: Aggregate) -> Operator:
+@dataclass(frozen=True)
+class AccumulateAnywhere:
+    """An accumulation that has no input yet: what ``hf.accumulate(...)`` returns."""
+
+    spec: Accumulate
+    name: str | None
+    origin: Origin
+
+    def attach(self, stream: Stream) -> Stream:
+        """Return the stream with running values."""
+        spec = replace(self.spec, timestamp=stream.timestamp)
+        return apply(spec, (stream,), name=self.name, built_at=self.origin)
+
+
+def accumulate(*, by: str | Sequence[str], name: str | None = None, **aggregates: Aggregate) -> AccumulateAnywhere:
     """Give every row the running aggregates of its key, in order of arrival.
 
     Parameters
@@ -183,7 +231,8 @@ def accumulate(*, by: str | Sequence[str], name: str | None = None, **aggregates
 
     Notes
     -----
-    State is one row per key, kept for ever.  Rows come out as they came in; none is late.
+    State is one row per key, kept for ever.  Rows come out as they came in.  Where the stream has a timestamp, a row
+    below a bound that was told before is late: it changes nothing and goes to ``late``.
 
     Examples
     --------
@@ -203,4 +252,4 @@ def accumulate(*, by: str | Sequence[str], name: str | None = None, **aggregates
                 )
         if not aggregates:
             raise InvalidPipeline("it computes nothing.", why="no aggregate is given.", do=f"write {_RIGHT}")
-        return Operator(Accumulate(keys, tuple(aggregates.items())), name, built_at)
+        return AccumulateAnywhere(Accumulate(keys, tuple(aggregates.items())), name, built_at)

@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 from holdfast.checks import building, require_columns
 from holdfast.graph import Shape, Stream, apply
 from holdfast.naming import Origin
-from holdfast.operators import keyed, tables
+from holdfast.operators import keyed, tables, told_bounds
 from holdfast.operators.keyed import Ticks
-from holdfast.operators.step import ALL_KEYS, BOUND, PLACE, UNBOUNDED, Arrivals, Change, Moment, Result, StateTable
+from holdfast.operators.step import PLACE, UNBOUNDED, Arrivals, Change, Moment, Result, StateTable
 
 _ROUNDS = 32
 """So many rows that stay, of one key in one epoch, are found for all keys at once; what is left goes row by row."""
 
-_CLOCK = StateTable(pa.schema([("clock", pa.int8()), ("newest", pa.int64()), ("bound", pa.int64())]), ("clock",))
+_CLOCK = StateTable(pa.schema([("clock", pa.int8()), ("newest", pa.int64())]), ("clock",))
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Distinct:
 class DistinctStep:
     """The step of :class:`Distinct`.
 
-    State: ``kept``, the key and time of each row that a later one can still be a duplicate of, and ``clock``, the
-    newest timestamp and the bound for all keys.
+    State: ``kept``, the key and time of each row that a later one can still be a duplicate of; ``clock``, the newest
+    timestamp; ``bounds``, those told.
     """
 
     name: str
@@ -87,9 +87,9 @@ class DistinctStep:
 
     @property
     def tables(self) -> Mapping[str, StateTable]:
-        """``kept`` and ``clock``."""
-        kept = pa.schema([*self.key, pa.field("__ticks__", pa.int64())])
-        return {"kept": StateTable(kept, (*self.key.names, "__ticks__")), "clock": _CLOCK}
+        """``kept``, ``clock`` and ``bounds``."""
+        kept = StateTable(pa.schema([*self.key, pa.field("__ticks__", pa.int64())]), (*self.key.names, "__ticks__"))
+        return {"kept": kept, "clock": _CLOCK, "bounds": told_bounds.declared(self.key)}
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
@@ -103,41 +103,48 @@ class DistinctStep:
         if given.rows.num_rows == 0 and given.bounds.num_rows == 0:
             return Result()
         tables.require_values(given.rows, [*self.key.names, self.time], self.name)
-        newest, bound = _clock(state["clock"])
+        before = _newest(state["clock"])
         times = keyed.ticks(given.rows.column(self.time))
-        limits = self._limits(given, times, newest, bound)
+        told = told_bounds.limits(state["bounds"], given, self.key, self.time, self._reached(before))
+        in_time = times[times >= told.of_rows]
+        newest = max(before, int(in_time.max())) if len(in_time) else before
+        promised = self._promised(np.where(times < told.of_rows, UNBOUNDED, times), before)
+        limits = np.maximum(promised, told.of_rows)
         is_late = times < limits
         fresh = given.rows.filter(pa.array(~is_late))
         keep = self._first(fresh, times[~is_late], state["kept"])
         kept = fresh.filter(pa.array(keep))
-        late = given.rows.filter(pa.array(is_late))
-
-        everywhere = given.bounds.filter(given.bounds.column(ALL_KEYS))
-        bound = max(bound, pc.max(everywhere.column(BOUND)).as_py() or UNBOUNDED)
-        newest = max(newest, int(times.max())) if len(times) else newest
-        limit = max(newest - self.disorder, bound)
-        changes = self._changes(state["kept"], kept, times[~is_late][keep], limit - self.horizon)
-        clock = pa.Table.from_arrays([[0], [newest], [bound]], schema=_CLOCK.schema)
+        oldest = max(self._reached(newest), told.everywhere)
+        changes = self._changes(state["kept"], kept, times[~is_late][keep], oldest - self.horizon)
+        if told.change is not None:
+            changes["bounds"] = told.change
+        if newest > before:
+            clock = pa.Table.from_arrays([[0], [newest]], schema=_CLOCK.schema)
+            changes["clock"] = Change(clock, tables.empty(tables.key_schema(_CLOCK)))
+        late = self._late(given.rows, is_late, promised >= told.of_rows, limits)
         return Result(
-            {
-                "rows": kept.drop_columns([PLACE]),
-                "late": keyed.late_rows(
-                    self.outputs["late"], self.name, late, self.time, limits[is_late], "of the input"
-                ),
-            },
-            {**changes, "clock": Change(clock, tables.empty(tables.key_schema(_CLOCK)))},
+            {"rows": kept.drop_columns([PLACE]), "late": late},
+            changes,
             given.bounds.drop_columns([PLACE]) if given.bounds.num_rows else None,
             {"late": late.num_rows, "dropped": fresh.num_rows - kept.num_rows},
         )
 
-    def _limits(self, given: Arrivals, times: Ticks, newest: int, bound: int) -> Ticks:
-        """Return for each row the bound when it arrived: it follows from the rows and bounds before it."""
+    def _reached(self, newest: int) -> int:
+        """Return the bound that follows from the newest timestamp."""
+        return newest - self.disorder if newest >= UNBOUNDED + self.disorder else UNBOUNDED
+
+    def _promised(self, times: Ticks, newest: int) -> Ticks:
+        """Return for each row the bound that follows from the rows before it."""
         before = np.maximum.accumulate(np.concatenate([[np.int64(newest)], times]))[:-1]
-        limits = np.where(before < UNBOUNDED + self.disorder, UNBOUNDED, before - self.disorder)
-        everywhere = given.bounds.filter(given.bounds.column(ALL_KEYS))
-        told = np.maximum.accumulate(np.concatenate([[np.int64(bound)], keyed.ticks(everywhere.column(BOUND))]))
-        which = np.searchsorted(keyed.ticks(everywhere.column(PLACE)), keyed.ticks(given.rows.column(PLACE)))
-        return np.maximum(limits, told[which])
+        return np.where(before < UNBOUNDED + self.disorder, UNBOUNDED, before - self.disorder)
+
+    def _late(
+        self, rows: pa.Table, is_late: npt.NDArray[np.bool_], is_own: npt.NDArray[np.bool_], limits: Ticks
+    ) -> pa.Table:
+        """Return late rows in the order of arrival: those below what rows promise, and those below what was told."""
+        schema, late = self.outputs["late"], rows.filter(pa.array(is_late))
+        own = np.where(is_own[is_late], "of the input", told_bounds.WHY)
+        return keyed.late_rows(schema, self.name, late, self.time, limits[is_late], pa.array(own, pa.string()))
 
     def _first(self, rows: pa.Table, times: Ticks, kept: pa.Table) -> npt.NDArray[np.bool_]:
         """Return which rows stay, in the order of arrival."""
@@ -174,10 +181,8 @@ class DistinctStep:
         return {"kept": Change(tables.fitted(upserts, declared.schema), deletes)}
 
 
-def _clock(table: pa.Table) -> tuple[int, int]:
-    if table.num_rows == 0:
-        return UNBOUNDED, UNBOUNDED
-    return table.column("newest")[0].as_py(), table.column("bound")[0].as_py()
+def _newest(clock: pa.Table) -> int:
+    return int(clock.column("newest")[0].as_py()) if clock.num_rows else UNBOUNDED
 
 
 def _near(codes: Ticks, times: Ticks, of_known: Ticks, known: Ticks, horizon: int) -> npt.NDArray[np.bool_]:

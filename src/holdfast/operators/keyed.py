@@ -14,6 +14,7 @@ from holdfast import units
 from holdfast.checks import a_type, no_such_column
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import Stream
+from holdfast.timeline import CLOSED
 
 Ticks = npt.NDArray[np.int64]
 LATE = ("timestamp", "input", "reason")
@@ -170,7 +171,7 @@ def late_schema(key: pa.Schema, time: pa.DataType, inputs: Mapping[str, pa.Schem
     )
 
 
-def late_rows(schema: pa.Schema, source: str, rows: pa.Table, time: str, bound: Ticks, why: str) -> pa.Table:
+def late_rows(schema: pa.Schema, source: str, rows: pa.Table, time: str, bound: Ticks, why: str | pa.Array) -> pa.Table:
     """Return late rows of one input.
 
     Parameters
@@ -185,19 +186,18 @@ def late_rows(schema: pa.Schema, source: str, rows: pa.Table, time: str, bound: 
         Its timestamp column.
     bound : numpy array of int64
         For each row, the bound that it is below.
-    why : str
-        What the bound follows from, for the reason.
+    why : str or pa.Array
+        What the bound follows from, for the reason; one for all rows, or one for each.
     """
     count = rows.num_rows
     kind = schema.field("timestamp").type
     stamps = pc.cast(rows.column(time), kind)
-    reasons = pc.binary_join_element_wise(
-        pa.scalar("timestamp"),
-        pc.cast(stamps, pa.string()),
-        pa.scalar("is below the bound"),
-        pc.cast(pa.array(bound, pa.int64()).cast(kind), pa.string()),
-        pa.scalar(why),
-        " ",
+    texts = pc.cast(stamps, pa.string())
+    bounds = pc.cast(pa.array(bound, pa.int64()).cast(kind), pa.string())
+    reasons = pc.if_else(
+        pa.array(bound == CLOSED),
+        pc.binary_join_element_wise("timestamp ", texts, ": the input has ended", ""),
+        pc.binary_join_element_wise("timestamp", texts, "is below the bound", bounds, why, " "),
     )
     columns: list[Any] = []
     for field in schema:

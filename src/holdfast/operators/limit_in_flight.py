@@ -15,7 +15,7 @@ from holdfast.checks import a_type, building, require_columns
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import Shape, Stream, apply
 from holdfast.naming import Origin
-from holdfast.operators import keyed, tables
+from holdfast.operators import keyed, tables, told_bounds
 from holdfast.operators.step import (
     ALL_KEYS,
     BOUND,
@@ -29,6 +29,8 @@ from holdfast.operators.step import (
 )
 
 ROWS, DONE = "rows", "done"
+_SHED, _ADMITTED, _LATE = 0, 1, 2
+_OF_ITS_KEY = "that follows from the newest of its key"
 TICKS = "__ticks__"
 _LAST = [
     pa.field("__newest__", pa.int64()),
@@ -133,8 +135,8 @@ class _Key:
 class LimitStep:
     """The step of :class:`LimitInFlight`.
 
-    State: ``in_flight``, the admitted timestamps per key that are not done, and ``keys``, each key's newest timestamp,
-    whether it was admitted, and what its span of batch time has used.
+    State: ``in_flight``, the admitted timestamps per key that are not done; ``keys``, each key's newest timestamp,
+    whether it was admitted, and what its span of batch time has used; ``bounds``, those told of the limited stream.
     """
 
     n: int
@@ -147,12 +149,13 @@ class LimitStep:
 
     @property
     def tables(self) -> Mapping[str, StateTable]:
-        """``in_flight`` and ``keys``."""
+        """``in_flight``, ``keys`` and ``bounds``."""
         names = tuple(self.key.names)
         flying = pa.schema([*self.key, pa.field(TICKS, pa.int64())])
         return {
             "in_flight": StateTable(flying, (*names, TICKS)),
             "keys": StateTable(pa.schema([*self.key, *_LAST]), names),
+            "bounds": told_bounds.declared(self.key),
         }
 
     @property
@@ -173,25 +176,39 @@ class LimitStep:
         known = self._known(state, flying, touched, at)
         codes = tables.index_in(rows, touched, names)
         times = keyed.ticks(rows.column(self.times[ROWS]))
-        fates = np.zeros(rows.num_rows, np.int8)  # 0 shed, 1 admitted, 2 late
-        newest = np.zeros(rows.num_rows, np.int64)
-        self._decide(arrivals, touched, codes, times, known, fates, newest, at)
+        silent = self._silent(state["keys"], at)
+        told = told_bounds.limits(
+            tables.anti_join(state["bounds"], silent, names), arrivals[ROWS], self.key, self.times[ROWS]
+        )
+        fates = np.where(times < told.of_rows, _LATE, _SHED).astype(np.int8)
+        limits = told.of_rows.copy()
+        self._decide(arrivals, touched, codes, times, known, fates, limits, at)
+        is_late = fates == _LATE
+        why = np.where(
+            limits[is_late] > told.of_rows[is_late], "that follows from the newest of its key", told_bounds.WHY
+        )
         late = keyed.late_rows(
             self.outputs["late"],
             ROWS,
-            rows.filter(pa.array(fates == 2)),
+            rows.filter(pa.array(is_late)),
             self.times[ROWS],
-            newest[fates == 2],
-            "that follows from the newest of its key",
+            limits[is_late],
+            pa.array(why, pa.string()),
         )
         plain = rows.drop_columns([PLACE])
-        changes, forgotten = self._changes(state, flying, touched, known, self._done_for_all(arrivals), at)
-        counts = {"shed": int((fates == 0).sum()), "late": late.num_rows}
+        changes, forgotten = self._changes(state, flying, touched, known, self._done_for_all(arrivals), silent, at)
+        if (change := _without(silent, state["bounds"], told.change, names)) is not None:
+            changes["bounds"] = change
+        counts = {"shed": int((fates == _SHED).sum()), "late": late.num_rows}
         if self.forget_us is not None:
             counts["forgotten"] = forgotten
         bounds = arrivals[ROWS].bounds
         return Result(
-            {"rows": plain.filter(pa.array(fates == 1)), "shed": plain.filter(pa.array(fates == 0)), "late": late},
+            {
+                "rows": plain.filter(pa.array(fates == _ADMITTED)),
+                "shed": plain.filter(pa.array(fates == _SHED)),
+                "late": late,
+            },
             changes,
             bounds.drop_columns([PLACE]) if bounds.num_rows else None,
             counts,
@@ -256,7 +273,7 @@ class LimitStep:
         times: Any,
         known: Sequence[_Key],
         fates: Any,
-        newest: Any,
+        limits: Any,
         at: Moment,
     ) -> None:
         # One after the other: whether a timestamp is admitted depends on all before it.  What enters here is what
@@ -267,8 +284,8 @@ class LimitStep:
             if row < 0:
                 one.in_flight = [flying for flying in one.in_flight if flying > time]
                 continue
-            if time < one.newest:
-                fates[row], newest[row] = 2, one.newest
+            if time < limits[row] or time < one.newest:
+                fates[row], limits[row] = _LATE, max(limits[row], one.newest)
                 continue
             if time > one.newest:
                 one.newest = time
@@ -283,7 +300,15 @@ class LimitStep:
                     one.is_admitted = len(one.in_flight) < self.n
                     if one.is_admitted:
                         one.in_flight.append(time)
-            fates[row] = int(one.is_admitted)
+            fates[row] = _ADMITTED if one.is_admitted else _SHED
+
+    def _silent(self, keys: pa.Table, at: Moment) -> pa.Table:
+        """Return the keys that are forgotten: nothing was heard of them for long."""
+        names = self.key.names
+        if self.forget_us is None:
+            return keys.select(names).slice(0, 0)
+        since = keyed.ticks(keys.column("__since_us__"))
+        return keys.filter(pa.array(since <= at.batch_us - self.forget_us)).select(names)
 
     def _done_for_all(self, arrivals: Mapping[str, Arrivals]) -> int:
         """Return the time below which everything is done, also of keys that nothing arrives for."""
@@ -300,6 +325,7 @@ class LimitStep:
         touched: pa.Table,
         known: Sequence[_Key],
         done: int,
+        old: pa.Table,
         at: Moment,
     ) -> tuple[dict[str, Change], int]:
         names = self.key.names
@@ -326,11 +352,8 @@ class LimitStep:
             pa.array([at.batch_us] * len(known), pa.int64()),
         ]
         upserts = pa.Table.from_arrays([*touched.columns, *columns], schema=last.schema)
-        deletes = tables.empty(tables.key_schema(last))
-        if self.forget_us is not None:
-            since = keyed.ticks(state["keys"].column("__since_us__"))
-            old = state["keys"].filter(pa.array(since <= at.batch_us - self.forget_us)).select(names)
-            deletes = tables.fitted(old, deletes.schema)
+        deletes = tables.fitted(old, tables.key_schema(last))
+        if old.num_rows:
             gone = tables.distinct_keys(
                 pa.concat_tables([gone, tables.semi_join(state["in_flight"], old, names)]), list(flying.key)
             )
@@ -338,6 +361,17 @@ class LimitStep:
         changes = {"in_flight": Change(added, gone), "keys": Change(upserts, deletes)}
         worth = {name: one for name, one in changes.items() if one.upserts.num_rows or one.deletes.num_rows}
         return worth, deletes.num_rows
+
+
+def _without(keys: pa.Table, bounds: pa.Table, change: Change | None, names: Sequence[str]) -> Change | None:
+    """Return the change of the bounds that were told, and without those of forgotten keys."""
+    gone = tables.semi_join(bounds, keys, names)
+    if not gone.num_rows:
+        return change
+    deletes = gone.drop_columns([BOUND])
+    if change is None:
+        return Change(tables.empty(bounds.schema), deletes)
+    return Change(change.upserts, pa.concat_tables([change.deletes, deletes]))
 
 
 @dataclass(frozen=True)
@@ -397,7 +431,8 @@ def limit_in_flight(
     -------
     LimitAnywhere
         To stand to the right of ``stream |``.  Rows leave at once, in the order of their arrival.  The side outputs are
-        ``shed`` (rows as they came, also counted) and ``late`` (rows below the newest timestamp of their key).
+        ``shed`` (rows as they came, also counted) and ``late`` (rows below the newest timestamp of their key, or
+        below a bound that was told before).
 
     Raises
     ------

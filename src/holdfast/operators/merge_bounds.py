@@ -1,4 +1,4 @@
-"""Bounds of an input of ``merge``: what an epoch's rows and bound rows make of them, and who is late."""
+"""Bounds of an input: what an epoch's rows and bound rows make of them, and who is late."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from holdfast.operators import keyed, tables
 from holdfast.operators.keyed import Ticks
 from holdfast.operators.step import ALL_KEYS, BOUND, PLACE, Arrivals
-from holdfast.timeline import Promise, bound_at, bounds_before, raised_by
+from holdfast.timeline import UNBOUNDED, Promise, bound_at, bounds_before, raised_by
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Told:
     everywhere: int
 
 
-def told(given: Arrivals, time: str, promise: Promise, keys: pa.Table, bounds: Ticks, everywhere: int) -> Told:
+def told(given: Arrivals, time: str, promise: Promise | None, keys: pa.Table, bounds: Ticks, everywhere: int) -> Told:
     """Return what an epoch tells of one input.
 
     Parameters
@@ -46,8 +46,8 @@ def told(given: Arrivals, time: str, promise: Promise, keys: pa.Table, bounds: T
         Rows and bound rows.
     time : str
         Timestamp column.
-    promise : Promise
-        What rows say about rows to come.
+    promise : Promise, optional
+        What rows say about rows to come; None: nothing.
     keys : pa.Table
         Every key that any input touches in this epoch.
     bounds : numpy array of int64
@@ -62,13 +62,14 @@ def told(given: Arrivals, time: str, promise: Promise, keys: pa.Table, bounds: T
     times = keyed.ticks(given.rows.column(time))
     places = np.concatenate([keyed.ticks(given.rows.column(PLACE)), keyed.ticks(of_keys.column(PLACE))])
     codes = np.concatenate([tables.index_in(given.rows, keys, names), tables.index_in(of_keys, keys, names)])
-    says = np.concatenate([promise.bounds_after(times), keyed.ticks(of_keys.column(BOUND))])
+    of_rows = np.full(len(times), UNBOUNDED) if promise is None else promise.bounds_after(times)
+    says = np.concatenate([of_rows, keyed.ticks(of_keys.column(BOUND))])
     order = np.lexsort((places, codes))
     before = np.empty(len(order), np.int64)
     before[order] = bounds_before(codes[order], says[order], bounds[codes[order]])
     steps = keyed.ticks(for_all.column(BOUND))
-    of_rows = np.maximum(
+    below = np.maximum(
         before[: len(times)], bound_at(places[: len(times)], keyed.ticks(for_all.column(PLACE)), steps, everywhere)
     )
     highest = max(everywhere, int(steps.max())) if len(steps) else everywhere
-    return Told(times < of_rows, of_rows, raised_by(bounds, codes[order], says[order]), highest)
+    return Told(times < below, below, raised_by(bounds, codes[order], says[order]), highest)

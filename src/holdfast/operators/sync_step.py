@@ -121,7 +121,7 @@ class SyncStep:
         columns, late = [], []
         for name, promise in zip(self.inputs, self.promises, strict=True):
             kind = struct_of(self, name)
-            late.append(pa.field(name, kind))
+            late.append(pa.field(name, pa.struct(list(self.inputs[name]))))  # the whole row, as in every ``late``
             is_one = promise.is_strict or isinstance(self.policy, Within | Barrier)
             columns.append(pa.field(name, kind if is_one else pa.list_(kind)))
         reason = [pa.field("input", pa.string()), pa.field("reason", pa.string())]

@@ -52,7 +52,7 @@ def test_a_row_below_its_bound_goes_to_late_and_the_run_goes_on() -> None:
     assert drive.late == [
         {
             "k": "x", "timestamp": 7, "input": "b", "reason": "timestamp 7 is below the bound 9",
-            "a": None, "b": {"v": 77},
+            "a": None, "b": {"k": "x", "t": 7, "v": 77},
         }
     ]  # fmt: skip
     assert drive.counts["late"] == 1
