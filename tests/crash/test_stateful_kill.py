@@ -10,20 +10,15 @@ import json
 import math
 import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import faults
-from tests.crash.processes import ROOT, jvm_of, kill_tree
+from tests.crash.lives import MODES, Lives
 from tests.spark.running import parquet_rows, sqlite_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
@@ -31,7 +26,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.crash]
 EPOCHS = 12
 KEYS = "abcdefgh"
 SIDES = ("left", "right")
-MODES = {"carried": {}, "staged": {"HOLDFAST_CARRY_MAX": "0 B", "HOLDFAST_PREFETCH_MAX": "0 B"}}
 
 CHAINS: dict[str, tuple[str, ...]] = {
     # mode: where each run dies.  jvm:n and moment:n: a moment after Spark has committed n epochs more.
@@ -127,86 +121,23 @@ def test_the_input_tries_what_it_should() -> None:
     assert reached - {"jvm", "moment"} | {"stage-write"} == set(faults.POINTS)
 
 
-# --- lives -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Lives:
-    """One pipeline in one directory, started again and again."""
-
-    work: Path
-    environment: dict[str, str]
-    chance: random.Random = field(default_factory=lambda: random.Random(os.environ.get("HOLDFAST_SEED", "7")))
-
-    def start(self, **more: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "holdfast", "run", f"{ROOT}/tests/crash/stateful_pipeline.py:pipeline"]
-        command += ["--checkpoint", str(self.work / "checkpoint"), "--master", "local[2]", "--available-now"]
-        paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-        variables = {"PYTHONPATH": paths, "CRASH_WORK": str(self.work), "HOLDFAST_DRIVER_MEMORY": "1 GiB"}
-        with (self.work / "log").open("a") as output:
-            return subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**os.environ, **variables, **self.environment, **more},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-
-    def end(self, **more: str) -> int:
-        """Run to whatever end."""
-        process = self.start(**more)
-        try:
-            return process.wait(timeout=180)
-        finally:
-            kill_tree(process)
-
-    def die(self, where: str) -> None:
-        """Run, and die there."""
-        name, _, number = where.partition(":")
-        if name in faults.POINTS:
-            assert self.end(HOLDFAST_FAULT=where) == -signal.SIGKILL, f"{where} was not reached:\n{self.said()}"
-            return
-        goal = self.committed() + int(number)
-        process = self.start()
-        try:
-            victim = jvm_of(process).pid if name == "jvm" else process.pid
-            while self.committed() < goal:
-                assert process.poll() is None, f"{where} was not reached:\n{self.said()}"
-                time.sleep(0.005)
-            time.sleep(self.chance.uniform(0, 0.3))
-            os.kill(victim, signal.SIGKILL)
-            assert process.wait(timeout=120) != 0
-        finally:
-            kill_tree(process)
-
-    def committed(self) -> int:
-        """Return how many epochs Spark has committed."""
-        return sum(path.name.isdigit() for path in self.work.glob("checkpoint/spark/1/commits/*"))
-
-    def said(self) -> str:
-        return (self.work / "log").read_text()[-3000:]
-
-    def check(self, **more: str) -> None:
-        """Run to a good end, and look into the sinks."""
-        assert self.end(**more) == 0, self.said()
-        assert held(self.work) == expected()
-
-
 def begun(work: Path, mode: str) -> Lives:
     write_input(work)
-    return Lives(work, MODES[mode])
+    return Lives(work, "stateful_pipeline", MODES[mode])
+
+
+def check(lives: Lives, **more: str) -> None:
+    """Run to a good end, and look into the sinks."""
+    assert lives.end(**more) == 0, lives.said()
+    assert held(lives.work) == expected()
 
 
 def test_the_sinks_are_exact_after_a_chain_of_kills_of_carried_epochs(tmp_path: Path) -> None:
     lives = begun(tmp_path, "carried")
     for where in CHAINS["carried"]:
         lives.die(where)
-    lives.check()
-    logs = "".join(path.read_text() for path in (tmp_path / "checkpoint").rglob("*.log"))
-    assert "epoch 5 is held by every sink: evaluated for its state alone" in logs
+    check(lives)
+    assert "epoch 5 is held by every sink: evaluated for its state alone" in lives.logged()
 
 
 def test_the_sinks_are_exact_after_a_chain_of_kills_of_staged_epochs(tmp_path: Path) -> None:
@@ -214,7 +145,7 @@ def test_the_sinks_are_exact_after_a_chain_of_kills_of_staged_epochs(tmp_path: P
     for where in CHAINS["staged"]:
         lives.die(where)
     mark = tmp_path / "mark"
-    lives.check(HOLDFAST_FAULT=f"stage-write:{EPOCHS}", HOLDFAST_FAULT_MARK=str(mark))
+    check(lives, HOLDFAST_FAULT=f"stage-write:{EPOCHS}", HOLDFAST_FAULT_MARK=str(mark))
     assert mark.exists(), "no worker died while it wrote"
 
 
@@ -233,7 +164,7 @@ def test_a_kill_at_every_named_point_leaves_the_sinks_exact(tmp_path: Path, poin
     lives = begun(tmp_path, mode)
     lives.die(point)
     lives.die("recovery-resolved")
-    lives.check()
+    check(lives)
 
 
 @pytest.mark.nightly
@@ -243,4 +174,4 @@ def test_kills_at_random_moments_leave_the_sinks_exact(tmp_path: Path, what: str
     lives = begun(tmp_path, mode)
     while lives.committed() < EPOCHS - 5:
         lives.die(f"{what}:{lives.chance.randrange(1, 3)}")
-    lives.check()
+    check(lives)

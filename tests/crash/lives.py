@@ -1,0 +1,105 @@
+"""One pipeline in one directory, started again and again, and killed at points and at moments."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast import faults
+from tests.crash.processes import ROOT, jvm_of, kill_tree
+
+MODES = {"carried": {}, "staged": {"HOLDFAST_CARRY_MAX": "0 B", "HOLDFAST_PREFETCH_MAX": "0 B"}}
+
+
+@dataclass
+class Lives:
+    """Lives of one pipeline.
+
+    Parameters
+    ----------
+    work : Path
+        Its directory, with its input.
+    pipeline : str
+        Module of ``tests.crash`` that declares it.
+    environment : dict of str to str
+        Further variables of its processes.
+    """
+
+    work: Path
+    pipeline: str
+    environment: dict[str, str]
+    chance: random.Random = field(default_factory=lambda: random.Random(os.environ.get("HOLDFAST_SEED", "7")))
+
+    def start(self, **more: str) -> subprocess.Popen[str]:
+        """Start a life."""
+        command = [sys.executable, "-m", "holdfast", "run", f"{ROOT}/tests/crash/{self.pipeline}.py:pipeline"]
+        command += ["--checkpoint", str(self.work / "checkpoint"), "--master", "local[2]", "--available-now"]
+        paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+        temporary = self.work / "tmp"
+        temporary.mkdir(exist_ok=True)
+        variables = {"PYTHONPATH": paths, "CRASH_WORK": str(self.work), "HOLDFAST_DRIVER_MEMORY": "1 GiB"}
+        with (self.work / "log").open("a") as output:
+            return subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **variables, "TMPDIR": str(temporary), **self.environment, **more},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+
+    def end(self, **more: str) -> int:
+        """Run to whatever end."""
+        process = self.start(**more)
+        try:
+            return process.wait(timeout=180)
+        finally:
+            kill_tree(process)
+
+    def die(self, where: str) -> None:
+        """Run, and die there: at a named point (``after-decide:3``), or a moment after so many epochs.
+
+        ``moment:n`` and ``jvm:n``: a moment after Spark has committed n epochs more, the driver or the JVM alone.
+        """
+        name, _, number = where.partition(":")
+        if name in faults.POINTS:
+            assert self.end(HOLDFAST_FAULT=where) == -signal.SIGKILL, f"{where} was not reached:\n{self.said()}"
+            return
+        goal = self.committed() + int(number)
+        pause_s = self.chance.uniform(0, 0.3)
+        self.die_when(lambda: self.committed() >= goal, where, is_jvm=name == "jvm", pause_s=pause_s)
+
+    def die_when(self, holds: Callable[[], bool], what: str, *, is_jvm: bool = False, pause_s: float = 0) -> None:
+        """Run, and die as soon as something holds."""
+        process = self.start()
+        try:
+            victim = jvm_of(process).pid if is_jvm else process.pid
+            while not holds():
+                assert process.poll() is None, f"{what} was not reached:\n{self.said()}"
+                time.sleep(0.005)
+            time.sleep(pause_s)
+            os.kill(victim, signal.SIGKILL)
+            assert process.wait(timeout=120) != 0
+        finally:
+            kill_tree(process)
+
+    def committed(self) -> int:
+        """Return how many epochs Spark has committed."""
+        return sum(path.name.isdigit() for path in self.work.glob("checkpoint/spark/1/commits/*"))
+
+    def said(self) -> str:
+        """Return the end of what its processes have said."""
+        return (self.work / "log").read_text()[-3000:]
+
+    def logged(self) -> str:
+        """Return what the logs in the checkpoint say."""
+        return "".join(path.read_text() for path in (self.work / "checkpoint").rglob("*.log"))
