@@ -54,8 +54,6 @@ def write_input(directory: Path, rows: int, keys: int, epochs: int) -> int:
 def side_holdfast(inputs: str, out: str, rounds: int, epochs: int) -> dict[str, Any]:
     """Measure Holdfast."""
     import holdfast as hf
-    from holdfast import aggregates, window
-    from holdfast.operators.aggregate import aggregate
     from holdfast.spark.session import create_session
 
     def checksum(windows: pa.RecordBatch) -> pa.RecordBatch:
@@ -74,8 +72,8 @@ def side_holdfast(inputs: str, out: str, rounds: int, epochs: int) -> dict[str, 
             max_files_per_epoch=2,
             name="rows",
         )
-        counted = rows | aggregate(
-            by="k", window=window.tumbling("60 s"), n=aggregates.count(), total=aggregates.sum("v"), name="counted"
+        counted = rows | hf.aggregate(
+            by="k", window=hf.tumbling("60 s"), n=hf.count(), total=hf.sum("v"), name="counted"
         )
         sums = counted | hf.map_batches(checksum, "windows BIGINT, counted BIGINT, total BIGINT", name="sums")
         return run_holdfast(session, sums, ("windows", "counted", "total"), target)

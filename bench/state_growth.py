@@ -43,8 +43,6 @@ def write_input(directory: Path, keys: int, epochs: int) -> int:
 def side_holdfast(inputs: str, out: str) -> dict[str, Any]:
     """Measure Holdfast."""
     import holdfast as hf
-    from holdfast import aggregates
-    from holdfast.operators.aggregate import reduce
     from holdfast.spark.session import create_session
 
     def checksum(changed: pa.RecordBatch) -> pa.RecordBatch:
@@ -63,7 +61,7 @@ def side_holdfast(inputs: str, out: str) -> dict[str, Any]:
             max_files_per_epoch=1,
             name="rows",
         )
-        kept = rows | reduce(by="k", n=aggregates.count(), total=aggregates.sum("v"), name="kept")
+        kept = rows | hf.reduce(by="k", n=hf.count(), total=hf.sum("v"), name="kept")
         sums = kept | hf.map_batches(checksum, "keys BIGINT, counted BIGINT", name="sums")
         return run_holdfast(session, sums, ("keys", "counted"), target)
 

@@ -64,7 +64,6 @@ def write_input(directory: Path, rows: int, keys: int, epochs: int) -> int:
 def side_holdfast(inputs: str, out: str, rounds: int) -> dict[str, Any]:
     """Measure Holdfast."""
     import holdfast as hf
-    from holdfast.operators.sync import sync
     from holdfast.spark.session import create_session
 
     def checksum(sets: pa.RecordBatch) -> pa.RecordBatch:
@@ -90,7 +89,7 @@ def side_holdfast(inputs: str, out: str, rounds: int) -> dict[str, Any]:
             )
             for number in range(STREAMS)
         }
-        sets = sync(streams, by="k", name="sets")
+        sets = hf.sync(streams, by="k", name="sets")
         sums = sets | hf.map_batches(checksum, "sets BIGINT, present BIGINT, total BIGINT", name="sums")
         return run_holdfast(session, sums, ("sets", "present", "total"), target)
 

@@ -60,7 +60,7 @@ BUILD: dict[str, Callable[[hf.Stream, hf.Stream], hf.Stream]] = {
 """Operator -> a stream behind it, of two sources."""
 
 KEYED = [name for name in BUILD if name != "sync without a key"]
-TIMED = ["sync", "sync without a key", "merge", "aggregate", "distinct", "limit_in_flight"]
+TIMED = ["sync", "sync without a key", "merge", "aggregate", "accumulate", "distinct", "limit_in_flight"]
 
 
 def refused(build: Callable[[], Any], kind: type[HoldfastError] = InvalidPipeline) -> HoldfastError:
