@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
+from holdfast.operators import signatures
 from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Change, Result, StateTable, Step
 
 _MAGIC = b"HFTABLE1"
@@ -169,12 +170,18 @@ def members(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[n
 
     Notes
     -----
-    A column at a time, a cheap scan, until few rows are left; only these are compared as a whole.
+    A cheap look at all rows, by their signatures or a column at a time, until few are left; only these are compared
+    as a whole.
     """
     if not on or keys.num_rows == 0:
         return np.arange(table.num_rows if keys.num_rows else 0, dtype=np.int64)
-    if len(on) > 1 and keys.num_rows * _FEW > table.num_rows:
+    if keys.num_rows * _FEW > table.num_rows and len(on) > 1:
         return np.flatnonzero(index_in(table, keys, on) >= 0)
+    if keys.num_rows * _FEW <= table.num_rows:
+        few = signatures.candidates(table.select(list(on)), keys.select(list(on)))
+        if few is not None:
+            left = table.select(list(on)).take(pa.array(few))
+            return few[index_in(left, keys, on) >= 0]
     near: npt.NDArray[np.int64] | None = None
     left = table.select(list(on))
     for name in on:

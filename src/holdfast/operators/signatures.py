@@ -1,0 +1,110 @@
+"""Signatures of keys: a cheap look at every row of a large table leaves a few candidates for the exact comparison.
+
+A signature is some bits of eight bytes of each column: equal keys have equal ones.  Where 1000 keys are wanted among
+10^6 rows, a hundredth of the others comes through, in less than half the time that a hash table takes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Ints = npt.NDArray[np.int64]
+
+_KEYS_MAX = 1 << 17
+"""Above this many keys the filter lets too much through to be worth its time."""
+
+_ROWS_MIN = 1 << 13
+"""Below this many rows the exact comparison alone is as fast."""
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio: spreads close values over the high bits
+
+
+def candidates(table: pa.Table, keys: pa.Table) -> Ints | None:
+    """Return the rows of a table that may be among keys, ascending; None where looking is not worth its time.
+
+    Parameters
+    ----------
+    table, keys : pa.Table
+        The same columns, one or more; nothing else.
+    """
+    if keys.num_rows > _KEYS_MAX or table.num_rows < _ROWS_MIN or not any(map(_has_word, table.schema.types)):
+        return None
+    bits = 17 if keys.num_rows <= 1 << 12 else 21  # as small as keeps most others out: it must fit in the cache
+    wanted = np.zeros(1 << bits, np.bool_)
+    wanted[_signatures(keys, bits)] = True
+    return np.flatnonzero(wanted[_signatures(table, bits)])
+
+
+def _has_word(kind: pa.DataType) -> bool:
+    is_number = pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    is_text = pa.types.is_string(kind) or pa.types.is_binary(kind)
+    return bool(is_number or is_text or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
+
+
+def _signatures(table: pa.Table, bits: int) -> Ints:
+    """Return a number of some bits for each row: equal rows have equal numbers."""
+    parts = [np.zeros(0, np.int64)]
+    shift = np.uint64(64 - bits)
+    for batch in table.to_batches():
+        mixed = _word(batch.column(0)) * _MIX
+        for column in batch.columns[1:]:
+            mixed ^= mixed >> np.uint64(32)
+            mixed += _word(column)
+            mixed *= _MIX
+        mixed >>= shift
+        parts.append(mixed.view(np.int64))  # an index of this type is not converted
+    return np.concatenate(parts) if len(parts) != 2 else parts[1]
+
+
+def _word(array: pa.Array) -> npt.NDArray[np.uint64]:
+    kind = array.type
+    if array.null_count or not len(array):
+        return np.zeros(len(array), np.uint64) if array.null_count == len(array) else _word_with_nulls(array)
+    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        plain = array.view({64: pa.int64(), 32: pa.int32()}.get(kind.bit_width, kind))
+        return np.asarray(plain.to_numpy()).astype(np.int64).view(np.uint64)
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _last_bytes(array, np.int32)
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return _last_bytes(array, np.int64)
+    return np.zeros(len(array), np.uint64)
+
+
+def _word_with_nulls(array: pa.Array) -> npt.NDArray[np.uint64]:
+    words = np.zeros(len(array), np.uint64)
+    valid = np.asarray(array.is_valid())
+    words[valid] = _word(array.drop_null())
+    return words
+
+
+def _last_bytes(array: pa.Array, offset_type: type[np.int32] | type[np.int64]) -> npt.NDArray[np.uint64]:
+    """Return the last eight bytes of each text as a number; shorter ones as if zeros stood before."""
+    _, offset_buffer, data = array.buffers()
+    offsets = np.frombuffer(offset_buffer, offset_type)[array.offset : array.offset + len(array) + 1]
+    size = 0 if data is None else data.size
+    ends = offsets[1:]
+    lengths = np.diff(offsets)
+    if size < 8 or ends[0] < 8:  # the first texts have fewer than eight bytes before their end
+        head = int(np.searchsorted(ends, 8)) if size >= 8 else len(ends)
+        words = np.zeros(len(ends), np.uint64)
+        padded = np.frombuffer(
+            bytes(8) + (b"" if data is None else data.slice(0, min(size, 16)).to_pybytes()), np.uint8
+        )
+        words[:head] = _at(padded, ends[:head])
+        if head < len(ends):
+            words[head:] = _at(np.frombuffer(data, np.uint8), ends[head:] - 8)
+    else:
+        words = _at(np.frombuffer(data, np.uint8), ends - 8)
+    if len(lengths) and lengths.min() < 8:
+        missing = np.clip(8 - lengths, 0, 7).astype(np.uint64)
+        words = np.where(lengths > 0, words >> (missing * np.uint64(8)), np.uint64(0))
+    return words
+
+
+def _at(data: npt.NDArray[np.uint8], starts: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
+    windows = np.ndarray((max(len(data) - 7, 0),), "<u8", data, strides=(1,))
+    return np.asarray(windows[starts], np.uint64)

@@ -1,0 +1,113 @@
+"""What an epoch compares follows from the keys that it touches and not from those that the state holds.
+
+Counted in rows, not measured in time: every row of the state gets a cheap look (:mod:`holdfast.operators.signatures`),
+and only candidates are compared.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import holdfast as hf
+from holdfast.operators import signatures, tables
+from holdfast.operators.step import PLACE, Arrivals, Moment, Step
+
+SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("v", pa.int64())])
+TOUCHED = 100
+
+
+def rows(name: str) -> hf.Stream:
+    return hf.read.rows([], schema="k BIGINT, t BIGINT, v BIGINT", timestamp="t", name=name)
+
+
+STREAMS: dict[str, Callable[[], hf.Stream]] = {
+    "merge": lambda: hf.merge(rows("a"), {"x": rows("b")}, by="k", name="op"),
+    "limit_in_flight": lambda: rows("a") | hf.limit_in_flight(2, by="k", timeout=5, name="op"),
+    "limit_in_flight by done": lambda: rows("a") | hf.limit_in_flight(2, by="k", done=rows("b"), name="op"),
+    "distinct": lambda: rows("a") | hf.distinct(by="k", horizon=1000, name="op"),
+    "accumulate": lambda: rows("a") | hf.accumulate(by="k", n=hf.count(), name="op"),
+}
+
+
+def arrivals(step: Step, keys: np.ndarray[Any, np.dtype[np.int64]], time: int) -> dict[str, Arrivals]:
+    found, bounds = {}, tables.bounds_schema(step.key).append(pa.field(PLACE, pa.int64())).empty_table()
+    for number, name in enumerate(step.inputs):
+        places = np.arange(len(keys)) * len(step.inputs) + number
+        columns = {"k": keys, "t": np.full(len(keys), time), "v": keys, PLACE: places}
+        found[name] = Arrivals(pa.table(columns), bounds)
+    return found
+
+
+def compared(operator: str, key_count: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return how many rows an epoch of some keys compares or looks up in a hash table, with so many keys of state."""
+    node = STREAMS[operator]().node
+    step = node.spec.step(dict.fromkeys(node.spec.input_names, SCHEMA))
+    state, every = tables.empty_state(step), np.arange(key_count)
+    for epoch in (1, 2):
+        result = step.apply(state, arrivals(step, every, epoch), Moment(epoch, epoch))
+        state = tables.apply_changes(state, step.tables, result.changes)
+    assert sum(table.num_rows for table in state.values()) >= key_count
+    looked_up = 0
+
+    def counting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(values: Any, *arguments: Any, **options: Any) -> Any:
+            nonlocal looked_up
+            looked_up += len(values)
+            return function(values, *arguments, **options)
+
+        return counted
+
+    with monkeypatch.context() as patched:
+        for name in ("is_in", "index_in", "unique"):
+            patched.setattr(pc, name, counting(getattr(pc, name)))
+        patched.setattr(tables, "key_codes", counting_tables := counting(tables.key_codes))
+        assert counting_tables is tables.key_codes
+        step.apply(state, arrivals(step, every[:: key_count // TOUCHED][:TOUCHED], 3), Moment(3, 3))
+    return looked_up
+
+
+@pytest.mark.parametrize("operator", STREAMS)
+def test_an_epoch_compares_what_it_touches(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = (compared(operator, key_count, monkeypatch) for key_count in (10_000, 80_000))
+    assert few > TOUCHED, "nothing was counted"
+    assert many < 2 * few
+
+
+VALUES: dict[pa.DataType, Callable[[int], Any]] = {
+    pa.int64(): lambda n: n * 7919 - 10**9,
+    pa.int8(): lambda n: n % 100,
+    pa.string(): lambda n: "" if n % 50 == 0 else f"{n % 7:x}" * (n % 12) + str(n),
+    pa.large_string(): lambda n: f"key number {n}",
+    pa.binary(): lambda n: n.to_bytes(3, "little"),
+    pa.timestamp("us", "UTC"): lambda n: dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=n),
+    pa.float64(): lambda n: n / 4,
+    pa.bool_(): lambda n: n % 2 == 0,
+}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_are_found_by_signature_as_without(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(seed)
+    kinds = chance.sample(list(VALUES), chance.randint(1, 3))
+    numbers = [chance.randrange(9_000) for _ in range(20_000)]
+    columns = [
+        pa.array([None if chance.random() < 0.05 else VALUES[kind](n + place) for n in numbers], kind)
+        for place, kind in enumerate(kinds)
+    ]
+    names = [f"c{place}" for place in range(len(kinds))]
+    whole = pa.table(columns, names)
+    table = pa.concat_tables([whole.slice(0, 7_001), whole.slice(7_001)])
+    keys = table.take([chance.randrange(20_000) for _ in range(200)])
+    found = tables.members(table, keys, names)
+    with monkeypatch.context() as patched:
+        patched.setattr(signatures, "candidates", lambda *_: None)
+        assert found.tolist() == tables.members(table, keys, names).tolist()
+    assert len(found) >= 200 * 0.9 or len(set(map(repr, keys.to_pylist()))) < 200
