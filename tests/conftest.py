@@ -1,9 +1,16 @@
-"""What every test shares: the project's root on the import path, and the fixtures that start servers."""
+"""What every test shares: the root on the import path, a Spark session, and the fixtures that start servers."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
@@ -24,3 +31,13 @@ __all__ = [
     "postgres_server_plain",
     "postgres_server_prepared",
 ]
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark session for the test process.  A task that fails is tried once more and not three times."""
+    from holdfast.spark.session import create_session  # slow to import, and most test processes do without
+
+    session = create_session("local[2, 2]", "2g")
+    yield session
+    session.stop()

@@ -4,9 +4,9 @@ A process of its own per group: a group that dies takes no other with it.  The g
 divide the tests without rest: every combination of markers belongs to exactly one (``kills`` apart).
 
 ``unit+fast`` runs two groups side by side, for as long as neither needs more than one core.  What the second prints
-appears when the first has ended.  The groups ``spark`` and ``crash`` are shared by two workers each: one Spark session
-per worker, and in ``crash`` one per life of every process that is killed.  All JVMs of tests start from an archive of
-classes (:mod:`tools.class_archive`).
+appears when the first has ended.  The group ``spark`` is shared by two workers, each with one Spark session; ``crash``
+by three, with a session for each life of every process that is killed: many of its tests wait, for the steps of a slow
+sink or for a database that is away.  All JVMs of tests start from an archive of classes (:mod:`tools.class_archive`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GROUPS = {
     "slow": ("-m", "slow and not spark and not postgres and not crash and not nightly"),
     "postgres": ("-m", "postgres and not spark and not crash and not nightly"),
     "spark": ("-m", "spark and not crash and not nightly", "-n", "2", "--dist", "loadfile"),
-    "crash": ("-m", "crash and not nightly", "--durations=15", "-n", "2", "--dist", "worksteal"),
+    "crash": ("-m", "crash and not nightly", "--durations=15", "-n", "3", "--dist", "worksteal"),
     "nightly": ("-m", "nightly", "-n", "2", "--dist", "worksteal"),
     "kills": ("-n", "2", "--dist", "worksteal", "tests/crash/test_jvm_killed.py"),
 }

@@ -1,11 +1,12 @@
 """The examples run and say what their readers are told; run again, they double nothing."""
 
+import runpy
 import subprocess
 import sys
 
 import pytest
 
-from tests.docs.pages import EXAMPLES, environment
+from tests.docs.pages import EXAMPLES, ROOT, environment
 
 SAY = {
     "align_streams": [
@@ -54,6 +55,11 @@ SAY = {
 }
 
 
+RUN_AGAIN = ("align_streams", "several_sinks")
+ALONE = (*RUN_AGAIN, "kill_and_resume")
+"""Run as their readers do, in processes of their own."""
+
+
 def said(example, directory):
     result = subprocess.run(
         [sys.executable, example],
@@ -67,13 +73,37 @@ def said(example, directory):
     return result.stdout
 
 
+def missing(example, text):
+    return [line for line in SAY[example.stem] if line not in text]
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "example",
-    [pytest.param(path, marks=[pytest.mark.crash] if "kill" in path.stem else [], id=path.stem) for path in EXAMPLES],
-)
-def test_an_example_shows_what_it_promises(example, tmp_path):
+@pytest.mark.parametrize("example", [pytest.param(path, id=path.stem) for path in EXAMPLES if path.stem not in ALONE])
+def test_an_example_shows_what_it_promises(example, tmp_path, spark, monkeypatch, capsys):
+    """In this process: a JVM for each would take longer than all they do."""
+    monkeypatch.setenv("EXAMPLE_WORK", str(tmp_path))
+    runpy.run_path(str(example), run_name="__main__")
+    text = capsys.readouterr().out
+    assert missing(example, text) == [], text
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", RUN_AGAIN)
+def test_an_example_that_is_run_again_doubles_nothing(name, tmp_path):
+    example = ROOT / "examples" / f"{name}.py"
     first = said(example, tmp_path)
-    assert [line for line in SAY[example.stem] if line not in first] == [], first
-    if example.stem in ("several_sinks", "align_streams"):
-        assert said(example, tmp_path) == first
+    assert missing(example, first) == [], first
+    assert said(example, tmp_path) == first
+
+
+@pytest.mark.spark
+@pytest.mark.crash
+def test_the_example_that_kills_itself_shows_what_it_promises(tmp_path):
+    example = ROOT / "examples" / "kill_and_resume.py"
+    text = said(example, tmp_path)
+    assert missing(example, text) == [], text
+
+
+def test_every_example_is_run():
+    assert {path.stem for path in EXAMPLES} == set(SAY)
+    assert set(ALONE) <= set(SAY)

@@ -79,13 +79,14 @@ def batch(seed: int, count: int) -> pa.RecordBatch:
 Found = dict[str, tuple[pa.Schema, list[str]]] | str
 
 
-def in_arrow(pipeline: hf.Pipeline, rows: pa.RecordBatch) -> Found:
+def in_arrow(pipeline: hf.Pipeline, *batches: pa.RecordBatch) -> Found:
     program = build_program(pipeline, as_spark_has_it, uuid.uuid4().hex)
     assert program is not None, "it is left to Spark: there is nothing to compare"
     parts: dict[str, list[pa.RecordBatch]] = {name: [] for name in program.routes.sinks}
     try:
-        for name, part in program.run("rows", rows):
-            parts[name].append(part)
+        for rows in batches:
+            for name, part in program.run("rows", rows):
+                parts[name].append(part)
     except BadRow as error:
         return next(fault for fault in FAULTS if fault in error.what)
     schemas = dict(zip(program.routes.sinks, program.routes.schemas, strict=True))
@@ -179,5 +180,8 @@ def test_a_pipeline_gives_the_rows_schemas_and_errors_that_spark_gives(
 ) -> None:
     sinks = build(source("rows", schema=SCHEMA, timestamp="at"))
     pipeline = hf.Pipeline("p", *(sinks if isinstance(sinks, list) else [sinks]))
-    for rows in (batch(1, 200), batch(2, 1), batch(3, 0)):
-        assert in_arrow(pipeline, rows) == through_spark(session, pipeline, rows)
+    many, one, none = batch(1, 200), batch(2, 1), batch(3, 0)
+    found = in_arrow(pipeline, none, one, many)
+    assert found == through_spark(session, pipeline, pa.concat_batches([none, one, many]))
+    if isinstance(found, str):  # the values are those of a batch that raises nothing
+        assert in_arrow(pipeline, one) == through_spark(session, pipeline, one)
