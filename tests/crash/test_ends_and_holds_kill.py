@@ -1,8 +1,8 @@
 """Kill a stateful pipeline around the ends of its sources and while one is held (design/0010, section 4).
 
-An end is an epoch without rows: told twice it would come twice out of ``counted``, and lost it would leave rows waiting
-for ever.  A source that back-pressure holds brings nothing for a while: forgotten holds must neither lose rows nor
-keep the next run waiting.
+An end is no row that could be counted: lost with a dead process it would leave rows waiting for ever, and ``counted``,
+which speaks at the end, silent.  A source that back-pressure holds brings nothing for a while: a hold that dies with
+its process must neither lose rows nor keep the next run waiting.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
 FILES = {"left": 4, "right": 8}
 ROWS = {"left": 10, "right": 5}
-LEFT_ENDS, RIGHT_ENDS = (FILES[side] + 1 for side in ("left", "right"))
-"""The epochs in which they end, where nobody is held."""
+LEFT_ENDS, RIGHT_ENDS = FILES["left"], FILES["right"]
+"""The epochs in which they end, with their last rows, where nobody is held and Arrow evaluates what stands before."""
 
 
 def rows_of(side: str, number: int) -> list[tuple[str, int]]:
