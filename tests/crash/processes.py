@@ -165,14 +165,19 @@ def kill_tree(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
+SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+
+
 def jvm_of(process: subprocess.Popen[str], timeout_s: float = 60) -> psutil.Process:
     """Return the JVM that a run has started, as soon as it is there."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         for child in psutil.Process(process.pid).children(recursive=True):
-            # A short-lived JVM comes first: Spark's launcher, which only works out the command.
+            # A short-lived JVM comes first: Spark's launcher, which only works out the command.  While it ends, its own
+            # command is empty.
             with suppress(psutil.NoSuchProcess):
-                if "java" in child.name() and "org.apache.spark.launcher.Main" not in child.cmdline():
+                command = child.cmdline()
+                if SUBMIT in command and "org.apache.spark.launcher.Main" not in command:
                     return child
         time.sleep(0.02)
     raise TimeoutError("no JVM was started")

@@ -17,8 +17,10 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -45,8 +47,8 @@ ENVIRONMENT = {
 SLOW_S = 0.1
 PADDING = 5200
 """Bytes a line: two files of two megabytes are read by two tasks."""
-MARKS_PER_EPOCH = 22
-"""About as many steps as the writers of one epoch take: two tasks, four batches in halves, staging."""
+THROUGH_SPARK, IN_ARROW = 22, 14
+"""So many steps the writers of one epoch take: two tasks with four batches in halves, or with two; staging, publish."""
 
 STAGING_WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "postgres, prepared transactions": ("postgres", {"CRASH_STAGE": "prepared"}),
@@ -97,10 +99,7 @@ class Lives:
 
     def live(self, marks: int, pause_s: float, how: str) -> bool:
         """Start a run and kill its JVM after so many marks; False when it had ended before."""
-        self._life += 1
-        self.marks.mkdir(parents=True)
-        self.case.write_input(self.files, self.files + FILES_PER_EPOCH, padding=PADDING)
-        self.files += FILES_PER_EPOCH
+        self._begin()
         log = self.case.work / f"life-{self._life}.log"
         with log.open("w") as output:
             run = self.case.start(output=output, CRASH_SLOW_S=str(SLOW_S), CRASH_MARKS=str(self.marks))
@@ -122,6 +121,11 @@ class Lives:
             kill_tree(run)
         return True
 
+    def finish(self) -> subprocess.CompletedProcess[str]:
+        """Run to the end of the input."""
+        self._begin()
+        return self.case.run(CRASH_SLOW_S="0.001", CRASH_MARKS=str(self.marks))
+
     def wake(self) -> None:
         """Let the workers that were asleep go on."""
         for worker in self.asleep:
@@ -135,6 +139,12 @@ class Lives:
         _, alive = psutil.wait_procs(self.survivors, timeout=END_S)
         assert not alive, f"workers that do not end: {alive}"
         self.survivors.clear()
+
+    def _begin(self) -> None:
+        self._life += 1
+        self.marks.mkdir(parents=True)
+        self.case.write_input(self.files, self.files + FILES_PER_EPOCH, padding=PADDING)
+        self.files += FILES_PER_EPOCH
 
     def _kill(self, jvm: psutil.Process, how: str) -> None:
         below = jvm.children(recursive=True)
@@ -169,11 +179,12 @@ def test_what_workers_of_a_dead_jvm_stage_never_counts(
     lives = Lives(Case(tmp_path, (sink,), postgres_prepared, {**ENVIRONMENT, **environment}))
     case = lives.case
     chosen = random.Random(f"{SEED} {way}")
+    marks_per_epoch = IN_ARROW if "CRASH_DRAW" in environment else THROUGH_SPARK
     kills = orphans = 0
     while kills < KILLS:
         how = HOW[(list(STAGING_WAYS).index(way) + kills) % len(HOW)]
-        # Twice an epoch's marks: on average a run gets one epoch further before it is killed.
-        marks = chosen.randint(1, 2 * MARKS_PER_EPOCH)
+        # Beyond an epoch's marks: some runs get one epoch further before they are killed.
+        marks = chosen.randint(1, 3 * marks_per_epoch // 2)
         if not lives.live(marks, chosen.uniform(0, SLOW_S), how):
             continue
         kills += 1
@@ -187,10 +198,12 @@ def test_what_workers_of_a_dead_jvm_stage_never_counts(
         sys.stdout.write(f"\n{way}: {kills} kills; {late}; {orphans} orphans seen\n")
     is_proof = lives.late() > 0 or len(HOW) > KILLS
     assert is_proof, "no kill fell into the work of a worker that lived on: choose another seed"
-    last = case.run()
+    last = lives.finish()
     assert last.returncode == 0, last.stdout[-3000:]
     case.check_exact(range(lives.files * ROWS_PER_FILE))
     assert case.leftovers() == []
+    steps = Counter(int(mark.partition(".")[0]) for mark in os.listdir(lives.marks))
+    assert steps[max(steps)] == marks_per_epoch, "tasks do not get their input in as many batches as they should"
 
 
 def _check_whole_epochs(case: Case) -> None:

@@ -60,6 +60,9 @@ RUNTIME: dict[str, tuple[str, str]] = {
 }
 """Settings of one run: set on a session of its own, whoever created the context."""
 
+TUNING = frozenset({"spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"})
+"""Those of a run that only decide about speed and memory: what the context was given for them stands."""
+
 TOLD_TWICE = ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Loggers of PySpark that log as errors what they raise as well, with the whole trace: the run logs it once."""
 
@@ -130,7 +133,9 @@ def _python_path_of_workers() -> Iterator[None]:
 def run_session(base: SparkSession, parallelism: int) -> SparkSession:
     """Return a session of its own for one run: same context, settings and temporary views not shared."""
     session = base.newSession()
+    given = base.sparkContext.getConf()
     for key, (value, _) in RUNTIME.items():
-        session.conf.set(key, value)
+        if key not in TUNING or not given.contains(key):
+            session.conf.set(key, value)
     session.conf.set("spark.sql.shuffle.partitions", str(parallelism))
     return session
