@@ -17,6 +17,8 @@ SCALE ?= full
 # Spark's workers must run the interpreter that has Holdfast, whatever "python3" is on the PATH.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+# Where it is set, every Python process compiles all of Holdfast anew, and Spark starts many.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check lint fast test nightly demo bench clean
