@@ -23,8 +23,13 @@ POINTS: dict[str, str] = {
     "after-publish": "one sink has published, the next has not",
     "before-forget": "every sink has published, the decision still holds the handles",
     "after-forget": "the epoch is done, Spark's commit log does not know it",
+    "snapshot-files": "the files of a snapshot are there, its manifest is not",
+    "snapshot-manifest": "the snapshot counts, older ones are not pruned",
     "recovery-resolved": "recovery has published or discarded what was in doubt, the query has not started",
 }
+
+SNAPSHOT_POINTS = ("snapshot-files", "snapshot-manifest")
+"""Those that only a pipeline with state reaches."""
 
 Hook = Callable[[str, int], None]
 _hook: Hook | None = None

@@ -202,6 +202,45 @@ class EpochStatus:
 
 
 @dataclass(frozen=True)
+class CheckpointStatus:
+    """The snapshots of one run.
+
+    Parameters
+    ----------
+    count : int
+        Snapshots made.
+    dropped : int
+        Those that were due while another was being made.
+    failed : int
+        Those that could not be made; the run goes on.
+    epoch : int
+        The epoch at whose end the last one is; 0 when there is none.
+    at_us : int
+        When it was made, microseconds of Unix time.
+    duration_ms : float
+        How long it took, beside the epochs.
+    size_bytes, rows : int
+        What all its files hold.
+    last_error : str
+        Why the last that failed could not be made.
+    """
+
+    count: int = 0
+    dropped: int = 0
+    failed: int = 0
+    epoch: int = 0
+    at_us: int = 0
+    duration_ms: float = 0.0
+    size_bytes: int = 0
+    rows: int = 0
+    last_error: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return _as_json(self)
+
+
+@dataclass(frozen=True)
 class Status:
     """A run at one moment.
 
@@ -233,6 +272,8 @@ class Status:
         The last finished epoch.
     error : str, optional
         Message of the error that ended a failed run.
+    checkpoints : CheckpointStatus, optional
+        The snapshots of state; None where no operator keeps any.
     """
 
     pipeline: str
@@ -249,6 +290,7 @@ class Status:
     last_epoch: EpochStatus | None = None
     error: str | None = None
     operators: tuple[OperatorStatus, ...] = ()
+    checkpoints: CheckpointStatus | None = None
 
     @property
     def is_final(self) -> bool:

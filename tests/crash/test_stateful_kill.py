@@ -36,6 +36,8 @@ CHAINS: dict[str, tuple[str, ...]] = {
         "publish-begun:4",
         "after-forget:5",
         "moment:1",
+        "snapshot-files",
+        "snapshot-manifest",
     ),
     "staged": (
         "after-stage:1",
@@ -153,7 +155,8 @@ def test_the_sinks_are_exact_after_a_chain_of_kills_of_staged_epochs(tmp_path: P
 
 
 def every_point(epochs: Sequence[int]) -> list[str]:
-    points = [point for point in faults.POINTS if point not in ("stage-write", "recovery-resolved")]
+    others = ("stage-write", "recovery-resolved", *faults.SNAPSHOT_POINTS)
+    points = [point for point in faults.POINTS if point not in others]
     return [f"{point}:{epochs[number % len(epochs)]}" for number, point in enumerate(points)]
 
 

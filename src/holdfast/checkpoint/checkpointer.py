@@ -1,0 +1,276 @@
+"""The checkpointer: makes snapshots beside the run, one at a time, and keeps the progress records.
+
+Epochs never wait for it: they leave a note of their end.  What is due is decided by :meth:`Checkpointer.turn`, which
+its thread calls again and again, and a simulation by hand.
+
+Invariants.  At most one snapshot at a time; one that is due meanwhile is dropped and counted.  Nothing is written by a
+run that was fenced.  A snapshot that fails leaves the run alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from holdfast import faults
+from holdfast.checkpoint import progress
+from holdfast.checkpoint.floor import write_floor
+from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState, SnapshotKey
+from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.snapshot import commit, prune, read_manifest
+from holdfast.errors import Fenced, HoldfastError
+from holdfast.ports import Clock, Store
+from holdfast.positions import Positions
+from holdfast.status import CheckpointStatus
+
+log = logging.getLogger("holdfast.checkpoint")
+
+_GATHERED_MAX = 1000
+"""Ends of epochs that are gathered at most before they are written, whatever the interval."""
+
+Reading = Callable[[Ended, "Manifest | None"], Mapping[str, OperatorState]]
+"""Writes the files of all operators as of an epoch's end, given the last snapshot; returns what the manifest says."""
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """How often what is done.
+
+    Parameters
+    ----------
+    snapshot_us : int
+        Between two snapshots; 0: only when asked.
+    progress_us : int
+        Between two progress records.
+    keep : int
+        Snapshots that stay.
+    """
+
+    snapshot_us: int
+    progress_us: int
+    keep: int
+
+
+class Checkpointer:
+    """Makes the snapshots of one run.  ``note`` and the requests may be called from any thread.
+
+    Parameters
+    ----------
+    pipeline, graph : str
+        Its name, and the fingerprint of its graph's state.
+    generation : int
+        Of this run.
+    buckets : int
+        Into how many the state of each operator is divided.
+    store : Store
+        The checkpoint.
+    clock : Clock
+        For the intervals.
+    read : callable
+        Writes the files: the engine's business.
+    check_fenced : callable
+        Raises ``Fenced`` if this run is no longer the owner.
+    intervals : Intervals
+        How often.
+    seed : Manifest, optional
+        The snapshot that the state of this directory began with; it is not pruned.
+    tidy : callable, optional
+        Called when a snapshot is there: removes what it makes needless.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        graph: str,
+        generation: int,
+        buckets: int,
+        store: Store,
+        clock: Clock,
+        read: Reading,
+        check_fenced: Callable[[], None],
+        intervals: Intervals,
+        seed: Manifest | None = None,
+        tidy: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._graph = graph
+        self._generation = generation
+        self._buckets = buckets
+        self._store = store
+        self._clock = clock
+        self._read = read
+        self._check_fenced = check_fenced
+        self._intervals = intervals
+        self._seed = seed
+        self._tidy = tidy
+        self._last: Manifest | None = None
+        self._lock = threading.Lock()
+        self._gathered: list[Step] = []
+        self._newest: Ended | None = None
+        self._at_us = self._due_us = self._written_us = clock.now_us()
+        self._status = CheckpointStatus()
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._is_ending = False
+        self._working = threading.Lock()
+
+    # --- what the run tells -----------------------------------------------------------------------------------------
+
+    def note(self, start: Positions, ended: Ended) -> None:
+        """Take note of the end of an epoch, of which every sink's part is decided or published."""
+        with self._lock:
+            self._newest = ended
+            self._gathered.append(Step(start, ended))
+            is_full = len(self._gathered) >= _GATHERED_MAX
+        if is_full:
+            self._wake.set()
+
+    @property
+    def status(self) -> CheckpointStatus:
+        """What was done so far."""
+        with self._lock:
+            return self._status
+
+    # --- snapshots --------------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Do what is due: write progress records, make a snapshot."""
+        now = self._clock.now_us()
+        if now - self._written_us >= self._intervals.progress_us or len(self._gathered) >= _GATHERED_MAX:
+            self._written_us = now
+            self._guarded(self.write_progress)
+        every = self._intervals.snapshot_us
+        if every and now - self._due_us >= every:
+            missed = (now - self._due_us) // every - 1
+            self._due_us += every * (missed + 1)
+            with self._lock:
+                self._status = replace(self._status, dropped=self._status.dropped + missed)
+            self._guarded(self.snapshot)
+
+    def snapshot(self) -> Manifest | None:
+        """Make a snapshot of the last epoch that ended; return it, or None where none has ended since the last one.
+
+        Raises
+        ------
+        HoldfastError
+            If state could not be read or written.  Nothing counts of it.
+        """
+        with self._working:
+            with self._lock:
+                ended = self._newest
+            if ended is None or (self._last is not None and self._last.ended == ended):
+                return self._last if ended is not None else None
+            began = self._clock.now_us()
+            self._write_progress()
+            # 1. files.  A crash leaves files that no manifest names: the next snapshot uses or prunes them.
+            operators = self._read(ended, self._last)
+            self._check_fenced()
+            faults.reach("snapshot-files", ended.epoch)
+            manifest = Manifest(
+                self._pipeline,
+                self._generation,
+                self._clock.now_us(),
+                self._graph,
+                ended,
+                self._buckets,
+                operators,
+            )
+            # 2. manifest.  A crash right after leaves the snapshot, and the older ones that were to go.
+            commit(self._store, manifest)
+            try:
+                self._check_fenced()
+            except Fenced:
+                # Written, then looked: the new owner may not have seen it, and may have gone another way since.
+                self._store.delete(manifest.key.path)
+                raise
+            faults.reach("snapshot-manifest", ended.epoch)
+            self._last = manifest
+            took = self._clock.now_us() - began
+            with self._lock:
+                self._status = replace(
+                    self._status,
+                    count=self._status.count + 1,
+                    epoch=ended.epoch,
+                    at_us=manifest.at_us,
+                    duration_ms=took / 1e3,
+                    size_bytes=manifest.size_bytes,
+                    rows=manifest.rows,
+                )
+            log.info(
+                "snapshot of epoch %d: %d rows of state, %d bytes, %d ms",
+                ended.epoch,
+                manifest.rows,
+                manifest.size_bytes,
+                took // 1000,
+            )
+            self._prune()
+            self._tidy()
+            return manifest
+
+    def _prune(self) -> None:
+        """Remove what is older than is kept; each removal may be the last thing that this process does."""
+        pinned: frozenset[SnapshotKey] = frozenset() if self._seed is None else frozenset({self._seed.key})
+        oldest = prune(self._store, keep=self._intervals.keep, pinned=pinned)
+        if oldest is not None:
+            progress.prune(self._store, oldest.epoch)
+            write_floor(self._store, read_manifest(self._store, oldest).ended.positions)
+
+    def write_progress(self) -> None:
+        """Write the ends of the epochs that were noted since the last time."""
+        with self._working:
+            self._write_progress()
+
+    def _write_progress(self) -> None:
+        with self._lock:
+            gathered, self._gathered = self._gathered, []
+        if not gathered:
+            return
+        try:
+            self._check_fenced()
+            progress.write(self._store, gathered, self._generation)
+        except HoldfastError:
+            with self._lock:
+                self._gathered = [*gathered, *self._gathered]
+            raise
+
+    def _guarded(self, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except Fenced:
+            self._is_ending = True
+        except HoldfastError as error:
+            with self._lock:
+                self._status = replace(self._status, failed=self._status.failed + 1, last_error=error.what)
+            log.warning("no snapshot was made, the run goes on: %s", error.message)
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to work beside the run."""
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-checkpoint-{self._pipeline}", daemon=True)
+        self._thread.start()
+
+    def end(self, *, is_clean: bool) -> None:
+        """End the work, after a clean stop with a last snapshot, unless they are switched off; else with records."""
+        self._is_ending = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._guarded(self.snapshot if is_clean and self._intervals.snapshot_us else self.write_progress)
+
+    def _run(self) -> None:
+        while not self._is_ending:
+            self._wake.wait(self._wait_s())
+            self._wake.clear()
+            if not self._is_ending:
+                self.turn()
+
+    def _wait_s(self) -> float:
+        now = self._clock.now_us()
+        waits = [self._written_us + self._intervals.progress_us - now]
+        if self._intervals.snapshot_us:
+            waits.append(self._due_us + self._intervals.snapshot_us - now)
+        return max(0.0, min(waits) / 1e6)

@@ -1,0 +1,28 @@
+"""The floor: the positions from which rows may still have to be replayed, for sources that drop what is published.
+
+Moved by the checkpointer when older snapshots are gone, read by the planning processes of sources.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from holdfast.ports import Store
+from holdfast.positions import Positions
+
+KEY = "snapshots/floor.json"
+
+
+def write_floor(store: Store, positions: Positions) -> None:
+    """Move the floor: nothing before these positions is replayed any more."""
+    store.put(KEY, json.dumps(positions).encode())
+
+
+def read_floor(path: Path) -> Positions:
+    """Return the floor; empty when there is none yet, or it cannot be read: then everything stays."""
+    try:
+        found: Positions = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found

@@ -1,0 +1,86 @@
+"""Progress records: where epochs ended and at what batch time, for whoever has to replay them behind a snapshot.
+
+Ends of epochs are gathered and written several at a time, as one object::
+
+    progress/<first epoch>-<last epoch>-<generation>    {"ends": [{"start": ..., "epoch": ..., "positions": ...}, ...]}
+
+An end says where its epoch *started* too: a chain is followed by positions, because numbers have gaps where a
+directory was lost, and the same rows may have been replayed under new numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from holdfast.checkpoint.manifest import Ended
+from holdfast.ports import Store
+from holdfast.positions import Positions
+
+log = logging.getLogger("holdfast.checkpoint")
+
+PREFIX = "progress/"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One epoch: from where to where."""
+
+    start: Positions
+    ended: Ended
+
+
+def write(store: Store, steps: list[Step], generation: int) -> None:
+    """Write the ends of consecutive epochs as one object."""
+    first, last = steps[0].ended.epoch, steps[-1].ended.epoch
+    ends = [{"start": step.start, **step.ended.to_json()} for step in steps]
+    store.put(f"{PREFIX}{first:012d}-{last:012d}-{generation:08d}", json.dumps({"ends": ends}).encode())
+
+
+def read(store: Store) -> Iterator[Step]:
+    """Yield the ends of all epochs that were recorded, in the order of their numbers.
+
+    A record that cannot be read is left out: what it held is replayed in one epoch.
+    """
+    for path in store.keys(PREFIX):
+        try:
+            ends = json.loads(store.get(path) or b"")["ends"]
+            found = [Step(end["start"], Ended(**{k: v for k, v in end.items() if k != "start"})) for end in ends]
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("%s in the checkpoint cannot be read (%s): its epochs are replayed as one", path, error)
+            continue
+        yield from found
+
+
+def chain(steps: Iterable[Step], start: Positions) -> Iterator[Ended]:
+    """Yield the ends of the epochs that follow each other from some positions.
+
+    Of two that begin alike the later one counts: it is the replay of the other, or what was planned instead of it.
+
+    Examples
+    --------
+    >>> def step(start, end, epoch):
+    ...     return Step({"a": {"log": start}}, Ended(epoch, epoch, {"a": {"log": end}}, 0))
+    >>> known = [step(0, 2, 1), step(2, 3, 2), step(3, 9, 3), step(2, 4, 7)]
+    >>> [ended.epoch for ended in chain(known, {"a": {"log": 0}})]
+    [1, 7]
+    """
+    by_start = {_text(step.start): step for step in sorted(steps, key=lambda step: step.ended.epoch)}
+    at: Positions = start
+    while (step := by_start.pop(_text(at), None)) is not None:
+        yield step.ended
+        at = step.ended.positions
+
+
+def prune(store: Store, before_epoch: int) -> None:
+    """Remove the records of epochs up to a snapshot."""
+    for path in store.keys(PREFIX):
+        numbers = path.removeprefix(PREFIX).split("-")
+        if len(numbers) == 3 and numbers[1].isdigit() and int(numbers[1]) <= before_epoch:
+            store.delete(path)
+
+
+def _text(positions: Positions) -> str:
+    return json.dumps(positions, sort_keys=True)

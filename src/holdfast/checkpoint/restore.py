@@ -1,0 +1,111 @@
+"""Where a new Spark directory takes its state from, and what has to be replayed behind it.
+
+The newest snapshot whose files are whole, and which every sink covers, is taken.  The epochs that came after it, as
+far as a sink holds them, are replayed with the ends and the batch times that they had: a step that looks at the clock
+decides as it did.  What no record tells is replayed as one epoch up to the positions of each sink.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from holdfast.checkpoint.manifest import Ended, Manifest, SnapshotKey
+from holdfast.checkpoint.progress import Step, chain
+from holdfast.checkpoint.snapshot import good_snapshots
+from holdfast.ports import Held, Store
+from holdfast.positions import Positions, ascending, covers_all
+
+log = logging.getLogger("holdfast.checkpoint")
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """The beginning of a directory whose state comes from a snapshot.
+
+    Parameters
+    ----------
+    manifest : Manifest
+        The snapshot.
+    replayed : tuple of Ended
+        Epochs behind it whose ends are known, in order.
+    stops : tuple of Positions
+        What sinks hold beyond those, in order: replayed as one epoch each.
+    refused : tuple of (SnapshotKey, str)
+        Newer snapshots that could not be used, with the reason.
+    """
+
+    manifest: Manifest
+    replayed: tuple[Ended, ...]
+    stops: tuple[Positions, ...]
+    refused: tuple[tuple[SnapshotKey, str], ...] = ()
+
+    @property
+    def seek(self) -> tuple[Positions, ...]:
+        """Where reading begins, and where the first epochs end."""
+        return (self.manifest.ended.positions, *(ended.positions for ended in self.replayed), *self.stops)
+
+
+def restoration(
+    store: Store, pipeline: str, held: Sequence[Held], steps: Iterable[Step], at: Positions | None = None
+) -> Restoration | None:
+    """Return where state can be taken from; None when there is no good snapshot.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    pipeline : str
+        Its pipeline.
+    held : sequence of Held
+        What the sinks hold that hold anything.
+    steps : iterable of Step
+        All epochs whose ends are known.
+    at : Positions, optional
+        The snapshot must be of exactly these positions.
+    """
+    refused: list[tuple[SnapshotKey, str]] = []
+
+    def refuse(key: SnapshotKey, why: str) -> None:
+        log.warning("snapshot of epoch %d is passed over: %s", key.epoch, why)
+        refused.append((key, why))
+
+    known = list(steps)
+    for manifest in good_snapshots(store, refuse):
+        positions = manifest.ended.positions
+        if at is not None and not _same(positions, at):
+            continue  # not what was asked for, and no fault of it
+        if manifest.pipeline != pipeline:
+            refuse(manifest.key, f"it is of pipeline {manifest.pipeline!r}")
+        elif not all(covers_all(each.positions, positions) for each in held):
+            refuse(
+                manifest.key, "it lies beyond what a sink holds: the run that made it was fenced, or a sink restored"
+            )
+        else:
+            return _planned(manifest, held, known, tuple(refused))
+    return None
+
+
+def _planned(
+    manifest: Manifest, held: Sequence[Held], steps: Iterable[Step], refused: tuple[tuple[SnapshotKey, str], ...]
+) -> Restoration:
+    start = manifest.ended.positions
+    replayed: list[Ended] = []
+    for ended in chain(steps, start):
+        if not any(covers_all(each.positions, ended.positions) for each in held):
+            break
+        replayed.append(ended)
+    cuts = [start, *(ended.positions for ended in replayed)]
+    beyond = [each.positions for each in held if not any(_same(each.positions, cut) for cut in cuts)]
+    if any(covers_all(cuts[-1], positions) for positions in beyond):
+        # A sink stands between two ends that were recorded: they are not those of the epochs that it holds.
+        log.warning("the progress records do not fit the sinks: what follows the snapshot is replayed as one epoch")
+        replayed, cuts = [], [start]
+        beyond = [each.positions for each in held if not _same(each.positions, start)]
+    stops = ascending(beyond) or []
+    return Restoration(manifest, tuple(replayed), tuple(stops), refused)
+
+
+def _same(one: Positions, other: Positions) -> bool:
+    return covers_all(one, other) and covers_all(other, one)

@@ -1,0 +1,221 @@
+"""Snapshots in the store: written file by file, committed by one manifest, verified, pruned.
+
+Durable writes, in this order: the files of buckets that changed; the manifest; then what is no longer needed goes.
+A snapshot counts once its manifest is there.  Files are named by the digest of the bucket, so one that did not change
+is not written again, and what a crash left is used by the next snapshot or pruned with it.
+
+Nothing here reads Spark: where state comes from is :class:`Bucket`, whoever makes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.checkpoint.manifest import PREFIX, BucketState, Manifest, SnapshotKey, TableFile, damaged, decode, encode
+from holdfast.errors import Corrupt
+from holdfast.ports import Store
+
+log = logging.getLogger("holdfast.checkpoint")
+
+FILES = f"{PREFIX}files/"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The state of one bucket, in memory.
+
+    Parameters
+    ----------
+    operator : str
+        Whose it is.
+    number : int
+        The bucket.
+    version, digest, feeds
+        As in :class:`~holdfast.checkpoint.manifest.BucketState`.
+    tables : mapping of str to pa.Table
+        Every state table.
+    """
+
+    operator: str
+    number: int
+    version: int
+    digest: str
+    feeds: Mapping[str, Mapping[str, int]]
+    tables: Mapping[str, pa.Table]
+
+
+def write_bucket(store: Store, bucket: Bucket) -> BucketState:
+    """Write the tables of a bucket as Parquet files, and return what the manifest says of it.
+
+    A table without rows has no file.  A file that is there already is replaced by the same bytes: it may be damaged.
+    """
+    files = {}
+    for name, table in bucket.tables.items():
+        if not table.num_rows:
+            continue
+        data = to_parquet(table)
+        key = file_key(bucket.operator, bucket.number, bucket.version, bucket.digest, name)
+        store.put(key, data)
+        files[name] = TableFile(key, hashlib.sha256(data).hexdigest(), len(data), table.num_rows)
+    return BucketState(bucket.version, bucket.digest, bucket.feeds, files)
+
+
+def file_key(operator: str, bucket: int, version: int, digest: str, table: str) -> str:
+    """Return the key of the file of one table."""
+    return f"{FILES}{operator}/{bucket}/{version:012d}-{digest}.{table}.parquet"
+
+
+def to_parquet(table: pa.Table) -> bytes:
+    """Return a table as a Parquet file; the same table gives the same bytes, however it is cut into chunks."""
+    out = io.BytesIO()
+    pq.write_table(table.combine_chunks(), out, compression="zstd")
+    return out.getvalue()
+
+
+def from_parquet(data: bytes, schema: pa.Schema, key: str) -> pa.Table:
+    """Return the table of a Parquet file under the schema that its manifest declares.
+
+    Raises
+    ------
+    Corrupt
+        If it has other columns.
+    """
+    table = pq.read_table(io.BytesIO(data))
+    if table.schema.names != schema.names:
+        raise damaged(key, f"it has the columns {table.schema.names}, and the manifest says {schema.names}")
+    # Parquet knows neither all of Arrow's types nor nullability within them; the stored Arrow schema restores most.
+    columns = [
+        column if column.type == of.type else column.cast(of.type)
+        for column, of in zip(table.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def checked(data: bytes | None, file: TableFile) -> bytes:
+    """Return the bytes of a file if they are those that the manifest names.
+
+    Raises
+    ------
+    Corrupt
+        If it is missing, cut or changed.
+    """
+    if data is None:
+        raise damaged(file.key, "it is missing, and a snapshot needs it")
+    if len(data) != file.size_bytes:
+        raise damaged(file.key, f"it has {len(data)} bytes, and the manifest says {file.size_bytes}")
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise damaged(file.key, "its checksum does not match: it was changed")
+    return data
+
+
+def commit(store: Store, manifest: Manifest) -> None:
+    """Make a snapshot count.  Its files are there."""
+    store.put(manifest.key.path, encode(manifest))
+
+
+def snapshot_keys(store: Store) -> list[SnapshotKey]:
+    """Return all snapshots, oldest first."""
+    found = (SnapshotKey.from_path(path) for path in store.keys(PREFIX))
+    return sorted(key for key in found if key is not None)
+
+
+def read_manifest(store: Store, key: SnapshotKey) -> Manifest:
+    """Return a manifest.
+
+    Raises
+    ------
+    Corrupt
+        If it is missing or damaged.
+    """
+    return decode(store.get(key.path) or b"", key.path)
+
+
+def newest_buckets(store: Store) -> int:
+    """Return into how many buckets the state of the newest snapshot is divided; 0 when there is none."""
+    for key in reversed(snapshot_keys(store)):
+        try:
+            return read_manifest(store, key).buckets
+        except Corrupt:
+            continue  # told of where a snapshot is chosen
+    return 0
+
+
+def verify(store: Store, manifest: Manifest) -> None:
+    """Read every file of a snapshot.
+
+    Raises
+    ------
+    Corrupt
+        At the first that is missing, cut or changed.
+    """
+    for file in manifest.files:
+        checked(store.get(file.key), file)
+
+
+def good_snapshots(store: Store, refused: Callable[[SnapshotKey, str], None]) -> Iterator[Manifest]:
+    """Yield the snapshots that can be used, newest first; what is wrong with the others is told.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    refused : callable
+        Told of each that is passed over, with the reason.
+    """
+    for key in reversed(snapshot_keys(store)):
+        try:
+            manifest = read_manifest(store, key)
+            verify(store, manifest)
+        except Corrupt as error:
+            refused(key, error.message)
+            continue
+        yield manifest
+
+
+def prune(store: Store, *, keep: int, pinned: frozenset[SnapshotKey] = frozenset()) -> SnapshotKey | None:
+    """Remove all snapshots but the newest, and the files that none of the remaining names.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    keep : int
+        How many stay; at least 1.
+    pinned : frozenset of SnapshotKey
+        Those that stay in any case.
+
+    Returns
+    -------
+    SnapshotKey, optional
+        The oldest good one that is left.
+
+    Notes
+    -----
+    A manifest that cannot be read does not count as one of ``keep``; it goes once all that stay are newer.  Manifests
+    go before their files, so that no crash leaves one that names a file which is gone.
+    """
+    readable: dict[SnapshotKey, Manifest] = {}
+    keys = snapshot_keys(store)
+    for key in keys:
+        try:
+            readable[key] = read_manifest(store, key)
+        except Corrupt as error:
+            log.warning("%s", error.message)
+    stay = {*sorted(readable)[-keep:], *(key for key in pinned if key in readable)}
+    if not stay:
+        return None
+    for key in keys:
+        if key < min(stay) or (key in readable and key not in stay):
+            store.delete(key.path)
+    needed = {file.key for key in stay for file in readable[key].files}
+    for path in store.keys(FILES):
+        if path not in needed:
+            store.delete(path)
+    return min(stay)
