@@ -1,0 +1,358 @@
+"""What becomes of each node when a graph is started over the checkpoint of another one: compared by name.
+
+A stateful operator keeps its state if it keeps the same tables under the same key.  The comparison is pure: it is what
+``holdfast plan`` prints, and what a start does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.checkpoint.manifest import Keeps
+from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.graph import Node, SinkNode, is_stateful
+from holdfast.naming import canonical_json
+from holdfast.operators.step import StateTable
+from holdfast.pipeline import Pipeline
+
+
+class Role(Enum):
+    """What a node is in the graph."""
+
+    SOURCE = "source"
+    OPERATOR = "operator"
+    STATEFUL = "stateful operator"
+    SINK = "sink"
+
+
+class Verdict(Enum):
+    """What becomes of a node."""
+
+    KEPT = "kept"
+    CHANGED = "changed"
+    NEW = "new"
+    GONE = "gone"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Described:
+    """A node as a checkpoint remembers it.
+
+    Parameters
+    ----------
+    role : Role
+        What it is.
+    kind, arguments : str
+        Kind, and arguments as canonical JSON.
+    inputs : tuple of str
+        Names of the nodes that it reads.
+    """
+
+    role: Role
+    kind: str
+    arguments: str
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph as a checkpoint remembers it.
+
+    Parameters
+    ----------
+    fingerprint : str
+        Equal for equal graphs.
+    nodes : mapping of str to Described
+        All nodes, sinks included.
+    keeps : mapping of str to Keeps
+        What each stateful operator keeps.
+    buckets : int
+        Into how many the state of each operator is divided; 0 without state.
+    """
+
+    fingerprint: str
+    nodes: Mapping[str, Described]
+    keeps: Mapping[str, Keeps]
+    buckets: int = 0
+
+    def to_json(self) -> bytes:
+        """Return the bytes of the record."""
+        nodes = {
+            name: {"role": node.role.name, "kind": node.kind, "arguments": node.arguments, "inputs": list(node.inputs)}
+            for name, node in self.nodes.items()
+        }
+        keeps = {name: of.to_json() for name, of in self.keeps.items()}
+        value = {"fingerprint": self.fingerprint, "nodes": nodes, "keeps": keeps, "buckets": self.buckets}
+        return json.dumps(value, sort_keys=True).encode()
+
+    @staticmethod
+    def from_json(data: bytes, key: str) -> Graph:
+        """Return what :meth:`to_json` wrote.
+
+        Raises
+        ------
+        Corrupt
+            If it cannot be read.
+        """
+        try:
+            value: dict[str, Any] = json.loads(data)
+            nodes = {
+                name: Described(Role[of["role"]], of["kind"], of["arguments"], tuple(of["inputs"]))
+                for name, of in value["nodes"].items()
+            }
+            keeps = {name: Keeps.from_json(of) for name, of in value["keeps"].items()}
+            return Graph(value["fingerprint"], nodes, keeps, int(value["buckets"]))
+        except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            raise Corrupt(
+                f"{key!r} in the checkpoint cannot be read.",
+                why=f"{error}; it says what each operator of the graph that ran here keeps.",
+                do="restore it from a copy of the checkpoint.",
+                participant=key,
+            ) from error
+
+
+def described(pipeline: Pipeline, keeps: Mapping[str, Keeps], buckets: int = 0) -> Graph:
+    """Return a pipeline as a checkpoint remembers it."""
+    everything: Sequence[Node | SinkNode] = (*pipeline.nodes, *pipeline.sinks)
+    nodes = {
+        node.name: Described(
+            _role(node),
+            node.kind,
+            canonical_json(dict(node.arguments())),
+            tuple(before.name for before in node.inputs),
+        )
+        for node in everything
+    }
+    return Graph(pipeline.fingerprint(), nodes, keeps, buckets)
+
+
+def state_fingerprint(pipeline: Pipeline) -> str:
+    """Return 16 hexadecimal digits that are equal for graphs whose state is the same, rows given; empty without state.
+
+    What stands behind the last stateful operator, sinks, and the arguments of sources (limits, for instance) have no
+    part in it: rows between two positions are the same for ever.
+
+    Examples
+    --------
+    >>> import holdfast as hf
+    >>> rows = hf.read.rows([[{"k": 1}]], schema="k BIGINT", name="rows")
+    >>> state_fingerprint(hf.Pipeline("plain", rows | hf.write.memory(name="shown")))
+    ''
+    """
+    needed: set[Node] = set()
+    waiting = [node for node in pipeline.nodes if is_stateful(node)]
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting += node.inputs
+    if not needed:
+        return ""
+    described_nodes = [
+        {
+            "name": node.name,
+            "kind": node.kind,
+            "arguments": {} if node.is_source else dict(node.arguments()),
+            "inputs": [before.name for before in node.inputs],
+        }
+        for node in pipeline.nodes
+        if node in needed
+    ]
+    value = {"nodes": described_nodes, "sources": [node.name for node in pipeline.sources]}
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class NodeChange:
+    """What becomes of one node.
+
+    Parameters
+    ----------
+    name : str
+        The node.
+    role : Role
+        What it is.
+    verdict : Verdict
+        What becomes of it.
+    effect : str
+        What that means, in words.
+    details : tuple of str
+        What differs.
+    """
+
+    name: str
+    role: Role
+    verdict: Verdict
+    effect: str
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GraphChange:
+    """What becomes of every node.
+
+    Parameters
+    ----------
+    nodes : tuple of NodeChange
+        Those of the new graph in its order, then those that are gone.
+    finished : tuple of str
+        Sources that have ended: a changed graph would take them up again.
+    """
+
+    nodes: tuple[NodeChange, ...]
+    finished: tuple[str, ...] = ()
+
+    @property
+    def restored(self) -> tuple[str, ...]:
+        """The operators that take their state over."""
+        return tuple(
+            node.name
+            for node in self.nodes
+            if node.role is Role.STATEFUL and node.verdict in (Verdict.KEPT, Verdict.CHANGED)
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is another than it was."""
+        return all(node.verdict is Verdict.KEPT for node in self.nodes)
+
+    def problems(self) -> Iterator[str]:
+        """Yield what stands in the way, unless it is forced."""
+        for node in self.nodes:
+            if node.verdict is Verdict.REFUSED:
+                yield f"{node.role.value} {node.name!r}: {'; '.join(node.details)}"
+        for name in self.finished:
+            yield f"source {name!r} has ended, and is finished"
+
+    def check(self, pipeline: str, *, is_forced: bool) -> None:
+        """Raise ``InvalidPipeline`` where state would be lost or a finished node be taken up again.
+
+        With ``is_forced`` such operators begin with no state, and finished sources stay finished.
+        """
+        refused = [node for node in self.nodes if node.verdict is Verdict.REFUSED]
+        force = "or start with --force (HOLDFAST_FORCE_GRAPH_CHANGE=true)"
+        if refused and not is_forced:
+            first = refused[0]
+            raise InvalidPipeline(
+                f"the state of {first.role.value} {first.name!r} does not fit the changed graph.",
+                why="; ".join(first.details) + ".",
+                do=f"give the operator another name, so that it begins without state; or change it back; {force}: it "
+                "then begins without state.",
+                pipeline=pipeline,
+                participant=first.name,
+            )
+        if self.finished and not self.is_empty and not is_forced:
+            raise InvalidPipeline(
+                f"the graph of pipeline {pipeline!r} has changed, and source {self.finished[0]!r} is finished.",
+                why="to go on with a changed graph would take a finished node up again, with undefined results or rows "
+                "that come twice.",
+                do=f"start the changed graph with a new checkpoint and new targets; {force}: the source then stays "
+                "finished.",
+                pipeline=pipeline,
+                participant=self.finished[0],
+            )
+
+
+def compare(before: Graph, after: Graph, finished: Sequence[str] = ()) -> GraphChange:
+    """Return what becomes of every node.
+
+    Parameters
+    ----------
+    before, after : Graph
+        The graph that ran last, and the one that is to run.
+    finished : sequence of str
+        Sources of the old graph that have ended.
+    """
+    found = [_compared(name, before, after) for name in after.nodes]
+    gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes]
+    return GraphChange((*found, *gone), tuple(name for name in finished if name in after.nodes))
+
+
+def _compared(name: str, before: Graph, after: Graph) -> NodeChange:
+    old, new = before.nodes.get(name), after.nodes[name]
+    if old is None or old.role is not new.role:
+        return NodeChange(name, new.role, Verdict.NEW, _EFFECT_OF_NEW[new.role])
+    details = []
+    if old.kind != new.kind:
+        details.append(f"it was {old.kind}, and is {new.kind}")
+    if old.arguments != new.arguments:
+        details.append(f"arguments {_shown(old.arguments)} -> {_shown(new.arguments)}")
+    if old.inputs != new.inputs:
+        details.append(f"it read {', '.join(old.inputs)}, and reads {', '.join(new.inputs)}")
+    if new.role is Role.STATEFUL:
+        return _stateful(name, before.keeps[name], after.keeps[name], details)
+    if not details:
+        return NodeChange(name, new.role, Verdict.KEPT, "")
+    effect = {
+        Role.SOURCE: "goes on at its position",
+        Role.SINK: "keeps its rows and goes on",
+    }.get(new.role, "holds for the rows from here on")
+    return NodeChange(name, new.role, Verdict.CHANGED, effect, tuple(details))
+
+
+def _stateful(name: str, old: Keeps, new: Keeps, details: Sequence[str]) -> NodeChange:
+    reasons = [*_differences(old, new)]
+    if old.kind != new.kind:
+        reasons.insert(0, f"it was {old.kind}, and is {new.kind}")
+    if reasons:
+        return NodeChange(name, Role.STATEFUL, Verdict.REFUSED, "its state does not fit", tuple(reasons))
+    if details:
+        effect = "keeps its state; what it does with it is the new arguments'"
+        return NodeChange(name, Role.STATEFUL, Verdict.CHANGED, effect, tuple(details))
+    return NodeChange(name, Role.STATEFUL, Verdict.KEPT, "keeps its state")
+
+
+def _differences(old: Keeps, new: Keeps) -> Iterator[str]:
+    if not old.key.equals(new.key):
+        yield f"its key was ({_columns(old.key)}), and is ({_columns(new.key)})"
+    for name in [*old.tables, *(name for name in new.tables if name not in old.tables)]:
+        was, now = old.tables.get(name), new.tables.get(name)
+        if was is None or now is None or was.key != now.key or not was.schema.equals(now.schema):
+            yield f"state table {name!r} was {_table(was)}, and is {_table(now)}"
+
+
+def _gone(name: str, node: Described) -> NodeChange:
+    return NodeChange(name, node.role, Verdict.GONE, _EFFECT_OF_GONE[node.role])
+
+
+_EFFECT_OF_NEW = {
+    Role.SOURCE: "begins at its beginning, or where it was when it was last in the graph",
+    Role.OPERATOR: "holds for the rows from here on",
+    Role.STATEFUL: "begins without state",
+    Role.SINK: "begins here: it gets no older rows",
+}
+
+_EFFECT_OF_GONE = {
+    Role.SOURCE: "is read no further; its position is kept",
+    Role.OPERATOR: "",
+    Role.STATEFUL: "its state is left out; it stays in older snapshots until they are pruned",
+    Role.SINK: "keeps its rows, and gets no more",
+}
+
+
+def _role(node: Node | SinkNode) -> Role:
+    if isinstance(node, SinkNode):
+        return Role.SINK
+    if node.is_source:
+        return Role.SOURCE
+    return Role.STATEFUL if is_stateful(node) else Role.OPERATOR
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in schema)
+
+
+def _table(table: StateTable | None) -> str:
+    return "not there" if table is None else f"({_columns(table.schema)}; key {', '.join(table.key) or 'none'})"
+
+
+def _shown(arguments: str, most: int = 200) -> str:
+    return arguments if len(arguments) <= most else f"{arguments[:most]}..."

@@ -1,0 +1,130 @@
+"""What becomes of each node of a changed graph, by name (design/0011, section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast.checkpoint.graph_change import Graph, Role, Verdict, compare, described, state_fingerprint
+from holdfast.checkpoint.manifest import Keeps
+from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.naming import canonical_json
+from holdfast.operators.step import StateTable
+from holdfast.pipeline import Pipeline
+
+KEY = pa.schema([("k", pa.string())])
+COUNTS = pa.schema([("k", pa.string()), ("n", pa.int64())])
+
+
+def rows(name: str = "rows", epochs: int = 1) -> hf.Stream:
+    return hf.read.rows([[{"k": "a", "v": 1}]] * epochs, schema="k STRING, v BIGINT", name=name)
+
+
+def pipeline(
+    *, above: int = 0, sink: str = "table", kept: str = "sums", source: str = "rows", shown: int = 0, epochs: int = 1
+) -> Pipeline:
+    chosen = rows(source, epochs) | hf.filter(f"v > {above}", name="chosen")
+    sums = chosen | hf.accumulate(by="k", n=hf.count(), name=kept)
+    return hf.Pipeline("sums", sums | hf.filter(f"n > {shown}", name="shown") | hf.write.memory(name=sink))
+
+
+def graph(of: Pipeline, tables: Mapping[str, pa.Schema] | None = None, key: pa.Schema = KEY) -> Graph:
+    tables = {"counts": COUNTS} if tables is None else tables
+    keeps = {
+        node.name: Keeps(
+            node.kind,
+            canonical_json(dict(node.arguments())),
+            key,
+            {name: StateTable(schema, ("k",)) for name, schema in tables.items()},
+        )
+        for node in of.nodes
+        if node.kind == "accumulate"
+    }
+    return described(of, keeps, 4)
+
+
+def verdicts(before: Graph, after: Graph) -> dict[str, Verdict]:
+    return {node.name: node.verdict for node in compare(before, after).nodes if node.verdict is not Verdict.KEPT}
+
+
+def test_an_equal_graph_keeps_everything() -> None:
+    change = compare(graph(pipeline()), graph(pipeline()))
+    assert change.is_empty
+    assert change.restored == ("sums",)
+    assert list(change.problems()) == []
+
+
+def test_a_graph_is_remembered_as_it_was() -> None:
+    made = graph(pipeline())
+    assert Graph.from_json(made.to_json(), "graph.json") == made
+    for damaged in (b"", b"{}", made.to_json()[:-9], made.to_json().replace(b"STATEFUL", b"STATELESS")):
+        with pytest.raises(Corrupt, match=r"graph\.json"):
+            Graph.from_json(damaged, "graph.json")
+
+
+def test_nodes_are_compared_by_name() -> None:
+    before = graph(pipeline())
+    assert verdicts(before, graph(pipeline(above=1))) == {"chosen": Verdict.CHANGED}
+    assert verdicts(before, graph(pipeline(sink="other"))) == {"other": Verdict.NEW, "table": Verdict.GONE}
+    renamed = graph(pipeline(kept="totals"))
+    assert verdicts(before, renamed) == {"totals": Verdict.NEW, "sums": Verdict.GONE, "shown": Verdict.CHANGED}
+    assert compare(before, renamed).restored == ()
+    effects = {node.name: node.effect for node in compare(before, renamed).nodes}
+    assert effects["totals"] == "begins without state"
+    assert "stays in older snapshots" in effects["sums"]
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (
+            graph(pipeline(), {"counts": COUNTS, "more": COUNTS}),
+            "state table 'more' was not there, and is (k string, n",
+        ),
+        (graph(pipeline(), {}), "state table 'counts' was (k string, n int64; key k), and is not there"),
+        (
+            graph(pipeline(), {"counts": COUNTS.set(1, pa.field("n", pa.float64()))}),
+            "state table 'counts' was (k string, n int64; key k), and is (k string, n double; key k)",
+        ),
+        (graph(pipeline(), key=COUNTS), "its key was (k string), and is (k string, n int64)"),
+    ],
+)
+def test_state_that_does_not_fit_is_refused_with_both_schemas(after: Graph, said: str) -> None:
+    change = compare(graph(pipeline()), after)
+    assert change.restored == ()
+    with pytest.raises(InvalidPipeline) as refused:
+        change.check("sums", is_forced=False)
+    assert said in refused.value.why
+    assert "another name" in refused.value.do
+    assert "HOLDFAST_FORCE_GRAPH_CHANGE=true" in refused.value.do
+    assert said in "\n".join(change.problems())
+    change.check("sums", is_forced=True)
+
+
+def test_a_finished_source_is_not_taken_up_by_a_changed_graph() -> None:
+    before = graph(pipeline())
+    compare(before, graph(pipeline()), ["rows"]).check("sums", is_forced=False)
+    change = compare(before, graph(pipeline(above=1)), ["rows", "gone"])
+    assert change.finished == ("rows",)
+    with pytest.raises(InvalidPipeline, match="source 'rows' is finished") as refused:
+        change.check("sums", is_forced=False)
+    assert "undefined results" in refused.value.why
+    change.check("sums", is_forced=True)
+
+
+def test_a_stateful_operator_that_becomes_another_kind_of_node_is_new() -> None:
+    plain = rows() | hf.filter("v > 0", name="sums")
+    before = described(hf.Pipeline("sums", plain | hf.write.memory(name="table")), {})
+    (sums,) = [node for node in compare(before, graph(pipeline())).nodes if node.name == "sums"]
+    assert (sums.verdict, sums.role) == (Verdict.NEW, Role.STATEFUL)
+
+
+def test_the_fingerprint_of_state_knows_what_state_depends_on() -> None:
+    same = state_fingerprint(pipeline())
+    assert same
+    assert state_fingerprint(pipeline(sink="other", shown=3, epochs=5)) == same
+    for other in (pipeline(above=1), pipeline(kept="totals"), pipeline(source="others")):
+        assert state_fingerprint(other) != same
