@@ -81,7 +81,8 @@ def test_an_epoch_that_is_evaluated_twice_is_in_the_state_once(
 def test_state_whose_directory_is_lost_is_not_begun_anew_beside_full_sinks(spark: SparkSession, tmp_path: Path) -> None:
     run(tmp_path, spark, count=2)
     before = sqlite_rows(tmp_path / "first.db", "SELECT epoch, k, n FROM rows")
-    shutil.rmtree(tmp_path / "checkpoint" / "spark")
+    for lost in ("spark", "snapshots"):
+        shutil.rmtree(tmp_path / "checkpoint" / lost)
     with pytest.raises(Diverged) as refused:
         run(tmp_path, spark)
     for word in ("'first_table'", "holds epoch 2", "first, second", "restore the checkpoint"):
@@ -108,6 +109,7 @@ def test_state_files_that_are_missing_are_no_fault_of_the_pipeline(spark: SparkS
         return caught.value.message
 
     run(tmp_path, spark, count=2)
+    shutil.rmtree(tmp_path / "checkpoint" / "snapshots")
     state = tmp_path / "checkpoint" / "spark" / "1" / "state"
     state.rename(tmp_path / "elsewhere")
     assert "MISSING_STATE_DIRECTORY" in refused()

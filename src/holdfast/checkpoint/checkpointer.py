@@ -242,9 +242,15 @@ class Checkpointer:
         except Fenced:
             self._is_ending = True
         except HoldfastError as error:
-            with self._lock:
-                self._status = replace(self._status, failed=self._status.failed + 1, last_error=error.what)
+            self._note_failure(error.what)
             log.warning("no snapshot was made, the run goes on: %s", error.message)
+        except Exception as error:  # whatever it is: the run must neither stop nor hang because of it
+            self._note_failure(repr(error))
+            log.exception("no snapshot was made, the run goes on")
+
+    def _note_failure(self, what: str) -> None:
+        with self._lock:
+            self._status = replace(self._status, failed=self._status.failed + 1, last_error=what)
 
     # --- the thread -------------------------------------------------------------------------------------------------
 

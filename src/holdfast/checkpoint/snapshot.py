@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from holdfast.checkpoint.manifest import PREFIX, BucketState, Manifest, SnapshotKey, TableFile, damaged, decode, encode
 from holdfast.errors import Corrupt
@@ -74,6 +73,8 @@ def file_key(operator: str, bucket: int, version: int, digest: str, table: str) 
 
 def to_parquet(table: pa.Table) -> bytes:
     """Return a table as a Parquet file; the same table gives the same bytes, however it is cut into chunks."""
+    import pyarrow.parquet as pq  # a fifth of the time in which a worker starts, and few of them need it
+
     out = io.BytesIO()
     pq.write_table(table.combine_chunks(), out, compression="zstd")
     return out.getvalue()
@@ -87,6 +88,8 @@ def from_parquet(data: bytes, schema: pa.Schema, key: str) -> pa.Table:
     Corrupt
         If it has other columns.
     """
+    import pyarrow.parquet as pq
+
     table = pq.read_table(io.BytesIO(data))
     if table.schema.names != schema.names:
         raise damaged(key, f"it has the columns {table.schema.names}, and the manifest says {schema.names}")

@@ -91,6 +91,9 @@ def run(
     commit_every: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Publish once pts has moved by this much (1s).")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Start a changed graph also where state is lost by it: see plan.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline in the foreground: Ctrl-C or SIGTERM stops it after the current epoch."""
@@ -98,7 +101,7 @@ def run(
         trigger = _trigger(interval, drain)
         directory = _directory(checkpoint)
         pipeline = load_target(target)
-        given = {"master": master, "commit_every": commit_every}
+        given = {"master": master, "commit_every": commit_every, "force": force or None}
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         with _log_file(directory, settings, as_json):
             _note_start(f"run {target}")
@@ -156,6 +159,31 @@ def resolve_(
             _print_json({"dry_run": False, **inspected_json(resumption)})
         else:
             _print(words.resumption_lines(pipeline.name, resumption, epoch))
+
+
+@app.command("plan")
+def plan_(
+    target: Target,
+    checkpoint: Checkpoint,
+    force: Annotated[bool, typer.Option("--force", help="As run --force would start it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what becomes of each node and its state if this graph is started.  Changes nothing; code 2 if refused."""
+    with _settings(as_json) as settings:
+        from holdfast.spark.plan import plan
+
+        pipeline = load_target(target)
+        directory = _directory(checkpoint)
+        if not (directory / "spark").is_dir():
+            _print([f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} begins at the beginning."])
+            return
+        planned = plan(pipeline, open_store(str(directory)), directory, settings)
+        if as_json:
+            _print_json(inspected_json(planned))
+        else:
+            _print(words.plan_lines(pipeline.name, planned.directory, planned.change))
+        if planned.change is not None and planned.directory.is_changed:
+            planned.change.check(pipeline.name, is_forced=force or settings.force_graph_change)
 
 
 @app.command()

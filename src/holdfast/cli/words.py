@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from holdfast.checkpoint.graph_change import GraphChange
 from holdfast.commit.coordinator import Resumption
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import Decision, Verdict
@@ -12,6 +13,7 @@ from holdfast.observe.operators import state_text, wait_text
 from holdfast.observe.times import utc
 from holdfast.ports import Held
 from holdfast.positions import Positions
+from holdfast.spark.directory import Directory
 
 DECISIONS_SHOWN = 10
 
@@ -64,6 +66,25 @@ def verdict_lines(inspection: Inspection, epoch: int | None = None) -> Iterator[
             yield f"{sink_report.name}: {sink_report.problem}"
     if not inspection.open_epochs:
         yield "no epoch is in doubt."
+
+
+def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) -> Iterator[str]:
+    """Say what becomes of each node, and of its state."""
+    if change is None:
+        yield f"pipeline {pipeline!r} goes on in {directory.below}; there is nothing to compare it with."
+        return
+    if not directory.is_changed:
+        yield f"pipeline {pipeline!r} goes on in {directory.below}, with all its state."
+    else:
+        yield f"pipeline {pipeline!r} has changed: it goes on in {directory.below}, from the end of the last epoch."
+    marks = {"kept": " ", "changed": "~", "new": "+", "gone": "-", "refused": "!"}
+    for node in change.nodes:
+        effect = f": {node.effect}" if node.effect else ""
+        yield f"{marks[node.verdict.value]} {node.verdict.value:<8} {node.role.value} {node.name}{effect}"
+        for detail in node.details:
+            yield f"             {detail}"
+    for name in change.finished if directory.is_changed else ():
+        yield f"! finished source {name}: it has ended, and a changed graph would take it up again"
 
 
 def resumption_lines(pipeline: str, resumption: Resumption, epoch: int | None) -> Iterator[str]:

@@ -40,6 +40,7 @@ from holdfast.spark.state_chunks import (
 )
 from holdfast.spark.state_pressure import PRESSURE, pressure_of
 from holdfast.spark.state_report import WAITS, Pace
+from holdfast.spark.state_seed import Seeds, adopted
 from holdfast.spark.state_stages import CLOSED_ONLY, EVERY, Hosted, Stage
 from holdfast.spark.state_store import Cache, Held, Record, advance, compacted, load
 
@@ -71,13 +72,16 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         Where chunks go.
     token : str
         Unique for the run.
+    seeds : Seeds, optional
+        Where state begins that the store does not have.
     """
 
-    def __init__(self, number: int, stage: Stage, routing: Routing, token: str) -> None:
+    def __init__(self, number: int, stage: Stage, routing: Routing, token: str, seeds: Seeds | None = None) -> None:
         self._number = number
         self._stage = stage
         self._routing = routing
         self._token = token
+        self._seeds = seeds
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -138,9 +142,15 @@ class Level(StatefulProcessor):  # type: ignore[misc]
     def _called(self, hosted: Hosted, bucket: int, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
         """Call an operator's step for one bucket."""
         cells = _Variables(self._record, self._parts)
-        record = before = Record.from_json(cells.record())
+        found = cells.record()
+        record = before = Record.from_json(found)
         _cache.drop_others(self._token)
         cached = (self._token, hosted.name, str(bucket))
+        if found is None and self._seeds is not None:
+            seed = adopted(cells, self._seeds, hosted.name, bucket, hosted.step)
+            if seed is not None:
+                record, held = seed
+                _cache.put(cached, held)
         state = load(cells, record, hosted.step, _cache.get(cached))
         feeds = _Feeds(hosted, record.feeds, self._routing.buckets)
         arrivals = arrivals_of(hosted, chunks, feeds)
@@ -361,13 +371,15 @@ So few processes hold state, and one that held a bucket in the last epoch is lik
 """
 
 
-def with_levels(frame: DataFrame, stages: Sequence[Stage], routing: Routing, token: str) -> DataFrame:
+def with_levels(
+    frame: DataFrame, stages: Sequence[Stage], routing: Routing, token: str, seeds: Seeds | None = None
+) -> DataFrame:
     """Return a frame of chunks after all levels."""
     environment = frame.sparkSession.sparkContext.environment
     for number, stage in enumerate(stages[1:], start=1):
         environment[POOL_VARIABLE] = f"level-{number}"
         try:
-            level = Level(number, stage, routing, token)
+            level = Level(number, stage, routing, token, seeds)
             frame = frame.groupBy("operator", "label").transformWithState(level, CHUNKS, "append", "none")
         finally:
             del environment[POOL_VARIABLE]

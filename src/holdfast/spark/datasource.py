@@ -31,9 +31,11 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from holdfast.checkpoint.floor import read_floor
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.spark.controls import ControlSpec, mark_end
+from holdfast.spark.offsets import plain
 from holdfast.spark.origin import read_origin
 from holdfast.spark.state_chunks import SCHEMA
 from holdfast.spark.state_packing import Packing
@@ -75,6 +77,9 @@ class Reading:
         The record of where this Spark checkpoint began (:mod:`holdfast.spark.origin`).
     end_mark : str
         Where to leave a mark when the source has ended (:mod:`holdfast.spark.controls`); empty: nobody asks.
+    floor_file : str
+        The positions from which rows may still be replayed (:mod:`holdfast.checkpoint.floor`); empty: from the last
+        epoch on.
     """
 
     spec: SourceSpec
@@ -87,6 +92,7 @@ class Reading:
     has_rows: bool = True
     packing: Packing | None = None
     end_mark: str = ""
+    floor_file: str = ""
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -163,15 +169,17 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def seek(self) -> list[SourcePositions]:
         """Where the first epochs must end, so that a sink holds the whole of an epoch or nothing; usually empty."""
         if self._seek is None:
-            stops = read_origin(Path(self.reading.origin_file)).seek
-            self._seek = [stop.get(self.reading.name) or dict(self.source.initial()) for stop in stops]
+            origin = read_origin(Path(self.reading.origin_file))
+            first = origin.retired.get(self.reading.name) or dict(self.source.initial())
+            self._seek = [stop.get(self.reading.name) or first for stop in origin.seek]
         return self._seek
 
     # --- planning -----------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         seek = self.seek
-        start = {"positions": dict(seek[0] if seek else self.source.initial()), "size_bytes": 0, "row_count": 0}
+        positions, marks = plain(seek[0] if seek else self.source.initial())
+        start = {"positions": positions, "size_bytes": 0, "row_count": 0, **marks}
         return {**start, "sought": 1} if seek else start
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -186,7 +194,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         if sought and sought < len(self.seek):
             # All sources take these steps together, one an epoch, whether they have rows in it or not; nothing, a stop
             # neither, may come between two of them.
-            return {**self._end(start, self.seek[sought]), "sought": sought + 1}
+            positions, marks = plain(self.seek[sought])
+            return {**self._end(start, positions), **marks, "sought": sought + 1}
         if os.path.exists(self.reading.stop_file):
             return start
         if is_held(hold_file(self.reading.stop_file), self.reading.name):
@@ -215,7 +224,13 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         return self._rows(start, end) if self._is_prefetched(start, end) else None
 
     def commit(self, end: dict[str, Any]) -> None:
-        self.source.committed(end["positions"])
+        if not self.reading.floor_file:
+            self.source.committed(end["positions"])
+            return
+        # Behind a snapshot rows are replayed: they must stay until the oldest one that may be used has them.
+        floor = read_floor(Path(self.reading.floor_file)).get(self.reading.name)
+        if floor is not None:
+            self.source.committed(plain(floor)[0])
 
     def stop(self) -> None:
         pass

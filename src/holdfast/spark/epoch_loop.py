@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
 
 from holdfast import faults
+from holdfast.checkpoint.manifest import Ended
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.ports import Carried, Clock, EpochRecord, Sink
@@ -24,6 +25,7 @@ from holdfast.positions import Positions
 from holdfast.spark import offsets
 from holdfast.spark.evaluation import Evaluated, Evaluation, Observed
 from holdfast.spark.failure import translate
+from holdfast.spark.origin import Origin
 from holdfast.spark.staging import Staging
 from holdfast.spark.state_evaluation import StateEvaluation
 from holdfast.spark.state_pressure import BackPressure
@@ -54,8 +56,8 @@ class EpochLoop:
     ----------
     pipeline : str
         Name of the pipeline.
-    base : int
-        Number of the epoch that Spark's batch 0 is.
+    origin : Origin
+        Where Spark's directory began.
     spark_checkpoint : Path
         Spark's checkpoint directory, where the offset log stands.
     evaluation : Evaluation
@@ -72,19 +74,19 @@ class EpochLoop:
         Minimum timestamp over the inputs that earlier runs had reached.
     timed_sources : sequence of str
         Sources that declare a timestamp.
-    sought : Positions
-        Where the sources began to read when Spark's checkpoint was new and the sinks were not; else empty.
     reports : OperatorReports
         Takes in what stateful operators report.
     pressure : BackPressure, optional
         Holds sources back where operators limit what waits.
+    note_end : callable, optional
+        Told where each epoch began and how it ended, once its state is complete and every sink's part decided.
     """
 
     def __init__(
         self,
         *,
         pipeline: str,
-        base: int,
+        origin: Origin,
         spark_checkpoint: Path,
         evaluation: Evaluation,
         sinks: Mapping[str, Sink],
@@ -93,21 +95,21 @@ class EpochLoop:
         limits: Limits,
         timed_sources: Sequence[str],
         pts: int | None,
-        sought: Positions,
         reports: OperatorReports,
         pressure: BackPressure | None = None,
+        note_end: Callable[[Positions, Ended], None] | None = None,
     ) -> None:
         self._pipeline = pipeline
-        self._base = base
+        self._origin = origin
         self._spark_checkpoint = spark_checkpoint
         self._evaluation = evaluation
         self._sinks = sinks
         self._coordinator = coordinator
         self._clock = clock
         self._limits = limits
-        self._sought = sought
         self._reports = reports
         self._pressure = pressure
+        self._note_end = note_end
         self._reached: dict[str, int | None] = dict.fromkeys(timed_sources, pts)
         self._last_sweep_us = clock.now_us()
         self.failure: HoldfastError | None = None
@@ -119,7 +121,7 @@ class EpochLoop:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Run one epoch; called by Spark with the rows of its micro-batch."""
-        epoch = self._base + batch_id
+        epoch = self._origin.base + batch_id
         try:
             self._run(batch, batch_id, epoch)
         except HoldfastError as error:
@@ -134,11 +136,14 @@ class EpochLoop:
         self._coordinator.check_fenced()
         start, end = self._span(batch_id)
         missing = self._coordinator.missing(epoch, end.positions, start.positions)
+        step_epoch, batch_us = self._origin.step_time(batch_id, end.batch_us)
         if isinstance(self._evaluation, StateEvaluation):
-            self._evaluation.begin(batch, epoch, end.batch_us)
+            self._evaluation.begin(batch, step_epoch, batch_us)
+        ended = Ended(epoch, step_epoch, end.positions, batch_us)
         if not missing:
             self._evaluate_muted(batch, epoch)
             self.last_positions = end
+            self._has_ended(start, ended)
             return
         offsets.sync_offsets(self._spark_checkpoint, batch_id)
         faults.reach("before-stage", epoch)
@@ -157,6 +162,7 @@ class EpochLoop:
         self._coordinator.commit(record, parts)
         committed = time.perf_counter()
         self._note(end, observed)
+        self._has_ended(start, replace(ended, pts=record.pts))
         self._reports.note(epoch, self._relieved(start, end, evaluated_epoch.operators))
         self._sweep(epoch)
         self.last_epoch = EpochStatus(
@@ -179,7 +185,7 @@ class EpochLoop:
         if start is offsets.NOWHERE and batch_id > 0:
             start = offsets.read_offsets(self._spark_checkpoint, batch_id - 1)
         elif start is offsets.NOWHERE:
-            start = offsets.Offsets(self._sought, {}, {}, {})
+            start = offsets.Offsets(self._origin.start, {}, {}, {})
         return start, offsets.read_offsets(self._spark_checkpoint, batch_id)
 
     def _evaluate(
@@ -240,6 +246,10 @@ class EpochLoop:
             self.source_rows[source] = self.source_rows.get(source, 0) + counted.rows
             self.source_rejects[source] = self.source_rejects.get(source, 0) + counted.rejects
         self.last_positions = end
+
+    def _has_ended(self, start: offsets.Offsets, ended: Ended) -> None:
+        if self._note_end is not None:
+            self._note_end(start.positions, ended)
 
     def _relieved(
         self, start: offsets.Offsets, end: offsets.Offsets, reported: Mapping[str, Mapping[str, Any]]

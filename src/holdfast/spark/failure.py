@@ -29,6 +29,9 @@ _DISK = ("No space left on device", "Disk quota exceeded", "Read-only file syste
 # What Spark says when it does not find, or cannot read, what a stateful operator had kept.
 _STATE = re.compile(r"\[\w*(?:CANNOT_LOAD_STATE_STORE|MISSING_STATE_DIRECTORY)[\w.]*\][^\n]{0,300}")
 
+STATE = "state"
+"""Participant of the error that says that state in Spark's directory cannot be read."""
+
 # SQLSTATE classes of Spark: a value that an expression cannot take; an expression that cannot be resolved.
 _BAD_VALUE = "SQLSTATE: 22"
 _BAD_EXPRESSION = "SQLSTATE: 42"
@@ -69,13 +72,15 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
     kind: type[HoldfastError] = InternalError
     why = summary(text)
     do = "look at the log for Spark's trace; report it if it names no cause of yours."
+    participant = ""
     if any(sign in text for sign in _LOST):
         kind, do = Unavailable, "nothing was changed: it is tried again; look at the executor's log if it stays."
     elif any(sign in text for sign in _DISK):
         kind, do = Unavailable, "make room on the disk of the checkpoint, then start again: nothing is lost."
     elif lost_state := _STATE.search(text):
-        kind, why, do = (
+        kind, participant, why, do = (
             Corrupt,
+            STATE,
             lost_state[0],
             "restore the checkpoint from a copy: what follows would be wrong without its state; or empty the targets "
             "and their holdfast_ledger rows (files: the _holdfast directory), and start over with a new checkpoint.",
@@ -85,6 +90,7 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
     elif _is_users(type(error).__name__, text):
         kind, do = InvalidPipeline, "mend the expression or function that it names, or the rows that it is given."
     translated = kind(f"Spark failed in {doing} of pipeline {pipeline!r}.", why=why, do=do, pipeline=pipeline)
+    translated.participant = participant
     translated.__cause__ = error
     return translated
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import Corrupt
-from holdfast.positions import Position, Positions
+from holdfast.positions import Position, Positions, SourcePositions
 
 OPAQUE_SEGMENT = ""
 """The one segment of a source whose positions only Spark understands."""
@@ -189,6 +189,21 @@ def _parse(lines: list[str]) -> Offsets:
 def _own_offset(text: str) -> dict[str, Any] | None:
     value = json.loads(text) if text.startswith("{") else None
     return value if isinstance(value, dict) and "positions" in value and "size_bytes" in value else None
+
+
+def plain(positions: SourcePositions) -> tuple[dict[str, Position], dict[str, Any]]:
+    """Return a source's positions without marks, and the marks as an offset has them.
+
+    Examples
+    --------
+    >>> plain({"log": 3, "@ended": 1, "@ticks": 4})
+    ({'log': 3}, {'has_ended': True, 'ticks': 4})
+    """
+    told = {mark: name for name, mark in MARKS.items()}
+    marks: dict[str, Any] = {told[segment]: at for segment, at in positions.items() if segment in told}
+    if "has_ended" in marks:
+        marks["has_ended"] = True
+    return {segment: at for segment, at in positions.items() if segment not in told}, marks
 
 
 def moved(start: Positions, end: Positions) -> list[str]:

@@ -2,23 +2,34 @@
 
 Usually epoch 1 and none.  When Spark's directory was lost and sinks hold epochs already, the sources *seek*: reading
 starts at the earliest positions that a sink holds, and the first epochs end exactly at those of the other sinks.  So
-every sink holds either the whole of such an epoch or nothing of it, and it is left out where it is held.  The record is
-written once, before the first batch, and read again by every start and by every source's planning process.
+every sink holds either the whole of such an epoch or nothing of it, and it is left out where it is held.  With state,
+reading starts at a snapshot, and the epochs behind it are replayed with the ends and batch times that they had
+(:mod:`holdfast.checkpoint.restore`).  The record is written once, before the first batch, and read again by every start
+and by every source's planning process.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
-from holdfast.errors import Corrupt, Diverged
+from holdfast.checkpoint import progress
+from holdfast.checkpoint.manifest import Ended, Keeps, Manifest
+from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.restore import Restoration, restoration
+from holdfast.checkpoint.snapshot import snapshot_keys
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.graph import Node
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions, ascending
-from holdfast.spark.offsets import check_logs
+from holdfast.spark.offsets import check_logs, plain, read_offsets
+
+log = logging.getLogger("holdfast.checkpoint")
 
 FILE_NAME = "origin.json"
 
@@ -32,16 +43,59 @@ class Origin:
     base : int
         The epoch that Spark's batch 0 is.
     seek : tuple of Positions
-        Positions that sinks held, earliest first; empty when none held anything.
+        Positions that sinks held, earliest first; empty when none held anything.  With a seed, its positions come
+        first.
+    seed : str
+        Key of the snapshot from which operators take the state that the directory does not have; empty: from none.
+    replayed : tuple of (int, int)
+        Of the first batches, which replay older epochs: number and batch time as the steps see them.
+    kept : tuple of str, optional
+        The operators that take their state from the seed; None: all that it has.
+    retired : Positions
+        Where sources stood that are in the graph no longer: they go on there should they come back.
+    graph : str, optional
+        Fingerprint of the graph's state; None where nobody noted it.
     """
 
     base: int
     seek: tuple[Positions, ...] = ()
+    seed: str = ""
+    replayed: tuple[tuple[int, int], ...] = ()
+    kept: tuple[str, ...] | None = None
+    retired: Positions = field(default_factory=dict)
+    graph: str | None = None
 
     @property
     def start(self) -> Positions:
         """Where reading starts; empty for the beginning of every source."""
         return self.seek[0] if self.seek else {}
+
+    def step_time(self, batch_id: int, batch_us: int) -> tuple[int, int]:
+        """Return the number and the batch time of a batch's epoch as steps see them.
+
+        Examples
+        --------
+        >>> origin = Origin(101, replayed=((91, 7), (92, 8)))
+        >>> origin.step_time(1, 500), origin.step_time(2, 500)
+        ((92, 8), (103, 500))
+        """
+        if batch_id < len(self.replayed):
+            return self.replayed[batch_id]
+        return self.base + batch_id, batch_us
+
+    def to_json(self) -> bytes:
+        """Return the record as it is stored."""
+        value = {name: getattr(self, name) for name in ("seed", "replayed", "retired")}
+        more = {name: of for name in ("kept", "graph") if (of := getattr(self, name)) is not None}
+        return json.dumps(
+            {"base": self.base, "seek": self.seek, **{n: v for n, v in value.items() if v}, **more}
+        ).encode()
+
+    def seeding(self, manifest: Manifest) -> Manifest:
+        """Return a snapshot with only those operators that take their state from it."""
+        if self.kept is None:
+            return manifest
+        return replace(manifest, operators={n: of for n, of in manifest.operators.items() if n in self.kept})
 
 
 def read_origin(path: Path) -> Origin:
@@ -54,7 +108,16 @@ def read_origin(path: Path) -> Origin:
     """
     try:
         record: dict[str, Any] = json.loads(path.read_bytes())
-        return Origin(int(record["base"]), tuple(record["seek"]))
+        replayed = tuple((int(epoch), int(batch_us)) for epoch, batch_us in record.get("replayed", ()))
+        return Origin(
+            int(record["base"]),
+            tuple(record["seek"]),
+            str(record.get("seed", "")),
+            replayed,
+            tuple(record["kept"]) if "kept" in record else None,
+            record.get("retired", {}),
+            record.get("graph"),
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"{path} cannot be read.",
@@ -64,16 +127,16 @@ def read_origin(path: Path) -> Origin:
         ) from error
 
 
-def settle_origin(
-    store: Store,
-    directory: Path,
-    below: str,
-    held: Mapping[str, Held],
-    last_epoch: int,
-    sources: Sequence[Node],
-    stateful: Sequence[str] = (),
-) -> Origin:
-    """Return the record of a Spark checkpoint directory, made now if the directory is new.
+class Change(Protocol):
+    """How the state of another graph becomes the beginning of a directory."""
+
+    def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
+        """Return the record of the new directory, given the one without state, and what sinks hold."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a new Spark directory is begun with.
 
     Parameters
     ----------
@@ -81,52 +144,195 @@ def settle_origin(
         The checkpoint, and where it lies.
     below : str
         Spark's directory below it.
+    pipeline : str
+        Its name.
+    sources : sequence of Node
+        The pipeline's sources.
+    keeps : mapping of str to Keeps
+        What the operators keep whose state is in the directory.
+    graph : str
+        Fingerprint of the graph's state.
+    previous : str
+        The directory that was used before, where it is left; empty when there is none.
+    change : Change, optional
+        How state comes from the directory before; None where the graph has not changed.
+    """
+
+    store: Store
+    directory: Path
+    below: str
+    pipeline: str
+    sources: Sequence[Node]
+    keeps: Mapping[str, Keeps] = field(default_factory=dict)
+    graph: str = ""
+    previous: str = ""
+    change: Change | None = None
+
+
+def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: int) -> Origin:
+    """Return the record of a Spark checkpoint directory, made now if the directory is new.
+
+    Parameters
+    ----------
+    beginning : Beginning
+        The directory, and what it is for.
     held : mapping of str to Held
         What each sink holds.
     last_epoch : int
         Highest epoch that any sink or the ledger knows.
-    sources : sequence of Node
-        The pipeline's sources.
-    stateful : sequence of str
-        The pipeline's operators whose state is in the directory.
 
     Raises
     ------
     Corrupt
         If Spark's files are there and the record is not, or one of them is damaged.
     Diverged
-        If sinks hold epochs, and state is gone; or a source cannot seek to their positions because what it needs for
-        that is gone too.
+        If sinks hold epochs, and state is gone and no snapshot serves; or a source cannot seek to their positions
+        because what it needs for that is gone too.
     """
+    store, directory, below = beginning.store, beginning.directory, beginning.below
     path = directory / below / FILE_NAME
     has_batches = any((directory / below / "offsets").glob("[0-9]*"))
     if path.exists() or has_batches:
         check_logs(directory / below)
         return read_origin(path)
     holders = {name: each for name, each in held.items() if each.epoch > 0}
-    stops = ascending([each.positions for each in holders.values()])
+    stops = [] if beginning.change is not None else ascending([each.positions for each in holders.values()])
     if stops is None:
         raise Diverged(
             "the sinks hold positions that cannot be put in an order.",
             why="they were written with different checkpoints.",
             do="restore the sinks to states that belong together.",
         )
-    if stops:
+    origin = Origin(_above_all(store, last_epoch) + 1, tuple(stops), graph=beginning.graph)
+    if beginning.change is not None:
+        origin = beginning.change.origin(origin, holders)
+    elif stops:
         newest = max(holders.items(), key=lambda item: item[1].epoch)
-        if stateful:
-            raise _state_is_gone(directory, stateful, newest)
-        _check_can_seek(directory, sources, stops, newest)
-    origin = Origin(last_epoch + 1, tuple(stops))
-    store.put(f"{below}/{FILE_NAME}", json.dumps({"base": origin.base, "seek": stops}).encode())
+        if beginning.keeps:
+            origin = _restored(beginning, origin, list(holders.values()), newest)
+    if origin.seek and holders:
+        newest = max(holders.items(), key=lambda item: item[1].epoch)
+        _check_can_seek(directory, beginning.sources, [origin.seek[0], origin.seek[-1]], newest)
+    store.put(f"{below}/{FILE_NAME}", origin.to_json())
     return origin
+
+
+def _above_all(store: Store, last_epoch: int) -> int:
+    """Return the highest epoch that anybody knows, replayed ones that no sink was told of included."""
+    return max(
+        [last_epoch, *(key.epoch for key in snapshot_keys(store)), *(s.ended.epoch for s in progress.read(store))]
+    )
+
+
+def _restored(beginning: Beginning, origin: Origin, held: Sequence[Held], newest: tuple[str, Held]) -> Origin:
+    """Return where a directory begins whose state comes from a snapshot."""
+    steps = [*steps_of(beginning.directory, beginning.previous), *progress.read(beginning.store)]
+    found = restoration(beginning.store, beginning.pipeline, held, steps)
+    if found is None:
+        raise _state_is_gone(beginning.directory, list(beginning.keeps), newest)
+    kept = _fitting(beginning, found)
+    ended = found.manifest.ended
+    log.warning(
+        "state is restored from the snapshot of epoch %d, made %s; %s",
+        ended.epoch,
+        _utc(found.manifest.at_us),
+        _what_is_replayed(found),
+    )
+    replayed = tuple((each.step_epoch, each.batch_us) for each in found.replayed)
+    before = _read_if_there(beginning.directory / beginning.previous / FILE_NAME)
+    retired = {} if before is None else before.retired
+    return replace(origin, seek=found.seek, seed=found.manifest.key.path, replayed=replayed, kept=kept, retired=retired)
+
+
+def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, ...] | None:
+    """Return the operators that the snapshot of another graph fits; None for one of the same graph.
+
+    Raises
+    ------
+    Diverged
+        If the graph has changed, and the snapshot is not of the change point.
+    """
+    manifest = found.manifest
+    if manifest.graph == beginning.graph:
+        return None
+    if found.replayed or found.stops:
+        raise Diverged(
+            "the graph has changed, and Spark's part of the checkpoint, with the state of the old graph, is lost.",
+            why=f"the newest good snapshot is of epoch {manifest.ended.epoch}, and sinks hold later ones: the new "
+            "graph would evaluate again what the old one has published.",
+            do="start the old graph once: it takes its state from the snapshot, and leaves a new one when it is "
+            "stopped; then start the changed one.",
+            pipeline=beginning.pipeline,
+            epoch=manifest.ended.epoch,
+        )
+    for name, keeps in beginning.keeps.items():
+        was = manifest.operators.get(name)
+        if was is not None and not was.keeps.fits(keeps):
+            raise InvalidPipeline(
+                f"the state of operator {name!r} does not fit the changed graph.",
+                why="its key or its tables have changed, and Spark's part of the checkpoint is lost.",
+                do="give the operator another name, so that it begins without state; or change it back.",
+                pipeline=beginning.pipeline,
+                participant=name,
+            )
+    return tuple(name for name in beginning.keeps if name in manifest.operators)
+
+
+def _read_if_there(path: Path) -> Origin | None:
+    try:
+        return read_origin(path)
+    except Corrupt:
+        return None
+
+
+def _utc(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _what_is_replayed(found: Restoration) -> str:
+    """Say which epochs are evaluated again for their state; the sinks hold them."""
+    parts = []
+    if found.replayed:
+        first, last = found.replayed[0], found.replayed[-1]
+        parts.append(
+            f"{len(found.replayed)} epochs behind it, {first.epoch} to {last.epoch}, planned {_utc(first.batch_us)} to "
+            f"{_utc(last.batch_us)}, are replayed as they were"
+        )
+    if found.stops:
+        parts.append("what no progress record tells is replayed as one epoch, with the time of now")
+    return " and ".join(parts) or "nothing has to be replayed"
+
+
+def steps_of(directory: Path, previous: str) -> list[Step]:
+    """Return the ends of the epochs that are left in the offset log of a directory."""
+    spark = directory / previous
+    try:
+        origin = read_origin(spark / FILE_NAME)
+    except Corrupt:
+        return []
+    numbers = sorted(int(path.name) for path in (spark / "offsets").glob("[0-9]*") if path.name.isdigit())
+    steps: list[Step] = []
+    before = (-1, origin.start)
+    for number in numbers:
+        try:
+            found = read_offsets(spark, number)
+        except Corrupt:
+            break
+        if before[0] == number - 1:
+            step_epoch, batch_us = origin.step_time(number, found.batch_us)
+            steps.append(Step(before[1], Ended(origin.base + number, step_epoch, found.positions, batch_us)))
+        before = (number, found.positions)
+    return steps
 
 
 def _state_is_gone(directory: Path, stateful: Sequence[str], newest: tuple[str, Held]) -> Diverged:
     sink, held = newest
     return Diverged(
         f"Spark's part of the checkpoint {directory} is new, and sink {sink!r} holds epoch {held.epoch}.",
-        why=f"the state of {', '.join(stateful)} was in it: without it, what comes next would be wrong.",
-        do="restore the checkpoint; or empty the targets and their holdfast_ledger rows (files: the _holdfast "
+        why=f"the state of {', '.join(stateful)} was in it, and no snapshot serves: without it, what comes next "
+        "would be wrong.",
+        do="restore the checkpoint, or its directory snapshots/; or empty the targets and their holdfast_ledger rows "
+        "(files: the _holdfast "
         "directory), and start over.",
         participant=sink,
         epoch=held.epoch,
@@ -140,7 +346,7 @@ def _check_can_seek(
     for node in sources:
         spec = cast("SourceSpec", node.spec)
         for positions in [stop[node.name] for stop in stops if node.name in stop]:  # none: nothing of it was read
-            why = spec.obstacle(node.name, str(directory / "sources" / node.name), positions)
+            why = spec.obstacle(node.name, str(directory / "sources" / node.name), plain(positions)[0])
             if not why:
                 continue
             raise Diverged(

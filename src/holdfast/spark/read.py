@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
+from holdfast.checkpoint.floor import KEY as FLOOR
 from holdfast.graph import Node
 from holdfast.ports import REJECT_COLUMN
 from holdfast.spark.controls import NAME, ControlSpec, mark_of
@@ -31,6 +32,7 @@ class SourceReader:
     spark_directory: str
     has_rows: bool = True
     marks_ends: bool = False
+    keeps_replays: bool = False
 
     def workspace(self, node: Node) -> str:
         """Return the directory that belongs to a source."""
@@ -71,6 +73,7 @@ class SourceReader:
             self.has_rows or packing is not None,
             packing,
             mark_of(self._marks, node.name) if self.marks_ends and packing is None else "",
+            str(self.directory / FLOOR) if self.keeps_replays else "",
         )
         if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()

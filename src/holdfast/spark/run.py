@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +17,15 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
+from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.commit.coordinator import Coordinator
-from holdfast.errors import Fenced, HoldfastError
+from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline
 from holdfast.graph import Node
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Sink
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.evaluation import Observed
-from holdfast.spark.failure import translate
+from holdfast.spark.failure import STATE, translate
 from holdfast.spark.offsets import MARKS
 from holdfast.spark.read import is_watched, observation
 from holdfast.spark.state_report import OperatorReports
@@ -48,8 +49,12 @@ class Run:
         coordinator: Coordinator,
         stop_directory: Path,
         reports: OperatorReports,
+        checkpointer: Checkpointer | None = None,
+        give_up: Callable[[str], bool] | None = None,
     ) -> None:
         self.pipeline = pipeline
+        self._checkpointer = checkpointer
+        self._give_up = give_up
         self._sinks = sinks
         self._coordinator = coordinator
         self._stop_directory = stop_directory
@@ -78,6 +83,8 @@ class Run:
         except Exception as error:
             raise translate(error, self.pipeline.name, "the start") from error
         self._state = "running"
+        if self._checkpointer is not None:
+            self._checkpointer.start()
         self._watcher = threading.Thread(target=self._watch, name=f"holdfast-{self.pipeline.name}", daemon=True)
         self._watcher.start()
 
@@ -132,6 +139,31 @@ class Run:
             (self._stop_directory / "stop").touch()
         return self._ended.wait(timeout_s)
 
+    def checkpoint_now(self) -> int:
+        """Make a snapshot of the state as it is at the end of the last epoch, and wait for it.
+
+        Returns
+        -------
+        int
+            The epoch; 0 when this run has not finished any yet.
+
+        Raises
+        ------
+        InvalidPipeline
+            If no operator keeps state: there is nothing to copy, the sinks know where the pipeline is.
+        HoldfastError
+            If state could not be read or written.  The run goes on.
+        """
+        if self._checkpointer is None:
+            raise InvalidPipeline(
+                f"pipeline {self.pipeline.name!r} keeps no state.",
+                why="a snapshot is a copy of state; where the pipeline is, its sinks know.",
+                do="leave checkpoint_now() out.",
+                pipeline=self.pipeline.name,
+            )
+        made = self._checkpointer.snapshot()
+        return 0 if made is None else made.ended.epoch
+
     def status(self) -> Status:
         """Return a picture of this moment."""
         counted = self._coordinator.statistics()
@@ -164,6 +196,7 @@ class Run:
             started_at_us=self._started_at_us,
             last_epoch=last,
             error=None if self._error is None else self._error.message,
+            checkpoints=None if self._checkpointer is None else self._checkpointer.status,
         )
 
     # --- what the epoch loop asks -------------------------------------------------------------------
@@ -212,12 +245,24 @@ class Run:
         finally:
             if not isinstance(self._error, Fenced):  # then the report is the new owner's to keep
                 self._reports.keep()
+            self._end_checkpoints(failure)
             self._coordinator.close()
             shutil.rmtree(self._stop_directory, ignore_errors=True)
             self._state = "stopped" if failure is None else "failed"
             if self._error is not None:
                 log.error("pipeline %r failed", self.pipeline.name, exc_info=self._error)
             self._ended.set()
+
+    def _end_checkpoints(self, failure: HoldfastError | None) -> None:
+        """Make the last snapshot of a clean stop; note where state cannot be read, so that the next start restores."""
+        if self._checkpointer is None:
+            return
+        self._checkpointer.end(is_clean=failure is None)
+        error = self._error
+        if not isinstance(error, Corrupt) or error.participant != STATE or self._give_up is None:
+            return
+        if self._give_up(error.what):
+            error.do = "start again: the state is then restored from the newest good snapshot."
 
     def _fenced_instead(self, failure: HoldfastError) -> HoldfastError:
         """Return Fenced where the real reason of a failure is a newer generation: Spark's logs then collide first."""

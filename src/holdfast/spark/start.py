@@ -8,14 +8,17 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
+from holdfast.checkpoint.graph_change import described, state_fingerprint
+from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.checkpoint.store import open_store
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
@@ -28,26 +31,27 @@ from holdfast.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, Sink, SourceSpec, Store
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.datasource import HoldfastDataSource
+from holdfast.spark.directory import choose_directory, give_up
 from holdfast.spark.epoch_loop import EpochLoop, Limits, check_commit_every
 from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Reader, SparkEvaluation
-from holdfast.spark.origin import settle_origin
+from holdfast.spark.origin import Beginning, settle_origin
 from holdfast.spark.program import build_program
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.run import Run
 from holdfast.spark.session import create_session, run_session
+from holdfast.spark.snapshots import Snapshotting
+from holdfast.spark.state_change import StateChange, compared, read_graph, told, write_graph
 from holdfast.spark.state_evaluation import StateEvaluation
-from holdfast.spark.state_plan import Stateful, compile_stateful, settle_shape
+from holdfast.spark.state_plan import Stateful, compile_stateful, keeps_of, settle_shape
 from holdfast.spark.state_pressure import BackPressure, hold_file, limited_operators
 from holdfast.spark.state_report import OperatorReports
+from holdfast.spark.state_seed import DirectorySeeds
 from holdfast.spark.state_stages import Stages, has_state
 from holdfast.spark.stateful import stateful_operators
 from holdfast.trigger import Trigger
 from holdfast.units import duration_us
 
 log = logging.getLogger("holdfast.run")
-
-SPARK_DIRECTORY = "spark/1"
-"""Spark's checkpoint below ours; one directory per version of the graph."""
 
 
 def start(
@@ -60,6 +64,9 @@ def start(
     master: str | None = None,
     session: SparkSession | None = None,
     settings: Settings | None = None,
+    checkpoint_freq: int | None = None,
+    keep: int | None = None,
+    force: bool | None = None,
 ) -> Run:
     """Start a pipeline: take it over, resolve what is in doubt, then run epochs.
 
@@ -83,6 +90,13 @@ def start(
         Use this session's context.  Settings of the run are made on a new session of it.
     settings : Settings, optional
         Default: read from ``HOLDFAST_*`` variables.
+    checkpoint_freq : int, optional
+        Milliseconds between two snapshots of state; 0 makes none by itself.  Default is the setting
+        ``HOLDFAST_CHECKPOINT_FREQ``.
+    keep : int, optional
+        Snapshots that are kept.  Default is the setting ``HOLDFAST_CHECKPOINT_KEEP``.
+    force : bool, optional
+        Start a changed graph also where state is lost by it.  Default is the setting ``HOLDFAST_FORCE_GRAPH_CHANGE``.
 
     Returns
     -------
@@ -97,6 +111,11 @@ def start(
     Unavailable
         If a sink does not answer.
     """
+    settings = settings or Settings()
+    given = {"checkpoint_freq": checkpoint_freq, "checkpoint_keep": keep, "force_graph_change": force}
+    asked = {name: value for name, value in given.items() if value is not None}
+    if asked:
+        settings = Settings(**{**settings.model_dump(), **asked})
     return _Starting(
         pipeline=pipeline,
         checkpoint=checkpoint,
@@ -105,7 +124,7 @@ def start(
         commit_thread=commit_thread,
         master=master,
         session=session,
-        settings=settings or Settings(),
+        settings=settings,
     ).run()
 
 
@@ -175,6 +194,8 @@ class _Starting:
         stop_file = stop_directory / "stop"
         token = uuid.uuid4().hex
         is_stateful = has_state(self.pipeline)
+        chosen = choose_directory(store, directory, state_fingerprint(self.pipeline))
+        before = read_graph(store, chosen.previous) if chosen.is_changed else None
         use_program = self.settings.columnar and not is_stateful
         program = build_program(self.pipeline, as_spark_has_it, token) if use_program else None
         reader = SourceReader(
@@ -183,24 +204,43 @@ class _Starting:
             parallelism,
             self.settings.prefetch_max_bytes,
             str(stop_file),
-            SPARK_DIRECTORY,
+            chosen.below,
             has_rows=program is None,
+            keeps_replays=is_stateful and self.settings.checkpoint_freq > 0,
         )
         way = "through Spark's plan" if program is None else "as an Arrow program: its rows stay out of the JVM"
         if is_stateful:
             way = "in stages, with state between them"
         log.info("pipeline %r is evaluated %s", self.pipeline.name, way)
         stateful: Stateful | None = None
+        snapshotting: Snapshotting | None = None
         if is_stateful:
-            shape = settle_shape(store, SPARK_DIRECTORY, parallelism, self.settings.buckets)
+            previous = newest_buckets(store) if before is None else before.buckets
+            shape = settle_shape(store, chosen.below, parallelism, self.settings.buckets, previous=previous)
             session.conf.set("spark.sql.shuffle.partitions", str(shape.partitions))
-            stateful = compile_stateful(self.pipeline, reader, token, shape, is_columnar=self.settings.columnar)
+            seeds = DirectorySeeds(str(directory), chosen.below, token)
+            stateful = compile_stateful(
+                self.pipeline, reader, token, shape, is_columnar=self.settings.columnar, seeds=seeds
+            )
+            intervals = Intervals(
+                self.settings.checkpoint_freq * 1000,
+                self.settings.controller_checkpoint_freq * 1000,
+                self.settings.checkpoint_keep,
+            )
+            snapshotting = Snapshotting(store, directory, chosen.below, base_session, shape, intervals)
             compiled = Compiled(stateful.frame, stateful.stages.routes)
         elif program is None:
             compiled = compile_pipeline(self.pipeline, reader.read, token)
             _refuse_state(self.pipeline, compiled.frame)
         else:
             compiled = Compiled(_positions_only(self.pipeline, reader), program.routes)
+        keeps = {} if stateful is None else keeps_of(self.pipeline, stateful.stages)
+        graph = described(self.pipeline, keeps, 0 if snapshotting is None else snapshotting.shape.buckets)
+        change = compared(store, directory, chosen, graph)
+        if change is not None:
+            for line in told(change):
+                log.info("%s", line)
+            change.check(self.pipeline.name, is_forced=self.settings.force_graph_change)
         sinks = self._connect(compiled.routes.schemas, session, directory)
         coordinator = Coordinator(
             pipeline=self.pipeline.name,
@@ -215,19 +255,40 @@ class _Starting:
         )
         try:
             resumption = coordinator.open()
-            self._note_sinks(store, directory, resumption.held, sinks)
+            self._note_sinks(store, directory / chosen.below, resumption.held, sinks)
             for sink, schema in zip(self.pipeline.sinks, compiled.routes.schemas, strict=True):
                 store.put(f"schemas/{sink.name}.arrow", schema.serialize().to_pybytes())
             store.put(f"graph/{self.pipeline.fingerprint()}.json", json.dumps(self.pipeline.spec()).encode())
-            origin = settle_origin(
+            beginning = Beginning(
                 store,
                 directory,
-                SPARK_DIRECTORY,
-                resumption.held,
-                resumption.last_epoch,
+                chosen.below,
+                self.pipeline.name,
                 self.pipeline.sources,
-                [node.name for node in self.pipeline.nodes if is_stateful_node(node)],
+                keeps,
+                state_fingerprint(self.pipeline),
+                chosen.previous,
             )
+            if before is not None and change is not None:
+                moved = StateChange(
+                    store,
+                    directory,
+                    chosen.previous,
+                    self.pipeline.name,
+                    run_session(base_session, parallelism),
+                    change,
+                    before,
+                    coordinator.generation,
+                    clock,
+                )
+                beginning = replace(beginning, change=moved)
+            write_graph(store, chosen.below, graph)
+            origin = settle_origin(beginning, resumption.held, resumption.last_epoch)
+            checkpointer: Checkpointer | None = None
+            if stateful is not None and snapshotting is not None:
+                checkpointer = snapshotting.checkpointer(
+                    self.pipeline, stateful, origin, coordinator.generation, clock, coordinator.check_fenced
+                )
             kinds = {node.name: node.kind for node in self.pipeline.nodes if is_stateful_node(node)}
             reports = OperatorReports(kinds, store, clock, coordinator.generation)
             held_pts = [held.pts for held in resumption.held.values() if held.pts is not None]
@@ -237,6 +298,8 @@ class _Starting:
                 coordinator=coordinator,
                 stop_directory=stop_directory,
                 reports=reports,
+                checkpointer=checkpointer,
+                give_up=partial(give_up, store, chosen.below),
             )
             evaluation: Evaluation = SparkEvaluation(compiled.routes, run.observed)
             if stateful is not None:
@@ -249,9 +312,8 @@ class _Starting:
                 evaluation = ColumnarEvaluation(session, program, readers, parallelism)
             loop = EpochLoop(
                 pipeline=self.pipeline.name,
-                base=origin.base,
-                sought=origin.start,
-                spark_checkpoint=directory / SPARK_DIRECTORY,
+                origin=origin,
+                spark_checkpoint=directory / chosen.below,
                 evaluation=evaluation,
                 sinks=sinks,
                 coordinator=coordinator,
@@ -261,8 +323,9 @@ class _Starting:
                 pts=min(held_pts, default=None),
                 reports=reports,
                 pressure=None if stateful is None else self._pressure(stateful.stages, str(stop_file)),
+                note_end=None if checkpointer is None else checkpointer.note,
             )
-            run.begin(loop, compiled.frame, self.trigger, str(directory / SPARK_DIRECTORY))
+            run.begin(loop, compiled.frame, self.trigger, str(directory / chosen.below))
         except BaseException:
             coordinator.close()
             shutil.rmtree(stop_directory, ignore_errors=True)
@@ -274,9 +337,9 @@ class _Starting:
         is_bounded = self.trigger.interval_us is None
         return BackPressure(operators, hold_file(stop_file), is_bounded=is_bounded) if operators else None
 
-    def _note_sinks(self, store: Store, directory: Path, held: Mapping[str, Held], sinks: Mapping[str, Sink]) -> None:
+    def _note_sinks(self, store: Store, spark: Path, held: Mapping[str, Held], sinks: Mapping[str, Sink]) -> None:
         """Note since when each sink takes part; refuse one that took part in finished epochs and holds nothing."""
-        commits = [int(path.name) for path in (directory / SPARK_DIRECTORY / "commits").glob("[0-9]*")]
+        commits = [int(path.name) for path in (spark / "commits").glob("[0-9]*")]
         finished = max(commits, default=-1)
         for name, sink in sinks.items():
             key = f"sinks/{name}.json"

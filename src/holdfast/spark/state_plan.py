@@ -11,8 +11,10 @@ from functools import reduce
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from holdfast.checkpoint.manifest import Keeps
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.graph import is_stateful
+from holdfast.naming import canonical_json
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Store
 from holdfast.sources.bounds import MarkedSpec
@@ -23,6 +25,7 @@ from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.routes import Routes
 from holdfast.spark.state_chunks import CHUNKS
 from holdfast.spark.state_packing import Packing, PackTask, packings
+from holdfast.spark.state_seed import Seeds
 from holdfast.spark.state_stages import Part, Stages, build_stages
 
 log = logging.getLogger("holdfast.run")
@@ -47,7 +50,7 @@ class Shape:
     partitions: int
 
 
-def settle_shape(store: Store, directory: str, parallelism: int, buckets: int) -> Shape:
+def settle_shape(store: Store, directory: str, parallelism: int, buckets: int, *, previous: int = 0) -> Shape:
     """Return how state is divided, decided now if the directory is new.
 
     Parameters
@@ -60,6 +63,8 @@ def settle_shape(store: Store, directory: str, parallelism: int, buckets: int) -
         Tasks that can run at a time.
     buckets : int
         What the setting asks for; 0 for one per core.
+    previous : int
+        Buckets of the state that a new directory begins with; 0 when it begins with none.
 
     Raises
     ------
@@ -69,7 +74,8 @@ def settle_shape(store: Store, directory: str, parallelism: int, buckets: int) -
     key = f"{directory}/state.json"
     noted = store.get(key)
     if noted is None:
-        shape = Shape(buckets or parallelism, min(parallelism, buckets or parallelism))
+        count = previous or buckets or parallelism
+        shape = Shape(count, min(parallelism, count))
         store.put(key, json.dumps({"buckets": shape.buckets, "partitions": shape.partitions}).encode())
         return shape
     try:
@@ -82,6 +88,13 @@ def settle_shape(store: Store, directory: str, parallelism: int, buckets: int) -
             do="restore it from a copy.",
             participant=key,
         ) from error
+
+
+def keeps_of(pipeline: Pipeline, stages: Stages) -> dict[str, Keeps]:
+    """Return what each stateful operator keeps."""
+    arguments = {node.name: (node.kind, canonical_json(dict(node.arguments()))) for node in pipeline.nodes}
+    hosted = {name: one for stage in stages.stages for name, one in stage.hosted.items()}
+    return {name: Keeps(*arguments[name], one.step.key, one.step.tables) for name, one in hosted.items()}
 
 
 def _refuse_lost_bounds(pipeline: Pipeline) -> None:
@@ -118,7 +131,13 @@ class Stateful:
 
 
 def compile_stateful(
-    pipeline: Pipeline, reader: SourceReader, token: str, shape: Shape, *, is_columnar: bool
+    pipeline: Pipeline,
+    reader: SourceReader,
+    token: str,
+    shape: Shape,
+    *,
+    is_columnar: bool,
+    seeds: Seeds | None = None,
 ) -> Stateful:
     """Return a pipeline with state as one linear plan.
 
@@ -134,6 +153,8 @@ def compile_stateful(
         Buckets and tasks.
     is_columnar : bool
         Whether sources may be evaluated as an Arrow program.
+    seeds : Seeds, optional
+        Where state begins.
 
     Raises
     ------
@@ -174,4 +195,4 @@ def compile_stateful(
         tick_us = TICK_US if stages.ticks else None
         each = packings(program, stages.routing, timestamps, stages.closing, stages.waking, tick_us, stages.bounding)
         chunks = reduce(DataFrame.union, [reader.read(node, each[node.name]) for node in pipeline.sources])
-    return Stateful(with_levels(chunks, stages.stages, stages.routing, token), stages)
+    return Stateful(with_levels(chunks, stages.stages, stages.routing, token, seeds), stages)

@@ -31,6 +31,7 @@ from holdfast.spark import columnar_state
 from holdfast.spark.state_chunks import Chunk, from_batch, spark_partition
 from holdfast.spark.state_evaluation import StateEvaluation
 from holdfast.spark.state_packing import Packing, packings
+from holdfast.spark.state_seed import Seeds
 from holdfast.spark.state_stages import Stages, build_stages
 from holdfast.spark.state_store import Cache
 from holdfast.testing.evaluation import TaskRun
@@ -46,14 +47,28 @@ _Cells = dict[tuple[Any, ...], Any]
 
 
 class Stores:
-    """The versions of all state stores: what is durable of state."""
+    """The versions of all state stores: what is durable of state.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    begin : int
+        The epoch after which they were made, empty: 0, or that of the snapshot that the state begins with.
+    """
+
+    def __init__(self, begin: int = 0) -> None:
+        self._begin = begin
         self._versions: dict[tuple[int, int], dict[int, _Cells]] = {}
 
     def load(self, level: int, partition: int, version: int) -> _Cells:
         """Return what a task may change: the store of a level and partition as it was after an epoch."""
-        return dict(self._versions[level, partition][version]) if version else {}
+        return dict(self._versions[level, partition][version]) if version > self._begin else {}
+
+    def cells(self, version: int) -> _Cells:
+        """Return everything that is stored as of an epoch, over all levels and partitions."""
+        found: _Cells = {}
+        for versions in self._versions.values():
+            found |= versions.get(version, {})
+        return found
 
     def commit(self, level: int, partition: int, version: int, cells: _Cells) -> None:
         """Keep the store as it is after an epoch; a task that is repeated does so again."""
@@ -93,6 +108,8 @@ class StatefulWorkload:
         What each worker holds.
     mutes : bool
         False forgets to evaluate epochs that all sinks hold: for tests of the simulation.
+    seeds : Seeds, optional
+        Where state begins that the stores do not have.
     """
 
     pipeline: Pipeline
@@ -104,6 +121,7 @@ class StatefulWorkload:
     stores: Stores = field(default_factory=Stores)
     workers: tuple[Cache, ...] = field(default_factory=lambda: (Cache(), Cache(), Cache()))
     mutes: bool = True
+    seeds: Seeds | None = None
 
     def evaluation(self, process: Process, random_: random.Random, epochs_done: int) -> StatefulEvaluation:
         """Return the evaluation of a new driver: the graph is cut anew, under a token of its own."""
@@ -152,7 +170,7 @@ class StatefulEvaluation:
         self._process = process
         self._random = random_
         levels = [
-            columnar_state.Level(number, stage, stages.routing, token)
+            columnar_state.Level(number, stage, stages.routing, token, workload.seeds)
             for number, stage in enumerate(stages.stages[1:], start=1)
         ]
         self._levels = [pickle.dumps(level) for level in levels]

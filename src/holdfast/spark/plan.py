@@ -1,0 +1,81 @@
+"""What a start would do to a checkpoint, without doing it: ``holdfast plan``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.checkpoint.graph_change import GraphChange, described, state_fingerprint
+from holdfast.checkpoint.manifest import Keeps
+from holdfast.config import Settings
+from holdfast.pipeline import Pipeline
+from holdfast.ports import Store
+from holdfast.spark.compile import as_spark_has_it
+from holdfast.spark.directory import Directory, choose_directory
+from holdfast.spark.read import SourceReader
+from holdfast.spark.session import create_session, run_session
+from holdfast.spark.state_change import compared
+from holdfast.spark.state_plan import Shape, compile_stateful, keeps_of
+from holdfast.spark.state_stages import Part, build_stages, has_state
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a start would do.
+
+    Parameters
+    ----------
+    directory : Directory
+        Where Spark would work.
+    change : GraphChange, optional
+        What becomes of each node; None where there is nothing to compare with.
+    """
+
+    directory: Directory
+    change: GraphChange | None
+
+
+class _NeedsSpark(Exception):
+    """Only Spark can say what the first stateful operators are given."""
+
+
+def plan(pipeline: Pipeline, store: Store, checkpoint: Path, settings: Settings) -> Plan:
+    """Return what a start would do.  Changes nothing; needs Java only where Spark's plan stands before the state.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the graph cannot be compiled.
+    Corrupt
+        If a record of the checkpoint cannot be read.
+    """
+    chosen = choose_directory(store, checkpoint, state_fingerprint(pipeline))
+    keeps = _keeps(pipeline, settings)
+    return Plan(chosen, compared(store, checkpoint, chosen, described(pipeline, keeps)))
+
+
+def _keeps(pipeline: Pipeline, settings: Settings) -> dict[str, Keeps]:
+    if not has_state(pipeline):
+        return {}
+
+    def refuse(part: Part) -> Sequence[pa.Schema]:
+        raise _NeedsSpark
+
+    try:
+        stages = build_stages(
+            pipeline,
+            as_spark_has_it,
+            "plan",
+            buckets=1,
+            partitions=1,
+            prefix=refuse,
+            is_columnar=settings.columnar,
+        )
+    except _NeedsSpark:
+        session = run_session(create_session(settings.master, f"{settings.driver_memory_mib}m"), 1)
+        reader = SourceReader(session, Path(), 1, 0, "", "")
+        stages = compile_stateful(pipeline, reader, "plan", Shape(1, 1), is_columnar=settings.columnar).stages
+    return keeps_of(pipeline, stages)

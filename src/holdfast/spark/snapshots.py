@@ -1,0 +1,101 @@
+"""The checkpointer of a run on Spark: whose state it reads, from which directory, beginning with which seed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
+from holdfast.checkpoint.graph_change import state_fingerprint
+from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
+from holdfast.errors import Corrupt
+from holdfast.pipeline import Pipeline
+from holdfast.ports import Clock, Store
+from holdfast.spark.directory import remove_older
+from holdfast.spark.failure import translate
+from holdfast.spark.origin import Origin
+from holdfast.spark.session import run_session
+from holdfast.spark.state_plan import Shape, Stateful, keeps_of
+from holdfast.spark.state_reader import VIEWS, StateReader
+from holdfast.spark.state_seed import seed_of
+
+
+@dataclass(frozen=True)
+class Snapshotting:
+    """What a run's checkpointer is made of.
+
+    Parameters
+    ----------
+    store, directory : Store, Path
+        The checkpoint, and where it lies.
+    below : str
+        Spark's directory below it.
+    session : SparkSession
+        Any session of the context.
+    shape : Shape
+        Buckets and tasks.
+    intervals : Intervals
+        How often.
+    """
+
+    store: Store
+    directory: Path
+    below: str
+    session: SparkSession
+    shape: Shape
+    intervals: Intervals
+
+    def checkpointer(
+        self,
+        pipeline: Pipeline,
+        stateful: Stateful,
+        origin: Origin,
+        generation: int,
+        clock: Clock,
+        check_fenced: Callable[[], None],
+    ) -> Checkpointer:
+        """Return the checkpointer of a run, which has not begun to work."""
+        # What killed runs left; a run that is fenced and still reads notices, and has nothing to say any more.
+        shutil.rmtree(self.directory / VIEWS, ignore_errors=True)
+        reader = StateReader(
+            run_session(self.session, self.shape.partitions),
+            self.directory,
+            self.below,
+            max(1, self.shape.partitions // 2),
+        )
+        seed = seed_of(self.directory, self.below)
+        if seed is not None and seed.buckets != self.shape.buckets:
+            raise Corrupt(
+                f"{self.below}/state.json says {self.shape.buckets} buckets, and its state begins with {seed.buckets}.",
+                why="a key must be found in the bucket where it was put; the record was changed.",
+                do="restore it from a copy of the checkpoint.",
+                pipeline=pipeline.name,
+                participant=f"{self.below}/state.json",
+            )
+        keeps = keeps_of(pipeline, stateful.stages)
+
+        def read(ended: Ended, known: Manifest | None) -> dict[str, OperatorState]:
+            batch_id = ended.epoch - origin.base
+            try:
+                return reader.read(self.store, batch_id, keeps, self.shape.buckets, known=known, seed=seed)
+            except Exception as error:
+                raise translate(error, pipeline.name, f"the snapshot of epoch {ended.epoch}") from error
+
+        return Checkpointer(
+            pipeline=pipeline.name,
+            graph=state_fingerprint(pipeline),
+            generation=generation,
+            buckets=self.shape.buckets,
+            store=self.store,
+            clock=clock,
+            read=read,
+            check_fenced=check_fenced,
+            intervals=self.intervals,
+            seed=seed,
+            tidy=partial(remove_older, self.directory, self.below),
+        )

@@ -1,0 +1,211 @@
+"""A changed graph: the state of the old Spark directory at the change point becomes the seed of a new one.
+
+The change point is the end of the last epoch that the old graph finished: Spark's commit log has it, or a sink holds it
+(a run may die between publishing an epoch and telling Spark).  A snapshot of exactly that point serves, if a clean stop
+left one; else one is made now, out of the old directory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from holdfast.checkpoint.graph_change import Graph, GraphChange, Verdict, compare
+from holdfast.checkpoint.manifest import Ended, Manifest
+from holdfast.checkpoint.restore import restoration
+from holdfast.checkpoint.snapshot import commit
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline
+from holdfast.ports import Clock, Held, Store
+from holdfast.positions import Positions, covers_all
+from holdfast.spark.directory import Directory
+from holdfast.spark.failure import translate
+from holdfast.spark.offsets import MARKS, read_offsets
+from holdfast.spark.origin import FILE_NAME, Origin, read_origin
+from holdfast.spark.state_reader import StateReader
+from holdfast.spark.state_seed import seed_of
+
+log = logging.getLogger("holdfast.checkpoint")
+
+GRAPH = "graph.json"
+"""Record of the graph in a Spark directory: what each node was, and what it keeps."""
+
+
+def read_graph(store: Store, below: str) -> Graph:
+    """Return the graph that ran in a directory last.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it was not noted: an older version of Holdfast made the directory.
+    Corrupt
+        If the record is damaged.
+    """
+    key = f"{below}/{GRAPH}"
+    data = store.get(key)
+    if data is not None:
+        return Graph.from_json(data, key)
+    if store.get(f"{below}/state.json") is None:
+        return Graph("", {}, {})  # without state there is nothing to compare
+    raise InvalidPipeline(
+        f"what the operators keep in {below} is not known.",
+        why=f"the graph has changed, and there is no {key} in the checkpoint: it was made by an older version.",
+        do="start the unchanged graph once with this version.",
+        participant=key,
+    )
+
+
+def write_graph(store: Store, below: str, graph: Graph) -> None:
+    """Note the graph that runs in a directory."""
+    key, data = f"{below}/{GRAPH}", graph.to_json()
+    if store.get(key) != data:
+        store.put(key, data)
+
+
+def compared(store: Store, checkpoint: Path, chosen: Directory, graph: Graph) -> GraphChange | None:
+    """Return what becomes of each node; None where nothing has run, or the directory before is only damaged."""
+    below = chosen.previous if chosen.is_changed else chosen.below
+    if chosen.previous and not chosen.is_changed:
+        return None
+    if not (checkpoint / below / FILE_NAME).exists():
+        return None
+    if not chosen.is_changed and store.get(f"{below}/{GRAPH}") is None:
+        return None
+    finished = _finished(checkpoint / below) if chosen.is_changed else ()
+    return compare(read_graph(store, below), graph, finished)
+
+
+def told(change: GraphChange) -> Iterator[str]:
+    """Say what becomes of each node that is another than it was, one line for each."""
+    for node in change.nodes:
+        if node.verdict is not Verdict.KEPT:
+            details = f" ({'; '.join(node.details)})" if node.details else ""
+            effect = node.effect or "nothing is lost"
+            yield f"{node.role.value} {node.name!r} is {node.verdict.value}: {effect}{details}"
+
+
+@dataclass(frozen=True)
+class StateChange:
+    """How the state of another graph becomes the beginning of a directory.
+
+    Parameters
+    ----------
+    store, checkpoint : Store, Path
+        The checkpoint, and where it lies.
+    previous : str
+        The directory of the old graph.
+    pipeline : str
+        Its name.
+    session : SparkSession
+        For reading the state.
+    change : GraphChange
+        What becomes of each node.
+    before : Graph
+        The old graph.
+    generation : int
+        Of this run.
+    clock : Clock
+        For the time of the snapshot.
+    """
+
+    store: Store
+    checkpoint: Path
+    previous: str
+    pipeline: str
+    session: SparkSession
+    change: GraphChange
+    before: Graph
+    generation: int
+    clock: Clock
+
+    def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
+        """Return the record of the new directory.
+
+        Raises
+        ------
+        Diverged
+            If the old graph had not finished a replay; or its state cannot be read, and no snapshot serves.
+        """
+        spark = self.checkpoint / self.previous
+        began = read_origin(spark / FILE_NAME)
+        batch_id = _last_finished(spark, held)
+        if batch_id + 1 < len(began.seek) - 1:
+            raise Diverged(
+                "the graph has changed before the old one had caught up with its sinks.",
+                why=f"{self.previous} was begun from a snapshot, and what came after it is not replayed yet.",
+                do="start the old graph until it has reached new rows, then the changed one.",
+                pipeline=self.pipeline,
+            )
+        if batch_id < 0:  # nothing was finished: it is where it began
+            return replace(
+                origin,
+                seek=began.seek,
+                seed=began.seed if self.change.restored else "",
+                kept=tuple(name for name in self.change.restored if began.kept is None or name in began.kept),
+                retired=began.retired,
+            )
+        found = read_offsets(spark, batch_id)
+        step_epoch, batch_us = began.step_time(batch_id, found.batch_us)
+        ended = Ended(began.base + batch_id, step_epoch, found.positions, batch_us)
+        seed = self._seed(batch_id, ended, held) if self.change.restored else ""
+        log.warning(
+            "the graph has changed: the old one holds up to the end of epoch %d, the new one from there on", ended.epoch
+        )
+        retired: Positions = {**began.retired, **ended.positions}
+        return replace(origin, seek=(ended.positions,), seed=seed, kept=self.change.restored, retired=retired)
+
+    def _seed(self, batch_id: int, ended: Ended, held: Mapping[str, Held]) -> str:
+        """Return the key of a snapshot of the change point; made now if there is none."""
+        here = [each for each in held.values() if covers_all(each.positions, ended.positions)]
+        there = restoration(self.store, self.pipeline, here, (), ended.positions)
+        if there is not None and set(self.change.restored) <= set(there.manifest.operators):
+            return there.manifest.key.path
+        reader = StateReader(self.session, self.checkpoint, self.previous)
+        seed = seed_of(self.checkpoint, self.previous)
+        try:
+            operators = reader.read(self.store, batch_id, self.before.keeps, self.before.buckets, seed=seed)
+        except Exception as error:
+            raise Diverged(
+                f"the graph has changed, and the state of the old one in {self.previous} cannot be read.",
+                why=f"{translate(error, self.pipeline, 'reading the state').what} No snapshot is of the end of epoch "
+                f"{ended.epoch}, which is the last that was published.",
+                do="start the old graph once: it takes its state from an older snapshot, and leaves a new one when it "
+                "is stopped; then start the changed one.",
+                pipeline=self.pipeline,
+                epoch=ended.epoch,
+            ) from error
+        graph = read_origin(self.checkpoint / self.previous / FILE_NAME).graph or ""
+        made = Manifest(
+            self.pipeline, self.generation, self.clock.now_us(), graph, ended, self.before.buckets, operators
+        )
+        commit(self.store, made)
+        return made.key.path
+
+
+def _last_finished(spark: Path, held: Mapping[str, Held]) -> int:
+    """Return the last batch that Spark's commit log has, or whose end a sink covers; -1 when there is none."""
+    planned = sorted(int(path.name) for path in (spark / "offsets").glob("[0-9]*") if path.name.isdigit())
+    for batch_id in reversed(planned):
+        is_committed = (spark / "commits" / str(batch_id)).exists()
+        try:
+            positions = read_offsets(spark, batch_id).positions
+        except Corrupt:
+            if is_committed:
+                raise
+            continue  # torn when the run died: nothing of it was evaluated
+        if is_committed or any(covers_all(each.positions, positions) for each in held.values()):
+            return batch_id
+    return -1
+
+
+def _finished(spark: Path) -> tuple[str, ...]:
+    """Return the sources that had ended."""
+    planned = [int(path.name) for path in (spark / "offsets").glob("[0-9]*") if path.name.isdigit()]
+    try:
+        positions = read_offsets(spark, max(planned, default=-1)).positions
+    except Corrupt:
+        return ()
+    return tuple(name for name, segments in positions.items() if MARKS["has_ended"] in segments)

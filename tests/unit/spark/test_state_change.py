@@ -1,0 +1,176 @@
+"""Which directory a run uses, and where the change point lies when the graph has changed (design/0011, 4 to 6)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.checkpoint.graph_change import Graph, GraphChange, NodeChange, Role, Verdict
+from holdfast.checkpoint.manifest import SnapshotKey
+from holdfast.checkpoint.store import LocalStore
+from holdfast.errors import Corrupt, Diverged
+from holdfast.ports import Held
+from holdfast.spark.directory import Directory, choose_directory, give_up, newest, remove_older
+from holdfast.spark.origin import Origin, read_origin, steps_of
+from holdfast.spark.state_change import StateChange
+from holdfast.testing.clock import SimulatedClock
+from tests.unit.checkpoint.snapshots import snapshot
+
+
+class Checkpoint:
+    """A checkpoint in which Spark has run so far."""
+
+    def __init__(self, directory: Path, origin: Origin, number: int = 1) -> None:
+        self.directory = directory
+        self.store = LocalStore(str(directory))
+        self.below = f"spark/{number}"
+        self.store.put(f"{self.below}/origin.json", origin.to_json())
+
+    def planned(self, batch_id: int, position: int, *, is_committed: bool = True) -> None:
+        offset = {"positions": {"log": position}, "size_bytes": 0, "row_count": 0}
+        lines = ["v2", json.dumps({"batchTimestampMs": batch_id + 1}), f"given:{json.dumps(offset)}", "gone:-"]
+        self.store.put(f"{self.below}/offsets/{batch_id}", "\n".join(lines).encode())
+        if is_committed:
+            self.store.put(f"{self.below}/commits/{batch_id}", b'v1\n{"nextBatchWatermarkMs":0}')
+
+    def changed(self, held: dict[str, int], restored: tuple[str, ...] = ()) -> Origin:
+        """Return what a changed graph begins with; no state is to be read."""
+        nodes = tuple(NodeChange(name, Role.STATEFUL, Verdict.KEPT, "") for name in restored)
+        change = StateChange(
+            self.store,
+            self.directory,
+            self.below,
+            "counts",
+            None,  # type: ignore[arg-type]  # state is read only where an operator is restored and has no snapshot
+            GraphChange(nodes),
+            Graph("", {}, {}),
+            2,
+            SimulatedClock(),
+        )
+        sinks = {name: Held(9, 1, at(position), None) for name, position in held.items()}
+        return change.origin(Origin(100, graph="new"), sinks)
+
+
+def at(position: int) -> dict[str, Any]:
+    return {"given": {"log": position}}
+
+
+def test_the_change_point_is_the_last_epoch_that_spark_committed_or_a_sink_holds(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, Origin(1))
+    checkpoint.planned(0, 3)
+    checkpoint.planned(1, 5)
+    checkpoint.planned(2, 8, is_committed=False)
+    assert checkpoint.changed({"table": 5}).seek == (at(5),), "planned, in no sink: given up"
+    assert checkpoint.changed({"table": 8}).seek == (at(8),), "published, and Spark does not know"
+    assert checkpoint.changed({"table": 8, "older": 5}).seek == (at(8),)
+    assert checkpoint.changed({}).seek == (at(5),), "nobody to ask: Spark's word"
+    origin = checkpoint.changed({"table": 5})
+    assert (origin.base, origin.graph, origin.seed, origin.kept) == (100, "new", "", ())
+    assert origin.retired == at(5)
+
+
+def test_a_torn_entry_that_nobody_acted_on_is_no_epoch(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, Origin(1))
+    checkpoint.planned(0, 3)
+    checkpoint.store.put("spark/1/offsets/1", b"v2\n{")
+    assert checkpoint.changed({"table": 3}).seek == (at(3),)
+    checkpoint.store.put("spark/1/commits/1", b"v1\n{}")
+    with pytest.raises(Corrupt):
+        checkpoint.changed({"table": 3})
+
+
+def test_a_directory_that_has_finished_nothing_hands_on_where_it_began(tmp_path: Path) -> None:
+    began = Origin(7, (at(4),), "snapshots/x.manifest", (), ("first", "second"), {"other": {"log": 2}})
+    checkpoint = Checkpoint(tmp_path, began, number=2)
+    checkpoint.planned(0, 6, is_committed=False)
+    origin = checkpoint.changed({"table": 4}, restored=("first", "third"))
+    assert (origin.seek, origin.seed, origin.kept) == ((at(4),), "snapshots/x.manifest", ("first",))
+    assert origin.retired == {"other": {"log": 2}}
+
+
+def test_a_source_that_left_long_ago_is_remembered(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, Origin(7, (at(4),), retired={"gone": {"log": 2}, "given": {"log": 1}}))
+    checkpoint.planned(0, 6)
+    assert checkpoint.changed({"table": 6}).retired == {"gone": {"log": 2}, "given": {"log": 6}}
+
+
+def test_a_change_before_the_replay_is_through_is_refused(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, Origin(7, (at(4), at(5), at(6)), replayed=((3, 30), (4, 40))))
+    checkpoint.planned(0, 5)
+    with pytest.raises(Diverged, match="before the old one had caught up"):
+        checkpoint.changed({"table": 6})
+    checkpoint.planned(1, 6)
+    checkpoint.planned(2, 7)
+    assert checkpoint.changed({"table": 7}).seek == (at(7),)
+
+
+def test_a_snapshot_of_the_change_point_serves_as_seed(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, Origin(1))
+    checkpoint.planned(0, 3)
+    snapshot(checkpoint.store, 3)
+    origin = checkpoint.changed({"table": 3}, restored=("counted",))
+    assert (origin.seed, origin.kept) == (SnapshotKey(3, 1).path, ("counted",))
+    with pytest.raises(Diverged, match=r"the state of the old one in spark/1 cannot be read") as refused:
+        checkpoint.changed({"table": 3}, restored=("counted", "unknown"))
+    assert "start the old graph once" in refused.value.do
+
+
+def test_the_ends_of_epochs_are_read_from_the_log_of_a_directory(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, Origin(7, (at(2), at(4)), replayed=((3, 30),)))
+    for batch_id, position in enumerate((4, 6, 7)):
+        checkpoint.planned(batch_id, position)
+    found = [(s.start, s.ended.positions, s.ended.epoch, s.ended.step_epoch) for s in steps_of(tmp_path, "spark/1")]
+    assert found == [(at(2), at(4), 7, 3), (at(4), at(6), 8, 8), (at(6), at(7), 9, 9)]
+    assert [step.ended.batch_us for step in steps_of(tmp_path, "spark/1")] == [30, 2000, 3000]
+    checkpoint.store.put("spark/1/offsets/1", b"")
+    assert [step.ended.epoch for step in steps_of(tmp_path, "spark/1")] == [7]
+    assert steps_of(tmp_path, "spark/5") == []
+
+
+def test_an_origin_is_read_as_it_was_written(tmp_path: Path) -> None:
+    for origin in (Origin(1), Origin(9, (at(1), at(2)), "s", ((4, 5),), ("a",), at(3), "f"), Origin(2, kept=())):
+        checkpoint = Checkpoint(tmp_path, origin)
+        assert read_origin(tmp_path / checkpoint.below / "origin.json") == origin
+
+
+def test_the_directory_is_that_of_the_graph_unless_it_is_damaged(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
+    checkpoint = Checkpoint(tmp_path, Origin(1, graph="g"))
+    assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
+    assert choose_directory(store, tmp_path, "h") == Directory("spark/2", "spark/1", is_changed=True)
+    assert choose_directory(store, tmp_path, "") == Directory("spark/2", "spark/1", is_changed=True)
+    checkpoint.store.put("spark/1/offsets/0", b"v2")
+    assert choose_directory(store, tmp_path, "g") == Directory("spark/1"), "no snapshot serves: the start says why"
+    snapshot(store, 1)
+    assert choose_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
+    checkpoint.planned(0, 1)
+    assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
+    assert give_up(store, "spark/1", "state is gone")
+    assert choose_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
+    Checkpoint(tmp_path, Origin(1, graph="g"), number=2)
+    assert choose_directory(store, tmp_path, "g") == Directory("spark/2")
+    assert newest(store) == 2
+    remove_older(tmp_path, "spark/2")
+    assert [path.name for path in (tmp_path / "spark").iterdir()] == ["2"]
+
+
+def test_nothing_is_given_up_without_a_snapshot(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, Origin(1, graph="g"))
+    assert not give_up(checkpoint.store, "spark/1", "state is gone")
+    assert choose_directory(checkpoint.store, tmp_path, "g") == Directory("spark/1")
+
+
+@pytest.mark.parametrize(
+    ("has_state", "graph", "is_changed"), [(True, "g", False), (False, "g", True), (True, "", True)]
+)
+def test_a_directory_whose_graph_nobody_noted_is_told_by_its_state(
+    tmp_path: Path, has_state: bool, graph: str, is_changed: bool
+) -> None:
+    checkpoint = Checkpoint(tmp_path, Origin(1))
+    if has_state:
+        checkpoint.store.put("spark/1/state.json", b"{}")
+    assert choose_directory(checkpoint.store, tmp_path, graph).is_changed == is_changed

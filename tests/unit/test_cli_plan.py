@@ -1,0 +1,126 @@
+"""``holdfast plan``: what becomes of each node of a changed graph, without a JVM."""
+
+import json
+import os
+import sys
+import textwrap
+
+import pytest
+from typer.testing import CliRunner
+
+from holdfast.checkpoint.graph_change import described, state_fingerprint
+from holdfast.checkpoint.store import open_store
+from holdfast.cli.app import app
+from holdfast.config import Settings
+from holdfast.spark.origin import Origin
+from holdfast.spark.plan import _keeps
+from holdfast.spark.state_change import write_graph
+from holdfast.target import load_target
+
+SCRIPT = """
+    import holdfast as hf
+    rides = hf.read.files("in/*.json", schema="city STRING, km BIGINT", name="rides")
+    def pipeline(rows, table="trips", **sums):
+        totals = rows | hf.accumulate(by="city", name="per_city", **sums)
+        return hf.Pipeline("trips", totals | hf.write.sqlite("trips.db", table=table, name=table))
+    old = pipeline(rides, n=hf.count())
+    narrower = pipeline(rides | hf.filter("km > 3", name="long_rides"), n=hf.count())
+    other_sink = pipeline(rides, table="more", n=hf.count())
+    wider = pipeline(rides, n=hf.count(), sum_km=hf.sum("km"))
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    (tmp_path / "flows.py").write_text(textwrap.dedent(SCRIPT))
+
+
+def ran(name, finished=()):
+    """Leave what a run of a pipeline leaves."""
+    pipeline = load_target(f"flows.py:{name}")
+    store = open_store("ckpt")
+    write_graph(store, "spark/1", described(pipeline, _keeps(pipeline, Settings()), 2))
+    store.put("spark/1/origin.json", Origin(1, graph=state_fingerprint(pipeline)).to_json())
+    offsets = ["v2", '{"batchTimestampMs": 5}']
+    for source in pipeline.sources:
+        offset = {"positions": {"log": 7}, "size_bytes": 1, "row_count": None}
+        offset |= {"has_ended": True} if source.name in finished else {}
+        offsets.append(f"{source.name}:{json.dumps(offset)}")
+    store.put("spark/1/offsets/0", "\n".join(offsets).encode())
+
+
+def planned(name, *options):
+    found = CliRunner().invoke(app, ["plan", f"flows.py:{name}", "--checkpoint", "ckpt", *options])
+    return found.exit_code, found.stdout, found.stderr
+
+
+def test_an_unchanged_graph_goes_on_where_it_was():
+    assert planned("old")[:2] == (0, "nothing has run in ckpt yet: pipeline 'trips' begins at the beginning.\n")
+    ran("old")
+    code, text, _ = planned("old")
+    assert code == 0
+    assert text.startswith("pipeline 'trips' goes on in spark/1, with all its state.\n")
+    assert "  kept     stateful operator per_city: keeps its state\n" in text
+
+
+def test_a_changed_graph_is_told_node_by_node():
+    ran("old")
+    code, text, _ = planned("narrower")
+    assert code == 0
+    assert text.splitlines() == [
+        "pipeline 'trips' has changed: it goes on in spark/2, from the end of the last epoch.",
+        "  kept     source rides",
+        "+ new      operator long_rides: holds for the rows from here on",
+        "~ changed  stateful operator per_city: keeps its state; what it does with it is the new arguments'",
+        "             it read rides, and reads long_rides",
+        "  kept     sink trips",
+    ]
+    code, text, _ = planned("other_sink")
+    assert code == 0
+    assert "goes on in spark/1, with all its state" in text, "a sink has no part in the state"
+    assert "+ new      sink more: begins here: it gets no older rows" in text
+    assert "- gone     sink trips: keeps its rows, and gets no more" in text
+
+
+def test_state_that_does_not_fit_is_refused_with_exit_code_2_unless_forced():
+    ran("old")
+    code, text, error = planned("wider")
+    assert code == 2
+    assert "! refused  stateful operator per_city: its state does not fit" in text
+    assert "the state of stateful operator 'per_city' does not fit the changed graph" in error
+    assert "state table 'values' was" in error or "state table" in error
+    assert planned("wider", "--force")[0] == 0
+
+
+def test_a_finished_source_is_told_and_refused():
+    ran("old", finished=["rides"])
+    code, text, error = planned("narrower")
+    assert code == 2
+    assert "! finished source rides: it has ended" in text
+    assert "source 'rides' is finished" in error
+    assert planned("narrower", "--force")[0] == 0
+    assert planned("old")[0] == 0
+    assert planned("other_sink")[0] == 0
+
+
+def test_a_plan_as_json():
+    ran("old")
+    code, text, _ = planned("narrower", "--json")
+    assert code == 0
+    found = json.loads(text)
+    assert found["directory"] == {"below": "spark/2", "previous": "spark/1", "is_changed": True}
+    verdicts = {node["name"]: node["verdict"] for node in found["change"]["nodes"]}
+    assert verdicts == {"rides": "kept", "long_rides": "new", "per_city": "changed", "trips": "kept"}
+
+
+def test_a_directory_of_an_older_version_says_what_to_do():
+    ran("old")
+    store = open_store("ckpt")
+    store.delete("spark/1/graph.json")
+    store.put("spark/1/state.json", b'{"buckets": 2, "partitions": 2}')
+    code, _, error = planned("narrower")
+    assert code == 2
+    assert "start the unchanged graph once with this version" in error
