@@ -36,8 +36,6 @@ CHAINS: dict[str, tuple[str, ...]] = {
         "publish-begun:4",
         "after-forget:5",
         "moment:1",
-        "snapshot-files",
-        "snapshot-manifest",
     ),
     "staged": (
         "after-stage:1",
@@ -120,7 +118,7 @@ def test_the_input_tries_what_it_should() -> None:
     assert len(wanted["late"]) > 3
     assert any(left and right for _, _, left, right in wanted["sets"])
     reached = {point.partition(":")[0] for points in CHAINS.values() for point in points}
-    assert reached - {"jvm", "moment"} | {"stage-write"} == set(faults.POINTS)
+    assert reached - {"jvm", "moment"} | {"stage-write", *faults.SNAPSHOT_POINTS} == set(faults.POINTS)
 
 
 def begun(work: Path, mode: str) -> Lives:

@@ -114,19 +114,15 @@ class Graph:
         self.sinks.append(flow.stream | hf.write.console(name=name))
         self.expected[name] = [row for rows in flow.lines.values() for row in rows]
 
-    def write_late(self, stream: Stream, late: Mapping[str, tuple[Flow, Lines]], *, is_bare: bool = False) -> None:
-        """Put a sink behind the late rows of an operator: by input, the flow and its late rows.
-
-        Those of ``sync`` are bare: key and timestamp are not told twice.
-        """
+    def write_late(self, stream: Stream, late: Mapping[str, tuple[Flow, Lines]]) -> None:
+        """Put a sink behind the late rows of an operator: by input, the flow and its late rows."""
         name = f"sink{len(self.sinks)}"
         self.sinks.append(stream.late | hf.write.console(name=name))
         self.expected[name] = []
         for of, (flow, lines) in late.items():
             for key, rows in lines.items():
                 for row in rows:
-                    shown = _rest(row, flow) if is_bare else row
-                    given = {other: shown if other == of else None for other in late}
+                    given = {other: row if other == of else None for other in late}
                     self.expected[name].append({"k": key, "timestamp": row[flow.time], "input": of, **given})
         self.late_count += len(self.expected[name])
 
@@ -334,7 +330,7 @@ def _sync(graph: Graph) -> None:
         given = {name: found.get(name) for name in inputs}
         shown = {name: of[0] if of and inputs[name].is_strict else of for name, of in given.items()}
         rows.append({"k": key, "timestamp": at, **shown})
-    graph.write_late(stream, {name: (flow, judged[name][1]) for name, flow in inputs.items()}, is_bare=True)
+    graph.write_late(stream, {name: (flow, judged[name][1]) for name, flow in inputs.items()})
     graph.flows.append(Flow(stream, _by_key(rows), time="timestamp", value="timestamp", is_strict=True))
 
 
