@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset
 
+from holdfast import faults
 from holdfast.config import Settings
 from holdfast.errors import Unavailable
 from holdfast.graph import SinkNode
@@ -24,6 +25,16 @@ STAGED = Settings(carry_max="0 B", prefetch_max="0 B")
 """Every epoch is read and staged by workers, however small."""
 
 MODES = {"carried": CARRIED, "staged": STAGED}
+
+
+def die_at(point: str, epoch: int) -> None:
+    """Let the run end as if it were killed when an epoch reaches a named point; the fixtures take it back."""
+
+    def hook(reached: str, at: int) -> None:
+        if (reached, at) == (point, epoch):
+            raise RuntimeError(f"{reached}:{at}")
+
+    faults.install(hook)
 
 
 def arrive(directory: Path, name: str, lines: Iterable[Any]) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import holdfast as hf
 from holdfast import faults
 from holdfast.errors import Corrupt, Diverged, HoldfastError
 from tests.spark.counting import counting
-from tests.spark.running import MODES, sqlite_rows
+from tests.spark.running import MODES, die_at, sqlite_rows
 
 pytestmark = pytest.mark.spark
 
@@ -24,20 +23,6 @@ GIVEN = ("aab", "bc", "aB", "c")
 FIRST = [(1, "a", 2), (1, "b", 1), (2, "b", 2), (2, "c", 1), (3, "a", 3), (4, "c", 2)]
 SECOND = [(1, "a", 1), (2, "b", 1), (3, "a", 2), (4, "c", 1)]
 """How often the first count of a key was above one."""
-
-
-@pytest.fixture(autouse=True)
-def _no_faults() -> Iterator[None]:
-    yield
-    faults.install(None)
-
-
-def die_at(point: str, epoch: int) -> None:
-    def hook(reached: str, at: int) -> None:
-        if (reached, at) == (point, epoch):
-            raise RuntimeError(f"{reached}:{at}")
-
-    faults.install(hook)
 
 
 def run(work: Path, spark: SparkSession, mode: str = "carried", count: int = len(GIVEN)) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,27 +24,13 @@ from holdfast.config import Settings
 from holdfast.errors import Diverged, HoldfastError, InvalidPipeline
 from holdfast.spark.plan import plan
 from tests.spark.counting import counting
-from tests.spark.running import sqlite_rows
+from tests.spark.running import die_at, sqlite_rows
 
 pytestmark = pytest.mark.spark
 
 GIVEN = ("aab", "bc", "ab", "cca", "ab", "bb")
 MORE = ("xa", "x", "ay", "xb")
 SETTINGS = Settings(checkpoint_freq=86_400_000)
-
-
-@pytest.fixture(autouse=True)
-def _no_faults() -> Iterator[None]:
-    yield
-    faults.install(None)
-
-
-def die_at(point: str, epoch: int) -> None:
-    def hook(reached: str, at: int) -> None:
-        if (reached, at) == (point, epoch):
-            raise RuntimeError(f"{reached}:{at}")
-
-    faults.install(hook)
 
 
 def source(name: str, texts: Sequence[str]) -> hf.Stream:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.dataset
@@ -15,21 +14,12 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast import faults
 from holdfast.errors import Corrupt, Diverged, HoldfastError, InvalidPipeline
+from tests.spark.running import die_at
 
 pytestmark = pytest.mark.spark
 
 FILES = 6
 PER_FILE = 50
-
-
-class Killed(Exception):
-    """The run dies here."""
-
-
-@pytest.fixture(autouse=True)
-def _no_faults() -> Iterator[None]:
-    yield
-    faults.install(None)
 
 
 def write_files(work: Path, numbers: range) -> None:
@@ -56,14 +46,6 @@ def check(work: Path, files: int) -> None:
     assert ids == list(range(files * PER_FILE))
     odd = pyarrow.dataset.dataset(work / "out", format="parquet").to_table()["id"].to_pylist()
     assert sorted(odd) == list(range(1, files * PER_FILE, 2))
-
-
-def die_at(point: str, epoch: int) -> None:
-    def hook(reached: str, at: int) -> None:
-        if (reached, at) == (point, epoch):
-            raise Killed(f"{reached}:{at}")
-
-    faults.install(hook)
 
 
 def test_a_lost_spark_directory_costs_nothing(tmp_path: Path, spark: SparkSession) -> None:

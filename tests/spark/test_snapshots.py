@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from holdfast.checkpoint.store import LocalStore
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, Diverged, HoldfastError, InvalidPipeline
 from tests.spark.counting import counting
-from tests.spark.running import eventually, reach, sqlite_rows
+from tests.spark.running import die_at, eventually, reach, sqlite_rows
 from tests.spark.stamping import stamping
 
 pytestmark = pytest.mark.spark
@@ -30,20 +29,6 @@ GIVEN = ("aab", "bc", "aB", "c", "abc", "b")
 
 SHARED = Settings(buckets=3, checkpoint_freq=86_400_000)
 """Only a clean stop makes a snapshot."""
-
-
-@pytest.fixture(autouse=True)
-def _no_faults() -> Iterator[None]:
-    yield
-    faults.install(None)
-
-
-def die_at(point: str, epoch: int) -> None:
-    def hook(reached: str, at: int) -> None:
-        if (reached, at) == (point, epoch):
-            raise RuntimeError(f"{reached}:{at}")
-
-    faults.install(hook)
 
 
 def expected(count: int) -> dict[str, list[Any]]:

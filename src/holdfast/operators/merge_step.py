@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.operators import keyed, tables
+from holdfast.operators.input_bounds import Told, told
 from holdfast.operators.keyed import Ticks
-from holdfast.operators.merge_bounds import Told, told
 from holdfast.operators.step import (
     ALL_KEYS,
     BOUND,

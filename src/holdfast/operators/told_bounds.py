@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from holdfast.operators import keyed, tables
 from holdfast.operators.aggregate_keys import coded, found, numbers
+from holdfast.operators.input_bounds import told
 from holdfast.operators.keyed import Ticks
-from holdfast.operators.merge_bounds import told
 from holdfast.operators.step import ALL_KEYS, BOUND, UNBOUNDED, Arrivals, Change, StateTable
 
 WHY = "that was told before"
