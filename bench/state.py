@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--keys", type=int, action="append")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=list(SHARES))
     options = parser.parse_args()
     for keys in options.keys or list(SPAN_S):

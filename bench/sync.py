@@ -267,7 +267,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--keys", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=["holdfast", "native", "joins", "per_key"])
     options = parser.parse_args()
     shares = {"holdfast": 1, "native": 1, "joins": 8, "per_key": 8}

@@ -60,6 +60,8 @@ def shifted(times: Ints, by: Ints | int) -> Ints:
     >>> shifted(np.array([UNBOUNDED, 3, CLOSED - 1, CLOSED]), 5).tolist() == [UNBOUNDED, 8, CLOSED - 1, CLOSED]
     True
     """
+    if isinstance(by, int) and len(times) and UNBOUNDED + abs(by) < times.min() and times.max() < CLOSED - abs(by):
+        return times + by
     with np.errstate(over="ignore"):
         moved = times + by
     moved = np.where((np.asarray(by) > 0) & (moved < times), CLOSED - 1, moved)

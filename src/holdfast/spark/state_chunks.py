@@ -49,6 +49,12 @@ DRIVER = -1
 CHUNK_BYTES = 32 * 2**20
 """Rows are gathered up to this size before they are cut into chunks: bounds a task's memory."""
 
+COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+"""How large chunks are written.  The JVM copies a chunk several times, on both sides of the shuffle."""
+
+COMPRESSED_FROM = 2**16
+"""Size from which compressing a chunk costs less than moving it, bytes."""
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -150,13 +156,14 @@ def from_batch(batch: pa.RecordBatch) -> list[Chunk]:
 def encode(table: pa.Table) -> bytes:
     """Return a table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    options = COMPRESSED if table.nbytes >= COMPRESSED_FROM else None
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue().to_pybytes())
 
 
 def decode(data: bytes | pa.Buffer) -> pa.Table:
-    """Return the table of an Arrow IPC stream: a view, nothing is copied."""
+    """Return the table of an Arrow IPC stream: a view, where it is not compressed."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()
 
