@@ -31,7 +31,7 @@ from bench.sync import START_US, Ran, run_holdfast, spark, timed
 SPAN_S = {10_000: 480, 1_000_000: 180}
 """Event time that the rows of a case cover: with many keys few windows, or each would have a row or none."""
 
-SHARES = {"holdfast": 1, "native": 1, "per_key": 32}
+SHARES = {"holdfast": 1, "native": 1, "per_key": 160}
 """How many times fewer rows a side gets."""
 
 

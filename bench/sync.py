@@ -129,7 +129,7 @@ def run_holdfast(session: Any, sums: Any, columns: Sequence[str], target: Path) 
             started = now if seen == 0 else started
             epochs.append({"wall": round((now - before) * 1e3), **{k: round(v) for k, v in last.duration_ms.items()}})
             seen, before = last.epoch, now
-        time.sleep(0.003)
+        time.sleep(0.01)
     run.wait()
     seconds = time.perf_counter() - started
     with sqlite3.connect(target / "out.db") as connection:

@@ -13,11 +13,19 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from holdfast.ports import Staged, Task, Writer, WriterFactory
 
-HANDLES = "sink string, name string, row_count long, reference string"
-"""Schema of the handles, as Spark writes it."""
+HANDLES = StructType(
+    [
+        StructField("sink", StringType()),
+        StructField("name", StringType()),
+        StructField("row_count", LongType()),
+        StructField("reference", StringType()),
+    ]
+)
+"""Schema of the handles.  NB not as DDL: Spark would be asked in every epoch what it means."""
 
 
 @dataclass(frozen=True)
