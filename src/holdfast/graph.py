@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from holdfast import checks, forgotten, naming
 from holdfast.errors import InvalidPipeline
 from holdfast.naming import Origin
+from holdfast.past import NOTHING, Past
 from holdfast.ports import REJECT_SCHEMA, Guarantee, SinkSpec, SourceSpec
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Node:
         The line of the user's code that built it.
     shape : Shape
         What is known of its rows.
+    past : Past
+        What it says of itself in the graph that ran before.
     """
 
     spec: SourceSpec | OperatorSpec
@@ -94,6 +97,7 @@ class Node:
     is_named: bool
     origin: Origin
     shape: Shape
+    past: Past = NOTHING
     side_outputs: weakref.WeakValueDictionary[str, Node] = field(
         default_factory=weakref.WeakValueDictionary, init=False, repr=False
     )
@@ -339,19 +343,28 @@ class Operator:
         The name the user gave.
     origin : Origin
         The line of the user's code that built it.
+    past : Past
+        What it says of itself in the graph that ran before.
     """
 
     spec: OperatorSpec
     name: str | None
     origin: Origin
+    past: Past = NOTHING
 
     def attach(self, stream: Stream) -> Stream:
         """Return the stream that comes of this operator on ``stream``."""
-        return apply(self.spec, (stream,), name=self.name, built_at=self.origin)
+        return apply(self.spec, (stream,), name=self.name, built_at=self.origin, past=self.past)
 
 
 def apply(
-    spec: OperatorSpec, inputs: tuple[Stream, ...], *, name: str | None, built_at: Origin, is_derived: bool = False
+    spec: OperatorSpec,
+    inputs: tuple[Stream, ...],
+    *,
+    name: str | None,
+    built_at: Origin,
+    is_derived: bool = False,
+    past: Past = NOTHING,
 ) -> Stream:
     """Put an operator in its place behind one or several streams.
 
@@ -367,12 +380,14 @@ def apply(
         The line of the user's code that built it.
     is_derived : bool
         Whether ``name`` was derived by the caller and not given by the user.
+    past : Past
+        What it says of itself in the graph that ran before.
     """
     chosen = name or naming.derived_name(spec.kind, spec.arguments(), [stream.name for stream in inputs])
     with checks.building(spec.kind, chosen, built_at):
         shape = spec.shape([stream.shape for stream in inputs])
     is_named = name is not None and not is_derived
-    return Stream(Node(spec, tuple(stream.node for stream in inputs), chosen, is_named, built_at, shape))
+    return Stream(Node(spec, tuple(stream.node for stream in inputs), chosen, is_named, built_at, shape, past))
 
 
 def stream_from(spec: SourceSpec, *, name: str | None = None) -> Stream:

@@ -1,7 +1,8 @@
 """What becomes of each node when a graph is started over the checkpoint of another one: compared by name.
 
-A stateful operator keeps its state if it keeps the same tables under the same key.  The comparison is pure: it is what
-``holdfast plan`` prints, and what a start does.
+A stateful operator keeps its state if it keeps the same tables under the same key, or can take them over
+(:mod:`holdfast.checkpoint.state_moves`); under another name, if it says so (``renamed_from=``).  The comparison is
+pure: it is what ``holdfast plan`` prints, and what a start does.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.state_moves import Means, StateMove, Way, state_move
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.graph import Node, SinkNode, is_stateful
 from holdfast.naming import canonical_json
-from holdfast.operators.step import StateTable
 from holdfast.pipeline import Pipeline
 
 
@@ -37,9 +38,14 @@ class Verdict(Enum):
 
     KEPT = "kept"
     CHANGED = "changed"
+    RENAMED = "renamed"
+    MIGRATED = "migrated"
     NEW = "new"
     GONE = "gone"
     REFUSED = "refused"
+
+
+_RESTORED = (Verdict.KEPT, Verdict.CHANGED, Verdict.RENAMED, Verdict.MIGRATED)
 
 
 @dataclass(frozen=True)
@@ -186,6 +192,8 @@ class NodeChange:
         What that means, in words.
     details : tuple of str
         What differs.
+    was : str
+        The name under which its state was kept, where that is another one.
     """
 
     name: str
@@ -193,6 +201,7 @@ class NodeChange:
     verdict: Verdict
     effect: str
     details: tuple[str, ...] = ()
+    was: str = ""
 
 
 @dataclass(frozen=True)
@@ -212,12 +221,17 @@ class GraphChange:
 
     @property
     def restored(self) -> tuple[str, ...]:
-        """The operators that take their state over."""
-        return tuple(
-            node.name
+        """The operators that take state over."""
+        return tuple(self.sources)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The operators that take state over, with the names under which it was kept."""
+        return {
+            node.name: node.was or node.name
             for node in self.nodes
-            if node.role is Role.STATEFUL and node.verdict in (Verdict.KEPT, Verdict.CHANGED)
-        )
+            if node.role is Role.STATEFUL and node.verdict in _RESTORED
+        }
 
     @property
     def is_empty(self) -> bool:
@@ -244,8 +258,8 @@ class GraphChange:
             raise InvalidPipeline(
                 f"the state of {first.role.value} {first.name!r} does not fit the changed graph.",
                 why="; ".join(first.details) + ".",
-                do=f"give the operator another name, so that it begins without state; or change it back; {force}: it "
-                "then begins without state.",
+                do="say how it is brought over (migrate=, renamed_from=); or give the operator another name, so that "
+                f"it begins without state; or change it back; {force}: it then begins without state.",
                 pipeline=pipeline,
                 participant=first.name,
             )
@@ -261,7 +275,9 @@ class GraphChange:
             )
 
 
-def compare(before: Graph, after: Graph, finished: Sequence[str] = ()) -> GraphChange:
+def compare(
+    before: Graph, after: Graph, finished: Sequence[str] = (), means: Mapping[str, Means] | None = None
+) -> GraphChange:
     """Return what becomes of every node.
 
     Parameters
@@ -270,14 +286,23 @@ def compare(before: Graph, after: Graph, finished: Sequence[str] = ()) -> GraphC
         The graph that ran last, and the one that is to run.
     finished : sequence of str
         Sources of the old graph that have ended.
+    means : mapping of str to Means, optional
+        With what each stateful operator of the new graph takes over the state of another version of itself.
     """
-    found = [_compared(name, before, after) for name in after.nodes]
-    gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes]
+    with_means = means or {}
+    found = [_compared(name, before, after, with_means.get(name, Means())) for name in after.nodes]
+    taken = {node.was for node in found}
+    gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes and name not in taken]
     return GraphChange((*found, *gone), tuple(name for name in finished if name in after.nodes))
 
 
-def _compared(name: str, before: Graph, after: Graph) -> NodeChange:
-    old, new = before.nodes.get(name), after.nodes[name]
+def _compared(name: str, before: Graph, after: Graph, means: Means) -> NodeChange:
+    old, new, was = before.nodes.get(name), after.nodes[name], ""
+    if means.past.renamed_from and name not in before.nodes:
+        was = means.past.renamed_from
+        old = before.nodes.get(was)
+        if old is None or old.role is not Role.STATEFUL:
+            return NodeChange(name, new.role, Verdict.REFUSED, "has no state to take over", (_no_past(was, before),))
     if old is None or old.role is not new.role:
         return NodeChange(name, new.role, Verdict.NEW, _EFFECT_OF_NEW[new.role])
     details = []
@@ -288,7 +313,7 @@ def _compared(name: str, before: Graph, after: Graph) -> NodeChange:
     if old.inputs != new.inputs:
         details.append(f"it read {', '.join(old.inputs)}, and reads {', '.join(new.inputs)}")
     if new.role is Role.STATEFUL:
-        return _stateful(name, before.keeps[name], after.keeps[name], details)
+        return _stateful(name, was, state_move(before.keeps[was or name], after.keeps[name], means), details)
     if not details:
         return NodeChange(name, new.role, Verdict.KEPT, "")
     effect = {
@@ -298,25 +323,28 @@ def _compared(name: str, before: Graph, after: Graph) -> NodeChange:
     return NodeChange(name, new.role, Verdict.CHANGED, effect, tuple(details))
 
 
-def _stateful(name: str, old: Keeps, new: Keeps, details: Sequence[str]) -> NodeChange:
-    reasons = [*_differences(old, new)]
-    if old.kind != new.kind:
-        reasons.insert(0, f"it was {old.kind}, and is {new.kind}")
-    if reasons:
-        return NodeChange(name, Role.STATEFUL, Verdict.REFUSED, "its state does not fit", tuple(reasons))
-    if details:
-        effect = "keeps its state; what it does with it is the new arguments'"
+def _stateful(name: str, was: str, move: StateMove, details: Sequence[str]) -> NodeChange:
+    of = f"keeps the state of {was!r}" if was else "keeps its state"
+    if move.reasons:
+        return NodeChange(name, Role.STATEFUL, Verdict.REFUSED, "its state does not fit", move.reasons)
+    if not move.is_plain:
+        is_migrated = any(table.way is Way.MIGRATED for table in move.tables.values()) or bool(move.dropped)
+        effect = f"{of}, migrated" if is_migrated else f"{of}; what is new in it begins neutral"
+        told = (*details, *move.told())
+        return NodeChange(name, Role.STATEFUL, Verdict.MIGRATED, effect, told, was)
+    if details and not was:
+        effect = f"{of}; what it does with it is the new arguments'"
         return NodeChange(name, Role.STATEFUL, Verdict.CHANGED, effect, tuple(details))
-    return NodeChange(name, Role.STATEFUL, Verdict.KEPT, "keeps its state")
+    return NodeChange(name, Role.STATEFUL, Verdict.RENAMED if was else Verdict.KEPT, of, tuple(details), was)
 
 
-def _differences(old: Keeps, new: Keeps) -> Iterator[str]:
-    if not old.key.equals(new.key):
-        yield f"its key was ({_columns(old.key)}), and is ({_columns(new.key)})"
-    for name in [*old.tables, *(name for name in new.tables if name not in old.tables)]:
-        was, now = old.tables.get(name), new.tables.get(name)
-        if was is None or now is None or was.key != now.key or not was.schema.equals(now.schema):
-            yield f"state table {name!r} was {_table(was)}, and is {_table(now)}"
+def _no_past(was: str, before: Graph) -> str:
+    there = [name for name, node in before.nodes.items() if node.role is Role.STATEFUL]
+    return f"renamed_from={was!r} is no stateful operator of the graph that ran last, which has {_listed(there)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _gone(name: str, node: Described) -> NodeChange:
@@ -344,14 +372,6 @@ def _role(node: Node | SinkNode) -> Role:
     if node.is_source:
         return Role.SOURCE
     return Role.STATEFUL if is_stateful(node) else Role.OPERATOR
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in schema)
-
-
-def _table(table: StateTable | None) -> str:
-    return "not there" if table is None else f"({_columns(table.schema)}; key {', '.join(table.key) or 'none'})"
 
 
 def _shown(arguments: str, most: int = 200) -> str:

@@ -77,7 +77,17 @@ def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) 
         yield f"pipeline {pipeline!r} goes on in {directory.below}, with all its state."
     else:
         yield f"pipeline {pipeline!r} has changed: it goes on in {directory.below}, from the end of the last epoch."
-    marks = {"kept": " ", "changed": "~", "new": "+", "gone": "-", "refused": "!"}
+    for reason in directory.reasons:
+        yield f"* {reason}"
+    marks = {
+        "kept": " ",
+        "changed": "~",
+        "renamed": "~",
+        "migrated": "~",
+        "new": "+",
+        "gone": "-",
+        "refused": "!",
+    }
     for node in change.nodes:
         effect = f": {node.effect}" if node.effect else ""
         yield f"{marks[node.verdict.value]} {node.verdict.value:<8} {node.role.value} {node.name}{effect}"

@@ -18,15 +18,20 @@ from holdfast.checkpoint.graph_change import Graph, GraphChange, Verdict, compar
 from holdfast.checkpoint.manifest import Ended, Manifest
 from holdfast.checkpoint.restore import restoration
 from holdfast.checkpoint.snapshot import commit
+from holdfast.checkpoint.state_moves import Means
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
+from holdfast.pipeline import Pipeline
 from holdfast.ports import Clock, Held, Store
 from holdfast.positions import Positions, covers_all
 from holdfast.spark.directory import Directory
 from holdfast.spark.failure import translate
 from holdfast.spark.offsets import MARKS, read_offsets
 from holdfast.spark.origin import FILE_NAME, Origin, read_origin
+from holdfast.spark.state_plan import Division, noted_shape
 from holdfast.spark.state_reader import StateReader
 from holdfast.spark.state_seed import seed_of
+from holdfast.spark.state_stages import has_state
+from holdfast.spark.state_transfer import Transfer
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -65,7 +70,9 @@ def write_graph(store: Store, below: str, graph: Graph) -> None:
         store.put(key, data)
 
 
-def compared(store: Store, checkpoint: Path, chosen: Directory, graph: Graph) -> GraphChange | None:
+def compared(
+    store: Store, checkpoint: Path, chosen: Directory, graph: Graph, means: Mapping[str, Means] | None = None
+) -> GraphChange | None:
     """Return what becomes of each node; None where nothing has run, or the directory before is only damaged."""
     below = chosen.previous if chosen.is_changed else chosen.below
     if chosen.previous and not chosen.is_changed:
@@ -75,7 +82,14 @@ def compared(store: Store, checkpoint: Path, chosen: Directory, graph: Graph) ->
     if not chosen.is_changed and store.get(f"{below}/{GRAPH}") is None:
         return None
     finished = _finished(checkpoint / below) if chosen.is_changed else ()
-    return compare(read_graph(store, below), graph, finished)
+    return compare(read_graph(store, below), graph, finished, means)
+
+
+def outgrown(pipeline: Pipeline, store: Store, asked: Division, below: str) -> Iterator[str]:
+    """Yield why a directory does not serve a pipeline any more, although its state is the same."""
+    shape = noted_shape(store, below)
+    if shape is not None and has_state(pipeline):
+        yield from asked.outgrown(shape)
 
 
 def told(change: GraphChange) -> Iterator[str]:
@@ -109,6 +123,8 @@ class StateChange:
         Of this run.
     clock : Clock
         For the time of the snapshot.
+    transfer : Transfer, optional
+        Brings state of another form over; None: there is none.
     """
 
     store: Store
@@ -120,6 +136,7 @@ class StateChange:
     before: Graph
     generation: int
     clock: Clock
+    transfer: Transfer | None = None
 
     def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
         """Return the record of the new directory.
@@ -140,13 +157,11 @@ class StateChange:
                 pipeline=self.pipeline,
             )
         if batch_id < 0:  # nothing was finished: it is where it began
-            return replace(
-                origin,
-                seek=began.seek,
-                seed=began.seed if self.change.restored else "",
-                kept=tuple(name for name in self.change.restored if began.kept is None or name in began.kept),
-                retired=began.retired,
-            )
+            manifest = seed_of(self.checkpoint, self.previous)
+            there = {} if manifest is None else manifest.operators
+            sources = {name: was for name, was in self.change.sources.items() if was in there}
+            seed = self._moved(manifest, sources) if manifest is not None and sources else ""
+            return replace(origin, seek=began.seek, seed=seed, kept=tuple(sources), retired=began.retired)
         found = read_offsets(spark, batch_id)
         step_epoch, batch_us = began.step_time(batch_id, found.batch_us)
         ended = Ended(began.base + batch_id, step_epoch, found.positions, batch_us)
@@ -158,11 +173,12 @@ class StateChange:
         return replace(origin, seek=(ended.positions,), seed=seed, kept=self.change.restored, retired=retired)
 
     def _seed(self, batch_id: int, ended: Ended, held: Mapping[str, Held]) -> str:
-        """Return the key of a snapshot of the change point; made now if there is none."""
+        """Return the key of a snapshot of the change point, for the new graph; made now if there is none."""
         here = [each for each in held.values() if covers_all(each.positions, ended.positions)]
-        there = restoration(self.store, self.pipeline, here, (), ended.positions)
-        if there is not None and set(self.change.restored) <= set(there.manifest.operators):
-            return there.manifest.key.path
+        graph = read_origin(self.checkpoint / self.previous / FILE_NAME).graph or ""
+        there = restoration(self.store, self.pipeline, here, (), ended.positions, graph=graph)
+        if there is not None and set(self.change.sources.values()) <= set(there.manifest.operators):
+            return self._moved(there.manifest, self.change.sources)
         reader = StateReader(self.session, self.checkpoint, self.previous)
         seed = seed_of(self.checkpoint, self.previous)
         try:
@@ -177,12 +193,18 @@ class StateChange:
                 pipeline=self.pipeline,
                 epoch=ended.epoch,
             ) from error
-        graph = read_origin(self.checkpoint / self.previous / FILE_NAME).graph or ""
-        made = Manifest(
+        read = Manifest(
             self.pipeline, self.generation, self.clock.now_us(), graph, ended, self.before.buckets, operators
         )
-        commit(self.store, made)
-        return made.key.path
+        if self.transfer is None or not self.transfer.is_needed(read, self.change.sources):
+            commit(self.store, read)
+        return self._moved(read, self.change.sources)
+
+    def _moved(self, manifest: Manifest, sources: Mapping[str, str]) -> str:
+        """Return the key of a snapshot that the new graph can begin with."""
+        if self.transfer is not None and self.transfer.is_needed(manifest, sources):
+            manifest = self.transfer.made(manifest, sources)
+        return manifest.key.path
 
 
 def _last_finished(spark: Path, held: Mapping[str, Held]) -> int:

@@ -10,9 +10,11 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.graph_change import Graph, Role, Verdict, compare, described, state_fingerprint
 from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.state_moves import Means
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.naming import canonical_json
 from holdfast.operators.step import StateTable
+from holdfast.past import Past
 from holdfast.pipeline import Pipeline
 
 KEY = pa.schema([("k", pa.string())])
@@ -71,6 +73,14 @@ def test_nodes_are_compared_by_name() -> None:
     assert verdicts(before, graph(pipeline(sink="other"))) == {"other": Verdict.NEW, "table": Verdict.GONE}
     renamed = graph(pipeline(kept="totals"))
     assert verdicts(before, renamed) == {"totals": Verdict.NEW, "sums": Verdict.GONE, "shown": Verdict.CHANGED}
+    means = {"totals": Means(Past("sums"))}
+    change = compare(before, renamed, means=means)
+    assert {node.name: (node.verdict, node.was) for node in change.nodes if node.was} == {
+        "totals": (Verdict.RENAMED, "sums")
+    }
+    assert change.sources == {"totals": "sums"}
+    assert Verdict.GONE not in {node.verdict for node in change.nodes}
+    assert compare(renamed, renamed, means=means).is_empty, "the rename has happened"
     assert compare(before, renamed).restored == ()
     effects = {node.name: node.effect for node in compare(before, renamed).nodes}
     assert effects["totals"] == "begins without state"
