@@ -422,6 +422,8 @@ class SinkNode:
         Whether the name was given by the user.
     origin : Origin
         The line of the user's code that built it.
+    backfill : bool
+        Whether it gets everything from the beginning when it is added to a pipeline that has run.
     """
 
     spec: SinkSpec
@@ -429,6 +431,7 @@ class SinkNode:
     name: str
     is_named: bool
     origin: Origin
+    backfill: bool = False
 
     def __post_init__(self) -> None:
         if self.stream is not None:
@@ -463,14 +466,14 @@ class SinkNode:
         """
         with checks.building("sink", self.name, self.origin):
             self.spec.check_columns(stream.columns)
-        return SinkNode(self.spec, stream, self.name, self.is_named, self.origin)
+        return SinkNode(self.spec, stream, self.name, self.is_named, self.origin, self.backfill)
 
     def __repr__(self) -> str:
         return f"<sink {self.kind} {self.name!r} built at {self.origin}>"
 
 
-def sink(spec: SinkSpec, *, name: str | None = None) -> SinkNode:
+def sink(spec: SinkSpec, *, name: str | None = None, backfill: bool = False) -> SinkNode:
     """Return a sink that takes no stream yet: what every function of ``hf.write`` ends with."""
     with checks.building("sink", name) as built_at:
         chosen = name or naming.derived_name(spec.kind, naming.where(spec.arguments()))
-    return SinkNode(spec, None, chosen, name is not None, built_at)
+    return SinkNode(spec, None, chosen, name is not None, built_at, backfill)

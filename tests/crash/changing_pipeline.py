@@ -100,12 +100,15 @@ class Version:
         Settings of its runs.
     moves : mapping of str to str
         Operator -> the one before whose state it goes on with; any other begins without.
+    filled : sequence of str
+        Sinks that get everything from the beginning, and all state is computed anew for that.
     """
 
     build: Callable[[Build], Sequence[SinkNode]]
     epoch: Callable[[Memory, Rows, Rows], None]
     settings: Mapping[str, int] = field(default_factory=dict)
     moves: Mapping[str, str] = field(default_factory=dict)
+    filled: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,22 @@ def _count(name: str = "counted", sinks: Sequence[str] = ("counts",), columns: S
 
 KEPT = {"counted": "counted"}
 COUNTS = Version(_counts(), _count(), moves=KEPT)
+
+
+def _filled_build(*, has_state: bool) -> Any:
+    def build(of: Build) -> list[SinkNode]:
+        if not has_state:
+            given = of.source()
+            return [of.table(given, "raw", "k", "v"), of.table(given, "others", "k", "v", backfill=True)]
+        stream = counted(of.source(), "counted")
+        return [of.table(stream, "counts", "k", "n"), of.table(stream, "others", "k", "n", backfill=True)]
+
+    return build
+
+
+def _filled_epoch(memory: Memory, given: Rows, more: Rows) -> None:
+    memory.give("raw", *only(given, "k", "v"))
+    memory.give("others", *only(given, "k", "v"))
 
 
 def _union_build(of: Build) -> list[SinkNode]:
@@ -400,6 +419,31 @@ CHANGES: dict[str, Change] = {
     "a sink added": Change(
         (COUNTS, Version(_counts(sinks=("counts", "others")), _count(sinks=("counts", "others")), moves=KEPT)),
         ({"given": CHANGED, "others": NEW, "others_columns": NEW},),
+    ),
+    "a sink added, with everything": Change(
+        (
+            COUNTS,
+            Version(_filled_build(has_state=True), _count(sinks=("counts", "others")), filled=["others"]),
+        ),
+        ({"given": CHANGED, "counted": "rebuilt", "others": NEW, "others_columns": NEW},),
+    ),
+    "a sink added without state, with everything": Change(
+        (
+            Version(_plain_build, _plain_epoch),
+            Version(_filled_build(has_state=False), _filled_epoch, filled=["others"]),
+        ),
+        ({"given": CHANGED, "others": NEW, "others_columns": NEW},),
+    ),
+    "a sink dropped and brought back, with what it missed": Change(
+        (
+            Version(_counts(sinks=("counts", "others")), _count(sinks=("counts", "others"))),
+            COUNTS,
+            Version(_filled_build(has_state=True), _count(sinks=("counts", "others")), filled=["others"]),
+        ),
+        (
+            {"given": CHANGED, "others": GONE, "others_columns": GONE},
+            {"given": CHANGED, "counted": "rebuilt", "others": NEW, "others_columns": NEW},
+        ),
     ),
     "a sink dropped": Change(
         (Version(_counts(sinks=("counts", "others")), _count(sinks=("counts", "others"))), COUNTS),

@@ -77,7 +77,7 @@ class Story:
 
     def die(self, ending: str, *, is_real: bool) -> None:
         """Let the first version die; with a process of its own, or as if."""
-        point = "before-forget" if len(self.pipeline(0, FIRST).sinks) > 1 else "after-publish"
+        point = "after-forget" if len(self.pipeline(0, FIRST).sinks) > 1 else "after-publish"
         self.ends.append([3] if ending == GAP else range(FIRST + 2))
         if not is_real:
             die_at(point, 3)
@@ -141,6 +141,12 @@ def computed(versions: Sequence[Version], ends: Sequence[int]) -> dict[str, list
     for number, (version, end) in enumerate(zip(versions, ends, strict=True)):
         if number:
             memory.state = {now: memory.state.get(was, {}) for now, was in version.moves.items()}
+        if version.filled:
+            fresh = Memory()
+            for rows in GIVEN[:done]:
+                version.epoch(fresh, rows, [])
+            memory.state = fresh.state
+            memory.out |= {sink: fresh.out[sink] for sink in version.filled}
         available = MORE[more : STEP * number]  # a version without the second source ignores it
         for at in range(max(end - done, len(available))):
             given = GIVEN[done + at] if done + at < end else []
@@ -150,9 +156,20 @@ def computed(versions: Sequence[Version], ends: Sequence[int]) -> dict[str, list
     return {name: sorted(rows) for name, rows in memory.out.items() if rows}
 
 
-@pytest.mark.parametrize(
-    ("change", "ending"), [(change, (CLEAN, GAP)[number % 2]) for number, change in enumerate(CHANGES)]
-)
+SAMPLE = {
+    "one more aggregate column": GAP,
+    "rename with renamed_from": CLEAN,
+    "two operators swapped": GAP,
+    "another window length": CLEAN,
+    "a sink added": GAP,
+    "a sink dropped": GAP,
+    "a sink added without state, with everything": CLEAN,
+    "two partitions to five": CLEAN,
+}
+"""What tests/spark/test_graph_change.py does not go through; a minute of it, as if they were killed."""
+
+
+@pytest.mark.parametrize(("change", "ending"), SAMPLE.items())
 def test_a_change_after_an_ending(spark: SparkSession, tmp_path: Path, change: str, ending: str) -> None:
     story = Story(tmp_path, spark, change)
     story.live(ending)
@@ -179,4 +196,6 @@ def test_the_plain_computation_depends_on_the_change_point() -> None:
             unseen.add(name)
     # Of counts that go on nobody can tell which graph made them; they tell whether a row is lost or there twice.
     wanted = {"second source in a union", "rename with renamed_from", "two partitions to five"}
+    wanted |= {"a sink added, with everything", "a sink added without state, with everything"}
+    wanted |= {"a sink dropped and brought back, with what it missed"}
     assert unseen == wanted | {"three changes in a row"}

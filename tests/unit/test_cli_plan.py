@@ -35,6 +35,13 @@ SCRIPT = """
     renamed = named("of_city", renamed_from="per_city")
     stale = named("per_city", renamed_from="by_city")
     lost = named("of_city", renamed_from="by_city")
+    few = hf.read.rows([[{"city": "Ulm"}]] * 7, schema="city STRING", bounded=True, name="few")
+    plain = hf.Pipeline("trips", few | hf.write.sqlite("trips.db", table="trips", name="trips"))
+    counted = hf.Pipeline("trips", few | hf.accumulate(by="city", n=hf.count(), name="per_city")
+                          | hf.write.sqlite("trips.db", table="trips", name="trips"))
+    filled = hf.Pipeline("trips", rides | hf.accumulate(by="city", n=hf.count(), name="per_city")
+                         | hf.write.sqlite("trips.db", table="trips", name="trips"),
+                         rides | hf.write.sqlite("trips.db", table="all", name="everything", backfill=True))
     migrated = pipeline(rides, m=hf.count(), migrate=lambda table: table.rename_columns(["city", "m"]))
 """
 
@@ -51,12 +58,15 @@ def ran(name, finished=()):
     """Leave what a run of a pipeline leaves."""
     pipeline = load_target(f"flows.py:{name}")
     store = open_store("ckpt")
-    write_graph(store, "spark/1", described(pipeline, keeps_of(pipeline, _stages(pipeline, Settings())), 2))
-    store.put("spark/1/state.json", b'{"buckets": 2, "partitions": 2}')
+    stages = _stages(pipeline, Settings())
+    write_graph(store, "spark/1", described(pipeline, {} if stages is None else keeps_of(pipeline, stages), 2))
+    if stages is not None:
+        store.put("spark/1/state.json", b'{"buckets": 2, "partitions": 2}')
     store.put("spark/1/origin.json", Origin(1, graph=state_fingerprint(pipeline)).to_json())
     offsets = ["v2", '{"batchTimestampMs": 5}']
     for source in pipeline.sources:
-        offset = {"positions": {"log": 7}, "size_bytes": 1, "row_count": None}
+        segment = "rows" if source.kind == "rows" else "log"
+        offset = {"positions": {segment: 7}, "size_bytes": 1, "row_count": None}
         offset |= {"has_ended": True} if source.name in finished else {}
         offsets.append(f"{source.name}:{json.dumps(offset)}")
     store.put("spark/1/offsets/0", "\n".join(offsets).encode())
@@ -147,6 +157,36 @@ def test_a_finished_source_is_told_and_refused():
     assert planned("narrower", "--force")[0] == 0
     assert planned("old")[0] == 0
     assert planned("other_sink")[0] == 0
+
+
+def test_a_bounded_source_that_is_read_to_its_end_is_finished_though_no_state_was_told(tmp_path):
+    ran("plain")
+    assert planned("counted")[0] == 0, "nothing is known of where its rows end"
+    (tmp_path / "ckpt" / "sources" / "few").mkdir(parents=True)
+    code, text, _ = planned("counted")
+    assert code == 2
+    assert "! finished source few: it has ended" in text
+    assert planned("counted", "--force")[0] == 0
+
+
+def test_a_sink_that_gets_everything_is_told_or_refused(tmp_path):
+    ran("old")
+    code, _, error = planned("filled")
+    assert code == 2
+    assert "source 'rides' cannot go back: its log of what was read is not in this checkpoint" in error
+    (tmp_path / "ckpt" / "sources" / "rides").mkdir(parents=True)
+    code, text, _ = planned("filled")
+    assert code == 0
+    assert text.splitlines() == [
+        "pipeline 'trips' has changed: it goes on in spark/2, from the end of the last epoch.",
+        "* sink 'everything' is new and gets everything from the beginning (backfill=True)",
+        "  kept     source rides: is read again from its beginning",
+        "~ rebuilt  stateful operator per_city: its state is computed anew, from the beginning",
+        "  kept     sink trips",
+        "+ new      sink everything: gets everything from the beginning",
+    ]
+    ran("filled")
+    assert planned("filled")[1].startswith("pipeline 'trips' goes on in spark/1"), "once it is there, it is harmless"
 
 
 def test_a_plan_as_json():

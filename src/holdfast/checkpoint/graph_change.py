@@ -40,6 +40,7 @@ class Verdict(Enum):
     CHANGED = "changed"
     RENAMED = "renamed"
     MIGRATED = "migrated"
+    REBUILT = "rebuilt"
     NEW = "new"
     GONE = "gone"
     REFUSED = "refused"
@@ -214,10 +215,13 @@ class GraphChange:
         Those of the new graph in its order, then those that are gone.
     finished : tuple of str
         Sources that have ended: a changed graph would take them up again.
+    backfilled : tuple of str
+        Sinks that get everything from the beginning; then all state is computed anew.
     """
 
     nodes: tuple[NodeChange, ...]
     finished: tuple[str, ...] = ()
+    backfilled: tuple[str, ...] = ()
 
     @property
     def restored(self) -> tuple[str, ...]:
@@ -276,7 +280,11 @@ class GraphChange:
 
 
 def compare(
-    before: Graph, after: Graph, finished: Sequence[str] = (), means: Mapping[str, Means] | None = None
+    before: Graph,
+    after: Graph,
+    finished: Sequence[str] = (),
+    means: Mapping[str, Means] | None = None,
+    backfilled: Sequence[str] = (),
 ) -> GraphChange:
     """Return what becomes of every node.
 
@@ -288,12 +296,17 @@ def compare(
         Sources of the old graph that have ended.
     means : mapping of str to Means, optional
         With what each stateful operator of the new graph takes over the state of another version of itself.
+    backfilled : sequence of str
+        Sinks that get everything from the beginning.
     """
     with_means = means or {}
     found = [_compared(name, before, after, with_means.get(name, Means())) for name in after.nodes]
+    if backfilled:
+        found = [_from_the_beginning(node, backfilled) for node in found]
     taken = {node.was for node in found}
     gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes and name not in taken]
-    return GraphChange((*found, *gone), tuple(name for name in finished if name in after.nodes))
+    taken_up = tuple(name for name in finished if name in after.nodes)
+    return GraphChange((*found, *gone), taken_up, tuple(backfilled))
 
 
 def _compared(name: str, before: Graph, after: Graph, means: Means) -> NodeChange:
@@ -336,6 +349,16 @@ def _stateful(name: str, was: str, move: StateMove, details: Sequence[str]) -> N
         effect = f"{of}; what it does with it is the new arguments'"
         return NodeChange(name, Role.STATEFUL, Verdict.CHANGED, effect, tuple(details))
     return NodeChange(name, Role.STATEFUL, Verdict.RENAMED if was else Verdict.KEPT, of, tuple(details), was)
+
+
+def _from_the_beginning(node: NodeChange, backfilled: Sequence[str]) -> NodeChange:
+    if node.role is Role.STATEFUL:
+        return NodeChange(node.name, node.role, Verdict.REBUILT, "its state is computed anew, from the beginning")
+    if node.role is Role.SOURCE:
+        return NodeChange(node.name, node.role, node.verdict, "is read again from its beginning", node.details)
+    if node.name in backfilled:
+        return NodeChange(node.name, node.role, Verdict.NEW, "gets everything from the beginning")
+    return node
 
 
 def _no_past(was: str, before: Graph) -> str:

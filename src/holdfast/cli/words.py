@@ -28,6 +28,8 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
         yield f"              {_decision(decision)}"
     for heads in inspection.spark:
         yield f"{heads.directory:<10}  planned epoch {heads.planned or '-'}, finished epoch {heads.finished or '-'}"
+        if heads.ended:
+            yield f"              finished sources: {', '.join(heads.ended)}"
     if inspection.state is not None:
         yield from _state(inspection.state)
     for sink in inspection.sinks:
@@ -84,6 +86,7 @@ def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) 
         "changed": "~",
         "renamed": "~",
         "migrated": "~",
+        "rebuilt": "~",
         "new": "+",
         "gone": "-",
         "refused": "!",

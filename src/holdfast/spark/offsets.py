@@ -146,6 +146,26 @@ def _damaged(spark_checkpoint: Path, path: Path, why: str) -> Corrupt:
     )
 
 
+def newest_positions(spark_checkpoint: Path) -> Positions:
+    """Return the positions of the newest entry; none where there is none, or it cannot be read."""
+    planned = [int(path.name) for path in (spark_checkpoint / "offsets").glob("[0-9]*") if path.name.isdigit()]
+    try:
+        return read_offsets(spark_checkpoint, max(planned, default=-1)).positions
+    except Corrupt:
+        return {}
+
+
+def ended(positions: Positions) -> tuple[str, ...]:
+    """Return the sources whose end was told.
+
+    Examples
+    --------
+    >>> ended({"a": {"log": 3, "@ended": 1}, "b": {"log": 3}})
+    ('a',)
+    """
+    return tuple(name for name, segments in positions.items() if MARKS["has_ended"] in segments)
+
+
 def sync_offsets(spark_checkpoint: Path, batch_id: int) -> None:
     """Make Spark's entry durable: Spark renames it into place and never syncs it.
 

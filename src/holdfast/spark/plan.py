@@ -13,6 +13,7 @@ from holdfast.checkpoint.graph_change import GraphChange, described, state_finge
 from holdfast.config import Settings
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Store
+from holdfast.spark.backfill import Backfill
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.directory import Directory, choose_directory
 from holdfast.spark.read import SourceReader
@@ -57,7 +58,10 @@ def plan(pipeline: Pipeline, store: Store, checkpoint: Path, settings: Settings)
     stages = _stages(pipeline, settings)
     keeps = {} if stages is None else keeps_of(pipeline, stages)
     means = {} if stages is None else means_of(pipeline, stages)
-    return Plan(chosen, compared(store, checkpoint, chosen, described(pipeline, keeps), means))
+    change = compared(store, checkpoint, chosen, described(pipeline, keeps), means, pipeline)
+    if change is not None and change.backfilled:
+        Backfill(pipeline, checkpoint, has_state(pipeline)).check(change)
+    return Plan(chosen, change)
 
 
 def _stages(pipeline: Pipeline, settings: Settings) -> Stages | None:

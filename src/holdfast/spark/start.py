@@ -29,6 +29,7 @@ from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.graph import is_stateful as is_stateful_node
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, Sink, SourceSpec, Store
+from holdfast.spark.backfill import Backfill
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.directory import choose_directory, give_up
@@ -241,11 +242,13 @@ class _Starting:
         keeps = {} if stateful is None else keeps_of(self.pipeline, stateful.stages)
         graph = described(self.pipeline, keeps, 0 if snapshotting is None else snapshotting.shape.buckets)
         means = {} if stateful is None else means_of(self.pipeline, stateful.stages)
-        change = compared(store, directory, chosen, graph, means)
+        change = compared(store, directory, chosen, graph, means, self.pipeline)
         if change is not None:
             for line in told(change):
                 log.info("%s", line)
             change.check(self.pipeline.name, is_forced=self.settings.force_graph_change)
+            if change.backfilled:
+                Backfill(self.pipeline, directory, is_stateful).check(change)
         sinks = self._connect(compiled.routes.schemas, session, directory)
         coordinator = Coordinator(
             pipeline=self.pipeline.name,
@@ -257,6 +260,7 @@ class _Starting:
             commit_thread=self.commit_thread,
             queue_size=self.settings.commit_queue,
             ledger_keep=self.settings.ledger_keep,
+            backfilled=[sink.name for sink in self.pipeline.sinks if sink.backfill],
         )
         try:
             resumption = coordinator.open()
@@ -291,6 +295,7 @@ class _Starting:
                     coordinator.generation,
                     clock,
                     transfer,
+                    Backfill(self.pipeline, directory, is_stateful),
                 )
                 beginning = replace(beginning, change=moved)
             write_graph(store, chosen.below, graph)

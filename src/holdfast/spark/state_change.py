@@ -8,9 +8,10 @@ left one; else one is made now, out of the old directory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
@@ -20,12 +21,14 @@ from holdfast.checkpoint.restore import restoration
 from holdfast.checkpoint.snapshot import commit
 from holdfast.checkpoint.state_moves import Means
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
+from holdfast.graph import Node, SinkNode
 from holdfast.pipeline import Pipeline
-from holdfast.ports import Clock, Held, Store
+from holdfast.ports import Clock, Held, SourceSpec, Store
 from holdfast.positions import Positions, covers_all
+from holdfast.spark.backfill import Backfill
 from holdfast.spark.directory import Directory
 from holdfast.spark.failure import translate
-from holdfast.spark.offsets import MARKS, read_offsets
+from holdfast.spark.offsets import ended, newest_positions, plain, read_offsets
 from holdfast.spark.origin import FILE_NAME, Origin, read_origin
 from holdfast.spark.state_plan import Division, noted_shape
 from holdfast.spark.state_reader import StateReader
@@ -71,7 +74,12 @@ def write_graph(store: Store, below: str, graph: Graph) -> None:
 
 
 def compared(
-    store: Store, checkpoint: Path, chosen: Directory, graph: Graph, means: Mapping[str, Means] | None = None
+    store: Store,
+    checkpoint: Path,
+    chosen: Directory,
+    graph: Graph,
+    means: Mapping[str, Means],
+    pipeline: Pipeline,
 ) -> GraphChange | None:
     """Return what becomes of each node; None where nothing has run, or the directory before is only damaged."""
     below = chosen.previous if chosen.is_changed else chosen.below
@@ -81,8 +89,14 @@ def compared(
         return None
     if not chosen.is_changed and store.get(f"{below}/{GRAPH}") is None:
         return None
-    finished = _finished(checkpoint / below) if chosen.is_changed else ()
-    return compare(read_graph(store, below), graph, finished, means)
+    finished = _finished(checkpoint, below, pipeline) if chosen.is_changed else ()
+    before = read_graph(store, below)
+    return compare(before, graph, finished, means, backfilled(pipeline.sinks, before) if chosen.is_changed else ())
+
+
+def backfilled(sinks: Sequence[SinkNode], before: Graph) -> tuple[str, ...]:
+    """Return the sinks that are to get everything, and were not in the graph before."""
+    return tuple(sink.name for sink in sinks if sink.backfill and sink.name not in before.nodes)
 
 
 def outgrown(pipeline: Pipeline, store: Store, asked: Division, below: str) -> Iterator[str]:
@@ -90,6 +104,9 @@ def outgrown(pipeline: Pipeline, store: Store, asked: Division, below: str) -> I
     shape = noted_shape(store, below)
     if shape is not None and has_state(pipeline):
         yield from asked.outgrown(shape)
+    if store.get(f"{below}/{GRAPH}") is not None:  # else an older version has made it: nobody knows which sinks it had
+        for name in backfilled(pipeline.sinks, read_graph(store, below)):
+            yield f"sink {name!r} is new and gets everything from the beginning (backfill=True)"
 
 
 def told(change: GraphChange) -> Iterator[str]:
@@ -125,6 +142,8 @@ class StateChange:
         For the time of the snapshot.
     transfer : Transfer, optional
         Brings state of another form over; None: there is none.
+    backfill : Backfill, optional
+        Begins at the beginning, where a sink is to get everything.
     """
 
     store: Store
@@ -137,6 +156,7 @@ class StateChange:
     generation: int
     clock: Clock
     transfer: Transfer | None = None
+    backfill: Backfill | None = None
 
     def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
         """Return the record of the new directory.
@@ -156,6 +176,11 @@ class StateChange:
                 do="start the old graph until it has reached new rows, then the changed one.",
                 pipeline=self.pipeline,
             )
+        if self.change.backfilled and self.backfill is not None and (batch_id >= 0 or began.seek):
+            point = read_offsets(spark, batch_id).positions if batch_id >= 0 else began.seek[-1]
+            seek = self.backfill.seek(point, held)
+            log.warning("%s: everything is read again, in %d epochs", ", ".join(self.change.backfilled), len(seek) - 1)
+            return replace(origin, seek=seek, kept=(), retired={**began.retired, **point})
         if batch_id < 0:  # nothing was finished: it is where it began
             manifest = seed_of(self.checkpoint, self.previous)
             there = {} if manifest is None else manifest.operators
@@ -164,19 +189,19 @@ class StateChange:
             return replace(origin, seek=began.seek, seed=seed, kept=tuple(sources), retired=began.retired)
         found = read_offsets(spark, batch_id)
         step_epoch, batch_us = began.step_time(batch_id, found.batch_us)
-        ended = Ended(began.base + batch_id, step_epoch, found.positions, batch_us)
-        seed = self._seed(batch_id, ended, held) if self.change.restored else ""
+        last = Ended(began.base + batch_id, step_epoch, found.positions, batch_us)
+        seed = self._seed(batch_id, last, held) if self.change.restored else ""
         log.warning(
-            "the graph has changed: the old one holds up to the end of epoch %d, the new one from there on", ended.epoch
+            "the graph has changed: the old one holds up to the end of epoch %d, the new one from there on", last.epoch
         )
-        retired: Positions = {**began.retired, **ended.positions}
-        return replace(origin, seek=(ended.positions,), seed=seed, kept=self.change.restored, retired=retired)
+        retired: Positions = {**began.retired, **last.positions}
+        return replace(origin, seek=(last.positions,), seed=seed, kept=self.change.restored, retired=retired)
 
-    def _seed(self, batch_id: int, ended: Ended, held: Mapping[str, Held]) -> str:
+    def _seed(self, batch_id: int, last: Ended, held: Mapping[str, Held]) -> str:
         """Return the key of a snapshot of the change point, for the new graph; made now if there is none."""
-        here = [each for each in held.values() if covers_all(each.positions, ended.positions)]
+        here = [each for each in held.values() if covers_all(each.positions, last.positions)]
         graph = read_origin(self.checkpoint / self.previous / FILE_NAME).graph or ""
-        there = restoration(self.store, self.pipeline, here, (), ended.positions, graph=graph)
+        there = restoration(self.store, self.pipeline, here, (), last.positions, graph=graph)
         if there is not None and set(self.change.sources.values()) <= set(there.manifest.operators):
             return self._moved(there.manifest, self.change.sources)
         reader = StateReader(self.session, self.checkpoint, self.previous)
@@ -187,14 +212,14 @@ class StateChange:
             raise Diverged(
                 f"the graph has changed, and the state of the old one in {self.previous} cannot be read.",
                 why=f"{translate(error, self.pipeline, 'reading the state').what} No snapshot is of the end of epoch "
-                f"{ended.epoch}, which is the last that was published.",
+                f"{last.epoch}, which is the last that was published.",
                 do="start the old graph once: it takes its state from an older snapshot, and leaves a new one when it "
                 "is stopped; then start the changed one.",
                 pipeline=self.pipeline,
-                epoch=ended.epoch,
+                epoch=last.epoch,
             ) from error
         read = Manifest(
-            self.pipeline, self.generation, self.clock.now_us(), graph, ended, self.before.buckets, operators
+            self.pipeline, self.generation, self.clock.now_us(), graph, last, self.before.buckets, operators
         )
         if self.transfer is None or not self.transfer.is_needed(read, self.change.sources):
             commit(self.store, read)
@@ -223,11 +248,18 @@ def _last_finished(spark: Path, held: Mapping[str, Held]) -> int:
     return -1
 
 
-def _finished(spark: Path) -> tuple[str, ...]:
-    """Return the sources that had ended."""
-    planned = [int(path.name) for path in (spark / "offsets").glob("[0-9]*") if path.name.isdigit()]
-    try:
-        positions = read_offsets(spark, max(planned, default=-1)).positions
-    except Corrupt:
-        return ()
-    return tuple(name for name, segments in positions.items() if MARKS["has_ended"] in segments)
+def _finished(checkpoint: Path, below: str, pipeline: Pipeline) -> tuple[str, ...]:
+    """Return the sources that have ended: those that were told of, and bounded ones of which all is read."""
+    positions = newest_positions(checkpoint / below)
+    told = ended(positions)
+    others = [node for node in pipeline.sources if node.name not in told]
+    return (*told, *(node.name for node in others if _is_read(checkpoint, node, positions)))
+
+
+def _is_read(checkpoint: Path, node: Node, positions: Positions) -> bool:
+    """Tell whether a bounded source lies behind its end; without state nobody was told of it."""
+    workspace = checkpoint / "sources" / node.name
+    if not getattr(node.spec, "bounded", False) or node.name not in positions or not workspace.is_dir():
+        return False
+    source: Any = cast("SourceSpec", node.spec).open(node.name, str(workspace))
+    return bool(source.has_ended(plain(positions[node.name])[0]))

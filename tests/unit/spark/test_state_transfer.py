@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -10,21 +13,39 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.manifest import Ended, Keeps, Manifest, OperatorState
-from holdfast.checkpoint.snapshot import Bucket, checked, from_parquet, good_snapshots, write_bucket
+from holdfast.checkpoint.graph_change import Graph as Described
+from holdfast.checkpoint.graph_change import GraphChange, NodeChange, Role, Verdict
+from holdfast.checkpoint.manifest import Ended, Keeps, Manifest, OperatorState, SnapshotKey
+from holdfast.checkpoint.snapshot import (
+    Bucket,
+    checked,
+    commit,
+    from_parquet,
+    good_snapshots,
+    read_manifest,
+    snapshot_keys,
+    verify,
+    write_bucket,
+)
 from holdfast.checkpoint.state_moves import Means
+from holdfast.checkpoint.store import LocalStore
 from holdfast.errors import InvalidPipeline
 from holdfast.naming import canonical_json
 from holdfast.past import Past
+from holdfast.ports import Held, Store
 from holdfast.schema import to_arrow
+from holdfast.spark.origin import Origin
+from holdfast.spark.state_change import StateChange
 from holdfast.spark.state_chunks import bucket_of
 from holdfast.spark.state_transfer import Transfer
+from holdfast.testing import SimulatedCrash
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.store import SimulatedStore
 
 SCHEMA = "k STRING, t BIGINT, v BIGINT"
 KEYS = [f"key{number}" for number in range(40)]
 KEY = pa.schema([("k", pa.string())])
+POSITIONS = {"given": {"log": 3}}
 
 
 class Graph:
@@ -38,7 +59,7 @@ class Graph:
         self.means = {name: Means(Past(**past), step)}
 
 
-def snapshot(store: SimulatedStore, graph: Graph, tables: Mapping[str, pa.Table], buckets: int = 2) -> Manifest:
+def snapshot(store: Store, graph: Graph, tables: Mapping[str, pa.Table], buckets: int = 2) -> Manifest:
     """Write rows of keys into the buckets where they belong."""
     found = {}
     keeps = graph.keeps[graph.name]
@@ -49,7 +70,7 @@ def snapshot(store: SimulatedStore, graph: Graph, tables: Mapping[str, pa.Table]
         }
         feeds = {"rows": {"given": 5 + number, "before/0": 7, "before/1": 9}}
         found[number] = write_bucket(store, Bucket(graph.name, number, 3 + number, f"d{number}", feeds, parts))
-    return Manifest("p", 1, 0, "old", Ended(4, 4, {}, 4000), buckets, {graph.name: OperatorState(keeps, found)})
+    return Manifest("p", 1, 0, "old", Ended(4, 4, POSITIONS, 4000), buckets, {graph.name: OperatorState(keeps, found)})
 
 
 def moved(
@@ -183,3 +204,54 @@ def test_rows_that_belong_to_no_key_cannot_be_divided_anew() -> None:
     with pytest.raises(InvalidPipeline, match="cannot be divided into 3 buckets") as refused:
         moved(store, snapshot(store, old, {"days": days}), old, 3)
     assert "does not hold the key column 'k'" in refused.value.why
+
+
+class Limited(LocalStore):
+    """A store whose process dies before the write after so many."""
+
+    def __init__(self, directory: str, writes: int) -> None:
+        super().__init__(directory)
+        self.left = writes
+
+    def put(self, key: str, data: bytes) -> None:
+        if not self.left:
+            raise SimulatedCrash
+        self.left -= 1
+        super().put(key, data)
+
+
+def test_a_start_that_dies_at_any_write_of_a_transfer_is_begun_again(tmp_path: Path) -> None:
+    old, new = Graph(counting()), Graph(counting(), "totals", renamed_from="sums")
+    offset = {"positions": {"log": 3}, "size_bytes": 0, "row_count": 0}
+    for writes in range(50):
+        directory = tmp_path / str(writes)
+        store = LocalStore(str(directory))
+        store.put("spark/1/origin.json", Origin(4, graph="old").to_json())
+        store.put("spark/1/offsets/0", f'v2\n{{"batchTimestampMs": 4}}\ngiven:{json.dumps(offset)}'.encode())
+        store.put("spark/1/commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+        commit(store, snapshot(store, old, {"keys": kept(*KEYS)}))
+
+        def start(generation: int, limit: int, directory: Path = directory) -> Origin:
+            mortal, clock = Limited(str(directory), limit), SimulatedClock()
+            transfer = Transfer(mortal, "p", "new", new.keeps, new.means, 3, generation, clock)
+            renamed = NodeChange("totals", Role.STATEFUL, Verdict.RENAMED, "", was="sums")
+            change = StateChange(
+                mortal, directory, "spark/1", "p", None, GraphChange((renamed,)),
+                Described("", {}, old.keeps, 2), generation, clock, transfer,
+            )  # type: ignore[arg-type]  # fmt: skip
+            return change.origin(Origin(100, graph="new"), {"table": Held(4, 1, POSITIONS, None)})
+
+        with suppress(SimulatedCrash):
+            start(2, writes)
+        origin = start(3, 99)
+        assert origin.kept == ("totals",)
+        made = read_manifest(store, SnapshotKey(4, 3))
+        assert (made.key.path, made.graph, made.buckets) == (origin.seed, "new", 3)
+        verify(store, made)
+        assert made.rows == len(KEYS)
+        before = read_manifest(store, SnapshotKey(4, 1))
+        verify(store, before)
+        assert before.rows == len(KEYS)
+        if SnapshotKey(4, 2) in snapshot_keys(store):
+            break
+    assert writes > 2, "it died before and behind each of them"
