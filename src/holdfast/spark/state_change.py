@@ -168,11 +168,13 @@ class StateChange:
         """
         spark = self.checkpoint / self.previous
         began = read_origin(spark / FILE_NAME)
-        batch_id = _last_finished(spark, held)
-        if batch_id + 1 < len(began.seek) - 1:
+        behind = max(0, len(began.seek) - 1)
+        batch_id = _last_finished(spark, held, behind)
+        if batch_id + 1 < behind:
             raise Diverged(
                 "the graph has changed before the old one had caught up with its sinks.",
-                why=f"{self.previous} was begun from a snapshot, and what came after it is not replayed yet.",
+                why=f"{self.previous} was begun at a snapshot, or at the beginning to fill a new sink, and what came "
+                "after that is not evaluated again yet.",
                 do="start the old graph until it has reached new rows, then the changed one.",
                 pipeline=self.pipeline,
             )
@@ -232,8 +234,11 @@ class StateChange:
         return manifest.key.path
 
 
-def _last_finished(spark: Path, held: Mapping[str, Held]) -> int:
-    """Return the last batch that Spark's commit log has, or whose end a sink covers; -1 when there is none."""
+def _last_finished(spark: Path, held: Mapping[str, Held], behind: int) -> int:
+    """Return the last batch that Spark's commit log has, or whose end a sink covers; -1 when there is none.
+
+    Of the first batches, so many as are ``behind``, a sink covers the end before they run: only the log tells.
+    """
     planned = sorted(int(path.name) for path in (spark / "offsets").glob("[0-9]*") if path.name.isdigit())
     for batch_id in reversed(planned):
         is_committed = (spark / "commits" / str(batch_id)).exists()
@@ -243,7 +248,8 @@ def _last_finished(spark: Path, held: Mapping[str, Held]) -> int:
             if is_committed:
                 raise
             continue  # torn when the run died: nothing of it was evaluated
-        if is_committed or any(covers_all(each.positions, positions) for each in held.values()):
+        is_held = any(covers_all(each.positions, positions) for each in held.values())
+        if is_committed or (is_held and batch_id >= behind):
             return batch_id
     return -1
 

@@ -107,6 +107,9 @@ def test_a_change_before_the_replay_is_through_is_refused(tmp_path: Path) -> Non
     checkpoint.planned(0, 5)
     with pytest.raises(Diverged, match="before the old one had caught up"):
         checkpoint.changed({"table": 6})
+    checkpoint.planned(1, 6, is_committed=False)
+    with pytest.raises(Diverged, match="before the old one had caught up"):
+        checkpoint.changed({"table": 6})  # the sink held it before: nobody knows whether its state is there
     checkpoint.planned(1, 6)
     checkpoint.planned(2, 7)
     assert checkpoint.changed({"table": 7}).seek == (at(7),)
