@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -20,7 +20,7 @@ from holdfast.checkpoint.manifest import Keeps
 from holdfast.checkpoint.state_moves import Means, StateMove, Way, state_move
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.graph import Node, SinkNode, is_stateful
-from holdfast.naming import canonical_json
+from holdfast.naming import canonical_json, where
 from holdfast.pipeline import Pipeline
 
 
@@ -194,7 +194,8 @@ class NodeChange:
     details : tuple of str
         What differs.
     was : str
-        The name under which its state was kept, where that is another one.
+        The name under which its state was kept, where that is another one; of a new sink, the one that is gone and
+        wrote to the same place.
     """
 
     name: str
@@ -255,6 +256,15 @@ class GraphChange:
 
         With ``is_forced`` such operators begin with no state, and finished sources stay finished.
         """
+        for node in self.nodes:
+            if node.name in self.backfilled and node.was:
+                raise InvalidPipeline(
+                    f"sink {node.name!r} is to get everything (backfill=True), and writes where {node.was!r} wrote.",
+                    why="what that one has written would be there twice: each knows its own ledger only.",
+                    do=f"keep the name {node.was!r}, or give the sink another target.",
+                    pipeline=pipeline,
+                    participant=node.name,
+                )
         refused = [node for node in self.nodes if node.verdict is Verdict.REFUSED]
         force = "or start with --force (HOLDFAST_FORCE_GRAPH_CHANGE=true)"
         if refused and not is_forced:
@@ -301,9 +311,10 @@ def compare(
     """
     with_means = means or {}
     found = [_compared(name, before, after, with_means.get(name, Means())) for name in after.nodes]
+    taken = {node.was for node in found}
+    found = [_told_of_its_target(node, before, after) for node in found]
     if backfilled:
         found = [_from_the_beginning(node, backfilled) for node in found]
-    taken = {node.was for node in found}
     gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes and name not in taken]
     taken_up = tuple(name for name in finished if name in after.nodes)
     return GraphChange((*found, *gone), taken_up, tuple(backfilled))
@@ -357,8 +368,25 @@ def _from_the_beginning(node: NodeChange, backfilled: Sequence[str]) -> NodeChan
     if node.role is Role.SOURCE:
         return NodeChange(node.name, node.role, node.verdict, "is read again from its beginning", node.details)
     if node.name in backfilled:
-        return NodeChange(node.name, node.role, Verdict.NEW, "gets everything from the beginning")
+        return replace(node, effect="gets everything from the beginning")
     return node
+
+
+def _told_of_its_target(node: NodeChange, before: Graph, after: Graph) -> NodeChange:
+    """Return a new sink with the one that is gone and wrote to the same place: who renames a sink should know."""
+    if node.role is not Role.SINK or node.verdict is not Verdict.NEW:
+        return node
+    target = _target(after.nodes[node.name])
+    for name, old in before.nodes.items():
+        if old.role is Role.SINK and name not in after.nodes and target is not None and _target(old) == target:
+            told = f"it writes where sink {name!r} wrote: a sink cannot be renamed, its ledger is kept under its name"
+            return replace(node, details=(told,), was=name)
+    return node
+
+
+def _target(node: Described) -> tuple[str, dict[str, Any]] | None:
+    place = where(json.loads(node.arguments))
+    return (node.kind, place) if place else None
 
 
 def _no_past(was: str, before: Graph) -> str:

@@ -138,3 +138,21 @@ def test_the_fingerprint_of_state_knows_what_state_depends_on() -> None:
     assert state_fingerprint(pipeline(sink="other", shown=3, epochs=5)) == same
     for other in (pipeline(above=1), pipeline(kept="totals"), pipeline(source="others")):
         assert state_fingerprint(other) != same
+
+
+def test_a_sink_that_was_renamed_is_told_and_is_not_filled_again() -> None:
+    def writing(name: str, path: str) -> Graph:
+        return described(hf.Pipeline("sums", rows() | hf.write.sqlite(path, table="t", name=name)), {})
+
+    before = writing("old", "a.db")
+    change = compare(before, writing("new", "./a.db"))
+    (new,) = [node for node in change.nodes if node.name == "new"]
+    assert (new.verdict, new.was) == (Verdict.NEW, "old")
+    assert "it writes where sink 'old' wrote: a sink cannot be renamed" in new.details[0]
+    assert {node.name: node.verdict for node in change.nodes}["old"] is Verdict.GONE
+    change.check("sums", is_forced=False)
+    filled = compare(before, writing("new", "a.db"), backfilled=["new"])
+    with pytest.raises(InvalidPipeline, match="is to get everything") as refused:
+        filled.check("sums", is_forced=True)
+    assert "would be there twice" in refused.value.why
+    compare(before, writing("new", "b.db"), backfilled=["new"]).check("sums", is_forced=False)
