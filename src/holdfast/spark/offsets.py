@@ -79,6 +79,8 @@ def read_offsets(spark_checkpoint: Path, batch_id: int) -> Offsets:
         lines = path.read_text(encoding="utf-8").splitlines()
         if not lines or lines[0] != "v2":
             raise ValueError(f"version {lines[0] if lines else 'missing'!r} instead of 'v2'")
+        if len(lines) < 2:
+            raise ValueError("it is cut.")
         return _parse(lines)
     except (OSError, ValueError, KeyError) as error:
         raise _damaged(spark_checkpoint, path, str(error)) from error
