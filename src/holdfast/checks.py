@@ -204,9 +204,10 @@ def check_arguments(
 
 
 def check_graph(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode], built_at: Origin) -> None:
-    """Check the graph as a whole: no target is written twice, no name is used twice."""
+    """Check the graph as a whole: no target is written twice, no name is used twice, now or as a former one."""
     _check_targets(pipeline, sinks)
     _check_names(pipeline, nodes, sinks)
+    _check_pasts(pipeline, nodes, sinks)
 
 
 def _check_targets(pipeline: str, sinks: Sequence[SinkNode]) -> None:
@@ -265,3 +266,33 @@ def _check_names(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]
             pipeline=pipeline,
             participant=node.name,
         )
+
+
+def _check_pasts(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]) -> None:
+    """Check that every ``renamed_from=`` names what is no longer in the graph, and no two the same."""
+    everything: tuple[Node | SinkNode, ...] = (*nodes, *sinks)
+    here = {node.name: node for node in everything}
+    seen: dict[str, Node] = {}
+    for node in nodes:
+        old = node.past.renamed_from
+        if not old:
+            continue
+        if old in here:
+            raise InvalidPipeline(
+                f"{node.kind} {node.name!r}, built at {node.origin}, says renamed_from={old!r}, and the graph has a "
+                f"node of that name, built at {here[old].origin}.",
+                why="what is in the graph keeps its state under its own name.",
+                do="take renamed_from= away, or give the other node another name.",
+                pipeline=pipeline,
+                participant=node.name,
+            )
+        other = seen.setdefault(old, node)
+        if other is not node:
+            raise InvalidPipeline(
+                f"{other.name!r}, built at {other.origin}, and {node.name!r}, built at {node.origin}, both say "
+                f"renamed_from={old!r}.",
+                why="one state cannot go to two operators.",
+                do="say it of one of them; the other begins without state.",
+                pipeline=pipeline,
+                participant=node.name,
+            )

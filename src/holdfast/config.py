@@ -98,8 +98,16 @@ class Settings(BaseSettings):
         0,
         Limit("count", 0, 4096),
         "Buckets that the state of each stateful operator is divided into; a bucket is what one task has at a time.  "
-        "0 takes one for each core that the first run has.  Fixed when a checkpoint is new: a later run keeps it.  "
-        "More than cores leave room to grow; each costs a few milliseconds an epoch.",
+        "0 takes one for each core that the first run has, and what there is afterwards.  Another number divides the "
+        "state anew when the pipeline is started: `holdfast plan` says so.  More than cores leave room to grow; each "
+        "costs a few milliseconds an epoch.",
+    )
+    partitions: int = _setting(
+        0,
+        Limit("count", 0, 4096),
+        "Tasks that work on the state of stateful operators at a time, in an epoch; at most as many as buckets.  0 "
+        "takes one for each core when Spark's directory is new, and what there is afterwards.  Another number moves "
+        "the state to a new directory when the pipeline is started, and there are at least as many buckets then.",
     )
     commit_queue: int = _setting(
         4,

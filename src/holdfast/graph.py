@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from holdfast import checks, forgotten, naming
 from holdfast.errors import InvalidPipeline
 from holdfast.naming import Origin
+from holdfast.past import NOTHING, Past
 from holdfast.ports import REJECT_SCHEMA, Guarantee, SinkSpec, SourceSpec
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Node:
         The line of the user's code that built it.
     shape : Shape
         What is known of its rows.
+    past : Past
+        What it says of itself in the graph that ran before.
     """
 
     spec: SourceSpec | OperatorSpec
@@ -94,6 +97,7 @@ class Node:
     is_named: bool
     origin: Origin
     shape: Shape
+    past: Past = NOTHING
     side_outputs: weakref.WeakValueDictionary[str, Node] = field(
         default_factory=weakref.WeakValueDictionary, init=False, repr=False
     )
@@ -339,19 +343,28 @@ class Operator:
         The name the user gave.
     origin : Origin
         The line of the user's code that built it.
+    past : Past
+        What it says of itself in the graph that ran before.
     """
 
     spec: OperatorSpec
     name: str | None
     origin: Origin
+    past: Past = NOTHING
 
     def attach(self, stream: Stream) -> Stream:
         """Return the stream that comes of this operator on ``stream``."""
-        return apply(self.spec, (stream,), name=self.name, built_at=self.origin)
+        return apply(self.spec, (stream,), name=self.name, built_at=self.origin, past=self.past)
 
 
 def apply(
-    spec: OperatorSpec, inputs: tuple[Stream, ...], *, name: str | None, built_at: Origin, is_derived: bool = False
+    spec: OperatorSpec,
+    inputs: tuple[Stream, ...],
+    *,
+    name: str | None,
+    built_at: Origin,
+    is_derived: bool = False,
+    past: Past = NOTHING,
 ) -> Stream:
     """Put an operator in its place behind one or several streams.
 
@@ -367,12 +380,14 @@ def apply(
         The line of the user's code that built it.
     is_derived : bool
         Whether ``name`` was derived by the caller and not given by the user.
+    past : Past
+        What it says of itself in the graph that ran before.
     """
     chosen = name or naming.derived_name(spec.kind, spec.arguments(), [stream.name for stream in inputs])
     with checks.building(spec.kind, chosen, built_at):
         shape = spec.shape([stream.shape for stream in inputs])
     is_named = name is not None and not is_derived
-    return Stream(Node(spec, tuple(stream.node for stream in inputs), chosen, is_named, built_at, shape))
+    return Stream(Node(spec, tuple(stream.node for stream in inputs), chosen, is_named, built_at, shape, past))
 
 
 def stream_from(spec: SourceSpec, *, name: str | None = None) -> Stream:
@@ -407,6 +422,8 @@ class SinkNode:
         Whether the name was given by the user.
     origin : Origin
         The line of the user's code that built it.
+    backfill : bool
+        Whether it gets everything from the beginning when it is added to a pipeline that has run.
     """
 
     spec: SinkSpec
@@ -414,6 +431,7 @@ class SinkNode:
     name: str
     is_named: bool
     origin: Origin
+    backfill: bool = False
 
     def __post_init__(self) -> None:
         if self.stream is not None:
@@ -448,14 +466,14 @@ class SinkNode:
         """
         with checks.building("sink", self.name, self.origin):
             self.spec.check_columns(stream.columns)
-        return SinkNode(self.spec, stream, self.name, self.is_named, self.origin)
+        return SinkNode(self.spec, stream, self.name, self.is_named, self.origin, self.backfill)
 
     def __repr__(self) -> str:
         return f"<sink {self.kind} {self.name!r} built at {self.origin}>"
 
 
-def sink(spec: SinkSpec, *, name: str | None = None) -> SinkNode:
+def sink(spec: SinkSpec, *, name: str | None = None, backfill: bool = False) -> SinkNode:
     """Return a sink that takes no stream yet: what every function of ``hf.write`` ends with."""
     with checks.building("sink", name) as built_at:
         chosen = name or naming.derived_name(spec.kind, naming.where(spec.arguments()))
-    return SinkNode(spec, None, chosen, name is not None, built_at)
+    return SinkNode(spec, None, chosen, name is not None, built_at, backfill)

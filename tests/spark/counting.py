@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,6 +55,7 @@ class CountingStep:
     wakes: bool
     fails_at: str
     fails_once: str = ""
+    for_all_keys: ClassVar[Mapping[str, str]] = {"closed": ""}
 
     @property
     def key(self) -> pa.Schema:

@@ -205,3 +205,29 @@ def test_state_that_does_not_fit_is_refused_before_anything_happens_unless_force
     before = pipelines.rows("first")
     pipelines.run(other, force=True)
     assert pipelines.rows("first") == sorted([*before, ("a", 1), ("b", 1)])
+
+
+def test_a_sink_that_gets_everything_goes_on_where_a_death_on_the_way_left_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipelines, wanted = Pipelines(tmp_path, spark), Expected()
+    pipelines.run(pipelines.one(3))
+
+    def filled(given: int) -> hf.Pipeline:
+        first = counting(source("given", GIVEN[:given]), name="first")
+        chosen = first | hf.select("k", "n", name="all_chosen")
+        everything = chosen | hf.write.sqlite(tmp_path / "all.db", table="rows", name="all_table", backfill=True)
+        return hf.Pipeline("changing", pipelines.table(first, "first"), everything)
+
+    new = dict.fromkeys(("all_chosen", "all_table"), Verdict.NEW)
+    assert pipelines.planned(filled(4)) == {**new, "given": Verdict.CHANGED, "first": Verdict.REBUILT}
+    # Epochs go on from the highest: 4 to 6 are those of before, and 7 is the first new one.
+    for point, epoch in (("before-stage", 4), ("after-publish", 5)):
+        die_at(point, epoch)
+        with pytest.raises(HoldfastError):
+            pipelines.run(filled(4))
+        faults.install(None)
+    pipelines.run(filled(5))
+    for text in GIVEN[:5]:
+        wanted.epoch(text, has_second=False)
+    assert pipelines.rows("all") == pipelines.rows("first") == wanted.sorted("first")

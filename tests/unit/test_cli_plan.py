@@ -13,8 +13,9 @@ from holdfast.checkpoint.store import open_store
 from holdfast.cli.app import app
 from holdfast.config import Settings
 from holdfast.spark.origin import Origin
-from holdfast.spark.plan import _keeps
+from holdfast.spark.plan import _stages
 from holdfast.spark.state_change import write_graph
+from holdfast.spark.state_plan import keeps_of
 from holdfast.target import load_target
 
 SCRIPT = """
@@ -27,6 +28,21 @@ SCRIPT = """
     narrower = pipeline(rides | hf.filter("km > 3", name="long_rides"), n=hf.count())
     other_sink = pipeline(rides, table="more", n=hf.count())
     wider = pipeline(rides, n=hf.count(), sum_km=hf.sum("km"))
+    other_sums = pipeline(rides, m=hf.count())
+    def named(name, **past):
+        totals = rides | hf.accumulate(by="city", n=hf.count(), name=name, **past)
+        return hf.Pipeline("trips", totals | hf.write.sqlite("trips.db", table="trips", name="trips"))
+    renamed = named("of_city", renamed_from="per_city")
+    stale = named("per_city", renamed_from="by_city")
+    lost = named("of_city", renamed_from="by_city")
+    few = hf.read.rows([[{"city": "Ulm"}]] * 7, schema="city STRING", bounded=True, name="few")
+    plain = hf.Pipeline("trips", few | hf.write.sqlite("trips.db", table="trips", name="trips"))
+    counted = hf.Pipeline("trips", few | hf.accumulate(by="city", n=hf.count(), name="per_city")
+                          | hf.write.sqlite("trips.db", table="trips", name="trips"))
+    filled = hf.Pipeline("trips", rides | hf.accumulate(by="city", n=hf.count(), name="per_city")
+                         | hf.write.sqlite("trips.db", table="trips", name="trips"),
+                         rides | hf.write.sqlite("trips.db", table="all", name="everything", backfill=True))
+    migrated = pipeline(rides, m=hf.count(), migrate=lambda table: table.rename_columns(["city", "m"]))
 """
 
 
@@ -42,11 +58,15 @@ def ran(name, finished=()):
     """Leave what a run of a pipeline leaves."""
     pipeline = load_target(f"flows.py:{name}")
     store = open_store("ckpt")
-    write_graph(store, "spark/1", described(pipeline, _keeps(pipeline, Settings()), 2))
+    stages = _stages(pipeline, Settings())
+    write_graph(store, "spark/1", described(pipeline, {} if stages is None else keeps_of(pipeline, stages), 2))
+    if stages is not None:
+        store.put("spark/1/state.json", b'{"buckets": 2, "partitions": 2}')
     store.put("spark/1/origin.json", Origin(1, graph=state_fingerprint(pipeline)).to_json())
     offsets = ["v2", '{"batchTimestampMs": 5}']
     for source in pipeline.sources:
-        offset = {"positions": {"log": 7}, "size_bytes": 1, "row_count": None}
+        segment = "rows" if source.kind == "rows" else "log"
+        offset = {"positions": {segment: 7}, "size_bytes": 1, "row_count": None}
         offset |= {"has_ended": True} if source.name in finished else {}
         offsets.append(f"{source.name}:{json.dumps(offset)}")
     store.put("spark/1/offsets/0", "\n".join(offsets).encode())
@@ -87,12 +107,45 @@ def test_a_changed_graph_is_told_node_by_node():
 
 def test_state_that_does_not_fit_is_refused_with_exit_code_2_unless_forced():
     ran("old")
-    code, text, error = planned("wider")
+    code, text, error = planned("other_sums")
     assert code == 2
     assert "! refused  stateful operator per_city: its state does not fit" in text
     assert "the state of stateful operator 'per_city' does not fit the changed graph" in error
     assert "state table 'values' was" in error or "state table" in error
-    assert planned("wider", "--force")[0] == 0
+    assert planned("other_sums", "--force")[0] == 0
+    code, text, error = planned("lost")
+    assert code == 2
+    assert "! refused  stateful operator of_city: has no state to take over" in text
+    assert "renamed_from='by_city' is no stateful operator of the graph that ran last, which has per_city" in error
+
+
+def test_state_that_is_brought_over_is_told():
+    ran("old")
+    code, text, _ = planned("wider")
+    assert code == 0
+    assert "~ migrated stateful operator per_city: keeps its state; what is new in it begins neutral" in text
+    assert "state table 'running' gets columns, neutral where there was something already" in text
+    code, text, _ = planned("renamed")
+    assert code == 0
+    assert "~ renamed  stateful operator of_city: keeps the state of 'per_city'\n" in text
+    assert "gone" not in text
+    assert planned("stale")[1].startswith("pipeline 'trips' goes on in spark/1"), "once it has happened, it is harmless"
+    code, text, _ = planned("migrated")
+    assert code == 0
+    assert "~ migrated stateful operator per_city: keeps its state, migrated" in text
+    assert "state table 'running' is what migrate= makes" in text
+
+
+def test_another_division_of_state_is_told(monkeypatch):
+    ran("old")
+    monkeypatch.setenv("HOLDFAST_PARTITIONS", "5")
+    code, text, _ = planned("old")
+    assert code == 0
+    assert text.splitlines()[:3] == [
+        "pipeline 'trips' has changed: it goes on in spark/2, from the end of the last epoch.",
+        "* state is divided into 5 buckets, and no longer into 2",
+        "* 5 tasks work on it at a time, and no longer 2",
+    ]
 
 
 def test_a_finished_source_is_told_and_refused():
@@ -106,12 +159,42 @@ def test_a_finished_source_is_told_and_refused():
     assert planned("other_sink")[0] == 0
 
 
+def test_a_bounded_source_that_is_read_to_its_end_is_finished_though_no_state_was_told(tmp_path):
+    ran("plain")
+    assert planned("counted")[0] == 0, "nothing is known of where its rows end"
+    (tmp_path / "ckpt" / "sources" / "few").mkdir(parents=True)
+    code, text, _ = planned("counted")
+    assert code == 2
+    assert "! finished source few: it has ended" in text
+    assert planned("counted", "--force")[0] == 0
+
+
+def test_a_sink_that_gets_everything_is_told_or_refused(tmp_path):
+    ran("old")
+    code, _, error = planned("filled")
+    assert code == 2
+    assert "source 'rides' cannot go back: its log of what was read is not in this checkpoint" in error
+    (tmp_path / "ckpt" / "sources" / "rides").mkdir(parents=True)
+    code, text, _ = planned("filled")
+    assert code == 0
+    assert text.splitlines() == [
+        "pipeline 'trips' has changed: it goes on in spark/2, from the end of the last epoch.",
+        "* sink 'everything' is new and gets everything from the beginning (backfill=True)",
+        "  kept     source rides: is read again from its beginning",
+        "~ rebuilt  stateful operator per_city: its state is computed anew, from the beginning",
+        "  kept     sink trips",
+        "+ new      sink everything: gets everything from the beginning",
+    ]
+    ran("filled")
+    assert planned("filled")[1].startswith("pipeline 'trips' goes on in spark/1"), "once it is there, it is harmless"
+
+
 def test_a_plan_as_json():
     ran("old")
     code, text, _ = planned("narrower", "--json")
     assert code == 0
     found = json.loads(text)
-    assert found["directory"] == {"below": "spark/2", "previous": "spark/1", "is_changed": True}
+    assert found["directory"] == {"below": "spark/2", "previous": "spark/1", "is_changed": True, "reasons": []}
     verdicts = {node["name"]: node["verdict"] for node in found["change"]["nodes"]}
     assert verdicts == {"rides": "kept", "long_rides": "new", "per_city": "changed", "trips": "kept"}
 

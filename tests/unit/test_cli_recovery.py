@@ -153,13 +153,23 @@ def test_inspect_names_an_open_decision_the_doubt_and_what_to_type():
     assert "holdfast resolve TARGET --checkpoint ckpt" in text
 
 
+def test_inspect_names_the_sources_that_have_ended():
+    run_epochs("two", 1)
+    offset = {"positions": {"log": 3}, "size_bytes": 0, "row_count": 0, "has_ended": True}
+    log = Path("ckpt/spark/1/offsets")
+    (log / "0").write_text(f'v2\n{{"batchTimestampMs": 1}}\nrides:{json.dumps(offset)}')
+    assert "finished sources: rides" in holdfast("inspect", "--checkpoint", "ckpt").stdout
+    (log / "0").write_text("v2\n")
+    assert "finished sources" not in holdfast("inspect", "--checkpoint", "ckpt").stdout, "torn: nothing is known"
+
+
 def test_inspect_as_json_is_one_object_with_every_answer():
     run_epochs("two", 2, crash_at="after-publish")
     found = json.loads(holdfast("inspect", "flows.py:two", "--checkpoint", "ckpt", "--json").stdout)
     assert found["pipeline"] == "two"
     assert found["last_done"] == 1
     assert [(d["epoch"], d["standing"]) for d in found["decisions"]] == [(1, "done"), (2, "open")]
-    assert found["spark"] == [{"directory": "spark/1", "base": 1, "planned": 2, "finished": 1}]
+    assert found["spark"] == [{"directory": "spark/1", "base": 1, "planned": 2, "finished": 1, "ended": []}]
     by_name = {sink["name"]: sink for sink in found["sinks"]}
     assert by_name["table_two"]["held"]["epoch"] == 2
     assert by_name["archive"]["held"]["epoch"] == 1

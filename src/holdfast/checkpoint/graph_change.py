@@ -1,7 +1,8 @@
 """What becomes of each node when a graph is started over the checkpoint of another one: compared by name.
 
-A stateful operator keeps its state if it keeps the same tables under the same key.  The comparison is pure: it is what
-``holdfast plan`` prints, and what a start does.
+A stateful operator keeps its state if it keeps the same tables under the same key, or can take them over
+(:mod:`holdfast.checkpoint.state_moves`); under another name, if it says so (``renamed_from=``).  The comparison is
+pure: it is what ``holdfast plan`` prints, and what a start does.
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.state_moves import Means, StateMove, Way, state_move
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.graph import Node, SinkNode, is_stateful
-from holdfast.naming import canonical_json
-from holdfast.operators.step import StateTable
+from holdfast.naming import canonical_json, where
 from holdfast.pipeline import Pipeline
 
 
@@ -37,9 +38,15 @@ class Verdict(Enum):
 
     KEPT = "kept"
     CHANGED = "changed"
+    RENAMED = "renamed"
+    MIGRATED = "migrated"
+    REBUILT = "rebuilt"
     NEW = "new"
     GONE = "gone"
     REFUSED = "refused"
+
+
+_RESTORED = (Verdict.KEPT, Verdict.CHANGED, Verdict.RENAMED, Verdict.MIGRATED)
 
 
 @dataclass(frozen=True)
@@ -186,6 +193,9 @@ class NodeChange:
         What that means, in words.
     details : tuple of str
         What differs.
+    was : str
+        The name under which its state was kept, where that is another one; of a new sink, the one that is gone and
+        wrote to the same place.
     """
 
     name: str
@@ -193,6 +203,7 @@ class NodeChange:
     verdict: Verdict
     effect: str
     details: tuple[str, ...] = ()
+    was: str = ""
 
 
 @dataclass(frozen=True)
@@ -205,19 +216,27 @@ class GraphChange:
         Those of the new graph in its order, then those that are gone.
     finished : tuple of str
         Sources that have ended: a changed graph would take them up again.
+    backfilled : tuple of str
+        Sinks that get everything from the beginning; then all state is computed anew.
     """
 
     nodes: tuple[NodeChange, ...]
     finished: tuple[str, ...] = ()
+    backfilled: tuple[str, ...] = ()
 
     @property
     def restored(self) -> tuple[str, ...]:
-        """The operators that take their state over."""
-        return tuple(
-            node.name
+        """The operators that take state over."""
+        return tuple(self.sources)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The operators that take state over, with the names under which it was kept."""
+        return {
+            node.name: node.was or node.name
             for node in self.nodes
-            if node.role is Role.STATEFUL and node.verdict in (Verdict.KEPT, Verdict.CHANGED)
-        )
+            if node.role is Role.STATEFUL and node.verdict in _RESTORED
+        }
 
     @property
     def is_empty(self) -> bool:
@@ -237,6 +256,15 @@ class GraphChange:
 
         With ``is_forced`` such operators begin with no state, and finished sources stay finished.
         """
+        for node in self.nodes:
+            if node.name in self.backfilled and node.was:
+                raise InvalidPipeline(
+                    f"sink {node.name!r} is to get everything (backfill=True), and writes where {node.was!r} wrote.",
+                    why="what that one has written would be there twice: each knows its own ledger only.",
+                    do=f"keep the name {node.was!r}, or give the sink another target.",
+                    pipeline=pipeline,
+                    participant=node.name,
+                )
         refused = [node for node in self.nodes if node.verdict is Verdict.REFUSED]
         force = "or start with --force (HOLDFAST_FORCE_GRAPH_CHANGE=true)"
         if refused and not is_forced:
@@ -244,8 +272,8 @@ class GraphChange:
             raise InvalidPipeline(
                 f"the state of {first.role.value} {first.name!r} does not fit the changed graph.",
                 why="; ".join(first.details) + ".",
-                do=f"give the operator another name, so that it begins without state; or change it back; {force}: it "
-                "then begins without state.",
+                do="say how it is brought over (migrate=, renamed_from=); or give the operator another name, so that "
+                f"it begins without state; or change it back; {force}: it then begins without state.",
                 pipeline=pipeline,
                 participant=first.name,
             )
@@ -261,7 +289,13 @@ class GraphChange:
             )
 
 
-def compare(before: Graph, after: Graph, finished: Sequence[str] = ()) -> GraphChange:
+def compare(
+    before: Graph,
+    after: Graph,
+    finished: Sequence[str] = (),
+    means: Mapping[str, Means] | None = None,
+    backfilled: Sequence[str] = (),
+) -> GraphChange:
     """Return what becomes of every node.
 
     Parameters
@@ -270,14 +304,29 @@ def compare(before: Graph, after: Graph, finished: Sequence[str] = ()) -> GraphC
         The graph that ran last, and the one that is to run.
     finished : sequence of str
         Sources of the old graph that have ended.
+    means : mapping of str to Means, optional
+        With what each stateful operator of the new graph takes over the state of another version of itself.
+    backfilled : sequence of str
+        Sinks that get everything from the beginning.
     """
-    found = [_compared(name, before, after) for name in after.nodes]
-    gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes]
-    return GraphChange((*found, *gone), tuple(name for name in finished if name in after.nodes))
+    with_means = means or {}
+    found = [_compared(name, before, after, with_means.get(name, Means())) for name in after.nodes]
+    taken = {node.was for node in found}
+    found = [_told_of_its_target(node, before, after) for node in found]
+    if backfilled:
+        found = [_from_the_beginning(node, backfilled) for node in found]
+    gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes and name not in taken]
+    taken_up = tuple(name for name in finished if name in after.nodes)
+    return GraphChange((*found, *gone), taken_up, tuple(backfilled))
 
 
-def _compared(name: str, before: Graph, after: Graph) -> NodeChange:
-    old, new = before.nodes.get(name), after.nodes[name]
+def _compared(name: str, before: Graph, after: Graph, means: Means) -> NodeChange:
+    old, new, was = before.nodes.get(name), after.nodes[name], ""
+    if means.past.renamed_from and name not in before.nodes:
+        was = means.past.renamed_from
+        old = before.nodes.get(was)
+        if old is None or old.role is not Role.STATEFUL:
+            return NodeChange(name, new.role, Verdict.REFUSED, "has no state to take over", (_no_past(was, before),))
     if old is None or old.role is not new.role:
         return NodeChange(name, new.role, Verdict.NEW, _EFFECT_OF_NEW[new.role])
     details = []
@@ -288,7 +337,7 @@ def _compared(name: str, before: Graph, after: Graph) -> NodeChange:
     if old.inputs != new.inputs:
         details.append(f"it read {', '.join(old.inputs)}, and reads {', '.join(new.inputs)}")
     if new.role is Role.STATEFUL:
-        return _stateful(name, before.keeps[name], after.keeps[name], details)
+        return _stateful(name, was, state_move(before.keeps[was or name], after.keeps[name], means), details)
     if not details:
         return NodeChange(name, new.role, Verdict.KEPT, "")
     effect = {
@@ -298,25 +347,55 @@ def _compared(name: str, before: Graph, after: Graph) -> NodeChange:
     return NodeChange(name, new.role, Verdict.CHANGED, effect, tuple(details))
 
 
-def _stateful(name: str, old: Keeps, new: Keeps, details: Sequence[str]) -> NodeChange:
-    reasons = [*_differences(old, new)]
-    if old.kind != new.kind:
-        reasons.insert(0, f"it was {old.kind}, and is {new.kind}")
-    if reasons:
-        return NodeChange(name, Role.STATEFUL, Verdict.REFUSED, "its state does not fit", tuple(reasons))
-    if details:
-        effect = "keeps its state; what it does with it is the new arguments'"
+def _stateful(name: str, was: str, move: StateMove, details: Sequence[str]) -> NodeChange:
+    of = f"keeps the state of {was!r}" if was else "keeps its state"
+    if move.reasons:
+        return NodeChange(name, Role.STATEFUL, Verdict.REFUSED, "its state does not fit", move.reasons)
+    if not move.is_plain:
+        is_migrated = any(table.way is Way.MIGRATED for table in move.tables.values()) or bool(move.dropped)
+        effect = f"{of}, migrated" if is_migrated else f"{of}; what is new in it begins neutral"
+        told = (*details, *move.told())
+        return NodeChange(name, Role.STATEFUL, Verdict.MIGRATED, effect, told, was)
+    if details and not was:
+        effect = f"{of}; what it does with it is the new arguments'"
         return NodeChange(name, Role.STATEFUL, Verdict.CHANGED, effect, tuple(details))
-    return NodeChange(name, Role.STATEFUL, Verdict.KEPT, "keeps its state")
+    return NodeChange(name, Role.STATEFUL, Verdict.RENAMED if was else Verdict.KEPT, of, tuple(details), was)
 
 
-def _differences(old: Keeps, new: Keeps) -> Iterator[str]:
-    if not old.key.equals(new.key):
-        yield f"its key was ({_columns(old.key)}), and is ({_columns(new.key)})"
-    for name in [*old.tables, *(name for name in new.tables if name not in old.tables)]:
-        was, now = old.tables.get(name), new.tables.get(name)
-        if was is None or now is None or was.key != now.key or not was.schema.equals(now.schema):
-            yield f"state table {name!r} was {_table(was)}, and is {_table(now)}"
+def _from_the_beginning(node: NodeChange, backfilled: Sequence[str]) -> NodeChange:
+    if node.role is Role.STATEFUL:
+        return NodeChange(node.name, node.role, Verdict.REBUILT, "its state is computed anew, from the beginning")
+    if node.role is Role.SOURCE:
+        return NodeChange(node.name, node.role, node.verdict, "is read again from its beginning", node.details)
+    if node.name in backfilled:
+        return replace(node, effect="gets everything from the beginning")
+    return node
+
+
+def _told_of_its_target(node: NodeChange, before: Graph, after: Graph) -> NodeChange:
+    """Return a new sink with the one that is gone and wrote to the same place: who renames a sink should know."""
+    if node.role is not Role.SINK or node.verdict is not Verdict.NEW:
+        return node
+    target = _target(after.nodes[node.name])
+    for name, old in before.nodes.items():
+        if old.role is Role.SINK and name not in after.nodes and target is not None and _target(old) == target:
+            told = f"it writes where sink {name!r} wrote: a sink cannot be renamed, its ledger is kept under its name"
+            return replace(node, details=(told,), was=name)
+    return node
+
+
+def _target(node: Described) -> tuple[str, dict[str, Any]] | None:
+    place = where(json.loads(node.arguments))
+    return (node.kind, place) if place else None
+
+
+def _no_past(was: str, before: Graph) -> str:
+    there = [name for name, node in before.nodes.items() if node.role is Role.STATEFUL]
+    return f"renamed_from={was!r} is no stateful operator of the graph that ran last, which has {_listed(there)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _gone(name: str, node: Described) -> NodeChange:
@@ -344,14 +423,6 @@ def _role(node: Node | SinkNode) -> Role:
     if node.is_source:
         return Role.SOURCE
     return Role.STATEFUL if is_stateful(node) else Role.OPERATOR
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in schema)
-
-
-def _table(table: StateTable | None) -> str:
-    return "not there" if table is None else f"({_columns(table.schema)}; key {', '.join(table.key) or 'none'})"
 
 
 def _shown(arguments: str, most: int = 200) -> str:

@@ -48,7 +48,13 @@ class Restoration:
 
 
 def restoration(
-    store: Store, pipeline: str, held: Sequence[Held], steps: Iterable[Step], at: Positions | None = None
+    store: Store,
+    pipeline: str,
+    held: Sequence[Held],
+    steps: Iterable[Step],
+    at: Positions | None = None,
+    *,
+    graph: str = "",
 ) -> Restoration | None:
     """Return where state can be taken from; None when there is no good snapshot.
 
@@ -63,7 +69,9 @@ def restoration(
     steps : iterable of Step
         All epochs whose ends are known.
     at : Positions, optional
-        The snapshot must be of exactly these positions.
+        The snapshot must be of exactly these positions, and of the graph.
+    graph : str
+        Fingerprint of a graph's state: of several snapshots of one epoch the one of this graph is taken.
     """
     refused: list[tuple[SnapshotKey, str]] = []
 
@@ -72,10 +80,15 @@ def restoration(
         refused.append((key, why))
 
     known = list(steps)
+    chosen: Manifest | None = None
     for manifest in good_snapshots(store, refuse):
         positions = manifest.ended.positions
-        if at is not None and not _same(positions, at):
+        if chosen is not None and chosen.ended.epoch != manifest.ended.epoch:
+            break
+        if at is not None and not (_same(positions, at) and manifest.graph == graph):
             continue  # not what was asked for, and no fault of it
+        if chosen is not None and manifest.graph != graph:
+            continue
         if manifest.pipeline != pipeline:
             refuse(manifest.key, f"it is of pipeline {manifest.pipeline!r}")
         elif not all(covers_all(each.positions, positions) for each in held):
@@ -83,8 +96,10 @@ def restoration(
                 manifest.key, "it lies beyond what a sink holds: the run that made it was fenced, or a sink restored"
             )
         else:
-            return _planned(manifest, held, known, tuple(refused))
-    return None
+            chosen = manifest
+            if manifest.graph == graph:
+                break  # else there may be one of this graph: a start that died had made this for the graph to come
+    return None if chosen is None else _planned(chosen, held, known, tuple(refused))
 
 
 def _planned(

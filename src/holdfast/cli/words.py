@@ -28,6 +28,8 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
         yield f"              {_decision(decision)}"
     for heads in inspection.spark:
         yield f"{heads.directory:<10}  planned epoch {heads.planned or '-'}, finished epoch {heads.finished or '-'}"
+        if heads.ended:
+            yield f"              finished sources: {', '.join(heads.ended)}"
     if inspection.state is not None:
         yield from _state(inspection.state)
     for sink in inspection.sinks:
@@ -77,7 +79,18 @@ def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) 
         yield f"pipeline {pipeline!r} goes on in {directory.below}, with all its state."
     else:
         yield f"pipeline {pipeline!r} has changed: it goes on in {directory.below}, from the end of the last epoch."
-    marks = {"kept": " ", "changed": "~", "new": "+", "gone": "-", "refused": "!"}
+    for reason in directory.reasons:
+        yield f"* {reason}"
+    marks = {
+        "kept": " ",
+        "changed": "~",
+        "renamed": "~",
+        "migrated": "~",
+        "rebuilt": "~",
+        "new": "+",
+        "gone": "-",
+        "refused": "!",
+    }
     for node in change.nodes:
         effect = f": {node.effect}" if node.effect else ""
         yield f"{marks[node.verdict.value]} {node.verdict.value:<8} {node.role.value} {node.name}{effect}"

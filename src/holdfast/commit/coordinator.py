@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -37,7 +37,7 @@ from holdfast.commit.takeover import Resumption, confirm_done, ledgers_word, ope
 from holdfast.commit.transaction import Event, State, Transition
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.ports import Clock, EpochRecord, Part, Publication, Run, Sink, Store
-from holdfast.positions import Positions
+from holdfast.positions import Positions, covers_all
 
 __all__ = ["Coordinator", "Published", "Resolution", "Resumption", "Retry", "Statistics"]
 
@@ -103,6 +103,8 @@ class Coordinator:
         Called with every :class:`Transition`, also from the commit thread.
     lane : Lane, optional
         Instead of the commit thread: simulation.
+    backfilled : collection of str
+        Sinks that, while they hold nothing, are given what others hold already.
 
     Notes
     -----
@@ -125,8 +127,10 @@ class Coordinator:
         ledger_keep: int = 100,
         on_transition: Callable[[Transition], None] | None = None,
         lane: Lane | None = None,
+        backfilled: Collection[str] = (),
     ) -> None:
         self._pipeline = pipeline
+        self._backfilled = frozenset(backfilled)
         self._sinks = {sink.name: sink for sink in sinks}
         if len(self._sinks) != len(sinks):
             raise InternalError(f"two sinks of pipeline {pipeline!r} have the same name.", pipeline=pipeline)
@@ -221,7 +225,8 @@ class Coordinator:
             Its end positions.  Where given, a sink that holds the epoch by its number must hold all before them too.
         start : Positions, optional
             Its start positions.  Where given, a sink that joins here must hold exactly what lies before them, or
-            everything up to the end: then it holds the epoch, under whatever number it came.
+            everything up to the end: then it holds the epoch, under whatever number it came.  One that holds nothing
+            joins with the first epoch that no other sink holds.
 
         Raises
         ------
@@ -253,12 +258,22 @@ class Coordinator:
     def _joins(self, name: str, epoch: int, start: Positions, end: Positions) -> bool:
         """Tell whether a sink needs an epoch, by the positions that its own ledger holds."""
         held = self._delivery.held[name]
-        if name in self._continued or held.epoch == 0:
-            return True  # this run's own epochs follow each other; a new sink begins here
+        if name in self._continued:
+            return True  # this run's own epochs follow each other
+        if held.epoch == 0:  # it is new, and begins where the others go on: what they hold was before its time
+            return name in self._backfilled or not self._is_held_elsewhere(name, end)
         if not needs(name, epoch, held, start, end, self._run):
             return False
         self._continued.add(name)
         return True
+
+    def _is_held_elsewhere(self, name: str, end: Positions) -> bool:
+        """Tell whether another sink holds an epoch, and this one would remember it too."""
+        others = [other for other in self._sinks if other != name and self._delivery.remembers(other)]
+        return self._delivery.remembers(name) and any(
+            self._delivery.held[other].epoch > 0 and covers_all(self._delivery.held[other].positions, end)
+            for other in others
+        )
 
     def commit(self, record: EpochRecord, parts: Mapping[str, Sequence[Part]]) -> None:
         """Make an epoch visible, or make sure that it will be.

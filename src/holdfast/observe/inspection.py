@@ -21,6 +21,7 @@ from holdfast.commit.recovery import CASES, Decision, Verdict
 from holdfast.errors import Corrupt
 from holdfast.ports import Held, Outcome, Staged, Store
 from holdfast.positions import Positions
+from holdfast.spark.offsets import ended, newest_positions
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus
 
 
@@ -74,12 +75,15 @@ class SparkHeads:
     planned, finished : int
         Last epoch in the offset log (its positions are fixed) and in the commit log (Spark knows it is done); 0 when
         none.
+    ended : tuple of str
+        Sources that have ended: they are finished, and a changed graph does not take them up again.
     """
 
     directory: str
     base: int
     planned: int
     finished: int
+    ended: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -290,6 +294,7 @@ def _spark_heads(directory: Path) -> Iterator[SparkHeads]:
             base,
             0 if planned is None else base + planned,
             0 if finished is None else base + finished,
+            ended(newest_positions(place)),
         )
 
 

@@ -14,9 +14,10 @@ from holdfast.checks import a_type, building, require_columns
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.graph import Shape, Stream, apply
 from holdfast.naming import Origin
-from holdfast.operators import keyed, tables, told_bounds
+from holdfast.operators import growth, keyed, tables, told_bounds
 from holdfast.operators.aggregate_keys import Ints, coded, found, numbers
 from holdfast.operators.step import PLACE, UNBOUNDED, Arrivals, Change, Moment, Result, StateTable
+from holdfast.past import NOTHING, Migration, Past, past_of
 from holdfast.timeline import bounds_before
 
 _KINDS = ("count", "sum", "min", "max")
@@ -130,6 +131,12 @@ class AccumulateStep:
         )
         return Result({"rows": rows, "late": late}, changes, bounds, {"late": late.num_rows})
 
+    def grown(self, table: str, known: pa.Table | None, at: Moment) -> pa.Table | None:
+        """Return ``running`` with values that it did not have: no key had one yet.  And the bounds told: none."""
+        if known is None:
+            return self.tables[table].schema.empty_table() if table == "bounds" else None
+        return growth.grown(known, self.tables[table], growth.nulls)
+
     def _continued(self, rows: pa.Table, running: pa.Table) -> tuple[pa.Table, dict[str, Change]]:
         """Return rows with the running values, and what changes in the table of these."""
         if not rows.num_rows:
@@ -205,14 +212,22 @@ class AccumulateAnywhere:
     spec: Accumulate
     name: str | None
     origin: Origin
+    past: Past = NOTHING
 
     def attach(self, stream: Stream) -> Stream:
         """Return the stream with running values."""
         spec = replace(self.spec, timestamp=stream.timestamp)
-        return apply(spec, (stream,), name=self.name, built_at=self.origin)
+        return apply(spec, (stream,), name=self.name, built_at=self.origin, past=self.past)
 
 
-def accumulate(*, by: str | Sequence[str], name: str | None = None, **aggregates: Aggregate) -> AccumulateAnywhere:
+def accumulate(
+    *,
+    by: str | Sequence[str],
+    name: str | None = None,
+    renamed_from: str | None = None,
+    migrate: Migration | Mapping[str, Migration] | None = None,
+    **aggregates: Aggregate,
+) -> AccumulateAnywhere:
     """Give every row the running aggregates of its key, in order of arrival.
 
     Parameters
@@ -221,6 +236,10 @@ def accumulate(*, by: str | Sequence[str], name: str | None = None, **aggregates
         Key columns.
     name : str, optional
         The node's name.
+    renamed_from : str, optional
+        The name that it had in the graph that ran before: its state goes on under the new one.
+    migrate : function or mapping of str to function, optional
+        Brings state tables of another form over, table to table: ``docs/state.md``.
     **aggregates : Aggregate
         New column -> ``hf.count(...)``, ``hf.sum``, ``hf.min`` or ``hf.max`` of an integer column; each BIGINT.
 
@@ -252,4 +271,5 @@ def accumulate(*, by: str | Sequence[str], name: str | None = None, **aggregates
                 )
         if not aggregates:
             raise InvalidPipeline("it computes nothing.", why="no aggregate is given.", do=f"write {_RIGHT}")
-        return AccumulateAnywhere(Accumulate(keys, tuple(aggregates.items())), name, built_at)
+        past = past_of(renamed_from, migrate, kind=Accumulate.kind, built_at=built_at)
+        return AccumulateAnywhere(Accumulate(keys, tuple(aggregates.items())), name, built_at, past)

@@ -21,6 +21,7 @@ from holdfast.operators.aggregate_parts import part_of
 from holdfast.operators.aggregate_step import AggregateStep
 from holdfast.operators.aggregate_values import START
 from holdfast.operators.aggregate_windows import cut_of
+from holdfast.past import NOTHING, Migration, Past, past_of
 from holdfast.timeline import Promise
 from holdfast.window import Session, Total, Window
 
@@ -120,6 +121,7 @@ class AggregationAnywhere:
     spec: Aggregation
     name: str | None
     origin: Origin
+    past: Past = NOTHING
 
     def attach(self, stream: Stream) -> Stream:
         """Return the stream of aggregates."""
@@ -129,7 +131,7 @@ class AggregationAnywhere:
                 spec.timestamp or stream.timestamp
             )  # fmt: skip
         spec = Aggregation(**{**vars(spec), "timestamp": column})
-        return apply(spec, (stream,), name=self.name, built_at=self.origin)
+        return apply(spec, (stream,), name=self.name, built_at=self.origin, past=self.past)
 
 
 def aggregate(
@@ -143,6 +145,8 @@ def aggregate(
     idle_after: str | None = None,
     forget_after: str | None = None,
     name: str | None = None,
+    renamed_from: str | None = None,
+    migrate: Migration | Mapping[str, Migration] | None = None,
     **aggregates: Aggregate,
 ) -> AggregationAnywhere:
     """Compute aggregates of the rows of each key and window.
@@ -168,6 +172,10 @@ def aggregate(
         Logged time after which a key that brings nothing is forgotten; its open windows are final.
     name : str, optional
         The node's name.
+    renamed_from : str, optional
+        The name that it had in the graph that ran before: its state goes on under the new one.
+    migrate : function or mapping of str to function, optional
+        Brings state tables of another form over, table to table: ``docs/state.md``.
     **aggregates : Aggregate
         Output column -> ``hf.count()``, ``hf.mean("dep_delay")`` and so on.
 
@@ -190,14 +198,19 @@ def aggregate(
     """
     return _declared(
         aggregates, by=by, window=window, emit=emit, timestamp=timestamp, timestamps=timestamps, disorder=disorder,
-        idle_after=idle_after, forget_after=forget_after, name=name,
+        idle_after=idle_after, forget_after=forget_after, name=name, renamed_from=renamed_from, migrate=migrate,
     )  # fmt: skip
 
 
 def reduce(
-    *, by: str | Sequence[str] | None = None, forget_after: str | None = None, name: str | None = None,
+    *,
+    by: str | Sequence[str] | None = None,
+    forget_after: str | None = None,
+    name: str | None = None,
+    renamed_from: str | None = None,
+    migrate: Migration | Mapping[str, Migration] | None = None,
     **aggregates: Aggregate,
-) -> AggregationAnywhere:  # fmt: skip
+) -> AggregationAnywhere:
     """Keep aggregates over all rows of each key: one row per changed key and epoch, to be upserted by the key.
 
     The same as ``hf.aggregate(by=by, window=hf.total(), emit="changes", ...)``; for one row per *input row* there is
@@ -211,6 +224,10 @@ def reduce(
         Logged time after which a silent key is forgotten; its next row begins anew.
     name : str, optional
         The node's name: the identity of its state.
+    renamed_from : str, optional
+        The name that it had in the graph that ran before: its state goes on under the new one.
+    migrate : function or mapping of str to function, optional
+        Brings state tables of another form over, table to table: ``docs/state.md``.
     **aggregates : Aggregate
         Output column = aggregate.
 
@@ -220,7 +237,10 @@ def reduce(
 
         balances = bookings | hf.reduce(by="account", balance=hf.sum("amount"), name="balances")
     """
-    return _declared(aggregates, by=by, window=Total(), emit="changes", forget_after=forget_after, name=name)
+    return _declared(
+        aggregates, by=by, window=Total(), emit="changes", forget_after=forget_after, name=name,
+        renamed_from=renamed_from, migrate=migrate,
+    )  # fmt: skip
 
 
 def _declared(
@@ -235,6 +255,8 @@ def _declared(
     idle_after: str | None = None,
     forget_after: str | None = None,
     name: str | None,
+    renamed_from: str | None,
+    migrate: Migration | Mapping[str, Migration] | None,
 ) -> AggregationAnywhere:
     with building(Aggregation.kind, name) as built_at:
         keys = () if by is None else keyed.key_names(by)
@@ -266,7 +288,8 @@ def _declared(
             keys, window, tuple(aggregates.items()), emit, timestamp, timestamps, disorder,
             _us(idle_after, "idle_after"), _us(forget_after, "forget_after"),
         )  # fmt: skip
-        return AggregationAnywhere(spec, name, built_at)
+        past = past_of(renamed_from, migrate, kind=Aggregation.kind, built_at=built_at)
+        return AggregationAnywhere(spec, name, built_at, past)
 
 
 def _us(text: str | None, argument: str) -> int:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.aggregates import Aggregate
-from holdfast.operators import keyed, tables
+from holdfast.operators import growth, keyed, tables
 from holdfast.operators.aggregate_open import END, Windows, WindowsTable
-from holdfast.operators.aggregate_parts import Part, part_of
-from holdfast.operators.aggregate_touched import Keys, KeysTable
+from holdfast.operators.aggregate_parts import Group, Part, part_of
+from holdfast.operators.aggregate_touched import SCOPE, Keys, KeysTable
 from holdfast.operators.aggregate_values import START, Kept
 from holdfast.operators.aggregate_windows import Cut
 from holdfast.operators.step import (
@@ -67,6 +68,7 @@ class AggregateStep:
     promise: Promise = field(default_factory=lambda: Promise(is_strict=False))
     idle_us: int = 0
     forget_us: int = 0
+    for_all_keys: ClassVar[Mapping[str, str]] = {"keys": SCOPE}
 
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:
@@ -123,6 +125,30 @@ class AggregateStep:
             outputs["late"] = keyed.late_rows(late, self.name, rows.late, self.time, rows.limits, _WHY_LATE)
         bounds = self._bounds(of_windows, windows, state["windows"], keys)
         return Result(outputs, changes, bounds, {"late": rows.late.num_rows})
+
+    def grown(self, table: str, known: pa.Table | None, at: Moment) -> pa.Table | None:
+        """Return ``windows`` with more aggregates: these begin as over no rows.  And new tables of values."""
+        declared = self._windows_table
+        if known is None:
+            return self.tables[table].schema.empty_table() if table in {kept.table for kept in declared.kept} else None
+        if table != "windows":
+            return None
+        neutral = {
+            f"{name}__{suffix}": (name, place)
+            for name, part in declared.parts.items()
+            for place, (suffix, _) in enumerate(part.fields)
+        }
+
+        def fill(column: pa.Field, rows: int) -> pa.Array | None:
+            if column.name not in neutral:
+                return None
+            name, place = neutral[column.name]
+            of = self._field(self.aggregates[name].column)
+            nothing = np.zeros(0, np.int64)
+            values = None if of is None else pa.array([], of.type)
+            return declared.parts[name].made(values, Group(nothing, rows, nothing))[place]
+
+        return growth.grown(known, self.tables[table], fill)
 
     def _emitted(self, windows: Windows, keys: Keys, results: Mapping[str, pa.Array]) -> pa.Table:
         """Return the windows that are final, or those that changed, by start, then key."""

@@ -183,7 +183,10 @@ def joined(cut: Cut, spans: Spans) -> tuple[Ints, Spans]:
     """Bring together what is one window: equal spans of a key, or sessions of a key that overlap."""
     if cut.kind != "session":
         groups, first = coded_pairs(spans.codes, spans.starts)
-        return groups, spans.taken(first)
+        found = spans.taken(first)
+        if (spans.ends != found.ends[groups]).any():  # the length has changed: one that was open holds what it held
+            np.maximum.at(found.ends, groups, spans.ends)
+        return groups, found
     order = np.lexsort((spans.starts, spans.codes))
     codes, starts, ends = (values[order] for values in spans)
     reached = bounds_before(codes, ends, np.full(len(order), UNBOUNDED))  # the last end of those of the key before

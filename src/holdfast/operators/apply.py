@@ -15,10 +15,11 @@ from holdfast.checks import building, require_columns
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import Operator, Shape
 from holdfast.naming import callable_text
-from holdfast.operators import keyed, tables
+from holdfast.operators import growth, keyed, tables
 from holdfast.operators.arguments import check_callable
 from holdfast.operators.call import StepFailed
 from holdfast.operators.step import PLACE, Arrivals, Change, Moment, Result, StateTable
+from holdfast.past import Migration, past_of
 from holdfast.schema import to_arrow
 
 TOUCHED = "__touched_us__"
@@ -188,6 +189,18 @@ class ApplyStep:
         forgotten = {} if self.forget_us is None else {"forgotten": 0 if old is None else old.num_rows}
         return Result(outputs, {"keys": change} if is_change else {}, end, forgotten)
 
+    def grown(self, table: str, known: pa.Table | None, at: Moment) -> pa.Table | None:
+        """Return the table with nulls in what was not declared before: ``get`` gives its default."""
+        declared = self.tables[table]
+        if known is None:
+            return declared.schema.empty_table()
+
+        def fill(column: pa.Field, rows: int) -> pa.Array | None:
+            now = pa.repeat(pa.scalar(at.batch_us, pa.int64()), rows)
+            return now if column.name == TOUCHED else growth.nulls(column, rows)
+
+        return growth.grown(known, declared, fill)
+
     def _called(self, key: tuple[Any, ...], of_key: pa.Table, state: KeyState) -> list[Mapping[str, Any]]:
         shown = key[0] if self.is_one_column else key
         try:
@@ -267,6 +280,8 @@ def apply(
     forget_after: str | None = None,
     timestamp: str | None = None,
     name: str | None = None,
+    renamed_from: str | None = None,
+    migrate: Migration | Mapping[str, Migration] | None = None,
 ) -> Operator:
     """Call a Python function for each key that has rows in an epoch, with a state of its own.
 
@@ -289,6 +304,10 @@ def apply(
         Column of ``schema`` that holds the event time of what ``fn`` gives.
     name : str, optional
         The node's name, under which its state is kept.
+    renamed_from : str, optional
+        The name that it had in the graph that ran before: its state goes on under the new one.
+    migrate : function or mapping of str to function, optional
+        Brings state tables of another form over, table to table: ``docs/state.md``.
 
     Raises
     ------
@@ -324,4 +343,4 @@ def apply(
             timestamp = keyed.time_field(out, timestamp).name
         kept = pa.schema([]) if state is None else to_arrow(state, argument="state")
         spec = Apply(fn, keyed.key_names(by), out, kept, isinstance(by, str), forget_after, timestamp)
-        return Operator(spec, name, built_at)
+        return Operator(spec, name, built_at, past_of(renamed_from, migrate, kind=Apply.kind, built_at=built_at))

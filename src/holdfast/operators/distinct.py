@@ -18,6 +18,7 @@ from holdfast.naming import Origin
 from holdfast.operators import keyed, tables, told_bounds
 from holdfast.operators.keyed import Ticks
 from holdfast.operators.step import PLACE, UNBOUNDED, Arrivals, Change, Moment, Result, StateTable
+from holdfast.past import NOTHING, Migration, Past, past_of
 
 _ROUNDS = 32
 """So many rows that stay, of one key in one epoch, are found for all keys at once; what is left goes row by row."""
@@ -79,6 +80,7 @@ class DistinctStep:
     time: str
     horizon: int
     disorder: int
+    for_all_keys: ClassVar[Mapping[str, str]] = {"clock": ""}
 
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:
@@ -227,12 +229,13 @@ class DistinctAnywhere:
     disorder: str | int
     name: str | None
     origin: Origin
+    past: Past = NOTHING
 
     def attach(self, stream: Stream) -> Stream:
         """Return the stream without duplicates."""
         with building(Distinct.kind, self.name, self.origin):
             spec = Distinct(self.by, keyed.timestamp_of(stream, self.timestamp), self.horizon, self.disorder)
-        return apply(spec, (stream,), name=self.name, built_at=self.origin)
+        return apply(spec, (stream,), name=self.name, built_at=self.origin, past=self.past)
 
 
 def distinct(
@@ -242,6 +245,8 @@ def distinct(
     disorder: str | int | None = None,
     timestamp: str | None = None,
     name: str | None = None,
+    renamed_from: str | None = None,
+    migrate: Migration | Mapping[str, Migration] | None = None,
 ) -> DistinctAnywhere:
     """Drop duplicates within a horizon of event time; the first to arrive stays.
 
@@ -259,6 +264,10 @@ def distinct(
         The column of event time; by default the one that the source declares.
     name : str, optional
         The node's name, under which its state is kept.
+    renamed_from : str, optional
+        The name that it had in the graph that ran before: its state goes on under the new one.
+    migrate : function or mapping of str to function, optional
+        Brings state tables of another form over, table to table: ``docs/state.md``.
 
     Returns
     -------
@@ -287,4 +296,5 @@ def distinct(
         if disorder is not None:
             keyed.check_duration(disorder, "disorder", least=0)
         allowed = horizon if disorder is None else disorder
-        return DistinctAnywhere(keys, timestamp, horizon, allowed, name, built_at)
+        past = past_of(renamed_from, migrate, kind=Distinct.kind, built_at=built_at)
+        return DistinctAnywhere(keys, timestamp, horizon, allowed, name, built_at, past)

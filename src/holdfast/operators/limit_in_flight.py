@@ -27,6 +27,7 @@ from holdfast.operators.step import (
     Result,
     StateTable,
 )
+from holdfast.past import NOTHING, Migration, Past, past_of
 
 ROWS, DONE = "rows", "done"
 _SHED, _ADMITTED, _LATE = 0, 1, 2
@@ -386,6 +387,7 @@ class LimitAnywhere:
     forget_after: str | None
     name: str | None
     origin: Origin
+    past: Past = NOTHING
 
     def attach(self, stream: Stream) -> Stream:
         """Return the limited stream."""
@@ -393,7 +395,7 @@ class LimitAnywhere:
             streams = {ROWS: stream} if self.done is None else {ROWS: stream, DONE: self.done}
             times = {name: keyed.timestamp_of(each, None) for name, each in streams.items()}
             spec = LimitInFlight(self.n, self.by, times, self.timeout, self.per, self.forget_after)
-        return apply(spec, tuple(streams.values()), name=self.name, built_at=self.origin)
+        return apply(spec, tuple(streams.values()), name=self.name, built_at=self.origin, past=self.past)
 
 
 def limit_in_flight(
@@ -405,6 +407,8 @@ def limit_in_flight(
     per: str | None = None,
     forget_after: str | None = None,
     name: str | None = None,
+    renamed_from: str | None = None,
+    migrate: Migration | Mapping[str, Migration] | None = None,
 ) -> LimitAnywhere:
     """Admit at most so many timestamps per key at a time; shed the others at the entry.
 
@@ -426,6 +430,10 @@ def limit_in_flight(
         Forget a key that nothing was heard of for this long, in logged batch time.
     name : str, optional
         The node's name, under which its state is kept.
+    renamed_from : str, optional
+        The name that it had in the graph that ran before: its state goes on under the new one.
+    migrate : function or mapping of str to function, optional
+        Brings state tables of another form over, table to table: ``docs/state.md``.
 
     Returns
     -------
@@ -471,4 +479,5 @@ def limit_in_flight(
         for argument, value in (("per", per), ("forget_after", forget_after)):
             if value is not None and units.duration_us(value, argument=argument) < 1:
                 raise InvalidPipeline(f"{argument}={value!r} is too small.", do=f"write {_RIGHT}")
-        return LimitAnywhere(n, keys, done, timeout, per, forget_after, name, built_at)
+        past = past_of(renamed_from, migrate, kind=LimitInFlight.kind, built_at=built_at)
+        return LimitAnywhere(n, keys, done, timeout, per, forget_after, name, built_at, past)

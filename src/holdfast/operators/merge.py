@@ -15,6 +15,7 @@ from holdfast.graph import Shape, Stream
 from holdfast.graph import apply as put
 from holdfast.operators import keyed
 from holdfast.operators.merge_step import MAIN, MergeStep
+from holdfast.past import Migration, past_of
 from holdfast.timeline import Promise
 
 _RIGHT = 'hf.merge(flights, {"weather": weather}, by="origin")'
@@ -135,6 +136,8 @@ def merge(
     idle_after: str | None = None,
     forget_after: str | None = None,
     name: str | None = None,
+    renamed_from: str | None = None,
+    migrate: Migration | Mapping[str, Migration] | None = None,
 ) -> Stream:
     """Put the latest rows of slower streams beside each row of a main stream, as of its time.
 
@@ -160,6 +163,10 @@ def merge(
         Forget a key that nothing was heard of for this long, in logged batch time, and of which nothing waits.
     name : str, optional
         The node's name, under which its state is kept.
+    renamed_from : str, optional
+        The name that it had in the graph that ran before: its state goes on under the new one.
+    migrate : function or mapping of str to function, optional
+        Brings state tables of another form over, table to table: ``docs/state.md``.
 
     Returns
     -------
@@ -204,7 +211,8 @@ def merge(
             keyed.check_duration(amount, "disorder", least=0)
         promised = {each: orders.get(each, "ascending") for each in streams}
         spec = Merge(keys, times, tolerance, promised, allowed, idle_after, forget_after)
-    return put(spec, tuple(streams.values()), name=name, built_at=built_at)
+        past = past_of(renamed_from, migrate, kind=Merge.kind, built_at=built_at)
+    return put(spec, tuple(streams.values()), name=name, built_at=built_at, past=past)
 
 
 def _checked_streams(main: Any, slow: Any) -> dict[str, Stream]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +53,7 @@ class MergeStep:
     tolerance: int | None
     idle_us: int | None
     forget_us: int | None
+    for_all_keys: ClassVar[Mapping[str, str]] = {"inputs": ""}
 
     @property
     def slow(self) -> tuple[str, ...]:
@@ -118,7 +120,10 @@ class MergeStep:
         changes = {
             "waiting": Change(
                 tables.semi_join(waiting.filter(pa.array(stays)), fresh, [SEQ]),
-                tables.semi_join(before.select([*self.key.names, SEQ]), waiting.filter(pa.array(is_ready)), [SEQ]),
+                # NB by key too: rows of keys that came together from two buckets may have one number.
+                tables.semi_join(
+                    before.select([*self.key.names, SEQ]), waiting.filter(pa.array(is_ready)), [*self.key.names, SEQ]
+                ),
             ),
             **{f"slow_{name}": self._kept(known[name], name, slow[name], touched, floor) for name in self.slow},
             "bounds": self._told(touched, own, at),

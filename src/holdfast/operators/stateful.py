@@ -15,10 +15,11 @@ from holdfast.checks import a_type, building, require_columns
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import Operator, Shape
 from holdfast.naming import callable_text
-from holdfast.operators import keyed, tables
+from holdfast.operators import growth, keyed, tables
 from holdfast.operators.arguments import check_callable
 from holdfast.operators.call import StepFailed
 from holdfast.operators.step import PLACE, Arrivals, Change, Moment, Result, StateTable
+from holdfast.past import Migration, past_of
 from holdfast.schema import to_arrow
 
 TOUCHED = "__touched_us__"
@@ -121,6 +122,19 @@ class StatefulStep:
                 changes[name] = change
         return Result({"rows": out}, changes, end, counts)
 
+    def grown(self, table: str, known: pa.Table | None, at: Moment) -> pa.Table | None:
+        """Return a table with nulls in columns that it did not have; a table that was not there is empty."""
+        declared = self.tables[table]
+        if known is None:
+            return declared.schema.empty_table()
+
+        def fill(column: pa.Field, rows: int) -> pa.Array | None:
+            if column.name == TOUCHED and self.forget_us is not None:
+                return pa.array(np.full(rows, at.batch_us, np.int64))
+            return growth.nulls(column, rows)
+
+        return growth.grown(known, declared, fill)
+
     def _called(self, seen: Tables | None, rows: pa.Table, at: Moment) -> tuple[dict[str, Any], pa.Table]:
         try:
             given = self.fn(seen, rows, at)
@@ -146,15 +160,15 @@ class StatefulStep:
                 why=f"declared: {', '.join(self.state) or 'none'}.",
                 do=f"declare it: state={{{unknown[0]!r}: ...}}.",
             )
-        return found, _brought(out, self.out, "its rows")
+        return found, brought(out, self.out, "its rows")
 
     def _change(self, name: str, before: pa.Table, after: Any, at: Moment) -> Change:
         declared = self.state[name]
         if isinstance(after, Change):
-            upserts = _brought(after.upserts, declared.schema, f"the upserts of table {name!r}")
-            deletes = _brought(after.deletes, tables.key_schema(declared), f"the deletes of table {name!r}")
+            upserts = brought(after.upserts, declared.schema, f"the upserts of table {name!r}")
+            deletes = brought(after.deletes, tables.key_schema(declared), f"the deletes of table {name!r}")
         else:
-            after = _brought(after, declared.schema, f"table {name!r}")
+            after = brought(after, declared.schema, f"table {name!r}")
             deletes = tables.anti_join(before, after, declared.key).select(list(declared.key))
             upserts = after.filter(pa.array(_differs(before, after, declared.key)))
         if tables.distinct_keys(upserts, declared.key).num_rows < upserts.num_rows:
@@ -184,8 +198,8 @@ class StatefulStep:
         return table.select(self.state[name].schema.names)
 
 
-def _brought(value: Any, schema: pa.Schema, what: str) -> pa.Table:
-    """Return what a user's step returned under the declared schema; frames of other libraries become tables.
+def brought(value: Any, schema: pa.Schema, what: str, who: str = "the step") -> pa.Table:
+    """Return what a user's function returned under the declared schema; frames of other libraries become tables.
 
     Only the form may differ (``large_string`` for ``string``, the order of columns, nullability), not the type.
     """
@@ -194,7 +208,7 @@ def _brought(value: Any, schema: pa.Schema, what: str) -> pa.Table:
     if not isinstance(value, pa.Table):
         if not hasattr(value, "__arrow_c_stream__") and not isinstance(value, pa.RecordBatch):
             raise InvalidPipeline(
-                f"the step returned {a_type(value)} for {what}.",
+                f"{who} returned {a_type(value)} for {what}.",
                 why="tables go in and out as Arrow.",
                 do="return a pyarrow.Table or a polars.DataFrame.",
             )
@@ -206,9 +220,9 @@ def _brought(value: Any, schema: pa.Schema, what: str) -> pa.Table:
             columns = [column.cast(field.type) for column, field in zip(value.columns, schema, strict=True)]
             return pa.Table.from_arrays(columns, schema=schema)
     raise InvalidPipeline(
-        f"the step returned {what} with another schema than declared.",
+        f"{who} returned {what} with another schema than declared.",
         why=f"declared: {tables.spelled(schema)}; returned: {tables.spelled(value.schema)}.",
-        do="return the declared columns, or declare what the step returns.",
+        do=f"return the declared columns, or declare what {who} returns.",
     )
 
 
@@ -260,6 +274,8 @@ def stateful(
     forget_after: str | None = None,
     timestamp: str | None = None,
     name: str | None = None,
+    renamed_from: str | None = None,
+    migrate: Migration | Mapping[str, Migration] | None = None,
 ) -> Operator:
     """Run a step of your own over all rows of a bucket at once: tables in, tables out.
 
@@ -282,6 +298,10 @@ def stateful(
         Column of ``schema`` that holds the event time of the output rows.
     name : str, optional
         The node's name, under which its state is kept.
+    renamed_from : str, optional
+        The name that it had in the graph that ran before: its state goes on under the new one.
+    migrate : function or mapping of str to function, optional
+        Brings state tables of another form over, table to table: ``docs/state.md``.
 
     Raises
     ------
@@ -314,7 +334,8 @@ def stateful(
         if timestamp is not None:
             timestamp = keyed.time_field(out, timestamp).name
         declared = _declared(state, keys)
-        return Operator(Stateful(step, keys, out, declared, forget_after, timestamp), name, built_at)
+        past = past_of(renamed_from, migrate, kind=Stateful.kind, built_at=built_at)
+        return Operator(Stateful(step, keys, out, declared, forget_after, timestamp), name, built_at, past)
 
 
 def _declared(state: Any, by: Sequence[str]) -> dict[str, StateTable]:

@@ -116,7 +116,13 @@ class Result:
 
 
 class Step(Protocol):
-    """One stateful operator with its schemas known.  Frozen and picklable."""
+    """One stateful operator with its schemas known.  Frozen and picklable.
+
+    What a step may have besides, for the day on which the graph or the number of buckets changes: a method ``grown``
+    (:mod:`holdfast.operators.growth`), and an attribute ``for_all_keys``.  That maps state tables to the column that
+    marks the rows which hold for all keys, empty where all of them do: such rows are in every bucket, and of several
+    buckets the greatest values count.  A column ``__all_keys__`` says the same unasked.
+    """
 
     @property
     def key(self) -> pa.Schema:

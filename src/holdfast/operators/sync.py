@@ -27,6 +27,7 @@ from holdfast.operators.sync_checks import (
     time_of,
 )
 from holdfast.operators.sync_step import SyncStep
+from holdfast.past import Migration, past_of
 from holdfast.policy import Mux, Policy, Within
 from holdfast.timeline import Promise
 
@@ -164,6 +165,8 @@ def sync(
     max_waiting_rows: int | None = None,
     forget_after: str | None = None,
     name: str | None = None,
+    renamed_from: str | None = None,
+    migrate: Migration | Mapping[str, Migration] | None = None,
 ) -> Stream:
     """Return the rows of several streams in sets: by default all rows of one timestamp once it is settled on each.
 
@@ -188,6 +191,10 @@ def sync(
         Duration after which a key without rows is forgotten; what waits under it goes to the late rows.
     name : str, optional
         The node's name: the identity of its state.
+    renamed_from : str, optional
+        The name that it had in the graph that ran before: its state goes on under the new one.
+    migrate : function or mapping of str to function, optional
+        Brings state tables of another form over, table to table: ``docs/state.md``.
 
     Returns
     -------
@@ -245,4 +252,5 @@ def sync(
             checked_limit(max_waiting_rows),
             duration(forget_after, "forget_after"),
         )
-    return apply(spec, tuple(streams.values()), name=name, built_at=built_at)
+        past = past_of(renamed_from, migrate, kind=Sync.kind, built_at=built_at)
+    return apply(spec, tuple(streams.values()), name=name, built_at=built_at, past=past)

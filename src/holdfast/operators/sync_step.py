@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -75,6 +76,7 @@ class SyncStep:
     idle_us: int | None = None
     max_waiting_rows: int | None = None
     forget_us: int | None = None
+    for_all_keys: ClassVar[Mapping[str, str]] = {INPUTS: ""}
 
     @property
     def has_time_order(self) -> bool:

@@ -31,6 +31,7 @@ def files(
     format: Literal["parquet", "json"] = "parquet",
     partition_by: Sequence[str] = (),
     name: str | None = None,
+    backfill: bool = False,
 ) -> graph.SinkNode:
     """Write rows as files of a directory, each epoch exactly once.
 
@@ -45,6 +46,8 @@ def files(
         Columns that become hive-style directories, ``column=value/``, outermost first.
     name : str, optional
         The node's name; the sink's log is kept under it.
+    backfill : bool
+        Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
 
     Returns
     -------
@@ -65,7 +68,7 @@ def files(
     with building("sink", name):
         columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
         spec = FilesSpec(os.fspath(path), format, columns, "zstd" if format == "parquet" else None)
-    return graph.sink(spec, name=name)
+    return graph.sink(spec, name=name, backfill=backfill)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ ToDataFrame = Callable[[pa.Table | list[str], pa.Schema], Any]
 """Makes a DataFrame of an epoch's rows: a table, or paths of Parquet files.  Given by the engine."""
 
 
-def foreach_batch(fn: Callable[[Any, int], None], *, name: str | None = None) -> graph.SinkNode:
+def foreach_batch(fn: Callable[[Any, int], None], *, name: str | None = None, backfill: bool = False) -> graph.SinkNode:
     """Hand every epoch to a function, as Spark's ``foreachBatch`` does; at-least-once.
 
     Parameters
@@ -37,6 +37,8 @@ def foreach_batch(fn: Callable[[Any, int], None], *, name: str | None = None) ->
         overwrite by epoch, or merge by key.
     name : str, optional
         The node's name.
+    backfill : bool
+        Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
 
     Returns
     -------
@@ -50,7 +52,7 @@ def foreach_batch(fn: Callable[[Any, int], None], *, name: str | None = None) ->
     """
     with building("sink", name):
         spec = ForeachBatchSpec(fn)
-    return graph.sink(spec, name=name)
+    return graph.sink(spec, name=name, backfill=backfill)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ def postgres(
     delete: str | None = None,
     stage: Stage = "auto",
     name: str | None = None,
+    backfill: bool = False,
 ) -> graph.SinkNode:
     """Write rows to a PostgreSQL table, exactly once.
 
@@ -49,6 +50,8 @@ def postgres(
         server and the table allow it; ``inspect`` shows which.
     name : str, optional
         The sink's name: its ledger row is kept under it.
+    backfill : bool
+        Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
 
     Raises
     ------
@@ -63,7 +66,7 @@ def postgres(
     with building("sink", name):
         columns = (key,) if isinstance(key, str) else tuple(key)
         spec = PostgresSpec(dsn, table, mode, columns, delete, stage)
-    return graph.sink(spec, name=name)
+    return graph.sink(spec, name=name, backfill=backfill)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ def sqlite(
     key: Sequence[str] = (),
     delete: str | None = None,
     name: str | None = None,
+    backfill: bool = False,
 ) -> graph.SinkNode:
     """Write rows to a table of a SQLite file, exactly once.
 
@@ -60,6 +61,8 @@ def sqlite(
         Boolean column, upsert only: a true row deletes its key.  The column is not stored.
     name : str, optional
         The sink's name: its ledger row is kept under it.
+    backfill : bool
+        Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
 
     Raises
     ------
@@ -74,7 +77,7 @@ def sqlite(
     with building("sink", name):
         columns = (key,) if isinstance(key, str) else tuple(key)
         spec = SqliteSpec(os.fspath(path), table, mode, columns, delete)
-    return graph.sink(spec, name=name)
+    return graph.sink(spec, name=name, backfill=backfill)
 
 
 @dataclass(frozen=True)

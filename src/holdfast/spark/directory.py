@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,14 +35,19 @@ class Directory:
         The one that was used before, where this one is new; empty when there is none.
     is_changed : bool
         Whether it is new because the graph has another state, and not because the one before is damaged.
+    reasons : tuple of str
+        Why the one before does not serve, apart from the graph.
     """
 
     below: str
     previous: str = ""
     is_changed: bool = False
+    reasons: tuple[str, ...] = ()
 
 
-def choose_directory(store: Store, checkpoint: Path, graph: str) -> Directory:
+def choose_directory(
+    store: Store, checkpoint: Path, graph: str, outgrown: Callable[[str], Iterable[str]] = lambda below: ()
+) -> Directory:
     """Return the directory that a run uses.
 
     Parameters
@@ -51,6 +57,9 @@ def choose_directory(store: Store, checkpoint: Path, graph: str) -> Directory:
     graph : str
         Fingerprint of the graph's state (:func:`~holdfast.checkpoint.graph_change.state_fingerprint`); empty without
         state.  Without it a damaged directory is a person's to remove, as it always was.
+    outgrown : callable
+        Returns why a directory does not serve any more although the state is the same: it is divided otherwise, for
+        instance.
     """
     number = newest(store)
     if number == 0:
@@ -61,9 +70,12 @@ def choose_directory(store: Store, checkpoint: Path, graph: str) -> Directory:
         before = graph_of(store, checkpoint, below, graph)
     except Corrupt as error:
         before, why = graph, why or error.what
-    if before != graph:
+    reasons = tuple(outgrown(below))
+    if before != graph or reasons:
         log.info("the graph has another state than that in %s: it goes to %s", below, following)
-        return Directory(following, below, is_changed=True)
+        for reason in reasons:
+            log.info("%s", reason)
+        return Directory(following, below, is_changed=True, reasons=reasons)
     if why and graph and snapshot_keys(store):
         log.warning("%s is not used again: %s", below, why)
         return Directory(following, below)

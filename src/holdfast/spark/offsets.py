@@ -79,6 +79,8 @@ def read_offsets(spark_checkpoint: Path, batch_id: int) -> Offsets:
         lines = path.read_text(encoding="utf-8").splitlines()
         if not lines or lines[0] != "v2":
             raise ValueError(f"version {lines[0] if lines else 'missing'!r} instead of 'v2'")
+        if len(lines) < 2:
+            raise ValueError("it is cut.")
         return _parse(lines)
     except (OSError, ValueError, KeyError) as error:
         raise _damaged(spark_checkpoint, path, str(error)) from error
@@ -144,6 +146,26 @@ def _damaged(spark_checkpoint: Path, path: Path, why: str) -> Corrupt:
         "With read.spark, or with state, it cannot: restore the checkpoint and all sinks from the same moment.",
         participant=str(path),
     )
+
+
+def newest_positions(spark_checkpoint: Path) -> Positions:
+    """Return the positions of the newest entry; none where there is none, or it cannot be read."""
+    planned = [int(path.name) for path in (spark_checkpoint / "offsets").glob("[0-9]*") if path.name.isdigit()]
+    try:
+        return read_offsets(spark_checkpoint, max(planned, default=-1)).positions
+    except Corrupt:
+        return {}
+
+
+def ended(positions: Positions) -> tuple[str, ...]:
+    """Return the sources whose end was told.
+
+    Examples
+    --------
+    >>> ended({"a": {"log": 3, "@ended": 1}, "b": {"log": 3}})
+    ('a',)
+    """
+    return tuple(name for name, segments in positions.items() if MARKS["has_ended"] in segments)
 
 
 def sync_offsets(spark_checkpoint: Path, batch_id: int) -> None:

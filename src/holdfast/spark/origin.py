@@ -28,6 +28,7 @@ from holdfast.graph import Node
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions, ascending
 from holdfast.spark.offsets import check_logs, plain, read_offsets
+from holdfast.spark.state_transfer import Transfer
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -156,6 +157,8 @@ class Beginning:
         The directory that was used before, where it is left; empty when there is none.
     change : Change, optional
         How state comes from the directory before; None where the graph has not changed.
+    transfer : Transfer, optional
+        Brings state of another form over; None: there is none.
     """
 
     store: Store
@@ -167,6 +170,7 @@ class Beginning:
     graph: str = ""
     previous: str = ""
     change: Change | None = None
+    transfer: Transfer | None = None
 
 
 def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: int) -> Origin:
@@ -227,10 +231,10 @@ def _above_all(store: Store, last_epoch: int) -> int:
 def _restored(beginning: Beginning, origin: Origin, held: Sequence[Held], newest: tuple[str, Held]) -> Origin:
     """Return where a directory begins whose state comes from a snapshot."""
     steps = [*steps_of(beginning.directory, beginning.previous), *progress.read(beginning.store)]
-    found = restoration(beginning.store, beginning.pipeline, held, steps)
+    found = restoration(beginning.store, beginning.pipeline, held, steps, graph=beginning.graph)
     if found is None:
         raise _state_is_gone(beginning.directory, list(beginning.keeps), newest)
-    kept = _fitting(beginning, found)
+    seed, kept = _fitting(beginning, found)
     ended = found.manifest.ended
     log.warning(
         "state is restored from the snapshot of epoch %d, made %s; %s",
@@ -241,11 +245,11 @@ def _restored(beginning: Beginning, origin: Origin, held: Sequence[Held], newest
     replayed = tuple((each.step_epoch, each.batch_us) for each in found.replayed)
     before = _read_if_there(beginning.directory / beginning.previous / FILE_NAME)
     retired = {} if before is None else before.retired
-    return replace(origin, seek=found.seek, seed=found.manifest.key.path, replayed=replayed, kept=kept, retired=retired)
+    return replace(origin, seek=found.seek, seed=seed, replayed=replayed, kept=kept, retired=retired)
 
 
-def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, ...] | None:
-    """Return the operators that the snapshot of another graph fits; None for one of the same graph.
+def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, tuple[str, ...] | None]:
+    """Return the snapshot to begin with, and the operators that it fits; None: all, it is of the same graph.
 
     Raises
     ------
@@ -253,8 +257,12 @@ def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, ...] | None
         If the graph has changed, and the snapshot is not of the change point.
     """
     manifest = found.manifest
+    transfer = beginning.transfer
     if manifest.graph == beginning.graph:
-        return None
+        same = {name: name for name in manifest.operators}
+        if transfer is not None and transfer.is_needed(manifest, same):  # into other buckets
+            return transfer.made(manifest, same).key.path, None
+        return manifest.key.path, None
     if found.replayed or found.stops:
         raise Diverged(
             "the graph has changed, and Spark's part of the checkpoint, with the state of the old graph, is lost.",
@@ -265,17 +273,24 @@ def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, ...] | None
             pipeline=beginning.pipeline,
             epoch=manifest.ended.epoch,
         )
-    for name, keeps in beginning.keeps.items():
-        was = manifest.operators.get(name)
-        if was is not None and not was.keeps.fits(keeps):
+    sources = {name: name for name in beginning.keeps if name in manifest.operators}
+    if transfer is not None:
+        sources = transfer.sources(manifest.operators)
+    for name, was in sources.items():
+        keeps = manifest.operators[was].keeps
+        reasons = () if transfer is None else transfer.move(name, keeps).reasons
+        if reasons or (transfer is None and not keeps.fits(beginning.keeps[name])):
             raise InvalidPipeline(
                 f"the state of operator {name!r} does not fit the changed graph.",
-                why="its key or its tables have changed, and Spark's part of the checkpoint is lost.",
+                why="; ".join(reasons or ("its key or its tables have changed",)) + "; and Spark's part of the "
+                "checkpoint is lost.",
                 do="give the operator another name, so that it begins without state; or change it back.",
                 pipeline=beginning.pipeline,
                 participant=name,
             )
-    return tuple(name for name in beginning.keeps if name in manifest.operators)
+    if transfer is not None and transfer.is_needed(manifest, sources):
+        manifest = transfer.made(manifest, sources)
+    return manifest.key.path, tuple(sources)
 
 
 def _read_if_there(path: Path) -> Origin | None:

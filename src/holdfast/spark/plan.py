@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from holdfast.checkpoint.graph_change import GraphChange, described, state_fingerprint
-from holdfast.checkpoint.manifest import Keeps
 from holdfast.config import Settings
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Store
+from holdfast.spark.backfill import Backfill
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.directory import Directory, choose_directory
 from holdfast.spark.read import SourceReader
 from holdfast.spark.session import create_session, run_session
-from holdfast.spark.state_change import compared
-from holdfast.spark.state_plan import Shape, compile_stateful, keeps_of
-from holdfast.spark.state_stages import Part, build_stages, has_state
+from holdfast.spark.state_change import compared, outgrown
+from holdfast.spark.state_plan import Division, Shape, compile_stateful, keeps_of, means_of
+from holdfast.spark.state_stages import Part, Stages, build_stages, has_state
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,26 @@ def plan(pipeline: Pipeline, store: Store, checkpoint: Path, settings: Settings)
     Corrupt
         If a record of the checkpoint cannot be read.
     """
-    chosen = choose_directory(store, checkpoint, state_fingerprint(pipeline))
-    keeps = _keeps(pipeline, settings)
-    return Plan(chosen, compared(store, checkpoint, chosen, described(pipeline, keeps)))
+    asked = Division(settings.buckets, settings.partitions)
+    chosen = choose_directory(store, checkpoint, state_fingerprint(pipeline), partial(outgrown, pipeline, store, asked))
+    stages = _stages(pipeline, settings)
+    keeps = {} if stages is None else keeps_of(pipeline, stages)
+    means = {} if stages is None else means_of(pipeline, stages)
+    change = compared(store, checkpoint, chosen, described(pipeline, keeps), means, pipeline)
+    if change is not None and change.backfilled:
+        Backfill(pipeline, checkpoint, has_state(pipeline)).check(change)
+    return Plan(chosen, change)
 
 
-def _keeps(pipeline: Pipeline, settings: Settings) -> dict[str, Keeps]:
+def _stages(pipeline: Pipeline, settings: Settings) -> Stages | None:
     if not has_state(pipeline):
-        return {}
+        return None
 
     def refuse(part: Part) -> Sequence[pa.Schema]:
         raise _NeedsSpark
 
     try:
-        stages = build_stages(
+        return build_stages(
             pipeline,
             as_spark_has_it,
             "plan",
@@ -77,5 +84,4 @@ def _keeps(pipeline: Pipeline, settings: Settings) -> dict[str, Keeps]:
     except _NeedsSpark:
         session = run_session(create_session(settings.master, f"{settings.driver_memory_mib}m"), 1)
         reader = SourceReader(session, Path(), 1, 0, "", "")
-        stages = compile_stateful(pipeline, reader, "plan", Shape(1, 1), is_columnar=settings.columnar).stages
-    return keeps_of(pipeline, stages)
+        return compile_stateful(pipeline, reader, "plan", Shape(1, 1), is_columnar=settings.columnar).stages

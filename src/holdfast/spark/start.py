@@ -29,6 +29,7 @@ from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.graph import is_stateful as is_stateful_node
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, Sink, SourceSpec, Store
+from holdfast.spark.backfill import Backfill
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.directory import choose_directory, give_up
@@ -40,13 +41,14 @@ from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.run import Run
 from holdfast.spark.session import create_session, run_session
 from holdfast.spark.snapshots import Snapshotting
-from holdfast.spark.state_change import StateChange, compared, read_graph, told, write_graph
+from holdfast.spark.state_change import StateChange, compared, outgrown, read_graph, told, write_graph
 from holdfast.spark.state_evaluation import StateEvaluation
-from holdfast.spark.state_plan import Stateful, compile_stateful, keeps_of, settle_shape
+from holdfast.spark.state_plan import Division, Stateful, compile_stateful, keeps_of, means_of, settle_shape
 from holdfast.spark.state_pressure import BackPressure, hold_file, limited_operators
 from holdfast.spark.state_report import OperatorReports
 from holdfast.spark.state_seed import DirectorySeeds
 from holdfast.spark.state_stages import Stages, has_state
+from holdfast.spark.state_transfer import Transfer
 from holdfast.spark.stateful import stateful_operators
 from holdfast.trigger import Trigger
 from holdfast.units import duration_us
@@ -194,7 +196,10 @@ class _Starting:
         stop_file = stop_directory / "stop"
         token = uuid.uuid4().hex
         is_stateful = has_state(self.pipeline)
-        chosen = choose_directory(store, directory, state_fingerprint(self.pipeline))
+        asked = Division(self.settings.buckets, self.settings.partitions)
+        chosen = choose_directory(
+            store, directory, state_fingerprint(self.pipeline), partial(outgrown, self.pipeline, store, asked)
+        )
         before = read_graph(store, chosen.previous) if chosen.is_changed else None
         use_program = self.settings.columnar and not is_stateful
         program = build_program(self.pipeline, as_spark_has_it, token) if use_program else None
@@ -216,7 +221,7 @@ class _Starting:
         snapshotting: Snapshotting | None = None
         if is_stateful:
             previous = newest_buckets(store) if before is None else before.buckets
-            shape = settle_shape(store, chosen.below, parallelism, self.settings.buckets, previous=previous)
+            shape = settle_shape(store, chosen.below, parallelism, asked, previous=previous)
             session.conf.set("spark.sql.shuffle.partitions", str(shape.partitions))
             seeds = DirectorySeeds(str(directory), chosen.below, token)
             stateful = compile_stateful(
@@ -236,11 +241,14 @@ class _Starting:
             compiled = Compiled(_positions_only(self.pipeline, reader), program.routes)
         keeps = {} if stateful is None else keeps_of(self.pipeline, stateful.stages)
         graph = described(self.pipeline, keeps, 0 if snapshotting is None else snapshotting.shape.buckets)
-        change = compared(store, directory, chosen, graph)
+        means = {} if stateful is None else means_of(self.pipeline, stateful.stages)
+        change = compared(store, directory, chosen, graph, means, self.pipeline)
         if change is not None:
             for line in told(change):
                 log.info("%s", line)
             change.check(self.pipeline.name, is_forced=self.settings.force_graph_change)
+            if change.backfilled:
+                Backfill(self.pipeline, directory, is_stateful).check(change)
         sinks = self._connect(compiled.routes.schemas, session, directory)
         coordinator = Coordinator(
             pipeline=self.pipeline.name,
@@ -252,6 +260,7 @@ class _Starting:
             commit_thread=self.commit_thread,
             queue_size=self.settings.commit_queue,
             ledger_keep=self.settings.ledger_keep,
+            backfilled=[sink.name for sink in self.pipeline.sinks if sink.backfill],
         )
         try:
             resumption = coordinator.open()
@@ -259,6 +268,10 @@ class _Starting:
             for sink, schema in zip(self.pipeline.sinks, compiled.routes.schemas, strict=True):
                 store.put(f"schemas/{sink.name}.arrow", schema.serialize().to_pybytes())
             store.put(f"graph/{self.pipeline.fingerprint()}.json", json.dumps(self.pipeline.spec()).encode())
+            fingerprint = state_fingerprint(self.pipeline)
+            transfer = Transfer(
+                store, self.pipeline.name, fingerprint, keeps, means, graph.buckets, coordinator.generation, clock
+            )
             beginning = Beginning(
                 store,
                 directory,
@@ -266,8 +279,9 @@ class _Starting:
                 self.pipeline.name,
                 self.pipeline.sources,
                 keeps,
-                state_fingerprint(self.pipeline),
+                fingerprint,
                 chosen.previous,
+                transfer=transfer,
             )
             if before is not None and change is not None:
                 moved = StateChange(
@@ -280,6 +294,8 @@ class _Starting:
                     before,
                     coordinator.generation,
                     clock,
+                    transfer,
+                    Backfill(self.pipeline, directory, is_stateful),
                 )
                 beginning = replace(beginning, change=moved)
             write_graph(store, chosen.below, graph)

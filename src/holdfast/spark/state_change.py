@@ -8,9 +8,10 @@ left one; else one is made now, out of the old directory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
@@ -18,15 +19,22 @@ from holdfast.checkpoint.graph_change import Graph, GraphChange, Verdict, compar
 from holdfast.checkpoint.manifest import Ended, Manifest
 from holdfast.checkpoint.restore import restoration
 from holdfast.checkpoint.snapshot import commit
+from holdfast.checkpoint.state_moves import Means
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
-from holdfast.ports import Clock, Held, Store
+from holdfast.graph import Node, SinkNode
+from holdfast.pipeline import Pipeline
+from holdfast.ports import Clock, Held, SourceSpec, Store
 from holdfast.positions import Positions, covers_all
+from holdfast.spark.backfill import Backfill
 from holdfast.spark.directory import Directory
 from holdfast.spark.failure import translate
-from holdfast.spark.offsets import MARKS, read_offsets
+from holdfast.spark.offsets import ended, newest_positions, plain, read_offsets
 from holdfast.spark.origin import FILE_NAME, Origin, read_origin
+from holdfast.spark.state_plan import Division, noted_shape
 from holdfast.spark.state_reader import StateReader
 from holdfast.spark.state_seed import seed_of
+from holdfast.spark.state_stages import has_state
+from holdfast.spark.state_transfer import Transfer
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -65,7 +73,14 @@ def write_graph(store: Store, below: str, graph: Graph) -> None:
         store.put(key, data)
 
 
-def compared(store: Store, checkpoint: Path, chosen: Directory, graph: Graph) -> GraphChange | None:
+def compared(
+    store: Store,
+    checkpoint: Path,
+    chosen: Directory,
+    graph: Graph,
+    means: Mapping[str, Means],
+    pipeline: Pipeline,
+) -> GraphChange | None:
     """Return what becomes of each node; None where nothing has run, or the directory before is only damaged."""
     below = chosen.previous if chosen.is_changed else chosen.below
     if chosen.previous and not chosen.is_changed:
@@ -74,8 +89,24 @@ def compared(store: Store, checkpoint: Path, chosen: Directory, graph: Graph) ->
         return None
     if not chosen.is_changed and store.get(f"{below}/{GRAPH}") is None:
         return None
-    finished = _finished(checkpoint / below) if chosen.is_changed else ()
-    return compare(read_graph(store, below), graph, finished)
+    finished = _finished(checkpoint, below, pipeline) if chosen.is_changed else ()
+    before = read_graph(store, below)
+    return compare(before, graph, finished, means, backfilled(pipeline.sinks, before) if chosen.is_changed else ())
+
+
+def backfilled(sinks: Sequence[SinkNode], before: Graph) -> tuple[str, ...]:
+    """Return the sinks that are to get everything, and were not in the graph before."""
+    return tuple(sink.name for sink in sinks if sink.backfill and sink.name not in before.nodes)
+
+
+def outgrown(pipeline: Pipeline, store: Store, asked: Division, below: str) -> Iterator[str]:
+    """Yield why a directory does not serve a pipeline any more, although its state is the same."""
+    shape = noted_shape(store, below)
+    if shape is not None and has_state(pipeline):
+        yield from asked.outgrown(shape)
+    if store.get(f"{below}/{GRAPH}") is not None:  # else an older version has made it: nobody knows which sinks it had
+        for name in backfilled(pipeline.sinks, read_graph(store, below)):
+            yield f"sink {name!r} is new and gets everything from the beginning (backfill=True)"
 
 
 def told(change: GraphChange) -> Iterator[str]:
@@ -109,6 +140,10 @@ class StateChange:
         Of this run.
     clock : Clock
         For the time of the snapshot.
+    transfer : Transfer, optional
+        Brings state of another form over; None: there is none.
+    backfill : Backfill, optional
+        Begins at the beginning, where a sink is to get everything.
     """
 
     store: Store
@@ -120,6 +155,8 @@ class StateChange:
     before: Graph
     generation: int
     clock: Clock
+    transfer: Transfer | None = None
+    backfill: Backfill | None = None
 
     def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
         """Return the record of the new directory.
@@ -131,38 +168,44 @@ class StateChange:
         """
         spark = self.checkpoint / self.previous
         began = read_origin(spark / FILE_NAME)
-        batch_id = _last_finished(spark, held)
-        if batch_id + 1 < len(began.seek) - 1:
+        behind = max(0, len(began.seek) - 1)
+        batch_id = _last_finished(spark, held, behind)
+        if batch_id + 1 < behind:
             raise Diverged(
                 "the graph has changed before the old one had caught up with its sinks.",
-                why=f"{self.previous} was begun from a snapshot, and what came after it is not replayed yet.",
+                why=f"{self.previous} was begun at a snapshot, or at the beginning to fill a new sink, and what came "
+                "after that is not evaluated again yet.",
                 do="start the old graph until it has reached new rows, then the changed one.",
                 pipeline=self.pipeline,
             )
+        if self.change.backfilled and self.backfill is not None and (batch_id >= 0 or began.seek):
+            point = read_offsets(spark, batch_id).positions if batch_id >= 0 else began.seek[-1]
+            seek = self.backfill.seek(point, held)
+            log.warning("%s: everything is read again, in %d epochs", ", ".join(self.change.backfilled), len(seek) - 1)
+            return replace(origin, seek=seek, kept=(), retired={**began.retired, **point})
         if batch_id < 0:  # nothing was finished: it is where it began
-            return replace(
-                origin,
-                seek=began.seek,
-                seed=began.seed if self.change.restored else "",
-                kept=tuple(name for name in self.change.restored if began.kept is None or name in began.kept),
-                retired=began.retired,
-            )
+            manifest = seed_of(self.checkpoint, self.previous)
+            there = {} if manifest is None else manifest.operators
+            sources = {name: was for name, was in self.change.sources.items() if was in there}
+            seed = self._moved(manifest, sources) if manifest is not None and sources else ""
+            return replace(origin, seek=began.seek, seed=seed, kept=tuple(sources), retired=began.retired)
         found = read_offsets(spark, batch_id)
         step_epoch, batch_us = began.step_time(batch_id, found.batch_us)
-        ended = Ended(began.base + batch_id, step_epoch, found.positions, batch_us)
-        seed = self._seed(batch_id, ended, held) if self.change.restored else ""
+        last = Ended(began.base + batch_id, step_epoch, found.positions, batch_us)
+        seed = self._seed(batch_id, last, held) if self.change.restored else ""
         log.warning(
-            "the graph has changed: the old one holds up to the end of epoch %d, the new one from there on", ended.epoch
+            "the graph has changed: the old one holds up to the end of epoch %d, the new one from there on", last.epoch
         )
-        retired: Positions = {**began.retired, **ended.positions}
-        return replace(origin, seek=(ended.positions,), seed=seed, kept=self.change.restored, retired=retired)
+        retired: Positions = {**began.retired, **last.positions}
+        return replace(origin, seek=(last.positions,), seed=seed, kept=self.change.restored, retired=retired)
 
-    def _seed(self, batch_id: int, ended: Ended, held: Mapping[str, Held]) -> str:
-        """Return the key of a snapshot of the change point; made now if there is none."""
-        here = [each for each in held.values() if covers_all(each.positions, ended.positions)]
-        there = restoration(self.store, self.pipeline, here, (), ended.positions)
-        if there is not None and set(self.change.restored) <= set(there.manifest.operators):
-            return there.manifest.key.path
+    def _seed(self, batch_id: int, last: Ended, held: Mapping[str, Held]) -> str:
+        """Return the key of a snapshot of the change point, for the new graph; made now if there is none."""
+        here = [each for each in held.values() if covers_all(each.positions, last.positions)]
+        graph = read_origin(self.checkpoint / self.previous / FILE_NAME).graph or ""
+        there = restoration(self.store, self.pipeline, here, (), last.positions, graph=graph)
+        if there is not None and set(self.change.sources.values()) <= set(there.manifest.operators):
+            return self._moved(there.manifest, self.change.sources)
         reader = StateReader(self.session, self.checkpoint, self.previous)
         seed = seed_of(self.checkpoint, self.previous)
         try:
@@ -171,22 +214,31 @@ class StateChange:
             raise Diverged(
                 f"the graph has changed, and the state of the old one in {self.previous} cannot be read.",
                 why=f"{translate(error, self.pipeline, 'reading the state').what} No snapshot is of the end of epoch "
-                f"{ended.epoch}, which is the last that was published.",
+                f"{last.epoch}, which is the last that was published.",
                 do="start the old graph once: it takes its state from an older snapshot, and leaves a new one when it "
                 "is stopped; then start the changed one.",
                 pipeline=self.pipeline,
-                epoch=ended.epoch,
+                epoch=last.epoch,
             ) from error
-        graph = read_origin(self.checkpoint / self.previous / FILE_NAME).graph or ""
-        made = Manifest(
-            self.pipeline, self.generation, self.clock.now_us(), graph, ended, self.before.buckets, operators
+        read = Manifest(
+            self.pipeline, self.generation, self.clock.now_us(), graph, last, self.before.buckets, operators
         )
-        commit(self.store, made)
-        return made.key.path
+        if self.transfer is None or not self.transfer.is_needed(read, self.change.sources):
+            commit(self.store, read)
+        return self._moved(read, self.change.sources)
+
+    def _moved(self, manifest: Manifest, sources: Mapping[str, str]) -> str:
+        """Return the key of a snapshot that the new graph can begin with."""
+        if self.transfer is not None and self.transfer.is_needed(manifest, sources):
+            manifest = self.transfer.made(manifest, sources)
+        return manifest.key.path
 
 
-def _last_finished(spark: Path, held: Mapping[str, Held]) -> int:
-    """Return the last batch that Spark's commit log has, or whose end a sink covers; -1 when there is none."""
+def _last_finished(spark: Path, held: Mapping[str, Held], behind: int) -> int:
+    """Return the last batch that Spark's commit log has, or whose end a sink covers; -1 when there is none.
+
+    Of the first batches, so many as are ``behind``, a sink covers the end before they run: only the log tells.
+    """
     planned = sorted(int(path.name) for path in (spark / "offsets").glob("[0-9]*") if path.name.isdigit())
     for batch_id in reversed(planned):
         is_committed = (spark / "commits" / str(batch_id)).exists()
@@ -196,16 +248,24 @@ def _last_finished(spark: Path, held: Mapping[str, Held]) -> int:
             if is_committed:
                 raise
             continue  # torn when the run died: nothing of it was evaluated
-        if is_committed or any(covers_all(each.positions, positions) for each in held.values()):
+        is_held = any(covers_all(each.positions, positions) for each in held.values())
+        if is_committed or (is_held and batch_id >= behind):
             return batch_id
     return -1
 
 
-def _finished(spark: Path) -> tuple[str, ...]:
-    """Return the sources that had ended."""
-    planned = [int(path.name) for path in (spark / "offsets").glob("[0-9]*") if path.name.isdigit()]
-    try:
-        positions = read_offsets(spark, max(planned, default=-1)).positions
-    except Corrupt:
-        return ()
-    return tuple(name for name, segments in positions.items() if MARKS["has_ended"] in segments)
+def _finished(checkpoint: Path, below: str, pipeline: Pipeline) -> tuple[str, ...]:
+    """Return the sources that have ended: those that were told of, and bounded ones of which all is read."""
+    positions = newest_positions(checkpoint / below)
+    told = ended(positions)
+    others = [node for node in pipeline.sources if node.name not in told]
+    return (*told, *(node.name for node in others if _is_read(checkpoint, node, positions)))
+
+
+def _is_read(checkpoint: Path, node: Node, positions: Positions) -> bool:
+    """Tell whether a bounded source lies behind its end; without state nobody was told of it."""
+    workspace = checkpoint / "sources" / node.name
+    if not getattr(node.spec, "bounded", False) or node.name not in positions or not workspace.is_dir():
+        return False
+    source: Any = cast("SourceSpec", node.spec).open(node.name, str(workspace))
+    return bool(source.has_ended(plain(positions[node.name])[0]))

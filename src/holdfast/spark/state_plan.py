@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.state_moves import Means
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.graph import is_stateful
 from holdfast.naming import canonical_json
@@ -21,6 +22,7 @@ from holdfast.sources.bounds import MarkedSpec
 from holdfast.spark.columnar_state import with_levels
 from holdfast.spark.compile import as_spark_has_it, compile_pipeline
 from holdfast.spark.controls import NAME
+from holdfast.spark.origin import FILE_NAME
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.routes import Routes
 from holdfast.spark.state_chunks import CHUNKS
@@ -50,7 +52,46 @@ class Shape:
     partitions: int
 
 
-def settle_shape(store: Store, directory: str, parallelism: int, buckets: int, *, previous: int = 0) -> Shape:
+@dataclass(frozen=True)
+class Division:
+    """How the settings ask for state to be divided; 0 leaves it as it is, or to the number of cores.
+
+    Parameters
+    ----------
+    buckets, partitions : int
+        As in :class:`Shape`.
+    """
+
+    buckets: int = 0
+    partitions: int = 0
+
+    def shape(self, parallelism: int, previous: int = 0) -> Shape:
+        """Return the shape of a new directory whose state comes from so many buckets; 0: from none.
+
+        Examples
+        --------
+        >>> Division().shape(4), Division(partitions=5).shape(2, previous=2), Division(8).shape(2, previous=4)
+        (Shape(buckets=4, partitions=4), Shape(buckets=5, partitions=5), Shape(buckets=8, partitions=2))
+        """
+        count = self.buckets or max(previous or parallelism, self.partitions)
+        return Shape(count, min(self.partitions or parallelism, count))
+
+    def outgrown(self, shape: Shape) -> Iterator[str]:
+        """Yield what is asked for and is not what there is.
+
+        Examples
+        --------
+        >>> list(Division(8, 2).outgrown(Shape(4, 2))), list(Division().outgrown(Shape(4, 2)))
+        (['state is divided into 8 buckets, and no longer into 4'], [])
+        """
+        wanted = self.shape(shape.partitions, shape.buckets)
+        if wanted.buckets != shape.buckets:
+            yield f"state is divided into {wanted.buckets} buckets, and no longer into {shape.buckets}"
+        if wanted.partitions != shape.partitions:
+            yield f"{wanted.partitions} tasks work on it at a time, and no longer {shape.partitions}"
+
+
+def settle_shape(store: Store, directory: str, parallelism: int, asked: Division, *, previous: int = 0) -> Shape:
     """Return how state is divided, decided now if the directory is new.
 
     Parameters
@@ -61,10 +102,27 @@ def settle_shape(store: Store, directory: str, parallelism: int, buckets: int, *
         Spark's directory below it.
     parallelism : int
         Tasks that can run at a time.
-    buckets : int
-        What the setting asks for; 0 for one per core.
+    asked : Division
+        What the settings ask for.
     previous : int
         Buckets of the state that a new directory begins with; 0 when it begins with none.
+
+    Raises
+    ------
+    Corrupt
+        If the record is damaged.
+    """
+    noted = noted_shape(store, directory)
+    # A directory without an origin does not count: a start that died may have wanted another shape.
+    if noted is None or store.get(f"{directory}/{FILE_NAME}") is None:
+        noted = asked.shape(parallelism, previous)
+        record = {"buckets": noted.buckets, "partitions": noted.partitions}
+        store.put(f"{directory}/state.json", json.dumps(record).encode())
+    return noted
+
+
+def noted_shape(store: Store, directory: str) -> Shape | None:
+    """Return how state is divided in a directory; None where there is none.
 
     Raises
     ------
@@ -74,10 +132,7 @@ def settle_shape(store: Store, directory: str, parallelism: int, buckets: int, *
     key = f"{directory}/state.json"
     noted = store.get(key)
     if noted is None:
-        count = previous or buckets or parallelism
-        shape = Shape(count, min(parallelism, count))
-        store.put(key, json.dumps({"buckets": shape.buckets, "partitions": shape.partitions}).encode())
-        return shape
+        return None
     try:
         value = json.loads(noted)
         return Shape(int(value["buckets"]), int(value["partitions"]))
@@ -95,6 +150,12 @@ def keeps_of(pipeline: Pipeline, stages: Stages) -> dict[str, Keeps]:
     arguments = {node.name: (node.kind, canonical_json(dict(node.arguments()))) for node in pipeline.nodes}
     hosted = {name: one for stage in stages.stages for name, one in stage.hosted.items()}
     return {name: Keeps(*arguments[name], one.step.key, one.step.tables) for name, one in hosted.items()}
+
+
+def means_of(pipeline: Pipeline, stages: Stages) -> dict[str, Means]:
+    """Return with what each stateful operator takes over the state of another version of itself."""
+    pasts = {node.name: node.past for node in pipeline.nodes}
+    return {name: Means(pasts[name], one.step) for stage in stages.stages for name, one in stage.hosted.items()}
 
 
 def _refuse_lost_bounds(pipeline: Pipeline) -> None:

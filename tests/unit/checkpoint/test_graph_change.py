@@ -10,9 +10,11 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.graph_change import Graph, Role, Verdict, compare, described, state_fingerprint
 from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.state_moves import Means
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.naming import canonical_json
 from holdfast.operators.step import StateTable
+from holdfast.past import Past
 from holdfast.pipeline import Pipeline
 
 KEY = pa.schema([("k", pa.string())])
@@ -71,6 +73,14 @@ def test_nodes_are_compared_by_name() -> None:
     assert verdicts(before, graph(pipeline(sink="other"))) == {"other": Verdict.NEW, "table": Verdict.GONE}
     renamed = graph(pipeline(kept="totals"))
     assert verdicts(before, renamed) == {"totals": Verdict.NEW, "sums": Verdict.GONE, "shown": Verdict.CHANGED}
+    means = {"totals": Means(Past("sums"))}
+    change = compare(before, renamed, means=means)
+    assert {node.name: (node.verdict, node.was) for node in change.nodes if node.was} == {
+        "totals": (Verdict.RENAMED, "sums")
+    }
+    assert change.sources == {"totals": "sums"}
+    assert Verdict.GONE not in {node.verdict for node in change.nodes}
+    assert compare(renamed, renamed, means=means).is_empty, "the rename has happened"
     assert compare(before, renamed).restored == ()
     effects = {node.name: node.effect for node in compare(before, renamed).nodes}
     assert effects["totals"] == "begins without state"
@@ -128,3 +138,21 @@ def test_the_fingerprint_of_state_knows_what_state_depends_on() -> None:
     assert state_fingerprint(pipeline(sink="other", shown=3, epochs=5)) == same
     for other in (pipeline(above=1), pipeline(kept="totals"), pipeline(source="others")):
         assert state_fingerprint(other) != same
+
+
+def test_a_sink_that_was_renamed_is_told_and_is_not_filled_again() -> None:
+    def writing(name: str, path: str) -> Graph:
+        return described(hf.Pipeline("sums", rows() | hf.write.sqlite(path, table="t", name=name)), {})
+
+    before = writing("old", "a.db")
+    change = compare(before, writing("new", "./a.db"))
+    (new,) = [node for node in change.nodes if node.name == "new"]
+    assert (new.verdict, new.was) == (Verdict.NEW, "old")
+    assert "it writes where sink 'old' wrote: a sink cannot be renamed" in new.details[0]
+    assert {node.name: node.verdict for node in change.nodes}["old"] is Verdict.GONE
+    change.check("sums", is_forced=False)
+    filled = compare(before, writing("new", "a.db"), backfilled=["new"])
+    with pytest.raises(InvalidPipeline, match="is to get everything") as refused:
+        filled.check("sums", is_forced=True)
+    assert "would be there twice" in refused.value.why
+    compare(before, writing("new", "b.db"), backfilled=["new"]).check("sums", is_forced=False)

@@ -74,8 +74,9 @@ def test_only_one_of_exactly_these_positions_is_taken_where_that_is_asked() -> N
     store = SimulatedStore()
     for epoch in (2, 5):
         snapshot(store, epoch)
-    assert restoration(store, "counts", held(5), [], at(5)) is not None
-    assert restoration(store, "counts", held(6), [], at(6)) is None
+    assert restoration(store, "counts", held(5), [], at(5), graph="0123") is not None
+    assert restoration(store, "counts", held(6), [], at(6), graph="0123") is None
+    assert restoration(store, "counts", held(5), [], at(5), graph="of another one") is None
 
 
 def test_records_are_written_together_and_followed_by_positions() -> None:

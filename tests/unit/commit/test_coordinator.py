@@ -518,10 +518,19 @@ def test_a_sink_that_is_volatile_is_not_asked_for_positions(bench):
 def test_by_positions_a_sink_holds_an_epoch_under_whatever_number_it_came(bench):
     """Spark's directory was lost: epochs are counted on, and the first ones are cut at what the sinks hold."""
     commit(bench.open("table"), 4)
-    coordinator = bench.open("table", "new")
+    coordinator = bench.open("table", "new", backfilled=["new"])
     assert coordinator.missing(5, at(4), at(0)) == {"new"}
     coordinator.commit(record(coordinator, 5), {"new": carried(5)})
     assert coordinator.missing(6, at(6), at(4)) == {"table", "new"}
+
+
+def test_a_new_sink_begins_where_the_others_go_on(bench):
+    """The last epoch before it came is replayed: Spark's commit log lacked it."""
+    commit(bench.open("table"), 4)
+    coordinator = bench.open("table", "new")
+    assert coordinator.missing(4, at(4), at(3)) == frozenset()
+    assert coordinator.missing(5, at(5), at(4)) == {"table", "new"}
+    assert bench.open("new", "other").missing(4, at(4), at(3)) == {"new", "other"}, "nobody holds it"
 
 
 @pytest.mark.parametrize("start", [3, 5])

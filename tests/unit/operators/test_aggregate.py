@@ -234,3 +234,26 @@ def test_a_row_without_key_or_timestamp_is_an_error(row):
 def test_what_cannot_be_aggregated_is_refused(build, text):
     with pytest.raises(InvalidPipeline, match=text):
         build()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wanted"),
+    [
+        # Longer: one of the new length begins where an open one begins, and they are one; else each keeps its end.
+        (10, 20, [("a", 20, 40, 2), ("b", 30, 40, 1), ("b", 20, 40, 1), ("a", 40, 60, 1), ("b", 40, 60, 1)]),
+        # Shorter: what was open holds what it held, and new rows that lie before the end of the new one.
+        (20, 10, [("a", 20, 40, 2), ("b", 20, 40, 1), ("b", 30, 40, 1), ("a", 50, 60, 1), ("b", 50, 60, 1)]),
+    ],
+)
+def test_windows_of_another_length_keep_what_is_open(before, after, wanted):
+    rows = [("a", 21, None, 1), ("b", 35, None, 1)], [("a", 25, None, 1), ("b", 36, None, 1)]
+    rows = (*rows, [("a", 50, None, 1), ("b", 50, None, 1)], [END])
+    state, found = tables.empty_state(step_of(cut=window.tumbling(before))), []
+    for number, items in enumerate(rows):
+        step = step_of(cut=window.tumbling(after if number else before))
+        result = call(step, state, epoch(step, items), Moment(number + 1, number), operator="hourly", bucket=0)
+        state = tables.apply_changes(state, step.tables, result.changes)
+        found += [tuple(row.values()) for row in result.outputs["rows"].to_pylist()] if "rows" in result.outputs else []
+    assert sorted(found) == sorted(wanted)
+    assert sum(count for *_, count in found) == 6, "each row is in one of them"
+    assert all(any(start <= t < end for _, start, end, _ in found) for t in (21, 25, 35, 36, 50))

@@ -64,10 +64,11 @@ def test_a_file_system_without_checksums_shows_what_is_cut_too(checkpoint: Path,
 
 
 def test_what_spark_does_not_read_at_a_start_is_not_looked_at(checkpoint: Path) -> None:
-    (checkpoint / "offsets/8").write_bytes(b"")
-    check_logs(checkpoint)
-    with pytest.raises(Corrupt, match="offsets/8"):
-        read_offsets(checkpoint, 8)
+    for cut in (b"", b"v2\n"):
+        (checkpoint / "offsets/8").write_bytes(cut)
+        check_logs(checkpoint)
+        with pytest.raises(Corrupt, match="offsets/8"):
+            read_offsets(checkpoint, 8)
 
 
 def test_an_epoch_without_rows_has_positions_that_the_one_before_does_not_cover(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ import pytest
 
 from holdfast.checkpoint.graph_change import Graph, GraphChange, NodeChange, Role, Verdict
 from holdfast.checkpoint.manifest import SnapshotKey
+from holdfast.checkpoint.restore import restoration
+from holdfast.checkpoint.snapshot import commit
 from holdfast.checkpoint.store import LocalStore
 from holdfast.errors import Corrupt, Diverged
 from holdfast.ports import Held
 from holdfast.spark.directory import Directory, choose_directory, give_up, newest, remove_older
 from holdfast.spark.origin import Origin, read_origin, steps_of
 from holdfast.spark.state_change import StateChange
+from holdfast.spark.state_plan import Division, Shape, noted_shape, settle_shape
 from holdfast.testing.clock import SimulatedClock
 from tests.unit.checkpoint.snapshots import snapshot
 
@@ -83,11 +87,12 @@ def test_a_torn_entry_that_nobody_acted_on_is_no_epoch(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_has_finished_nothing_hands_on_where_it_began(tmp_path: Path) -> None:
-    began = Origin(7, (at(4),), "snapshots/x.manifest", (), ("first", "second"), {"other": {"log": 2}})
+    made = snapshot(LocalStore(str(tmp_path)), 4)
+    began = Origin(7, (at(4),), made.key.path, (), ("counted", "second"), {"other": {"log": 2}})
     checkpoint = Checkpoint(tmp_path, began, number=2)
     checkpoint.planned(0, 6, is_committed=False)
-    origin = checkpoint.changed({"table": 4}, restored=("first", "third"))
-    assert (origin.seek, origin.seed, origin.kept) == ((at(4),), "snapshots/x.manifest", ("first",))
+    origin = checkpoint.changed({"table": 4}, restored=("counted", "third"))
+    assert (origin.seek, origin.seed, origin.kept) == ((at(4),), made.key.path, ("counted",))
     assert origin.retired == {"other": {"log": 2}}
 
 
@@ -102,13 +107,16 @@ def test_a_change_before_the_replay_is_through_is_refused(tmp_path: Path) -> Non
     checkpoint.planned(0, 5)
     with pytest.raises(Diverged, match="before the old one had caught up"):
         checkpoint.changed({"table": 6})
+    checkpoint.planned(1, 6, is_committed=False)
+    with pytest.raises(Diverged, match="before the old one had caught up"):
+        checkpoint.changed({"table": 6})  # the sink held it before: nobody knows whether its state is there
     checkpoint.planned(1, 6)
     checkpoint.planned(2, 7)
     assert checkpoint.changed({"table": 7}).seek == (at(7),)
 
 
 def test_a_snapshot_of_the_change_point_serves_as_seed(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path, Origin(1))
+    checkpoint = Checkpoint(tmp_path, Origin(1, graph="0123"))
     checkpoint.planned(0, 3)
     snapshot(checkpoint.store, 3)
     origin = checkpoint.changed({"table": 3}, restored=("counted",))
@@ -143,6 +151,8 @@ def test_the_directory_is_that_of_the_graph_unless_it_is_damaged(tmp_path: Path)
     assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
     assert choose_directory(store, tmp_path, "h") == Directory("spark/2", "spark/1", is_changed=True)
     assert choose_directory(store, tmp_path, "") == Directory("spark/2", "spark/1", is_changed=True)
+    divided = choose_directory(store, tmp_path, "g", lambda below: [f"{below} has 2 buckets"])
+    assert divided == Directory("spark/2", "spark/1", is_changed=True, reasons=("spark/1 has 2 buckets",))
     checkpoint.store.put("spark/1/offsets/0", b"v2")
     assert choose_directory(store, tmp_path, "g") == Directory("spark/1"), "no snapshot serves: the start says why"
     snapshot(store, 1)
@@ -174,3 +184,32 @@ def test_a_directory_whose_graph_nobody_noted_is_told_by_its_state(
     if has_state:
         checkpoint.store.put("spark/1/state.json", b"{}")
     assert choose_directory(checkpoint.store, tmp_path, graph).is_changed == is_changed
+
+
+def test_how_state_is_divided_is_settled_with_the_origin_of_a_directory(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    assert settle_shape(store, "spark/1", 2, Division()) == Shape(2, 2)
+    assert settle_shape(store, "spark/1", 4, Division(6)) == Shape(6, 4), "a start that died decided nothing"
+    Checkpoint(tmp_path, Origin(1, graph="g"))
+    assert settle_shape(store, "spark/1", 2, Division(3, 3)) == Shape(6, 4)
+    assert noted_shape(store, "spark/1") == Shape(6, 4)
+    assert noted_shape(store, "spark/2") is None
+    assert list(Division(6, 8).outgrown(Shape(6, 6))) == [], "more tasks than buckets have nothing to do"
+    assert list(Division(0, 5).outgrown(Shape(2, 2))) == [
+        "state is divided into 5 buckets, and no longer into 2",
+        "5 tasks work on it at a time, and no longer 2",
+    ]
+
+
+def test_a_snapshot_that_a_dead_start_made_for_another_graph_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, Origin(1, graph="0123"))
+    checkpoint.planned(0, 3)
+    mine = snapshot(checkpoint.store, 3)
+    other = replace(mine, graph="of the graph to come", generation=2, operators={})
+    commit(checkpoint.store, other)
+    assert checkpoint.changed({"table": 3}, restored=("counted",)).seed == mine.key.path
+    held = [Held(9, 1, at(3), None)]
+    for graph, generation in (("0123", 1), ("of the graph to come", 2), ("of none of them", 2)):
+        found = restoration(checkpoint.store, "counts", held, (), graph=graph)
+        assert found is not None
+        assert found.manifest.generation == generation

@@ -1,0 +1,151 @@
+"""State that is divided anew while random graphs run: every sink shows what plain Python makes of all rows
+(design/0011, section 5).  The real levels and the real transfer, on simulated stores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState, TableFile
+from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
+from holdfast.spark.state_plan import keeps_of, means_of
+from holdfast.spark.state_stages import Stages, build_stages
+from holdfast.spark.state_store import Record, load
+from holdfast.spark.state_transfer import Transfer
+from holdfast.testing.clock import SimulatedClock
+from holdfast.testing.levels import EPOCH_US, StatefulWorkload, Stores
+from holdfast.testing.process import Process
+from holdfast.testing.store import SimulatedStore
+from tests.sim.stateful_graphs import random_graph
+
+SEED = os.environ.get("HOLDFAST_SEED")
+FEW, MANY = 12, int(os.environ.get("HOLDFAST_SEEDS", "10000")) // 50
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """Seeds out of a manifest in a simulated store."""
+
+    store: SimulatedStore
+    manifest: Manifest
+
+    def bucket(self, operator: str, number: int) -> Any:
+        return self.manifest.operators[operator].buckets.get(number)
+
+    def read(self, file: TableFile) -> bytes:
+        return checked(self.store.get(file.key), file)
+
+
+@dataclass
+class Moving:
+    """A pipeline whose state moves from one division to another."""
+
+    pipeline: hf.Pipeline
+    store: SimulatedStore = field(default_factory=SimulatedStore)
+    generation: int = 0
+
+    def stages(self, buckets: int) -> Stages:
+        return build_stages(
+            self.pipeline, lambda schema: schema, "t", buckets=buckets, partitions=1, prefix=lambda part: []
+        )
+
+    def taken_out(self, stores: Stores, epoch: int, before: Snapshots | None, buckets: int) -> Manifest:
+        """Return all state as of an epoch: that of the stores, and of the seed where these have none."""
+        stages = self.stages(buckets)
+        keeps = keeps_of(self.pipeline, stages)
+        steps = {name: one.step for stage in stages.stages for name, one in stage.hosted.items()}
+        found: dict[str, dict[int, Any]] = {
+            name: {} if before is None else dict(before.manifest.operators[name].buckets) for name in keeps
+        }
+        cells = stores.cells(epoch)
+        for key, value in cells.items():
+            if key[1] != "record":
+                continue
+            (operator, label), record = key[0], Record.from_json(value[0])
+            assert json.loads(value[0])
+            state = load(_Pieces(cells, key[0]), record, steps[operator], None)  # type: ignore[arg-type]
+            bucket = Bucket(operator, label % buckets, record.version, record.token, record.feeds, state)
+            found[operator][label % buckets] = write_bucket(self.store, bucket)
+        operators = {name: OperatorState(keeps[name], of) for name, of in found.items()}
+        return Manifest("p", 1, 0, "g", Ended(epoch, epoch, {}, epoch * EPOCH_US), buckets, operators)
+
+    def moved(self, manifest: Manifest, buckets: int) -> Snapshots:
+        stages = self.stages(buckets)
+        self.generation += 1
+        transfer = Transfer(
+            self.store,
+            "p",
+            "g",
+            keeps_of(self.pipeline, stages),
+            means_of(self.pipeline, stages),
+            buckets,
+            self.generation,
+            SimulatedClock(),
+        )
+        same = {name: name for name in manifest.operators}
+        assert transfer.is_needed(manifest, same) == (manifest.buckets != buckets)
+        return Snapshots(self.store, transfer.made(manifest, same))
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    cells: Mapping[Any, Any]
+    key: tuple[str, int]
+
+    def piece(self, part: int, number: int) -> bytes:
+        return bytes(self.cells[self.key, "parts", (part, number)][0])
+
+
+def problems_of(seed: int) -> list[str]:
+    """Run a random graph whose state is divided anew three times; return what the sinks show wrongly."""
+    graph = random_graph(seed)
+    chance = random.Random(f"{seed} buckets")
+    pipeline = hf.Pipeline("moving", *graph.sinks)
+    moving = Moving(pipeline)
+    names = frozenset(sink.name for sink in graph.sinks)
+    shown: dict[str, list[tuple[Any, ...]]] = {name: [] for name in names}
+    buckets = chance.choice((1, 2, 3))
+    work = StatefulWorkload(pipeline, graph.events, graph.problems, buckets=buckets, failure_rate=0.0)
+    epoch = start = 0
+    while start < len(graph.events):
+        evaluation = work.evaluation(Process(), chance, epoch)
+        for _ in range(chance.randint(1, 4)):
+            end = min(len(graph.events), start + chance.randint(1, 6))
+            if start == end:
+                break
+            epoch += 1
+            for sink, table in evaluation.carry(epoch, start, end, names).items():
+                shown[sink] += [tuple(row.values()) for row in table.to_pylist()]
+            start = end
+        seeds = work.seeds
+        assert seeds is None or isinstance(seeds, Snapshots)
+        state = moving.taken_out(work.stores, epoch, seeds, buckets)
+        buckets = chance.choice([other for other in (1, 2, 3, 5) if other != buckets])
+        work = replace(
+            work,
+            buckets=buckets,
+            partitions=chance.randint(1, buckets),
+            seeds=moving.moved(state, buckets),
+            stores=Stores(begin=epoch),
+        )
+    return graph.problems(shown)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [int(SEED)] if SEED else range(FEW))
+def test_buckets_may_change_at_any_epoch(seed: int) -> None:
+    assert problems_of(seed) == []
+
+
+@pytest.mark.nightly
+def test_buckets_may_change_at_any_epoch_of_very_many_graphs() -> None:
+    for seed in range(MANY):
+        assert problems_of(seed) == [], f"HOLDFAST_SEED={seed}"
