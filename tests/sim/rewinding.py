@@ -33,15 +33,17 @@ MINUTE_US = 60_000_000
 class Flow:
     """A pipeline with a table and a directory, in a folder of its own."""
 
-    def __init__(self, work: Path, **options: bool) -> None:
+    def __init__(self, work: Path, *, rewindable: bool = True, has_extra: bool = False) -> None:
         self.work = work
-        self.pipeline = hf.Pipeline("flow", *self._sinks(**{"rewindable": True, **options}))
+        rows = hf.read.files(str(work / "in"), schema="x BIGINT, version BIGINT", name="rows")
+        sinks = [
+            rows | hf.write.sqlite(work / "t.db", table="t", rewindable=rewindable, name="table"),
+            rows | hf.write.files(str(work / "out"), name="archive"),
+        ]
+        if has_extra:
+            sinks.append(rows | hf.write.files(str(work / "extra"), name="extra"))
+        self.pipeline = hf.Pipeline("flow", *sinks)
         self.store = LocalStore(str(work / "checkpoint"))
-
-    def _sinks(self, **options: bool) -> list[hf.SinkNode]:
-        rows = hf.read.files(str(self.work / "in"), schema="x BIGINT, version BIGINT", name="rows")
-        table = rows | hf.write.sqlite(self.work / "t.db", table="t", name="table", **options)
-        return [table, rows | hf.write.files(str(self.work / "out"), name="archive")]
 
     def run(self, last: int, version: int) -> None:
         """Run epochs up to a position, as an engine does: take over, settle where to begin, commit."""

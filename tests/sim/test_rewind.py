@@ -97,6 +97,13 @@ def test_a_sink_that_cannot_take_rows_back_refuses_the_whole_rewind(tmp_path: Pa
     assert flow.delivered()[1] == expected((3, 1))
 
 
+def test_a_sink_that_was_never_opened_stands_in_nobodys_way(tmp_path: Path) -> None:
+    Flow(tmp_path).run(3, version=1)
+    flow = Flow(tmp_path, has_extra=True)
+    assert flow.rewinding().do("2").sinks["extra"].row_count == 0
+    assert flow.delivered()[0] == expected((2, 1))
+
+
 def test_a_run_that_is_alive_is_fenced_before_anything_is_withdrawn(tmp_path: Path) -> None:
     flow = Flow(tmp_path)
     flow.run(3, version=1)

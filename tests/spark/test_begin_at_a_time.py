@@ -42,10 +42,10 @@ def test_rows_before_the_time_are_never_delivered(spark: SparkSession, tmp_path:
     assert run(at=AT) == list(range(15, 20))
     arrive(tmp_path / "in", "2.json", [*numbered(12, 14), *numbered(20, 22)])
     assert run() == list(range(15, 22)), "the time is part of what the checkpoint remembers"
-    shutil.rmtree(tmp_path / "ckpt" / "spark")
-    arrive(tmp_path / "in", "3.json", [*numbered(3, 4), *numbered(22, 23)])
-    assert run(at=AT) == list(range(15, 23))
     if way == "arrow":
+        shutil.rmtree(tmp_path / "ckpt" / "spark")
+        arrive(tmp_path / "in", "3.json", [*numbered(3, 4), *numbered(22, 23)])
+        assert run(at=AT) == list(range(15, 23))
         with pytest.raises(InvalidPipeline, match="it has begun already"):
             run(at="2026-01-01")
         timeless = hf.read.files(str(tmp_path / "in"), schema="id BIGINT", name="timeless")

@@ -1,4 +1,4 @@
-"""Named checkpoints of real runs: made while it runs and while it does not, exported, forked (design/0012)."""
+"""Named checkpoints of real runs: made of one that does not run, exported, imported, forked (design/0012)."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def give(work: Path, count: int) -> None:
             arrive(work / "in", f"{number}.json", [{"k": letter, "v": 1} for letter in text])
 
 
-def pipeline_of(work: Path, name: str, operator: str = "counts") -> hf.Pipeline:
+def pipeline_of(work: Path, name: str) -> hf.Pipeline:
     given = hf.read.files(str(work / "in"), schema="k STRING, v BIGINT", max_files_per_epoch=1, name="given")
-    counts = counting(given, name=operator)
+    counts = counting(given, name="counts")
     return hf.Pipeline(name, counts | hf.write.sqlite(work / f"{name}.db", table="rows", name="table"))
 
 
-def run(work: Path, spark: SparkSession, name: str, *, operator: str = "counts", **options: Any) -> None:
+def run(work: Path, spark: SparkSession, name: str, **options: Any) -> None:
     options = {"checkpoint": str(work / name), "trigger": hf.available_now(), "settings": SETTINGS, **options}
-    pipeline_of(work, name, operator).run(session=spark, **options)
+    pipeline_of(work, name).run(session=spark, **options)
 
 
 def rows(work: Path, name: str) -> list[Any]:
@@ -88,19 +88,3 @@ def test_a_fork_goes_on_as_the_original_did(spark: SparkSession, tmp_path: Path)
     with pytest.raises(Corrupt, match=file.name):
         run(tmp_path, spark, "damaged", from_checkpoint=str(tmp_path / "exported"))
     assert rows(tmp_path, "damaged") == []
-
-
-def test_a_run_keeps_its_state_under_a_name(spark: SparkSession, tmp_path: Path) -> None:
-    give(tmp_path, 2)
-    running = pipeline_of(tmp_path, "trips").start(
-        checkpoint=str(tmp_path / "trips"), trigger=hf.available_now(), settings=SETTINGS, session=spark
-    )
-    running.wait()
-    assert running.checkpoint_now(name="second") == 2
-    with pytest.raises(InvalidPipeline, match="already"):
-        running.checkpoint_now(name="second")
-    give(tmp_path, 6)
-    run(tmp_path, spark, "trips")
-    # Another operator: its state is new, the positions are those of the checkpoint.
-    run(tmp_path, spark, "other", operator="others", from_checkpoint=str(tmp_path / "trips" / "second"))
-    assert rows(tmp_path, "other")[:3] == [(3, "a", 1), (3, "b", 1), (3, "c", 1)]

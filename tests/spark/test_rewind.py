@@ -122,6 +122,8 @@ def test_a_name_is_always_within_reach(spark: SparkSession, tmp_path: Path) -> N
     )
     running.wait()
     assert running.checkpoint_now(name="third") == 3
+    with pytest.raises(InvalidPipeline, match="already"):
+        running.checkpoint_now(name="third")
     for count in (5, 7):
         give(tmp_path, count)
         run(tmp_path, spark, keep=1)

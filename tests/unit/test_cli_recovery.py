@@ -395,3 +395,12 @@ def test_named_checkpoints_are_listed_and_one_that_is_not_there_is_told():
         assert "there is no checkpoint named 'late'" in answer.stderr
     answer = holdfast("checkpoint", "create", "../x", "--checkpoint", "ckpt")
     assert (answer.exit_code, "is no name of a checkpoint" in answer.stderr) == (2, True)
+
+
+def test_beside_a_run_that_is_alive_no_name_is_given_from_here():
+    run_epochs("one", 1)
+    for path in Path("ckpt/generations").iterdir():
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": os.getpid()}))
+    answer = holdfast("checkpoint", "create", "x", "--checkpoint", "ckpt")
+    assert answer.exit_code == 2
+    assert 'run.checkpoint_now(name="x")' in answer.stderr

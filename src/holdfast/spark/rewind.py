@@ -198,8 +198,10 @@ class Rewinding:
         sink = sinks.get(node.name)
         if node.guarantee is Guarantee.AT_LEAST_ONCE:
             return Withdrawal(obstacle="it is at-least-once: it does not know what it holds")
+        if node.kind in _UNREACHABLE:
+            return Withdrawal(obstacle=f"a sink of kind {node.kind!r} lives in the process of a run")
         if sink is None:
-            return Withdrawal(obstacle=f"it is of kind {node.kind!r}, which this command cannot reach, or never ran")
+            return Withdrawal()  # added to the graph and never opened: it holds nothing of this pipeline
         if not isinstance(sink, Rewindable):
             return Withdrawal(obstacle=f"a sink of kind {node.kind!r} cannot withdraw rows")
         return sink.withdrawal(to)
