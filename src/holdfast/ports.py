@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from holdfast.positions import SourcePositions
+from holdfast.positions import Positions, SourcePositions
 from holdfast.values import (
     REJECT_COLUMN,
     REJECT_SCHEMA,
@@ -29,6 +29,7 @@ from holdfast.values import (
     Span,
     Staged,
     Task,
+    Withdrawal,
 )
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "Outcome",
     "Part",
     "Publication",
+    "Rewindable",
     "Run",
     "Sink",
     "SinkSpec",
@@ -53,6 +55,7 @@ __all__ = [
     "Staged",
     "Store",
     "Task",
+    "Withdrawal",
     "Writer",
     "WriterFactory",
 ]
@@ -152,6 +155,23 @@ class Inspectable(Protocol):
 
         Asked of a sink that is connected and not opened: changes nothing, fences nobody.  ``Held.generation`` is the
         highest that opened the sink.
+        """
+
+
+@runtime_checkable
+class Rewindable(Protocol):
+    """What a sink may offer beyond :class:`Sink`: to take back what it published.
+
+    Its ``publish`` then knows records with ``rewound_to``: in one step, atomically and idempotently like any other, it
+    withdraws the rows of all epochs behind the one that ended at the record's positions, and moves its ledger row to
+    the record: a higher epoch, at older positions.
+    """
+
+    def withdrawal(self, to: Positions) -> Withdrawal:
+        """Say what going back to some positions would withdraw, or why that cannot be done.
+
+        Asked of a sink that is connected, opened or not: changes nothing, fences nobody.  The positions are the end
+        of an epoch: a sink holds exactly what lies before them, or it cannot go back there.
         """
 
 

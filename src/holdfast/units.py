@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
 from holdfast.errors import InvalidPipeline
 
@@ -79,3 +80,30 @@ def _quantity(text: str, units: dict[str, int], argument: str, example: str, *, 
             do=f'write for instance {argument}="{example}".',
         )
     return round(float(match[1]) * units[unit])
+
+
+def time_us(time: str | datetime | int, *, argument: str) -> int:
+    """Return a time in microseconds of Unix time; text is ISO 8601, without a zone it is UTC.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is no time.
+
+    Examples
+    --------
+    >>> time_us("1970-01-01T00:00:01Z", argument="at"), time_us("1970-01-01", argument="at"), time_us(7, argument="at")
+    (1000000, 0, 7)
+    """
+    if isinstance(time, int) and not isinstance(time, bool):
+        return time
+    try:
+        moment = time if isinstance(time, datetime) else datetime.fromisoformat(time)  # type: ignore[arg-type]
+    except (ValueError, TypeError) as error:
+        raise InvalidPipeline(
+            f"{argument}={time!r} is no time.",
+            why=f"{error}.",
+            do=f'write ISO 8601 text, a datetime or microseconds: for instance {argument}="2026-01-01T06:00Z".',
+        ) from error
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -133,6 +133,8 @@ class EpochRecord:
         End positions: the epoch is everything before them that earlier epochs did not hold.
     pts : int, optional
         Minimum over the inputs of the highest timestamp seen so far, microseconds; None when no input declares one.
+    rewound_to : int, optional
+        The epoch is a *rewind*: it takes back what was published behind the end of this one, whose positions it has.
     """
 
     pipeline: str
@@ -140,6 +142,7 @@ class EpochRecord:
     generation: int
     positions: Positions
     pts: int | None = None
+    rewound_to: int | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,26 @@ class Publication:
     def row_count(self) -> int:
         """Rows of all parts."""
         return sum(part.row_count for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Withdrawal:
+    """What a sink would withdraw to go back to some positions.
+
+    Parameters
+    ----------
+    epoch : int
+        The last epoch that stays, as the sink counts.
+    epoch_count, row_count : int
+        What goes.
+    obstacle : str
+        Why it cannot; empty when it can.
+    """
+
+    epoch: int = 0
+    epoch_count: int = 0
+    row_count: int = 0
+    obstacle: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ import pytest
 
 from holdfast.ports import Sink
 from holdfast.sinks.files import FilesSpec
+from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 TestSinkContract = SinkContract
+TestRewindContract = RewindContract
 
 
 @dataclass(frozen=True)
@@ -41,3 +43,8 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> FilesTarget:
     format_name, _, partition_by = request.param.partition(" by ")
     spec = FilesSpec(os.fspath(directory), format_name, (partition_by,) if partition_by else ())
     return FilesTarget(directory, spec)
+
+
+@pytest.fixture
+def rewindable(target: FilesTarget) -> FilesTarget:
+    return target

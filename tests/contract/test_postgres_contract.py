@@ -10,11 +10,13 @@ import pytest
 
 from holdfast.ports import Sink
 from holdfast.sinks.postgres import PostgresSpec
+from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 pytestmark = pytest.mark.postgres
 
 TestSinkContract = SinkContract
+TestRewindContract = RewindContract
 
 
 @dataclass(frozen=True)
@@ -51,3 +53,8 @@ def test_staging_is_chosen_by_what_the_server_allows(postgres_prepared: str, pos
     assert (prepared.staging, plain.staging) == ("prepared transactions", "staging tables")
     prepared.close()
     plain.close()
+
+
+@pytest.fixture(params=["prepared", "table"])
+def rewindable(request: pytest.FixtureRequest, postgres_prepared: str) -> PostgresTarget:
+    return PostgresTarget(postgres_prepared, {"stage": request.param, "rewindable": True})

@@ -9,17 +9,20 @@ import pytest
 
 from holdfast.ports import Sink
 from holdfast.sinks.sqlite import SqliteSpec
+from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 TestSinkContract = SinkContract
+TestRewindContract = RewindContract
 
 
 class SqliteTarget:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, rewindable: bool = False) -> None:
         self._path = path
+        self._rewindable = rewindable
 
     def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
-        return SqliteSpec(str(self._path), "words").connect(name, pipeline, SCHEMA)
+        return SqliteSpec(str(self._path), "words", rewindable=self._rewindable).connect(name, pipeline, SCHEMA)
 
     def rows(self) -> list[Row]:
         connection = sqlite3.connect(self._path)
@@ -36,3 +39,8 @@ class SqliteTarget:
 @pytest.fixture
 def target(tmp_path: Path) -> SqliteTarget:
     return SqliteTarget(tmp_path / "words.db")
+
+
+@pytest.fixture
+def rewindable(tmp_path: Path) -> SqliteTarget:
+    return SqliteTarget(tmp_path / "words.db", rewindable=True)

@@ -363,3 +363,54 @@ def test_explain_describes_draws_and_answers_as_json():
     found = json.loads(holdfast("explain", "flows.py:one", "--json").stdout)
     assert found["spec"]["pipeline"] == "one"
     assert len(found["fingerprint"]) == 16
+
+
+# --- rewind, checkpoint -------------------------------------------------------------------------------------------
+
+
+def test_a_rewind_that_is_out_of_reach_says_how_far_it_reaches_and_changes_nothing():
+    run_epochs("two", 2)
+    before = everything_below("ckpt")
+    answer = holdfast("rewind", "flows.py:two", "--checkpoint", "ckpt", "--to", "1", "--json")
+    assert answer.exit_code == 2, answer.output
+    assert "no end of an epoch is known" in json.loads(answer.stdout)["error"]["why"]
+    assert {k: v for k, v in everything_below("ckpt").items() if "holdfast.log" not in k} == before
+
+
+def test_a_decided_rewind_is_shown_as_one():
+    run_epochs("two", 2)
+    pipeline = load_target("flows.py:two")
+    store = open_store("ckpt")
+    sinks = [node.spec.connect(node.name, "two", SCHEMA) for node in pipeline.sinks]
+    coordinator = Coordinator(pipeline="two", store=store, sinks=sinks, clock=SystemClock(), commit_thread=False)
+    coordinator.open()
+    faults.install(_dying_at("after-decide"))
+    record = EpochRecord("two", 3, coordinator.generation, {"rides": {"log": 1}}, rewound_to=1)
+    with pytest.raises(Crash):
+        coordinator.rewind(record)
+    faults.install(None)
+    coordinator.close()
+    pretend_the_driver_is_gone()
+    text = holdfast("inspect", "flows.py:two", "--checkpoint", "ckpt").stdout
+    assert "a rewind to epoch 1 of archive, table_two" in text
+    assert "epoch 3: ledger commit, sink absent -> it will be published" in text
+
+
+def test_named_checkpoints_are_listed_and_one_that_is_not_there_is_told():
+    run_epochs("one", 1)
+    assert holdfast("checkpoint", "list", "--checkpoint", "ckpt").stdout == "no checkpoint has a name.\n"
+    for command in ("show", "delete"):
+        answer = holdfast("checkpoint", command, "late", "--checkpoint", "ckpt")
+        assert answer.exit_code == 2
+        assert "there is no checkpoint named 'late'" in answer.stderr
+    answer = holdfast("checkpoint", "create", "../x", "--checkpoint", "ckpt")
+    assert (answer.exit_code, "is no name of a checkpoint" in answer.stderr) == (2, True)
+
+
+def test_beside_a_run_that_is_alive_no_name_is_given_from_here():
+    run_epochs("one", 1)
+    for path in Path("ckpt/generations").iterdir():
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": os.getpid()}))
+    answer = holdfast("checkpoint", "create", "x", "--checkpoint", "ckpt")
+    assert answer.exit_code == 2
+    assert 'run.checkpoint_now(name="x")' in answer.stderr

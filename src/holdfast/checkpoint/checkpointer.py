@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from holdfast import faults
-from holdfast.checkpoint import progress
+from holdfast.checkpoint import named, progress
 from holdfast.checkpoint.floor import write_floor
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState, SnapshotKey
 from holdfast.checkpoint.progress import Step
 from holdfast.checkpoint.snapshot import commit, prune, read_manifest
-from holdfast.errors import Fenced, HoldfastError
+from holdfast.errors import Corrupt, Fenced, HoldfastError
 from holdfast.ports import Clock, Store
 from holdfast.positions import Positions
 from holdfast.status import CheckpointStatus
@@ -159,56 +159,81 @@ class Checkpointer:
             If state could not be read or written.  Nothing counts of it.
         """
         with self._working:
-            with self._lock:
-                ended = self._newest
-            if ended is None or (self._last is not None and self._last.ended == ended):
-                return self._last if ended is not None else None
-            began = self._clock.now_us()
-            self._write_progress()
-            # 1. files.  A crash leaves files that no manifest names: the next snapshot uses or prunes them.
-            operators = self._read(ended, self._last)
+            return self._snapshot()
+
+    def snapshot_named(self, name: str) -> Manifest | None:
+        """Make a snapshot that stays under a name, too; None, and no name, where no epoch has ended yet.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the name is taken, or is none.
+        HoldfastError
+            As :meth:`snapshot`.
+        """
+        named.checked_name(name)
+        with self._working:  # nothing is pruned before the name is there
+            made = self._snapshot()
+            if made is not None:
+                named.put_named(self._store, name, made)
+                try:
+                    self._check_fenced()
+                except Fenced:  # the new owner may have pruned what the name needs before it was there
+                    named.delete_named(self._store, name)
+                    raise
+            return made
+
+    def _snapshot(self) -> Manifest | None:
+        with self._lock:
+            ended = self._newest
+        if ended is None or (self._last is not None and self._last.ended == ended):
+            return self._last if ended is not None else None
+        began = self._clock.now_us()
+        self._write_progress()
+        # 1. files.  A crash leaves files that no manifest names: the next snapshot uses or prunes them.
+        operators = self._read(ended, self._last)
+        self._check_fenced()
+        faults.reach("snapshot-files", ended.epoch)
+        manifest = Manifest(
+            self._pipeline,
+            self._generation,
+            self._clock.now_us(),
+            self._graph,
+            ended,
+            self._buckets,
+            operators,
+        )
+        # 2. manifest.  A crash right after leaves the snapshot, and the older ones that were to go.
+        commit(self._store, manifest)
+        try:
             self._check_fenced()
-            faults.reach("snapshot-files", ended.epoch)
-            manifest = Manifest(
-                self._pipeline,
-                self._generation,
-                self._clock.now_us(),
-                self._graph,
-                ended,
-                self._buckets,
-                operators,
+        except Fenced:
+            # Written, then looked: the new owner may not have seen it, and may have gone another way since.
+            self._store.delete(manifest.key.path)
+            raise
+        faults.reach("snapshot-manifest", ended.epoch)
+        self._last = manifest
+        took = self._clock.now_us() - began
+        with self._lock:
+            self._status = replace(
+                self._status,
+                count=self._status.count + 1,
+                epoch=ended.epoch,
+                at_us=manifest.at_us,
+                duration_ms=took / 1e3,
+                size_bytes=manifest.size_bytes,
+                rows=manifest.rows,
             )
-            # 2. manifest.  A crash right after leaves the snapshot, and the older ones that were to go.
-            commit(self._store, manifest)
-            try:
-                self._check_fenced()
-            except Fenced:
-                # Written, then looked: the new owner may not have seen it, and may have gone another way since.
-                self._store.delete(manifest.key.path)
-                raise
-            faults.reach("snapshot-manifest", ended.epoch)
-            self._last = manifest
-            took = self._clock.now_us() - began
-            with self._lock:
-                self._status = replace(
-                    self._status,
-                    count=self._status.count + 1,
-                    epoch=ended.epoch,
-                    at_us=manifest.at_us,
-                    duration_ms=took / 1e3,
-                    size_bytes=manifest.size_bytes,
-                    rows=manifest.rows,
-                )
-            log.info(
-                "snapshot of epoch %d: %d rows of state, %d bytes, %d ms",
-                ended.epoch,
-                manifest.rows,
-                manifest.size_bytes,
-                took // 1000,
-            )
-            self._prune()
-            self._tidy()
-            return manifest
+        log.info(
+            "snapshot of epoch %d: %d rows of state, %d bytes, %d ms",
+            ended.epoch,
+            manifest.rows,
+            manifest.size_bytes,
+            took // 1000,
+        )
+        self._prune()
+        self._tidy()
+        return manifest
 
     def _prune(self) -> None:
         """Remove what is older than is kept; each removal may be the last thing that this process does."""
@@ -216,7 +241,11 @@ class Checkpointer:
         oldest = prune(self._store, keep=self._intervals.keep, pinned=pinned)
         if oldest is not None:
             progress.prune(self._store, oldest.epoch)
-            write_floor(self._store, read_manifest(self._store, oldest).ended.positions)
+            kept = read_manifest(self._store, oldest)
+            try:
+                write_floor(self._store, named.earliest(self._store, self._pipeline, kept))
+            except Corrupt:
+                return  # prune has told of it: what it needs is not known, so everything stays
 
     def write_progress(self) -> None:
         """Write the ends of the epochs that were noted since the last time."""

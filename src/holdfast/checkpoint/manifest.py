@@ -248,6 +248,11 @@ class Manifest:
                 yield from bucket.files.values()
 
     @property
+    def keeps(self) -> dict[str, Keeps]:
+        """What each operator keeps."""
+        return {name: of.keeps for name, of in self.operators.items()}
+
+    @property
     def size_bytes(self) -> int:
         """Size of all files."""
         return sum(file.size_bytes for file in self.files)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from holdfast.checkpoint.manifest import Ended
@@ -32,11 +32,13 @@ class Step:
     ended: Ended
 
 
-def write(store: Store, steps: list[Step], generation: int) -> None:
-    """Write the ends of consecutive epochs as one object."""
+def write(store: Store, steps: list[Step], generation: int) -> str:
+    """Write the ends of epochs, in the order of their numbers, as one object; return its key."""
     first, last = steps[0].ended.epoch, steps[-1].ended.epoch
     ends = [{"start": step.start, **step.ended.to_json()} for step in steps]
-    store.put(f"{PREFIX}{first:012d}-{last:012d}-{generation:08d}", json.dumps({"ends": ends}).encode())
+    key = f"{PREFIX}{first:012d}-{last:012d}-{generation:08d}"
+    store.put(key, json.dumps({"ends": ends}).encode())
+    return key
 
 
 def read(store: Store) -> Iterator[Step]:
@@ -46,8 +48,7 @@ def read(store: Store) -> Iterator[Step]:
     """
     for path in store.keys(PREFIX):
         try:
-            ends = json.loads(store.get(path) or b"")["ends"]
-            found = [Step(end["start"], Ended(**{k: v for k, v in end.items() if k != "start"})) for end in ends]
+            found = list(_steps(store.get(path)))
         except (ValueError, KeyError, TypeError) as error:
             log.warning("%s in the checkpoint cannot be read (%s): its epochs are replayed as one", path, error)
             continue
@@ -74,12 +75,31 @@ def chain(steps: Iterable[Step], start: Positions) -> Iterator[Ended]:
         at = step.ended.positions
 
 
+def keep_only(store: Store, stays: Callable[[Ended], bool]) -> None:
+    """Remove the ends of epochs that do not count any more.  Of a record with others, what stays is written first."""
+    for path in store.keys(PREFIX):
+        try:
+            found = list(_steps(store.get(path)))
+        except (ValueError, KeyError, TypeError):
+            continue  # told of where it is read
+        left = [step for step in found if stays(step.ended)]
+        if len(left) == len(found):
+            continue
+        if not left or write(store, left, int(path.rpartition("-")[2])) != path:
+            store.delete(path)
+
+
 def prune(store: Store, before_epoch: int) -> None:
     """Remove the records of epochs up to a snapshot."""
     for path in store.keys(PREFIX):
         numbers = path.removeprefix(PREFIX).split("-")
         if len(numbers) == 3 and numbers[1].isdigit() and int(numbers[1]) <= before_epoch:
             store.delete(path)
+
+
+def _steps(data: bytes | None) -> Iterator[Step]:
+    for end in json.loads(data or b"")["ends"]:
+        yield Step(end["start"], Ended(**{name: of for name, of in end.items() if name != "start"}))
 
 
 def _text(positions: Positions) -> str:

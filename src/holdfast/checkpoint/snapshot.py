@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from holdfast.checkpoint import named
 from holdfast.checkpoint.manifest import PREFIX, BucketState, Manifest, SnapshotKey, TableFile, damaged, decode, encode
 from holdfast.errors import Corrupt
 from holdfast.ports import Store
@@ -183,7 +184,7 @@ def good_snapshots(store: Store, refused: Callable[[SnapshotKey, str], None]) ->
 
 
 def prune(store: Store, *, keep: int, pinned: frozenset[SnapshotKey] = frozenset()) -> SnapshotKey | None:
-    """Remove all snapshots but the newest, and the files that none of the remaining names.
+    """Remove all snapshots but the newest, and the files that neither these nor named checkpoints need.
 
     Parameters
     ----------
@@ -217,7 +218,12 @@ def prune(store: Store, *, keep: int, pinned: frozenset[SnapshotKey] = frozenset
     for key in keys:
         if key < min(stay) or (key in readable and key not in stay):
             store.delete(key.path)
-    needed = {file.key for key in stay for file in readable[key].files}
+    try:
+        kept = [*(readable[key] for key in stay), *named.named_manifests(store)]
+    except Corrupt as error:
+        log.warning("no file of a snapshot is removed: %s", error.message)
+        return min(stay)
+    needed = {file.key for manifest in kept for file in manifest.files}
     for path in store.keys(FILES):
         if path not in needed:
             store.delete(path)

@@ -17,11 +17,13 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__, durable
+from holdfast.checkpoint import portable
 from holdfast.checkpoint.store import open_store
-from holdfast.cli import words
+from holdfast.cli import checkpoints, words
 from holdfast.cli.failures import reported
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve
+from holdfast.clock import SystemClock
 from holdfast.config import Settings, unknown_variables
 from holdfast.errors import InvalidPipeline
 from holdfast.observe.inspection import Inspection, inspect_checkpoint
@@ -30,6 +32,7 @@ from holdfast.observe.logs import FILE_NAME, FILE_ONLY, logging_to
 from holdfast.observe.masking import masked, masked_json
 from holdfast.observe.sink_answers import inspect_sinks
 from holdfast.pipeline import Pipeline
+from holdfast.ports import Store
 from holdfast.target import load_target
 from holdfast.trigger import Trigger, available_now, every
 
@@ -46,8 +49,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+checkpoint_app = typer.Typer(
+    help="Named checkpoints: snapshots of a pipeline that stay until they are deleted.", no_args_is_help=True
+)
+app.add_typer(checkpoint_app, name="checkpoint")
+
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="file.py:name or module:name of the pipeline.")]
 Checkpoint = Annotated[str, typer.Option("--checkpoint", metavar="DIR", help="The pipeline's own directory.")]
+CheckpointName = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, '-' and '_'.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer on stdout as JSON.")]
 
 
@@ -94,6 +103,10 @@ def run(
     force: Annotated[
         bool, typer.Option("--force", help="Start a changed graph also where state is lost by it: see plan.")
     ] = False,
+    from_checkpoint: Annotated[
+        str | None, typer.Option(metavar="WHERE", help="First start: begin at a named checkpoint (NAME, DIR/NAME).")
+    ] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="First start: begin at a time (ISO 8601).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline in the foreground: Ctrl-C or SIGTERM stops it after the current epoch."""
@@ -101,7 +114,13 @@ def run(
         trigger = _trigger(interval, drain)
         directory = _directory(checkpoint)
         pipeline = load_target(target)
-        given = {"master": master, "commit_every": commit_every, "force": force or None}
+        given = {
+            "master": master,
+            "commit_every": commit_every,
+            "force": force or None,
+            "from_checkpoint": from_checkpoint,
+            "at": at,
+        }
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         with _log_file(directory, settings, as_json):
             _note_start(f"run {target}")
@@ -161,6 +180,45 @@ def resolve_(
             _print(words.resumption_lines(pipeline.name, resumption, epoch))
 
 
+@app.command("rewind")
+def rewind_(
+    target: Target,
+    checkpoint: Checkpoint,
+    to: Annotated[
+        str, typer.Option("--to", metavar="EPOCH|TIME|NAME", help="An epoch, a time (ISO 8601), a named checkpoint.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be withdrawn; change nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Take over even if a run seems to be alive.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go back: withdraw from every sink what was published since, and let the next run start there.  Needs no Java."""
+    with _settings(as_json) as settings:
+        from holdfast.spark.rewind import Rewinding
+
+        pipeline = load_target(target)
+        inspection = _inspection(checkpoint, None)
+        _check_owner(inspection, pipeline)
+        directory = _directory(checkpoint)
+        rewinding = Rewinding(pipeline, open_store(str(directory)), directory, settings)
+        if dry_run:
+            planned = rewinding.plan(to)
+            answer = {"dry_run": True, "carried_through": None, **inspected_json(planned)}
+            _answer(answer, words.rewind_lines(pipeline.name, planned), as_json)
+            return
+        if not force:
+            check_nobody_runs(inspection.owner)
+        with _log_file(directory, settings, as_json):
+            _note_start(f"rewind {target} --to {to}")
+            before = rewinding.carry_through()
+            done = rewinding.do(to)
+        answer = {
+            "dry_run": False,
+            "carried_through": None if before is None else before.rewound_to,
+            **inspected_json(done),
+        }
+        _answer(answer, words.rewind_lines(pipeline.name, done), as_json)
+
+
 @app.command("plan")
 def plan_(
     target: Target,
@@ -200,6 +258,87 @@ def explain(
             _print_json(answer | ({"diagram": pipeline.diagram(diagram.value)} if diagram else {}))
         else:
             _print([pipeline.explain() if diagram is None else pipeline.diagram(diagram.value)])
+
+
+@checkpoint_app.command("list")
+def checkpoint_list(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
+    """List the named checkpoints."""
+    with _settings(as_json):
+        found = checkpoints.listed(_existing_store(checkpoint))
+        _answer(found, checkpoints.list_lines(found), as_json)
+
+
+@checkpoint_app.command("create")
+def checkpoint_create(
+    name: CheckpointName,
+    checkpoint: Checkpoint,
+    force: Annotated[bool, typer.Option("--force", help="Even if the process of the last run is alive.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Keep the state of a pipeline that does not run, as of its last finished epoch, under a name."""
+    with _settings(as_json) as settings:
+        inspection = _inspection(checkpoint, None)
+        if not force:
+            checkpoints.check_may_create(inspection, name)
+        from holdfast.spark.named_checkpoint import create
+
+        directory = _directory(checkpoint)
+        made = create(
+            open_store(str(directory)),
+            directory,
+            name,
+            pipeline=inspection.pipeline,
+            generation=inspection.owner.generation,
+            settings=settings,
+            clock=SystemClock(),
+        )
+        found = checkpoints.as_json(name, made)
+        _answer(found, checkpoints.list_lines([found]), as_json)
+
+
+@checkpoint_app.command("show")
+def checkpoint_show(name: CheckpointName, checkpoint: Checkpoint, as_json: AsJson = False) -> None:
+    """Show what a named checkpoint holds, and read every file of it."""
+    with _settings(as_json):
+        found = checkpoints.shown(_existing_store(checkpoint), name)
+        _answer(found, checkpoints.show_lines(found), as_json)
+
+
+@checkpoint_app.command("export")
+def checkpoint_export(
+    name: CheckpointName,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Empty, or not there yet.")],
+    checkpoint: Checkpoint,
+    as_json: AsJson = False,
+) -> None:
+    """Write a named checkpoint into a directory that needs nothing else."""
+    with _settings(as_json):
+        found = portable.export(_existing_store(checkpoint), name, directory.expanduser().absolute())
+        value = checkpoints.as_json(name, found.manifest)
+        _answer(value, [f"{name} is exported: {directory}"], as_json)
+
+
+@checkpoint_app.command("import")
+def checkpoint_import(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What an export wrote.")],
+    checkpoint: Checkpoint,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Default: the name it was exported by.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take an exported checkpoint in; every checksum is compared."""
+    with _settings(as_json):
+        store = open_store(str(_directory(checkpoint)))
+        taken = portable.import_from(store, directory.expanduser().absolute(), name)
+        found = checkpoints.shown(store, taken)
+        _answer(found, checkpoints.list_lines([found]), as_json)
+
+
+@checkpoint_app.command("delete")
+def checkpoint_delete(name: CheckpointName, checkpoint: Checkpoint, as_json: AsJson = False) -> None:
+    """Delete a named checkpoint; what only it needed goes with the next pruning."""
+    with _settings(as_json):
+        checkpoints.delete(_existing_store(checkpoint), name)
+        _answer({"deleted": name}, [f"{name} is deleted."], as_json)
 
 
 # --- what every command stands in ---------------------------------------------------------------------------------
@@ -255,17 +394,21 @@ def _directory(checkpoint: str) -> Path:
 
 
 def _inspection(checkpoint: str, pipeline: Pipeline | None) -> Inspection:
+    store = _existing_store(checkpoint)
+    inspection = inspect_checkpoint(checkpoint, store, _directory(checkpoint))
+    if pipeline is None:
+        return inspection
+    _check_owner(inspection, pipeline)
+    return replace(inspection, sinks=inspect_sinks(pipeline, store, inspection))
+
+
+def _existing_store(checkpoint: str) -> Store:
     directory = _directory(checkpoint)
     if not directory.is_dir():
         raise InvalidPipeline(
             f"there is no checkpoint {checkpoint!r}.", why=f"{directory} is no directory.", do="name an existing one."
         )
-    store = open_store(str(directory))
-    inspection = inspect_checkpoint(checkpoint, store, directory)
-    if pipeline is None:
-        return inspection
-    _check_owner(inspection, pipeline)
-    return replace(inspection, sinks=inspect_sinks(pipeline, store, inspection))
+    return open_store(str(directory))
 
 
 def _check_owner(inspection: Inspection, pipeline: Pipeline) -> None:
@@ -282,6 +425,13 @@ def _print(lines: Iterable[str]) -> None:
     for line in lines:
         sys.stdout.write(masked(line) + "\n")
     sys.stdout.flush()
+
+
+def _answer(value: Any, lines: Iterable[str], as_json: bool) -> None:
+    if as_json:
+        _print_json(value)
+    else:
+        _print(lines)
 
 
 def _print_json(value: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.checkpoint.graph_change import GraphChange
+from holdfast.checkpoint.rewind import Rewound
 from holdfast.commit.coordinator import Resumption
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import Decision, Verdict
@@ -100,6 +101,21 @@ def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) 
         yield f"! finished source {name}: it has ended, and a changed graph would take it up again"
 
 
+def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
+    """Say what a rewind takes back, where state comes from, and where the pipeline stands then."""
+    verb = "is withdrawn" if rewound.epoch else "would be withdrawn"
+    for name, each in rewound.sinks.items():
+        yield f"{name}  {each.row_count:,} rows of {each.epoch_count} epochs behind epoch {each.epoch}: {verb}"
+    if rewound.snapshot is not None:
+        again = f", and {rewound.replayed} epochs are evaluated again for their state" if rewound.replayed else ""
+        yield f"state  from the snapshot of epoch {rewound.snapshot}{again}"
+    for line in _positions(rewound.positions):
+        yield f"source  {line}"
+    if rewound.epoch:
+        yield f"{pipeline} is back at the end of epoch {rewound.to}; that it went back is epoch {rewound.epoch}."
+        yield "The next run goes on from here."
+
+
 def resumption_lines(pipeline: str, resumption: Resumption, epoch: int | None) -> Iterator[str]:
     """Say what recovery did, and where the pipeline stands now."""
     for each in resumption.resolved:
@@ -139,6 +155,8 @@ def _decision(decision: DecisionSummary) -> str:
         for sink, count in decision.rows.items()
     )
     head = f"epoch {decision.epoch} of generation {decision.generation}: {decision.standing.value}"
+    if decision.rewound_to is not None:
+        return f"{head}; a rewind to epoch {decision.rewound_to} of {', '.join(sorted(decision.rows))}"
     return f"{head}; {rows}" if rows else head
 
 

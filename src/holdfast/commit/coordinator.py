@@ -325,6 +325,36 @@ class Coordinator:
                 for _ in self._carry_out(group):
                     pass
 
+    def rewind(self, record: EpochRecord) -> None:
+        """Take back what every sink published behind some positions.
+
+        Parameters
+        ----------
+        record : EpochRecord
+            Of this generation, with ``rewound_to``; its epoch is above all others, its positions are those to go back
+            to.
+
+        Notes
+        -----
+        The durable writes of an epoch that is decided, numbered in :meth:`commit` and ``_carry_out``: its parts are
+        what the sinks withdraw.  A crash before the decision leaves everything as it was; after it, the next ``open``
+        carries it through.
+        """
+        named = [name for name, held in self._delivery.held.items() if held.epoch > 0]
+        decided = Decided(record, dict.fromkeys(named, ()))
+        with self._stopping_at_failure(record.epoch):
+            if record.rewound_to is None or record.epoch <= self._last_epoch:
+                raise InternalError(f"epoch {record.epoch} is no rewind.", pipeline=self._pipeline, epoch=record.epoch)
+            check_commit(decided, self._sinks, self._last_epoch, self._run)
+            self._publish_rest()
+            self._stories.take(record.epoch, Event.STAGE, detail=f"a rewind to epoch {record.rewound_to}")
+            self._last_epoch = record.epoch
+            key = self._ledger.decide(decided)
+            self._stories.take(record.epoch, Event.DECIDE)
+            faults.reach("after-decide", record.epoch)
+            for _ in self._carry_out([Underway(decided, key)]):
+                pass
+
     def _carry_out(self, group: Sequence[Underway], wanted: set[str] | None = None) -> Iterator[None]:
         """Publish epochs together, sink by sink, and forget their decisions; one durable write per step.
 

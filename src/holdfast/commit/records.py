@@ -111,6 +111,7 @@ def _record_json(record: EpochRecord) -> dict[str, Any]:
         "generation": record.generation,
         "positions": {source: dict(segments) for source, segments in record.positions.items()},
         "pts": record.pts,
+        **({} if record.rewound_to is None else {"rewound_to": record.rewound_to}),
     }
 
 

@@ -60,6 +60,8 @@ class DecisionSummary:
     rows: Mapping[str, int] = field(default_factory=dict)
     carried: tuple[str, ...] = ()
     """Sinks whose rows the decision itself holds."""
+    rewound_to: int | None = None
+    """A rewind: the epoch behind which everything is taken back."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +245,14 @@ def _summary(entry: Entry) -> DecisionSummary:
         return DecisionSummary(key.epoch, key.generation, entry.standing)
     record = content.record
     return DecisionSummary(
-        key.epoch, key.generation, entry.standing, record.positions, record.pts, _rows(content), _carried(content)
+        key.epoch,
+        key.generation,
+        entry.standing,
+        record.positions,
+        record.pts,
+        _rows(content),
+        _carried(content),
+        record.rewound_to,
     )
 
 

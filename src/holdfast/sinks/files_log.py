@@ -41,6 +41,10 @@ class Entry:
         Of ``epoch``, as in :class:`~holdfast.ports.Held`.
     renames : tuple of (str, str)
         Staged file -> final file, both relative to the sink's directory.  Empty for an entry that only fences.
+    removals : tuple of str
+        Files that a rewind withdraws, relative to the sink's directory.
+    back_to : int, optional
+        The entry is a rewind: the entries above this epoch, and before this one, do not count any more.
     """
 
     number: int = 0
@@ -50,6 +54,8 @@ class Entry:
     positions: Positions = field(default_factory=dict)
     pts: int | None = None
     renames: tuple[tuple[str, str], ...] = ()
+    removals: tuple[str, ...] = ()
+    back_to: int | None = None
 
 
 class FilesLog:
@@ -80,6 +86,19 @@ class FilesLog:
             with suppress(FileNotFoundError):
                 return self._read(number)
         return Entry()
+
+    def standing(self) -> list[Entry]:
+        """Return the entries that are kept and that no rewind has taken back, oldest first."""
+        found: list[Entry] = []
+        for number in self._numbers():
+            try:
+                entry = self._read(number)
+            except FileNotFoundError:
+                continue  # removed meanwhile: newer ones exist
+            if entry.back_to is not None:
+                found = [each for each in found if each.epoch <= entry.back_to]
+            found.append(entry)
+        return found
 
     def append(self, entry: Entry) -> bool:
         """Append an entry durably; return False when another writer was faster.  One file sync, one directory sync."""
@@ -152,7 +171,8 @@ def _decode(data: bytes, number: int) -> Entry:
     body: Mapping[str, Any] = document["entry"]
     if document["sha256"] != _checksum(body):
         raise ValueError("its checksum does not fit")
-    entry = Entry(**{**body, "renames": tuple((staged, final) for staged, final in body["renames"])})
+    renames = tuple((staged, final) for staged, final in body["renames"])
+    entry = Entry(**{**body, "renames": renames, "removals": tuple(body.get("removals", ()))})
     if entry.number != number:
         raise ValueError(f"it carries the number {entry.number}")
     return entry

@@ -14,13 +14,27 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from holdfast import durable, faults
 from holdfast.errors import Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Staged, Task
+from holdfast.ports import (
+    EpochRecord,
+    Guarantee,
+    Held,
+    Outcome,
+    Part,
+    Publication,
+    Run,
+    Staged,
+    Task,
+    Withdrawal,
+)
+from holdfast.positions import Positions
 from holdfast.sinks import files_stage
-from holdfast.sinks.files_log import Entry, FilesLog
+from holdfast.sinks.files_log import KEPT, Entry, FilesLog
 from holdfast.sinks.files_stage import Staging
+from holdfast.sinks.sql import cannot_go_back
 
 log = logging.getLogger("holdfast.sinks.files")
 
@@ -87,7 +101,13 @@ class FilesSink:
             # A lower generation may do the same renames at the same time; each of them is done once.
             self._finish(last)
             fence = dataclasses.replace(
-                last, number=last.number + 1, generation=run.generation, after_epoch=last.epoch, renames=()
+                last,
+                number=last.number + 1,
+                generation=run.generation,
+                after_epoch=last.epoch,
+                renames=(),
+                removals=(),
+                back_to=None,
             )
             if self._log.append(fence):
                 break
@@ -115,6 +135,7 @@ class FilesSink:
             for publication in new:
                 faults.reach("publish-uncommitted", publication.record.epoch)
             record = new[-1].record
+            back = self._back(record)
             entry = Entry(
                 number=last.number + 1,
                 generation=self._generation,
@@ -123,6 +144,8 @@ class FilesSink:
                 positions=record.positions,
                 pts=record.pts,
                 renames=tuple(renames),
+                removals=() if back is None else back.files,
+                back_to=None if back is None else back.epoch,
             )
             # The commit.  A crash right after it leaves the renames to the next open.
             is_ours = self._log.append(entry)
@@ -267,12 +290,17 @@ class FilesSink:
         if entry.number == self._finished:
             return
         try:
-            if entry.renames and not is_synced:
+            if (entry.renames or entry.removals) and not is_synced:
                 self._log.sync()  # its writer may have died before: no row may outlive the entry that names it
             for staged, final in entry.renames:
                 self._rename(staged, final)
                 faults.reach("publish-begun", entry.epoch)
-            for directory in sorted({os.path.dirname(final) for _, final in entry.renames}):
+            for path in entry.removals:
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self._directory, path))
+                faults.reach("publish-begun", entry.epoch)
+            touched = [*(final for _, final in entry.renames), *entry.removals]
+            for directory in sorted({os.path.dirname(path) for path in touched}):
                 with suppress(FileNotFoundError):  # removed by somebody, with our file in it
                     durable.sync_directory(os.path.join(self._directory, directory))
         except OSError as error:
@@ -301,9 +329,45 @@ class FilesSink:
                 log.warning("%s was published and has been removed by somebody", target)
 
     def _unfinished(self, entry: Entry) -> bool:
+        waiting = [*(staged for staged, _ in entry.renames), *entry.removals]
         return entry.number != self._finished and any(
-            os.path.lexists(os.path.join(self._directory, staged)) for staged, _ in entry.renames
+            os.path.lexists(os.path.join(self._directory, path)) for path in waiting
         )
+
+    # --- rewinds ------------------------------------------------------------------------------------
+
+    def withdrawal(self, to: Positions) -> Withdrawal:
+        """Say what going back to some positions would withdraw: the files that the log names behind them."""
+        entries = self._log.standing()
+        back = _behind(entries, to)
+        if back is None:
+            ends = sorted({entry.epoch for entry in entries if entry.epoch})
+            if not ends:
+                return Withdrawal(obstacle="it holds nothing")
+            return Withdrawal(
+                obstacle=f"none of its log entries ended there; it keeps the last {KEPT}, which can go back to epochs "
+                f"{ends[0]} to {ends[-1]}"
+            )
+        gone = [path for path in back.files if not os.path.lexists(os.path.join(self._directory, path))]
+        if gone:
+            return Withdrawal(obstacle=f"{gone[0]} was published and has been removed or moved: its rows are not found")
+        rows = sum(self._row_count(os.path.join(self._directory, path)) for path in back.files)
+        return Withdrawal(back.epoch, back.epoch_count, rows)
+
+    def _back(self, record: EpochRecord) -> _Behind | None:
+        if record.rewound_to is None:
+            return None
+        entries = self._log.standing()
+        back = _behind(entries, record.positions)
+        if back is None:
+            raise cannot_go_back(f"sink {self.name!r}", record, sorted({entry.epoch for entry in entries}))
+        return back
+
+    def _row_count(self, path: str) -> int:
+        if self._staging.format == "parquet":
+            return int(pq.read_metadata(path).num_rows)
+        with open(path, "rb") as file:
+            return sum(1 for _ in file)
 
     # --- fence --------------------------------------------------------------------------------------
 
@@ -340,6 +404,25 @@ class FilesSink:
             name = files_stage.directory_of(handle)
             if name is not None:
                 self._staging.remove(name)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Behind:
+    """What lies behind some positions: the last epoch before them, and what was published after it."""
+
+    epoch: int
+    epoch_count: int
+    files: tuple[str, ...]
+
+
+def _behind(entries: Sequence[Entry], to: Positions) -> _Behind | None:
+    """Return what was published behind some positions; None where no entry ended there."""
+    at = max((place for place, entry in enumerate(entries) if entry.epoch and entry.positions == to), default=None)
+    if at is None:
+        return None
+    later = [entry for entry in entries[at + 1 :] if entry.renames]
+    files = tuple(final for entry in later for _, final in entry.renames)
+    return _Behind(entries[at].epoch, len(later), files)
 
 
 def _directories(entry: Entry) -> frozenset[str]:

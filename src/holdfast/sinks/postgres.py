@@ -26,6 +26,7 @@ def postgres(
     key: Sequence[str] = (),
     delete: str | None = None,
     stage: Stage = "auto",
+    rewindable: bool = False,
     name: str | None = None,
     backfill: bool = False,
 ) -> graph.SinkNode:
@@ -48,6 +49,9 @@ def postgres(
     stage : {"auto", "prepared", "table"}
         How tasks stage large epochs: as prepared transactions, or in staging tables.  ``auto`` prepares where the
         server and the table allow it; ``inspect`` shows which.
+    rewindable : bool
+        Append only: keep the epoch of each row in a column ``__holdfast_epoch``, so that ``holdfast rewind`` can
+        withdraw rows.
     name : str, optional
         The sink's name: its ledger row is kept under it.
     backfill : bool
@@ -65,7 +69,7 @@ def postgres(
     """
     with building("sink", name):
         columns = (key,) if isinstance(key, str) else tuple(key)
-        spec = PostgresSpec(dsn, table, mode, columns, delete, stage)
+        spec = PostgresSpec(dsn, table, mode, columns, delete, stage, rewindable)
     return graph.sink(spec, name=name, backfill=backfill)
 
 
@@ -79,6 +83,7 @@ class PostgresSpec:
     key: tuple[str, ...] = ()
     delete: str | None = None
     stage: Stage = "auto"
+    rewindable: bool = False
 
     @property
     def kind(self) -> str:
@@ -107,7 +112,7 @@ class PostgresSpec:
 
     @property
     def _mode(self) -> TableMode:
-        return TableMode(self.mode, self.key, self.delete)
+        return TableMode(self.mode, self.key, self.delete, self.rewindable)
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint: of the DSN only host, port, database and user."""
@@ -118,6 +123,7 @@ class PostgresSpec:
             "key": list(self.key),
             "delete": self.delete,
             "stage": self.stage,
+            **({"rewindable": True} if self.rewindable else {}),
         }
 
     def check_columns(self, columns: Collection[str] | None) -> None:

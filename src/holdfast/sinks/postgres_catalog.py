@@ -13,7 +13,7 @@ from holdfast.sinks import sql
 from holdfast.sinks.postgres_session import Connection
 from holdfast.sinks.postgres_table import Table
 from holdfast.sinks.postgres_types import TableColumn, declared_type, fits
-from holdfast.sinks.sql import LEDGER, TableMode
+from holdfast.sinks.sql import EPOCHS, LEDGER, TableMode
 
 NAME_BYTES = 63
 _TABLE_NAME = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
@@ -35,10 +35,10 @@ def split_name(node: str, table: str) -> tuple[str | None, str]:
             do='write for instance table="analytics.flights".',
         )
     schema, name = (part[1:-1].replace('""', '"') if part and part[0] == '"' else part for part in match.groups())
-    if name == LEDGER or name is None:
+    if name is None or name in (LEDGER, EPOCHS):
         raise InvalidPipeline(
             f"{node}: table={table!r} cannot be written.",
-            why=f"{LEDGER} is the sink's own ledger.",
+            why=f"{LEDGER} and {EPOCHS} are the sink's own.",
             do='name another table: table="flights".',
         )
     return schema, name
@@ -53,6 +53,8 @@ def find(connection: Connection, node: str, table: str, schema: pa.Schema, mode:
         Naming the column and both types, the missing index, or the privilege and its GRANT.
     """
     schema_name, name = split_name(node, table)
+    if mode.rewindable:
+        schema = schema.append(pa.field(sql.EPOCH, pa.int64()))
     for identifier in (name, *schema.names):
         if len(identifier.encode()) > NAME_BYTES:
             raise InvalidPipeline(
@@ -153,7 +155,7 @@ def check_ledger(connection: Connection, table: Table) -> bool:
 
 def _wanted_privileges(mode: TableMode) -> list[str]:
     if mode.mode == "append":
-        return ["INSERT"]
+        return ["SELECT", "INSERT", "DELETE"] if mode.rewindable else ["INSERT"]
     return ["SELECT", "INSERT", "UPDATE", *(["DELETE"] if mode.delete is not None else [])]
 
 
@@ -208,6 +210,8 @@ def _checked_columns(
     by_name = {column.name: column for column in present}
     for field in stored:
         column = by_name.get(field.name)
+        if column is None and field.name == sql.EPOCH:
+            raise sql.no_epoch_column(node, table, f'ALTER TABLE {table} ADD COLUMN "{sql.EPOCH}" bigint')
         if column is None:
             raise sql.unknown_column(node, table, field.name, list(by_name))
         if column.is_generated:

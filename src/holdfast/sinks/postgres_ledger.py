@@ -179,7 +179,7 @@ class PostgresLedger:
             ).format(self._name),
             (
                 last.epoch,
-                sql.positions_text(last),
+                sql.positions_text(last.positions),
                 last.pts,
                 begun.text if begun else None,
                 self._pipeline,

@@ -18,9 +18,11 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from holdfast import faults
 from holdfast.errors import Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Run
+from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Run, Withdrawal
+from holdfast.positions import Positions
 from holdfast.sinks import postgres_catalog, postgres_copy, sql
 from holdfast.sinks.postgres_dsn import Dsn
+from holdfast.sinks.postgres_epochs import PostgresEpochs
 from holdfast.sinks.postgres_ledger import Begun, PostgresLedger, set_lock_timeout
 from holdfast.sinks.postgres_session import Connection, Session
 from holdfast.sinks.postgres_staging import (
@@ -82,6 +84,7 @@ class PostgresSink:
         self._is_grouped = False
         self._ledger = PostgresLedger(session, table, pipeline, name)
         self._staging = Staging(session, table, pipeline, name)
+        self._epochs = PostgresEpochs(table, pipeline, name) if table.mode.rewindable else None
         self._generation = 0
         self._attempt: Attempt | None = None
 
@@ -118,6 +121,9 @@ class PostgresSink:
     def open(self, run: Run) -> Held:
         """Create the ledger, take the sink for this generation, and complete what was in progress."""
         before = self._ledger.take(run.generation, lock_timeout=TAKEOVER_LOCK_TIMEOUT)
+        if self._epochs is not None:
+            with self._session.transaction() as connection:
+                self._epochs.begin(connection, before)
         self._generation = run.generation
         self._is_grouped = run.is_grouped
         if run.is_grouped and self._prepares and not self._is_asked_to_prepare:
@@ -179,8 +185,8 @@ class PostgresSink:
             first, last = fresh[0].record, fresh[-1].record
             parts = [part for publication in fresh for part in publication.parts]
             prepared = self._staging.check_present(connection, parts)
-            for part in parts:
-                self._write_part(connection, part)
+            for publication in fresh:
+                self._write(connection, publication)
             begun = Begun(first.epoch, prepared) if prepared else None
             xid = self._ledger.move(connection, last, begun)
             self._attempt = Attempt(first.epoch, last.epoch, xid)
@@ -188,9 +194,21 @@ class PostgresSink:
         self._attempt = None
         return None, begun, last.epoch
 
-    def _write_part(self, connection: Connection, part: Part) -> None:
+    def _write(self, connection: Connection, publication: Publication) -> None:
+        record = publication.record
+        if record.rewound_to is not None:
+            if self._epochs is None:
+                raise sql.cannot_go_back(self._node, record, [])
+            self._epochs.withdraw(connection, record)
+            return
+        for part in publication.parts:
+            self._write_part(connection, part, record.epoch)
+        if self._epochs is not None:
+            self._epochs.note(connection, record.epoch, record.positions)
+
+    def _write_part(self, connection: Connection, part: Part, epoch: int) -> None:
         if isinstance(part, Carried):
-            self._write_carried(connection, part.rows)
+            self._write_carried(connection, part.rows, epoch)
             return
         for name in tables_of([part]):
             stage = self._table.identifier(name)
@@ -198,7 +216,7 @@ class PostgresSink:
                 connection.execute(statement)
             connection.execute(pg.SQL("DROP TABLE {}").format(stage))
 
-    def _write_carried(self, connection: Connection, rows: pa.Table) -> None:
+    def _write_carried(self, connection: Connection, rows: pa.Table, epoch: int) -> None:
         if not rows.num_rows:
             return
         sql.check_keys(self._node, self._table.mode, rows)
@@ -211,7 +229,8 @@ class PostgresSink:
         with copying(connection, target, columns) as copy:
             place = 0
             for batch in rows.to_batches():
-                ordered = batch if is_append else with_order(self._table, batch, place)
+                numbered = self._table.numbered(batch, epoch)
+                ordered = numbered if is_append else with_order(self._table, numbered, place)
                 place += batch.num_rows
                 for piece in postgres_copy.encoded(self._node, columns, ordered):
                     copy.write(piece)
@@ -332,6 +351,13 @@ class PostgresSink:
         ).fetchall()
         for pid, _ in ended:
             logger.info("%s: ended server process %d, which was left with transaction %s", self._node, pid, xid)
+
+    def withdrawal(self, to: Positions) -> Withdrawal:
+        """Say what going back to some positions would withdraw."""
+        if self._epochs is None:
+            return Withdrawal(obstacle=sql.not_rewindable(self._table.mode))
+        with self._session.explained():
+            return self._epochs.withdrawal(self._session.connection(), to)
 
     def inspect(self) -> tuple[Held, list[str]]:
         """Return the ledger row, and the names of what is staged and not decided on."""

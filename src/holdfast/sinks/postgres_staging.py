@@ -127,7 +127,9 @@ class PostgresWriter:
         if not batch.num_rows:
             return
         sql.check_keys(self._table.node, self._table.mode, batch)
-        rows = batch if self._table.mode.mode == "append" else with_order(self._table, batch, self._row_count)
+        is_append = self._table.mode.mode == "append"
+        rows = self._table.numbered(batch, self._task.epoch)
+        rows = rows if is_append else with_order(self._table, rows, self._row_count)
         with self._session.explained():
             if self._copy is None:
                 self._begin()

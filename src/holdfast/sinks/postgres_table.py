@@ -47,6 +47,16 @@ class Table:
     may_prepare: bool
     obstacle: str = ""
 
+    def numbered(self, batch: pa.RecordBatch, epoch: int) -> pa.RecordBatch:
+        """Return rows with the epoch they are published with, where the table keeps it."""
+        if not self.mode.rewindable:
+            return batch
+        return batch.append_column(sql.EPOCH, pa.repeat(pa.scalar(epoch, pa.int64()), batch.num_rows))
+
+    def withdraw(self) -> pg.Composed:
+        """Return the statement that removes the rows of epochs above one."""
+        return pg.SQL("DELETE FROM {} WHERE {} > %s").format(self.identifier(), pg.Identifier(sql.EPOCH))
+
     def identifier(self, name: str | None = None) -> pg.Identifier:
         """Return the table's name, or another one in its schema, for a statement."""
         return pg.Identifier(self.schema_name, self.name if name is None else name)

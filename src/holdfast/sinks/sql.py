@@ -10,7 +10,7 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from holdfast.errors import BadRow, Diverged, Fenced, InvalidPipeline
 from holdfast.ports import EpochRecord, Held
+from holdfast.positions import Positions
 
 Mode = Literal["append", "upsert"]
 
@@ -27,6 +28,15 @@ LEDGER = "holdfast_ledger"
 
 RESERVED_PREFIX = "__holdfast"
 """Columns that begin so are Holdfast's own (the order of staged rows, the delete flag)."""
+
+EPOCH = f"{RESERVED_PREFIX}_epoch"
+"""Column of a rewindable table: the epoch that each row was published with."""
+
+EPOCHS = "holdfast_epochs"
+"""What a rewindable table holds: the end of each epoch, in the transaction that published it."""
+
+EPOCHS_KEPT = 100_000
+"""Of each sink; further back no rewind reaches."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +51,14 @@ class TableMode:
         Columns that identify a row; needed for upsert.
     delete : str, optional
         Boolean column, upsert only: a true row deletes its key instead.  The column itself is not stored.
+    rewindable : bool
+        Keep the epoch of each row in a column of its own, so that rows can be withdrawn; append only.
     """
 
     mode: Mode = "append"
     key: tuple[str, ...] = ()
     delete: str | None = None
+    rewindable: bool = False
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
         """Return the columns that the table holds: all but the delete column."""
@@ -71,6 +84,12 @@ class TableMode:
                 f'{node}: {given} has no meaning with mode="append".',
                 why="append adds every row and looks none up.",
                 do='write mode="upsert", or leave the argument out.',
+            )
+        if self.mode == "upsert" and self.rewindable:
+            raise InvalidPipeline(
+                f'{node}: rewindable=True has no meaning with mode="upsert".',
+                why="a row that an upsert has replaced is gone: it cannot be brought back.",
+                do='append every version of a row (mode="append"), or leave rewindable out.',
             )
         if len(set(self.key)) != len(self.key) or self.delete in self.key:
             raise InvalidPipeline(
@@ -187,9 +206,9 @@ class LedgerRow:
         return Held(self.epoch, self.generation, json.loads(self.positions), self.pts)
 
 
-def positions_text(record: EpochRecord) -> str:
-    """Return the positions of an epoch as the ledger stores them."""
-    return json.dumps({source: dict(segments) for source, segments in record.positions.items()}, sort_keys=True)
+def positions_text(positions: Positions) -> str:
+    """Return positions as the ledger stores them: equal texts, equal positions."""
+    return json.dumps({source: dict(segments) for source, segments in positions.items()}, sort_keys=True)
 
 
 def check_generation(node: str, pipeline: str, ours: int, row: LedgerRow | None) -> LedgerRow:
@@ -229,6 +248,59 @@ def fenced(node: str, pipeline: str, ours: int, theirs: int) -> Fenced:
         participant=node,
         generation=theirs,
     )
+
+
+# --- rewinds --------------------------------------------------------------------------------------------------------
+
+
+def no_epoch_column(node: str, table: str, ddl: str) -> InvalidPipeline:
+    """Return the error of a rewindable sink whose table does not keep epochs."""
+    return InvalidPipeline(
+        f"{node}: table {table} has no column {EPOCH!r}.",
+        why="rewindable=True keeps in it the epoch of each row, and the table was there before.",
+        do=f"add it: {ddl}; rows that are there already stay in every rewind. Or leave rewindable out.",
+    )
+
+
+def check_one_writer(node: str, table: str, others: Sequence[tuple[str, str]]) -> None:
+    """Raise :class:`InvalidPipeline` if another rewindable sink writes the table: epochs of two would be mixed."""
+    if others:
+        pipeline, sink = others[0]
+        raise InvalidPipeline(
+            f"{node}: table {table} is the rewindable table of sink {sink!r} of pipeline {pipeline!r}.",
+            why="a rewind finds rows by their epoch, and two writers count epochs each for itself.",
+            do="give each a table of its own; or leave rewindable out here: such rows stay in every rewind.",
+        )
+
+
+def cannot_go_back(node: str, record: EpochRecord, epochs: Sequence[int]) -> Diverged:
+    """Return the error of a decided rewind that a sink can no longer follow.  Nothing was changed."""
+    return Diverged(
+        f"{node}: it cannot go back to the end of epoch {record.rewound_to}.",
+        why=f"{not_held(epochs)}; when the rewind was decided, one did: the sink was restored from a backup.",
+        do="restore the sink, or the checkpoint and all sinks from the same moment, and start again.",
+        pipeline=record.pipeline,
+        participant=node,
+        epoch=record.epoch,
+    )
+
+
+def not_rewindable(mode: TableMode) -> str:
+    """Return why a sink without a list of epochs cannot go back."""
+    return "it is not declared rewindable=True" if mode.mode == "append" else "an upsert has lost what it replaced"
+
+
+def last_at(epochs: Mapping[int, str], to: Positions) -> int | None:
+    """Return the last epoch that ended at exactly these positions; None where none did."""
+    text = positions_text(to)
+    return max((epoch for epoch, at in epochs.items() if at == text), default=None)
+
+
+def not_held(epochs: Sequence[int]) -> str:
+    """Return why a sink cannot go back to positions at which none of its epochs ended."""
+    if not epochs:
+        return "it notes no ends of epochs: it was made rewindable after the epoch, or holds nothing"
+    return f"none of its epochs ended there: those that it can go back to lie between {epochs[0]} and {epochs[-1]}"
 
 
 # --- values without a SQL type --------------------------------------------------------------------------------------

@@ -18,9 +18,21 @@ import pyarrow as pa
 from holdfast import durable, faults, graph
 from holdfast.checks import building
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Run, Sink
+from holdfast.ports import (
+    Carried,
+    Guarantee,
+    Held,
+    Outcome,
+    Part,
+    Publication,
+    Run,
+    Sink,
+    Withdrawal,
+)
+from holdfast.positions import Positions
 from holdfast.sinks import sql
-from holdfast.sinks.sql import LEDGER, LedgerRow, Mode, TableMode
+from holdfast.sinks.sql import EPOCHS, LEDGER, LedgerRow, Mode, TableMode
+from holdfast.sinks.sqlite_epochs import SqliteEpochs
 from holdfast.sinks.sqlite_staging import Staging, StagingFactory
 from holdfast.sinks.sqlite_table import Table
 
@@ -42,6 +54,7 @@ def sqlite(
     mode: Mode = "append",
     key: Sequence[str] = (),
     delete: str | None = None,
+    rewindable: bool = False,
     name: str | None = None,
     backfill: bool = False,
 ) -> graph.SinkNode:
@@ -59,6 +72,9 @@ def sqlite(
         Columns that identify a row: upsert only.
     delete : str, optional
         Boolean column, upsert only: a true row deletes its key.  The column is not stored.
+    rewindable : bool
+        Append only: keep the epoch of each row in a column ``__holdfast_epoch``, so that ``holdfast rewind`` can
+        withdraw rows.
     name : str, optional
         The sink's name: its ledger row is kept under it.
     backfill : bool
@@ -76,7 +92,7 @@ def sqlite(
     """
     with building("sink", name):
         columns = (key,) if isinstance(key, str) else tuple(key)
-        spec = SqliteSpec(os.fspath(path), table, mode, columns, delete)
+        spec = SqliteSpec(os.fspath(path), table, mode, columns, delete, rewindable)
     return graph.sink(spec, name=name, backfill=backfill)
 
 
@@ -89,6 +105,7 @@ class SqliteSpec:
     mode: Mode = "append"
     key: tuple[str, ...] = ()
     delete: str | None = None
+    rewindable: bool = False
 
     @property
     def kind(self) -> str:
@@ -102,10 +119,10 @@ class SqliteSpec:
 
     def __post_init__(self) -> None:
         self._mode.check("write.sqlite")
-        if not self.table or self.table.lower() == LEDGER or self.table.lower().startswith("sqlite_"):
+        if not self.table or self.table.lower() in (LEDGER, EPOCHS) or self.table.lower().startswith("sqlite_"):
             raise InvalidPipeline(
                 f"write.sqlite: table={self.table!r} cannot be written.",
-                why=f"{LEDGER} is the sink's own ledger, and names in sqlite_* are SQLite's.",
+                why=f"{LEDGER} and {EPOCHS} are the sink's own, and names in sqlite_* are SQLite's.",
                 do='name another table: table="flights".',
             )
         if not self.path or self.path == ":memory:" or self.path.startswith("file:"):
@@ -117,7 +134,7 @@ class SqliteSpec:
 
     @property
     def _mode(self) -> TableMode:
-        return TableMode(self.mode, self.key, self.delete)
+        return TableMode(self.mode, self.key, self.delete, self.rewindable)
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
@@ -127,6 +144,7 @@ class SqliteSpec:
             "mode": self.mode,
             "key": list(self.key),
             "delete": self.delete,
+            **({"rewindable": True} if self.rewindable else {}),
         }
 
     def check_columns(self, columns: Collection[str] | None) -> None:
@@ -166,6 +184,7 @@ class SqliteSink:
         self._table = table
         self._node = table.node
         self._staging = Staging(f"{path}-holdfast", pipeline, name, self._node)
+        self._epochs = SqliteEpochs(table, pipeline, name) if table.mode.rewindable else None
         self._generation = 0
         self._connection: sqlite3.Connection | None = None
 
@@ -198,6 +217,8 @@ class SqliteSink:
                 " updated_at = excluded.updated_at",
                 (self._pipeline, self.name, run.generation),
             )
+            if self._epochs is not None:
+                self._epochs.begin(connection, row)
         self._generation = run.generation
         return row.held()
 
@@ -211,15 +232,13 @@ class SqliteSink:
             row = sql.check_generation(self._node, self._pipeline, self._generation, self._row(connection))
             fresh = [publication for publication in publications if publication.record.epoch > row.epoch]
             for publication in fresh:
-                for part in publication.parts:
-                    for batch in self._batches(part):
-                        self._table.write(connection, batch)
+                self._write(connection, publication)
             if fresh:
                 last = fresh[-1].record
                 connection.execute(
                     f"UPDATE {LEDGER} SET epoch = ?, positions = ?, pts = ?, updated_at = datetime('now')"
                     " WHERE pipeline = ? AND sink = ?",
-                    (last.epoch, sql.positions_text(last), last.pts, self._pipeline, self.name),
+                    (last.epoch, sql.positions_text(last.positions), last.pts, self._pipeline, self.name),
                 )
                 faults.reach("publish-uncommitted", last.epoch)
         # Only now: a crash in between leaves files of a held epoch, which the next sweep finds by their names.
@@ -257,6 +276,26 @@ class SqliteSink:
         if connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
+
+    def withdrawal(self, to: Positions) -> Withdrawal:
+        """Say what going back to some positions would withdraw."""
+        if self._epochs is None:
+            return Withdrawal(obstacle=sql.not_rewindable(self._table.mode))
+        with self._explained():
+            return self._epochs.withdrawal(self._open(), to)
+
+    def _write(self, connection: sqlite3.Connection, publication: Publication) -> None:
+        record = publication.record
+        if record.rewound_to is not None:
+            if self._epochs is None:
+                raise sql.cannot_go_back(self._node, record, [])
+            self._epochs.withdraw(connection, record)
+            return
+        for part in publication.parts:
+            for batch in self._batches(part):
+                self._table.write(connection, batch, record.epoch)
+        if self._epochs is not None:
+            self._epochs.note(connection, record.epoch, record.positions)
 
     def _batches(self, part: Part) -> Iterator[pa.RecordBatch]:
         if isinstance(part, Carried):

@@ -61,6 +61,8 @@ class Table:
             f"{quoted(field.name)} {declared_type(field.type)}{' NOT NULL' if field.name in self.mode.key else ''}"
             for field in self.stored
         ]
+        if self.mode.rewindable:
+            columns.append(f"{quoted(sql.EPOCH)} INTEGER")
         if self.mode.key:
             columns.append(f"PRIMARY KEY ({', '.join(map(quoted, self.mode.key))})")
         connection.execute(f"CREATE TABLE IF NOT EXISTS {quoted(self.name)} ({', '.join(columns)})")
@@ -80,6 +82,9 @@ class Table:
             if field.name.lower() not in present:
                 raise sql.unknown_column(self.node, self.name, field.name, [row[1] for row in present.values()])
             self._check_column(field, present[field.name.lower()])
+        if self.mode.rewindable and sql.EPOCH not in present:
+            ddl = f"ALTER TABLE {quoted(self.name)} ADD COLUMN {quoted(sql.EPOCH)} INTEGER"
+            raise sql.no_epoch_column(self.node, self.name, ddl)
         given = {name.lower() for name in self.stored.names}
         # A rowid alias (INTEGER PRIMARY KEY) fills itself.
         keys = [row for row in present.values() if row[5]]
@@ -125,12 +130,15 @@ class Table:
                 return True
         return False
 
-    def write(self, connection: sqlite3.Connection, batch: pa.RecordBatch) -> None:
+    def write(self, connection: sqlite3.Connection, batch: pa.RecordBatch, epoch: int) -> None:
         """Write a batch in its order, so that the last row of a key wins.  The caller holds the transaction."""
         if not batch.num_rows:
             return
         sql.check_keys(self.node, self.mode, batch)
-        rows = zip(*(values_of(self.node, batch, field) for field in self.stored), strict=True)
+        columns = [values_of(self.node, batch, field) for field in self.stored]
+        if self.mode.rewindable:
+            columns.append([epoch] * batch.num_rows)
+        rows = zip(*columns, strict=True)
         if self.mode.delete is None:
             connection.executemany(self._insert(), rows)
             return
@@ -146,8 +154,18 @@ class Table:
             else:
                 connection.executemany(self._insert(), taken)
 
+    def withdraw(self, connection: sqlite3.Connection, after_epoch: int) -> None:
+        """Remove the rows of later epochs."""
+        statement = f"DELETE FROM {quoted(self.name)} WHERE {quoted(sql.EPOCH)} > ?"
+        connection.execute(statement, (after_epoch,))
+
+    def count_after(self, connection: sqlite3.Connection, epoch: int) -> int:
+        """Return how many rows later epochs have."""
+        statement = f"SELECT count(*) FROM {quoted(self.name)} WHERE {quoted(sql.EPOCH)} > ?"
+        return int(connection.execute(statement, (epoch,)).fetchone()[0])
+
     def _insert(self) -> str:
-        names = self.stored.names
+        names = [*self.stored.names, *([sql.EPOCH] if self.mode.rewindable else [])]
         statement = (
             f"INSERT INTO {quoted(self.name)} ({', '.join(map(quoted, names))}) VALUES ({', '.join('?' * len(names))})"
         )

@@ -45,8 +45,8 @@ class FilePlanner:
         self._waiting: list[Found] = []
         self._is_frozen = False
         self._recent = _last_taken(self.log.blocks)
-        if self.log.is_new and spec.start == "latest":
-            self._skip_what_is_there()
+        if self.log.is_new and (spec.start == "latest" or spec.since_us is not None):
+            self._skip_what_is_there(None if spec.start == "latest" else spec.since_us)
 
     @property
     def newest(self) -> int:
@@ -148,10 +148,14 @@ class FilePlanner:
                 return None
             return whole(found.name, found.size)  # damaged: whoever reads it says so
 
-    def _skip_what_is_there(self) -> None:
+    def _skip_what_is_there(self, before_us: int | None) -> None:
+        """Log files that are there, or those that were changed before a time, as known and never read."""
         while self.log.is_new:
-            present = [LoggedFile(found.name, found.size, ()) for found in self._discovery.new_files(())]
-            self.log.append(present)
+            there = self._discovery.new_files(())
+            skipped = [found for found in there if before_us is None or found.changed_us < before_us]
+            self.log.append([LoggedFile(found.name, found.size, ()) for found in skipped])
+        if before_us is not None:
+            self._discovery = Discovery(self.where, self.spec.min_age_us)  # it has not seen those that stay
 
     def _remember(self, logged: Sequence[LoggedFile]) -> None:
         for file in logged:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -55,6 +55,8 @@ class FilesSpec:
     min_age_us: int = 0
     bounded: bool = False
     start: str = "earliest"
+    since_us: int | None = None
+    """Files that were not changed since then are passed over, microseconds; no argument of users."""
     kind: str = field(default="files", init=False)
 
     def arguments(self) -> Mapping[str, Any]:
@@ -72,6 +74,10 @@ class FilesSpec:
             "columns": [f"{column.name}: {column.type}" for column in self.schema],
         }
         return {name: value for name, value in shown.items() if value is not None}
+
+    def from_time(self, at_us: int) -> FilesSpec:
+        """Return the source without the files that were not changed since a time: rows tell of the past."""
+        return replace(self, since_us=at_us)
 
     def open(self, name: str, workspace: str) -> FilesSource:
         """Return the source; its log is opened when it is first needed, so executors never touch it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -39,6 +39,8 @@ class RateSpec:
     rows_per_second: int
     start_us: int | None = None
     max_rows_per_epoch: int | None = None
+    from_us: int | None = None
+    """Where reading begins; no argument of users."""
     clock: Clock = field(default_factory=SystemClock, compare=False)
     kind: str = field(default="rate", init=False)
     timestamp: str | None = field(default="timestamp", init=False)
@@ -53,6 +55,10 @@ class RateSpec:
             "max_rows_per_epoch": self.max_rows_per_epoch,
         }
         return {name: value for name, value in shown.items() if value is not None}
+
+    def from_time(self, at_us: int) -> RateSpec:
+        """Return the source from the last row at or before a time."""
+        return replace(self, from_us=at_us)
 
     def open(self, name: str, workspace: str) -> RateSource:
         """Return the source; the start time is made durable when it is first needed."""
@@ -84,8 +90,10 @@ class RateSource:
         return self._start_us
 
     def initial(self) -> SourcePositions:
-        """Positions before row 0."""
-        return {SEGMENT: 0}
+        """Positions before row 0, or before the last row at or before the time where reading begins."""
+        if self.spec.from_us is None:
+            return {SEGMENT: 0}
+        return {SEGMENT: max(0, (self.spec.from_us - self.start_us) * self.spec.rows_per_second // _SECOND)}
 
     def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
         """End of the next epoch: the rows whose time has come, within the limit."""

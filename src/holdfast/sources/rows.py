@@ -42,6 +42,10 @@ class RowsSpec:
         shown = {"epochs": len(self.epochs), "columns": self.schema.names, "digest": digest}
         return {**shown, "bounded": True} if self.bounded else shown
 
+    def from_time(self, at_us: int) -> RowsSpec:
+        """Return the source itself: its beginning is its one random access point."""
+        return self
+
     def open(self, name: str, workspace: str) -> RowsSource:
         """Return the source; in the workspace are only the digests of the rows that it gave."""
         return RowsSource(self, name, workspace)

@@ -33,6 +33,8 @@ from holdfast.spark.state_transfer import Transfer
 log = logging.getLogger("holdfast.checkpoint")
 
 FILE_NAME = "origin.json"
+BEGINNING = "beginning.json"
+"""Where the pipeline begins; absent where that is the beginning of its sources."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Origin:
         Where sources stood that are in the graph no longer: they go on there should they come back.
     graph : str, optional
         Fingerprint of the graph's state; None where nobody noted it.
+    from_us : int, optional
+        No row whose timestamp lies before is read, microseconds; of the pipeline's beginning only.
     """
 
     base: int
@@ -65,6 +69,7 @@ class Origin:
     kept: tuple[str, ...] | None = None
     retired: Positions = field(default_factory=dict)
     graph: str | None = None
+    from_us: int | None = None
 
     @property
     def start(self) -> Positions:
@@ -87,7 +92,7 @@ class Origin:
     def to_json(self) -> bytes:
         """Return the record as it is stored."""
         value = {name: getattr(self, name) for name in ("seed", "replayed", "retired")}
-        more = {name: of for name in ("kept", "graph") if (of := getattr(self, name)) is not None}
+        more = {name: of for name in ("kept", "graph", "from_us") if (of := getattr(self, name)) is not None}
         return json.dumps(
             {"base": self.base, "seek": self.seek, **{n: v for n, v in value.items() if v}, **more}
         ).encode()
@@ -108,17 +113,7 @@ def read_origin(path: Path) -> Origin:
         If it is missing or damaged.
     """
     try:
-        record: dict[str, Any] = json.loads(path.read_bytes())
-        replayed = tuple((int(epoch), int(batch_us)) for epoch, batch_us in record.get("replayed", ()))
-        return Origin(
-            int(record["base"]),
-            tuple(record["seek"]),
-            str(record.get("seed", "")),
-            replayed,
-            tuple(record["kept"]) if "kept" in record else None,
-            record.get("retired", {}),
-            record.get("graph"),
-        )
+        return _parsed(json.loads(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"{path} cannot be read.",
@@ -126,6 +121,59 @@ def read_origin(path: Path) -> Origin:
             do="restore it from a copy; or remove the directory it is in: the run then continues where the sinks are.",
             participant=str(path),
         ) from error
+
+
+def _parsed(record: dict[str, Any]) -> Origin:
+    replayed = tuple((int(epoch), int(batch_us)) for epoch, batch_us in record.get("replayed", ()))
+    return Origin(
+        int(record["base"]),
+        tuple(record["seek"]),
+        str(record.get("seed", "")),
+        replayed,
+        tuple(record["kept"]) if "kept" in record else None,
+        record.get("retired", {}),
+        record.get("graph"),
+        record.get("from_us"),
+    )
+
+
+def note_beginning(store: Store, given: str, origin: Origin) -> None:
+    """Note where a pipeline begins that does not begin at the beginning, and the option that said so."""
+    store.put(BEGINNING, json.dumps({"given": given, "origin": json.loads(origin.to_json())}).encode())
+
+
+def noted_beginning(store: Store) -> tuple[str, Origin] | None:
+    """Return what :func:`note_beginning` wrote; None where the pipeline begins at the beginning.
+
+    Raises
+    ------
+    Corrupt
+        If it is damaged.
+    """
+    data = store.get(BEGINNING)
+    if data is None:
+        return None
+    try:
+        found = json.loads(data)
+        return str(found["given"]), _parsed(found["origin"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{BEGINNING} in the checkpoint cannot be read.",
+            why=f"{error}; it says where the pipeline begins.",
+            do="restore it from a copy of the checkpoint.",
+            participant=BEGINNING,
+        ) from error
+
+
+class First(Protocol):
+    """How a pipeline begins that does not begin at the beginning."""
+
+    @property
+    def given(self) -> str:
+        """The option that says so, as the user wrote it."""
+
+    def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
+        """Return the record of the first directory, given the one that begins at the beginning."""
 
 
 class Change(Protocol):
@@ -159,6 +207,8 @@ class Beginning:
         How state comes from the directory before; None where the graph has not changed.
     transfer : Transfer, optional
         Brings state of another form over; None: there is none.
+    first : First, optional
+        Where the pipeline begins; None where it has begun, or begins at the beginning.
     """
 
     store: Store
@@ -171,6 +221,7 @@ class Beginning:
     previous: str = ""
     change: Change | None = None
     transfer: Transfer | None = None
+    first: First | None = None
 
 
 def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: int) -> Origin:
@@ -207,8 +258,13 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
             why="they were written with different checkpoints.",
             do="restore the sinks to states that belong together.",
         )
-    origin = Origin(_above_all(store, last_epoch) + 1, tuple(stops), graph=beginning.graph)
-    if beginning.change is not None:
+    origin = Origin(above_all(store, last_epoch) + 1, tuple(stops), graph=beginning.graph)
+    if beginning.first is not None:
+        origin = beginning.first.origin(origin, holders)
+        note_beginning(store, beginning.first.given, origin)
+    elif not holders and (begun := noted_beginning(store)) is not None:
+        origin = replace(begun[1], base=max(origin.base, begun[1].base), graph=beginning.graph)
+    elif beginning.change is not None:
         origin = beginning.change.origin(origin, holders)
     elif stops:
         newest = max(holders.items(), key=lambda item: item[1].epoch)
@@ -221,7 +277,7 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
     return origin
 
 
-def _above_all(store: Store, last_epoch: int) -> int:
+def above_all(store: Store, last_epoch: int) -> int:
     """Return the highest epoch that anybody knows, replayed ones that no sink was told of included."""
     return max(
         [last_epoch, *(key.epoch for key in snapshot_keys(store)), *(s.ended.epoch for s in progress.read(store))]

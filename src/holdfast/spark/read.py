@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -13,7 +13,8 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from holdfast.checkpoint.floor import KEY as FLOOR
 from holdfast.graph import Node
-from holdfast.ports import REJECT_COLUMN
+from holdfast.ports import REJECT_COLUMN, SourceSpec
+from holdfast.sources.from_time import from_time
 from holdfast.spark.controls import NAME, ControlSpec, mark_of
 from holdfast.spark.datasource import FORMAT, Reading, read_schema
 from holdfast.spark.origin import FILE_NAME
@@ -33,6 +34,11 @@ class SourceReader:
     has_rows: bool = True
     marks_ends: bool = False
     keeps_replays: bool = False
+    from_us: int | None = None
+
+    def spec(self, node: Node) -> SourceSpec:
+        """Return the declaration that a source is read by: it begins at the time where the pipeline does."""
+        return from_time(cast("SourceSpec", node.spec), self.from_us)
 
     def workspace(self, node: Node) -> str:
         """Return the directory that belongs to a source."""
@@ -52,7 +58,7 @@ class SourceReader:
 
     def read(self, node: Node, packing: Packing | None = None) -> DataFrame:
         """Return the streaming frame of a source: its rows, watched where they must be counted, or its chunks."""
-        spec: Any = node.spec
+        spec: Any = self.spec(node)
         stream = self.session.readStream.name(node.name)
         if node.kind == "spark":
             for key, value in spec.options.items():

@@ -139,8 +139,13 @@ class Run:
             (self._stop_directory / "stop").touch()
         return self._ended.wait(timeout_s)
 
-    def checkpoint_now(self) -> int:
+    def checkpoint_now(self, name: str | None = None) -> int:
         """Make a snapshot of the state as it is at the end of the last epoch, and wait for it.
+
+        Parameters
+        ----------
+        name : str, optional
+            Keep it under this name until it is deleted: ``holdfast checkpoint``.
 
         Returns
         -------
@@ -150,7 +155,8 @@ class Run:
         Raises
         ------
         InvalidPipeline
-            If no operator keeps state: there is nothing to copy, the sinks know where the pipeline is.
+            If no operator keeps state: there is nothing to copy, the sinks know where the pipeline is.  Or the name is
+            taken, is none, or no epoch has ended that it could stand for.
         HoldfastError
             If state could not be read or written.  The run goes on.
         """
@@ -158,10 +164,17 @@ class Run:
             raise InvalidPipeline(
                 f"pipeline {self.pipeline.name!r} keeps no state.",
                 why="a snapshot is a copy of state; where the pipeline is, its sinks know.",
-                do="leave checkpoint_now() out.",
+                do="leave checkpoint_now() out; for a name, stop the pipeline and use holdfast checkpoint create.",
                 pipeline=self.pipeline.name,
             )
-        made = self._checkpointer.snapshot()
+        made = self._checkpointer.snapshot() if name is None else self._checkpointer.snapshot_named(name)
+        if made is None and name is not None:
+            raise InvalidPipeline(
+                f"there is nothing yet that the name {name!r} could stand for.",
+                why="this run has not finished an epoch.",
+                do="wait for one: run.status().epoch.",
+                pipeline=self.pipeline.name,
+            )
         return 0 if made is None else made.ended.epoch
 
     def status(self) -> Status:

@@ -9,15 +9,17 @@ import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
 from holdfast.checkpoint.graph_change import described, state_fingerprint
+from holdfast.checkpoint.portable import find
 from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.checkpoint.store import open_store
 from holdfast.clock import SystemClock
@@ -32,12 +34,14 @@ from holdfast.ports import Guarantee, Held, Sink, SourceSpec, Store
 from holdfast.spark.backfill import Backfill
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.datasource import HoldfastDataSource
-from holdfast.spark.directory import choose_directory, give_up
+from holdfast.spark.directory import choose_directory, give_up, newest
 from holdfast.spark.epoch_loop import EpochLoop, Limits, check_commit_every
 from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Reader, SparkEvaluation
-from holdfast.spark.origin import Beginning, settle_origin
+from holdfast.spark.first import Begins, First
+from holdfast.spark.origin import Beginning, noted_beginning, settle_origin
 from holdfast.spark.program import build_program
 from holdfast.spark.read import SourceReader, timestamp_of
+from holdfast.spark.rewind import Rewinding
 from holdfast.spark.run import Run
 from holdfast.spark.session import create_session, run_session
 from holdfast.spark.snapshots import Snapshotting
@@ -51,7 +55,7 @@ from holdfast.spark.state_stages import Stages, has_state
 from holdfast.spark.state_transfer import Transfer
 from holdfast.spark.stateful import stateful_operators
 from holdfast.trigger import Trigger
-from holdfast.units import duration_us
+from holdfast.units import duration_us, time_us
 
 log = logging.getLogger("holdfast.run")
 
@@ -69,6 +73,8 @@ def start(
     checkpoint_freq: int | None = None,
     keep: int | None = None,
     force: bool | None = None,
+    from_checkpoint: str | None = None,
+    at: str | datetime | int | None = None,
 ) -> Run:
     """Start a pipeline: take it over, resolve what is in doubt, then run epochs.
 
@@ -99,6 +105,14 @@ def start(
         Snapshots that are kept.  Default is the setting ``HOLDFAST_CHECKPOINT_KEEP``.
     force : bool, optional
         Start a changed graph also where state is lost by it.  Default is the setting ``HOLDFAST_FORCE_GRAPH_CHANGE``.
+    from_checkpoint : str, optional
+        Begin with the state and the positions of a named checkpoint: its name, ``<checkpoint directory>/<name>`` of
+        another pipeline's, or the directory of an export.  For the first start, with new sinks; a later start goes on
+        where the pipeline is.
+    at : str, datetime or int, optional
+        Begin at a time (ISO 8601, UTC without a zone; or microseconds of Unix time): each source at its random access
+        point at or before it, and no row whose timestamp lies before it is delivered.  For the first start, with new
+        sinks; every source needs ``timestamp=``.
 
     Returns
     -------
@@ -127,6 +141,8 @@ def start(
         master=master,
         session=session,
         settings=settings,
+        from_checkpoint=from_checkpoint,
+        at_us=None if at is None else time_us(at, argument="at"),
     ).run()
 
 
@@ -177,6 +193,8 @@ class _Starting:
     master: str | None
     session: SparkSession | None
     settings: Settings
+    from_checkpoint: str | None = None
+    at_us: int | None = None
 
     def run(self) -> Run:
         sources = [node.name for node in self.pipeline.sources]
@@ -186,6 +204,12 @@ class _Starting:
         store = open_store(location)
         directory = Path(local_path(location) or location)
         clock = SystemClock()
+        rewinding = Rewinding(self.pipeline, store, directory, self.settings)
+        rewinding.carry_through()
+        begins = self._begins(store)
+        fork = None if begins is None or begins.where is None else find(store, begins.where)
+        begun = noted_beginning(store)
+        from_us = begins.at_us if begins is not None else None if begun is None else begun[1].from_us
         base_session = self.session or create_session(
             self.master or self.settings.master, f"{self.settings.driver_memory_mib}m"
         )
@@ -212,6 +236,7 @@ class _Starting:
             chosen.below,
             has_rows=program is None,
             keeps_replays=is_stateful and self.settings.checkpoint_freq > 0,
+            from_us=from_us,
         )
         way = "through Spark's plan" if program is None else "as an Arrow program: its rows stay out of the JVM"
         if is_stateful:
@@ -221,6 +246,9 @@ class _Starting:
         snapshotting: Snapshotting | None = None
         if is_stateful:
             previous = newest_buckets(store) if before is None else before.buckets
+            if fork is not None:
+                store.delete(f"{chosen.below}/state.json")  # of a start that was refused: nothing has begun
+                asked = replace(asked, buckets=fork.manifest.buckets)  # other buckets are for the next start
             shape = settle_shape(store, chosen.below, parallelism, asked, previous=previous)
             session.conf.set("spark.sql.shuffle.partitions", str(shape.partitions))
             seeds = DirectorySeeds(str(directory), chosen.below, token)
@@ -264,6 +292,7 @@ class _Starting:
         )
         try:
             resumption = coordinator.open()
+            rewinding.check_none_was_resolved(resumption)
             self._note_sinks(store, directory / chosen.below, resumption.held, sinks)
             for sink, schema in zip(self.pipeline.sinks, compiled.routes.schemas, strict=True):
                 store.put(f"schemas/{sink.name}.arrow", schema.serialize().to_pybytes())
@@ -298,6 +327,19 @@ class _Starting:
                     Backfill(self.pipeline, directory, is_stateful),
                 )
                 beginning = replace(beginning, change=moved)
+            if begins is not None:
+                first = First(
+                    begins,
+                    fork,
+                    store,
+                    directory,
+                    self.pipeline,
+                    reader,
+                    coordinator.generation,
+                    graph,
+                    self.settings.force_graph_change,
+                )
+                beginning = replace(beginning, first=first)
             write_graph(store, chosen.below, graph)
             origin = settle_origin(beginning, resumption.held, resumption.last_epoch)
             checkpointer: Checkpointer | None = None
@@ -322,7 +364,7 @@ class _Starting:
                 evaluation = StateEvaluation(compiled.routes, stateful.stages.sinks, run.observed)
             if program is not None:
                 readers = {
-                    node.name: Reader(cast("SourceSpec", node.spec), node.name, reader.workspace(node))
+                    node.name: Reader(reader.spec(node), node.name, reader.workspace(node))
                     for node in self.pipeline.sources
                 }
                 evaluation = ColumnarEvaluation(session, program, readers, parallelism)
@@ -347,6 +389,14 @@ class _Starting:
             shutil.rmtree(stop_directory, ignore_errors=True)
             raise
         return run
+
+    def _begins(self, store: Store) -> Begins | None:
+        """Return how the pipeline begins; None where it has begun, or begins at the beginning."""
+        asked = Begins(self.from_checkpoint, self.at_us)
+        if asked == Begins():
+            return None
+        asked.check_sources(self.pipeline)
+        return asked if asked.is_due(store, self.pipeline.name, has_begun=newest(store) > 0) else None
 
     def _pressure(self, stages: Stages, stop_file: str) -> BackPressure | None:
         operators = limited_operators(stages)

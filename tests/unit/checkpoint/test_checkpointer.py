@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.checkpoint import named
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
 from holdfast.checkpoint.floor import KEY
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState, SnapshotKey
 from holdfast.checkpoint.progress import read
-from holdfast.checkpoint.snapshot import snapshot_keys, write_bucket
-from holdfast.errors import Corrupt, Fenced, Unavailable
+from holdfast.checkpoint.snapshot import snapshot_keys, verify, write_bucket
+from holdfast.errors import Corrupt, Fenced, InvalidPipeline, Unavailable
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.snapshots import KEEPS, bucket, ended, snapshot
@@ -205,6 +206,39 @@ def test_the_seed_of_the_directory_is_not_pruned() -> None:
         bench.end_epoch(epoch)
         bench.wait(10)
     assert snapshot_keys(bench.store) == [SnapshotKey(1, 1), SnapshotKey(3, 3)]
+
+
+def test_one_with_a_name_stays_and_holds_the_floor_until_the_name_is_gone() -> None:
+    bench = Bench(keep=1)
+    assert bench.checkpointer.snapshot_named("early") is None, "no epoch has ended"
+    bench.end_epoch(1)
+    made = bench.checkpointer.snapshot_named("early")
+    assert made == named.read_named(bench.store, "early")
+    for epoch in (2, 3):
+        bench.end_epoch(epoch)
+        bench.checkpointer.snapshot()
+    assert bench.epochs == [3]
+    verify(bench.store, named.read_named(bench.store, "early"))
+    assert json.loads(bench.store.get(KEY) or b"") == ended(1).positions
+    named.delete_named(bench.store, "early")
+    bench.end_epoch(4)
+    bench.checkpointer.snapshot()
+    assert json.loads(bench.store.get(KEY) or b"") == ended(4).positions
+
+
+def test_a_name_that_cannot_be_given_leaves_the_snapshot_and_one_of_a_fenced_run_goes() -> None:
+    bench = Bench()
+    bench.end_epoch(1)
+    with pytest.raises(InvalidPipeline, match="no name of a checkpoint"):
+        bench.checkpointer.snapshot_named("a/b")
+    assert bench.epochs == []
+    bench.checkpointer.snapshot_named("taken")
+    with pytest.raises(InvalidPipeline, match="already"):
+        bench.checkpointer.snapshot_named("taken")
+    bench.is_fenced = True  # nothing has ended since: the snapshot is there, and the name is put
+    with pytest.raises(Fenced):
+        bench.checkpointer.snapshot_named("late")
+    assert named.names(bench.store) == ["taken"]
 
 
 def test_the_thread_works_until_it_is_told_to_end() -> None:

@@ -17,7 +17,7 @@ import pytest
 import holdfast.sinks.sqlite as module
 from holdfast.errors import BadRow, Corrupt, Diverged, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph import SinkNode
-from holdfast.ports import Carried, EpochRecord, Publication, Run, Sink, Staged, Task
+from holdfast.ports import Carried, EpochRecord, Publication, Rewindable, Run, Sink, Staged, Task
 from holdfast.sinks.sqlite import SqliteSpec, sqlite
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -281,3 +281,45 @@ def test_a_dropped_table_is_an_error_with_a_cure(path: str) -> None:
         with pytest.raises(HoldfastError) as caught:
             publish(sink, 1, pa.table({"id": [1], "word": ["a"]}))
         assert "no such table" in caught.value.why
+
+
+# --- rewindable -----------------------------------------------------------------------------------------------------
+
+
+def test_an_upsert_is_not_rewindable(path: str) -> None:
+    with pytest.raises(InvalidPipeline, match='has no meaning with mode="upsert"'):
+        SqliteSpec(path, "words", "upsert", ("id",), rewindable=True)
+
+
+def test_a_table_that_is_there_is_not_given_a_column_behind_its_owners_back(path: str) -> None:
+    query(path, "CREATE TABLE words (id INTEGER, word TEXT)")
+    with pytest.raises(InvalidPipeline) as refused:
+        SqliteSpec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA)
+    query(path, refused.value.do.split(": ")[1].split(";")[0])
+    SqliteSpec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA).close()
+
+
+def test_two_sinks_that_count_epochs_each_for_itself_do_not_share_a_rewindable_table(path: str) -> None:
+    first = SqliteSpec(path, "words", rewindable=True).connect("first", "words", SCHEMA)
+    first.open(Run("words", 1))
+    record = EpochRecord("words", 1, 1, {"given": {"log": 1}})
+    first.publish([Publication(record, ())])
+    first.close()
+    second = SqliteSpec(path, "Words", rewindable=True).connect("second", "words", SCHEMA)
+    with pytest.raises(InvalidPipeline, match="is the rewindable table of sink 'first'"):
+        second.open(Run("words", 2))
+    second.close()
+
+
+def test_a_sink_that_becomes_rewindable_can_go_back_to_where_it_was_then(path: str) -> None:
+    plain = SqliteSpec(path, "words").connect("words_table", "words", SCHEMA)
+    plain.open(Run("words", 1))
+    plain.publish([Publication(EpochRecord("words", 7, 1, {"given": {"log": 7}}), ())])
+    plain.close()
+    query(path, 'ALTER TABLE words ADD COLUMN "__holdfast_epoch" INTEGER')
+    sink = SqliteSpec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA)
+    sink.open(Run("words", 2))
+    assert isinstance(sink, Rewindable)
+    assert sink.withdrawal({"given": {"log": 7}}).epoch == 7
+    assert "lie between 7 and 7" in sink.withdrawal({"given": {"log": 6}}).obstacle
+    sink.close()

@@ -1,0 +1,255 @@
+"""Named checkpoints outside the checkpoint they were made in: exported, imported, copied into another pipeline's.
+
+An exported directory holds, under the keys that they have in a checkpoint, the files of state and what each source
+remembers of what it has read (without that, a position names no row); then the manifest; and, written last, a list of
+all objects with their checksums, whose put makes it whole::
+
+    exported.json               {"name": ..., "objects": {key: [size, sha256], ...}, "sha256": of these two}
+    manifest
+    snapshots/files/...
+    sources/<source>/...
+
+Imported, the same lies below ``named/<name>/``, and the manifest beside it, with the keys of the files there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+from holdfast.checkpoint import named
+from holdfast.checkpoint.manifest import Manifest, OperatorState, TableFile, damaged, decode, encode
+from holdfast.checkpoint.named import PREFIX
+from holdfast.checkpoint.snapshot import checked
+from holdfast.checkpoint.store import LocalStore
+from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.ports import Store
+
+LIST = "exported.json"
+MANIFEST = "manifest"
+SOURCES = "sources/"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A named checkpoint, wherever it lies.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint or exported directory that holds it.
+    manifest : Manifest
+        Its manifest, with keys in that store.
+    below : str
+        Below what its objects lie in the store; empty where they lie as in every checkpoint.
+    shown : str
+        What people call it.
+    """
+
+    store: Store
+    manifest: Manifest
+    below: str
+    shown: str
+
+    def workspaces(self) -> Iterator[tuple[str, bytes]]:
+        """Yield what the sources remember: key as in every checkpoint, bytes.
+
+        A source that is at work merges its records, and removes them once the merged one is there: what is listed again
+        after the last one was read was there all the time.
+        """
+        done: set[str] = set()
+        while missing := [key for key in self.store.keys(f"{self.below}{SOURCES}") if key not in done]:
+            for key in missing:
+                done.add(key)
+                data = self.store.get(key)
+                if data is not None and "/aside/" not in key:
+                    yield key.removeprefix(self.below), data
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the files of state: key as in every checkpoint, bytes.
+
+        Raises
+        ------
+        Corrupt
+            At the first that is missing, cut or changed: names it.
+        """
+        for file in self.manifest.files:
+            try:
+                data = checked(self.store.get(file.key), file)
+            except Corrupt as error:
+                error.do = f"restore {file.key!r} from a copy; or choose another named checkpoint."
+                raise
+            yield file.key.removeprefix(self.below), data
+
+    @property
+    def plain(self) -> Manifest:
+        """The manifest with the keys that files have in every checkpoint."""
+        return _moved(self.manifest, self.below, "")
+
+
+def kept(store: Store, name: str) -> Kept:
+    """Return a named checkpoint of a store.
+
+    Raises
+    ------
+    InvalidPipeline
+        If there is none of that name.
+    Corrupt
+        If its manifest is damaged.
+    """
+    manifest = named.read_named(store, name)
+    is_imported = store.get(f"{PREFIX}{name}/{LIST}") is not None
+    return Kept(store, manifest, f"{PREFIX}{name}/" if is_imported else "", name)
+
+
+def find(store: Store, where: str) -> Kept:
+    """Return the named checkpoint that somebody means.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint in which a mere name is looked for.
+    where : str
+        A name; or ``<checkpoint directory>/<name>``; or an exported directory.
+    """
+    if "/" not in where and os.sep not in where:
+        return kept(store, where)
+    path = Path(where).expanduser().absolute()
+    if (path / LIST).is_file():
+        return exported(path)
+    if not path.parent.is_dir():
+        raise InvalidPipeline(
+            f"there is no checkpoint {where!r}.",
+            why=f"{path.parent} is no directory, and {path} was not made by an export.",
+            do="give a name, <checkpoint directory>/<name>, or the directory of an export.",
+        )
+    return replace(kept(LocalStore(str(path.parent)), path.name), shown=where)
+
+
+def exported(directory: Path) -> Kept:
+    """Return what lies in an exported directory, whose list is whole.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the directory is none.
+    Corrupt
+        If its list or its manifest is damaged.
+    """
+    if not (directory / LIST).is_file():
+        raise InvalidPipeline(
+            f"{directory} holds no exported checkpoint.",
+            why=f"there is no {LIST} in it: it is another directory, or the export did not come to its end.",
+            do="export it again, into an empty directory.",
+        )
+    store = LocalStore(str(directory))
+    _listed(store)
+    return Kept(store, decode(store.get(MANIFEST) or b"", MANIFEST), "", str(directory))
+
+
+def export(store: Store, name: str, directory: Path) -> Kept:
+    """Write a named checkpoint into a directory that needs nothing else.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the directory is not empty.
+    Corrupt
+        If a file of the checkpoint is damaged: names it.
+    """
+    found = kept(store, name)
+    if directory.exists() and any(directory.iterdir()):
+        raise InvalidPipeline(
+            f"{directory} is not empty.",
+            why="an export holds one checkpoint and nothing else.",
+            do="name a directory that is empty, or not there yet.",
+        )
+    target = LocalStore(str(directory))
+    objects: dict[str, tuple[int, str]] = {}
+
+    def put(key: str, data: bytes) -> None:
+        target.put(key, data)
+        objects[key] = (len(data), hashlib.sha256(data).hexdigest())
+
+    for key, data in chain(found.files(), found.workspaces()):
+        put(key, data)
+    put(MANIFEST, encode(found.plain))
+    target.put(LIST, _sealed(name, objects))
+    return exported(directory)
+
+
+def import_from(store: Store, directory: Path, name: str | None) -> str:
+    """Take an exported checkpoint in, under its own name or another; return the name.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the directory is none, or the name is taken.
+    Corrupt
+        If an object is missing or damaged: names it.  Nothing counts then.
+    """
+    found = exported(directory)
+    listed = _listed(found.store)
+    name = named.checked_name(name or str(listed["name"]))
+    if name in named.names(store):
+        named.put_named(store, name, found.manifest)  # raises: the name is taken
+    below = f"{PREFIX}{name}/"
+    objects: dict[str, list[object]] = listed["objects"]  # type: ignore[assignment]
+    for key, (size, digest) in sorted(objects.items()):
+        data = found.store.get(key)
+        if data is None or len(data) != size or hashlib.sha256(data).hexdigest() != digest:
+            raise damaged(str(directory / key), "it is missing" if data is None else "its checksum does not match")
+        if key != MANIFEST:
+            store.put(f"{below}{key}", data)
+    missing = [file.key for file in found.manifest.files if file.key not in objects]
+    if missing:
+        raise damaged(str(directory / missing[0]), f"the manifest names it, and {LIST} does not")
+    store.put(f"{below}{LIST}", found.store.get(LIST) or b"")
+    named.put_named(store, name, _moved(found.manifest, "", below))
+    return name
+
+
+def _moved(manifest: Manifest, before: str, after: str) -> Manifest:
+    """Return a manifest whose files lie elsewhere."""
+
+    def moved(file: TableFile) -> TableFile:
+        return replace(file, key=after + file.key.removeprefix(before))
+
+    operators = {
+        name: OperatorState(
+            of.keeps,
+            {
+                number: replace(bucket, files={table: moved(file) for table, file in bucket.files.items()})
+                for number, bucket in of.buckets.items()
+            },
+        )
+        for name, of in manifest.operators.items()
+    }
+    return replace(manifest, operators=operators)
+
+
+def _listed(store: Store) -> dict[str, object]:
+    try:
+        data = store.get(LIST) or b""
+        found: dict[str, object] = json.loads(data)
+        if _sealed(found["name"], found["objects"]) != data:
+            raise ValueError("its checksum does not match")
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{LIST} of the exported checkpoint cannot be read.",
+            why=f"{error}; it lists what belongs to the checkpoint.",
+            do="export it again, or restore the directory from a copy.",
+            participant=LIST,
+        ) from error
+    return found
+
+
+def _sealed(name: object, objects: object) -> bytes:
+    value = {"name": name, "objects": objects}
+    digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**value, "sha256": digest}, sort_keys=True).encode()

@@ -1,0 +1,109 @@
+"""The list of epochs of a rewindable PostgreSQL table: where each ended, so that rows can be withdrawn behind it.
+
+Invariant: an epoch is noted in the transaction that publishes it, and withdrawn in the one that removes its rows; the
+caller holds the ledger row's lock.
+"""
+
+from __future__ import annotations
+
+from psycopg import sql as pg
+
+from holdfast.ports import EpochRecord, Withdrawal
+from holdfast.positions import Positions
+from holdfast.sinks import postgres_catalog, sql
+from holdfast.sinks.postgres_session import Connection
+from holdfast.sinks.postgres_table import Table
+from holdfast.sinks.sql import EPOCHS, LedgerRow
+
+
+class PostgresEpochs:
+    """One sink's rows of ``holdfast_epochs``, in the schema of its table."""
+
+    def __init__(self, table: Table, pipeline: str, sink: str) -> None:
+        self._table = table
+        self._ours = (pipeline, sink)
+
+    def begin(self, connection: Connection, row: LedgerRow) -> None:
+        """Make the list; one that begins later than the sink begins with what the sink holds."""
+        if not self._exists(connection):
+            node, schema = self._table.node, self._table.schema_name
+            postgres_catalog.check_may_create(connection, node, schema, f"table {EPOCHS}")
+            postgres_catalog.lock_ddl(connection)
+            connection.execute(
+                pg.SQL(
+                    "CREATE TABLE IF NOT EXISTS {} (pipeline text, sink text, epoch bigint, target text NOT NULL,"
+                    " positions text NOT NULL, PRIMARY KEY (pipeline, sink, epoch))"
+                ).format(self._name)
+            )
+        others = connection.execute(
+            pg.SQL("SELECT DISTINCT pipeline, sink FROM {} WHERE target = %s AND (pipeline, sink) <> (%s, %s)").format(
+                self._name
+            ),
+            (self._table.name, *self._ours),
+        ).fetchall()
+        sql.check_one_writer(self._table.node, self._table.name, [(pipeline, sink) for pipeline, sink in others])
+        if row.epoch and not self._epochs(connection):
+            self._insert(connection, row.epoch, row.positions)
+
+    def note(self, connection: Connection, epoch: int, positions: Positions) -> None:
+        """Note the end of an epoch; the oldest ones go."""
+        self._insert(connection, epoch, sql.positions_text(positions))
+        connection.execute(
+            pg.SQL("DELETE FROM {} WHERE pipeline = %s AND sink = %s AND epoch <= %s").format(self._name),
+            (*self._ours, epoch - sql.EPOCHS_KEPT),
+        )
+
+    def withdrawal(self, connection: Connection, to: Positions) -> Withdrawal:
+        """Say what going back to some positions would withdraw."""
+        if not self._exists(connection):
+            return Withdrawal(obstacle=sql.not_held([]))
+        epochs = self._epochs(connection)
+        last = sql.last_at(epochs, to)
+        if last is None:
+            return Withdrawal(obstacle=sql.not_held(sorted(epochs)))
+        counted = connection.execute(
+            pg.SQL("SELECT count(*) FROM {} WHERE {} > %s").format(self._table.identifier(), pg.Identifier(sql.EPOCH)),
+            (last,),
+        ).fetchone()
+        assert counted is not None
+        return Withdrawal(last, sum(epoch > last for epoch in epochs), int(counted[0]))
+
+    def withdraw(self, connection: Connection, record: EpochRecord) -> None:
+        """Remove the rows of all epochs behind the one that ended at the record's positions.
+
+        Raises
+        ------
+        Diverged
+            If none did.
+        """
+        epochs = self._epochs(connection)
+        last = sql.last_at(epochs, record.positions)
+        if last is None:
+            raise sql.cannot_go_back(self._table.node, record, sorted(epochs))
+        connection.execute(self._table.withdraw(), (last,))
+        connection.execute(
+            pg.SQL("DELETE FROM {} WHERE pipeline = %s AND sink = %s AND epoch > %s").format(self._name),
+            (*self._ours, last),
+        )
+
+    def _insert(self, connection: Connection, epoch: int, positions: str) -> None:
+        connection.execute(
+            pg.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s)").format(self._name),
+            (*self._ours, epoch, self._table.name, positions),
+        )
+
+    def _epochs(self, connection: Connection) -> dict[int, str]:
+        found = connection.execute(
+            pg.SQL("SELECT epoch, positions FROM {} WHERE pipeline = %s AND sink = %s").format(self._name), self._ours
+        ).fetchall()
+        return dict(found)
+
+    def _exists(self, connection: Connection) -> bool:
+        found = connection.execute(
+            "SELECT to_regclass(format('%%I.%%I', %s::text, %s::text)) IS NOT NULL", (self._table.schema_name, EPOCHS)
+        ).fetchone()
+        return found is not None and bool(found[0])
+
+    @property
+    def _name(self) -> pg.Identifier:
+        return self._table.identifier(EPOCHS)

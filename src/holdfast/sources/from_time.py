@@ -1,0 +1,155 @@
+"""Sources that begin at a time: at their random access point at or before it, and without the rows before it.
+
+A *random access point* is a place where reading can begin without what came before.  Where a source has one at or
+before a time is its own business (``from_time`` of its declaration); that no row before the time leaves it is decided
+here, by the timestamps of the rows themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast, runtime_checkable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.ports import REJECT_COLUMN, Source, SourceSpec, Span
+from holdfast.positions import SourcePositions
+from holdfast.sources.bounds import MarkedSpec
+
+
+@runtime_checkable
+class SeekableSpec(Protocol):
+    """What the declaration of a source may offer beyond :class:`~holdfast.ports.SourceSpec`."""
+
+    def from_time(self, at_us: int) -> SourceSpec:
+        """Return the declaration of the same source that begins at its random access point at or before a time.
+
+        Rows before the time may come from it; none at or after it may be missing.
+        """
+
+
+def obstacle(spec: SourceSpec) -> str:
+    """Return why a source cannot begin at a time; empty when it can."""
+    given = spec.given if isinstance(spec, MarkedSpec) else spec
+    if not isinstance(given, SeekableSpec):
+        return f"a source of kind {spec.kind!r} has no places that belong to a time."
+    if given.timestamp is None:
+        return "it declares no timestamp, so nobody knows which of its rows lie before."
+    return ""
+
+
+def from_time(spec: SourceSpec, at_us: int | None) -> SourceSpec:
+    """Return the declaration of a source that begins at a time; the spec itself where that is None."""
+    if at_us is None:
+        return spec
+    if isinstance(spec, MarkedSpec):
+        return cast("SourceSpec", replace(spec, given=from_time(spec.given, at_us)))
+    assert isinstance(spec, SeekableSpec)
+    return cast("SourceSpec", ClippedSpec(spec.from_time(at_us), at_us))
+
+
+@dataclass(frozen=True)
+class ClippedSpec:
+    """Declaration of a source without the rows before a time.
+
+    Parameters
+    ----------
+    given : SourceSpec
+        The source.
+    at_us : int
+        Microseconds of Unix time.
+    """
+
+    given: SourceSpec
+    at_us: int
+
+    @property
+    def kind(self) -> str:
+        """Kind of the source."""
+        return self.given.kind
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+        return self.given.schema
+
+    @property
+    def timestamp(self) -> str | None:
+        """The column that holds event time."""
+        return self.given.timestamp
+
+    @property
+    def rejects(self) -> bool:
+        """Whether malformed rows become rows of the side output: these stay, as they have no time."""
+        return self.given.rejects
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it ends."""
+        return bool(getattr(self.given, "bounded", False))
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: those of the source."""
+        return self.given.arguments()
+
+    def open(self, name: str, workspace: str) -> Source:
+        """Open the source."""
+        column = self.given.timestamp
+        assert column is not None
+        return cast("Source", ClippedSource(self.given.open(name, workspace), column, self.at_us))
+
+    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+        """Return why reading cannot go on at these positions."""
+        return self.given.obstacle(name, workspace, positions)
+
+
+class ClippedSource:
+    """A source whose :meth:`read` leaves out the rows before a time, and those without one; all else is the source.
+
+    Parameters
+    ----------
+    source : Source
+        The source.
+    column : str
+        Its timestamp.
+    at_us : int
+        Microseconds of Unix time.
+    """
+
+    def __init__(self, source: Source, column: str, at_us: int) -> None:
+        self.source = source
+        self.column = column
+        self.at_us = at_us
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("source", "column", "at_us"):
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span from the time on."""
+        for batch in self.source.read(span):
+            stays = is_from(batch.column(self.column), self.at_us)
+            if REJECT_COLUMN in batch.schema.names:
+                stays = pc.or_(stays, pc.is_valid(batch.column(REJECT_COLUMN)))
+            yield batch if stays.true_count == batch.num_rows else batch.filter(stays)
+
+
+def is_from(values: pa.Array, at_us: int) -> pa.BooleanArray:
+    """Return which timestamps do not lie before a time; integers count microseconds, times without a zone are UTC.
+
+    Examples
+    --------
+    >>> is_from(pa.array([4, 5, None]), 5).to_pylist()
+    [False, True, False]
+    """
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        border = pa.scalar(at_us, pa.timestamp("us", kind.tz))
+        values = values if kind.unit == "us" else pc.cast(values, border.type, safe=False)
+    else:
+        values = pc.cast(values, pa.int64())
+        border = pa.scalar(at_us, pa.int64())
+    return pc.fill_null(pc.greater_equal(values, border), False)

@@ -1,0 +1,304 @@
+"""``holdfast rewind``: go back on purpose, and make the sinks right (design/0012).
+
+A rewind needs neither Spark nor Java.  It takes the pipeline over, resolves what is in doubt, and commits an epoch
+that withdraws rows; then it begins a Spark directory that starts at the target.  If it is interrupted, the next start,
+or the next rewind, first carries it through.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+
+from holdfast.checkpoint import portable
+from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.restore import Restoration
+from holdfast.checkpoint.rewind import Rewound, Target, known_steps, pts_of, take_back, target, unfinished
+from holdfast.checkpoint.snapshot import commit
+from holdfast.clock import SystemClock
+from holdfast.commit.coordinator import Coordinator, Resumption
+from holdfast.commit.retry import Retry
+from holdfast.config import Settings
+from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
+from holdfast.graph import SinkNode
+from holdfast.pipeline import Pipeline
+from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
+from holdfast.positions import Positions
+from holdfast.spark.directory import newest, remove_older
+from holdfast.spark.offsets import plain
+from holdfast.spark.origin import FILE_NAME, Beginning, above_all, read_origin, settle_origin, steps_of
+from holdfast.spark.state_change import GRAPH, read_graph
+
+log = logging.getLogger("holdfast.rewind")
+
+
+@dataclass(frozen=True)
+class Rewinding:
+    """A pipeline, its checkpoint, and what both are opened with.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    store, directory : Store, Path
+        The checkpoint, and where it lies.
+    settings : Settings
+        For retries, and the length of the ledger.
+    """
+
+    pipeline: Pipeline
+    store: Store
+    directory: Path
+    settings: Settings
+
+    def plan(self, to: str) -> Rewound:
+        """Return what a rewind would do; takes nothing over, changes nothing.
+
+        Raises
+        ------
+        InvalidPipeline
+            If it cannot be done: names the sink or source, or says how far back it can go.
+        """
+        interrupted = self._unfinished()
+        if interrupted is not None:
+            raise InvalidPipeline(
+                f"the rewind to epoch {interrupted.rewound_to} was interrupted, and is not finished.",
+                why="what a sink would withdraw is not known before that.",
+                do="start the pipeline, or rewind without --dry-run: both finish it first.",
+                pipeline=self.pipeline.name,
+            )
+        with self._connected() as sinks:
+            found, withdrawn = self._planned(to, sinks)
+            return self._told(0, found, withdrawn)
+
+    def do(self, to: str) -> Rewound:
+        """Go back.
+
+        Raises
+        ------
+        InvalidPipeline
+            As :meth:`plan`.
+        HoldfastError
+            Whatever a takeover raises.  After the decision the next start carries the rewind through.
+
+        Notes
+        -----
+        Durable writes: those of a takeover; 1. with a name, its snapshot; 2. the decision: from here on the rewind
+        happens; 3. one transaction for each sink; 4. "done"; 5. what is untrue now is removed from the checkpoint;
+        6. the next directory, whose ``origin.json`` comes last.
+        """
+        self.plan(to)  # nobody is fenced for something that cannot be done
+        with self._opened() as (coordinator, sinks, last_epoch):
+            found, withdrawn = self._planned(to, sinks)
+            if found.named is not None and found.restored is not None:
+                for key, data in portable.kept(self.store, to).files():
+                    self.store.put(key, data)
+                commit(self.store, portable.kept(self.store, to).plain)
+            record = EpochRecord(
+                self.pipeline.name,
+                self._next_epoch(last_epoch),
+                coordinator.generation,
+                found.ended.positions,
+                pts_of(self.store, found.ended),
+                found.ended.epoch,
+            )
+            coordinator.rewind(record)
+            self._begin(record)
+            return self._told(record.epoch, found, withdrawn)
+
+    def carry_through(self) -> EpochRecord | None:
+        """Finish a rewind that was decided and then interrupted; return it, or None when there is none."""
+        if self._unfinished() is None:
+            return None
+        with self._opened() as (_, _, last_epoch):  # which publishes the decision, or finds it void
+            record = self._unfinished()
+            if record is None or last_epoch > record.epoch:
+                return None  # epochs were published behind it: its directory was there, and is lost
+            log.warning("the rewind to epoch %d, decided as epoch %d, goes on", record.rewound_to, record.epoch)
+            self._begin(record)
+            return record
+
+    def check_none_was_resolved(self, resumption: Resumption) -> None:
+        """Refuse to go on with the old directory if recovery has published a rewind since it was chosen.
+
+        Raises
+        ------
+        Unavailable
+            If it has.
+        """
+        record = self._unfinished()
+        if record is not None and record.epoch in {each.epoch for each in resumption.resolved}:
+            raise Unavailable(
+                f"pipeline {self.pipeline.name!r} was taken back to epoch {record.rewound_to} just now.",
+                why="the rewind was decided while this run started, and Spark's directory is that of before.",
+                do="start again: the rewind is finished first.",
+                pipeline=self.pipeline.name,
+                epoch=record.epoch,
+            )
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _unfinished(self) -> EpochRecord | None:
+        number = newest(self.store)
+        try:
+            base = read_origin(self.directory / f"spark/{number}" / FILE_NAME).base if number else 0
+        except Corrupt:
+            return None  # a start leaves such a directory, for one that begins where the sinks are
+        return unfinished(self.store, base)
+
+    def _planned(self, to: str, sinks: Mapping[str, Sink]) -> tuple[Target, dict[str, Withdrawal]]:
+        number = newest(self.store)
+        if number == 0:
+            raise InvalidPipeline(
+                f"pipeline {self.pipeline.name!r} has not run on this checkpoint.",
+                why="there is nothing to go back from.",
+                do="name the checkpoint that it runs with.",
+                pipeline=self.pipeline.name,
+            )
+        below = f"spark/{number}"
+        steps = known_steps(self.store, steps_of(self.directory, below))
+        keeps = read_graph(self.store, below).keeps
+        found = target(self.store, self.pipeline.name, to, steps, has_state=bool(keeps))
+        self._check_state(to, found, keeps, read_origin(self.directory / below / FILE_NAME).graph)
+        withdrawn = {node.name: self._asked(node, sinks, found.ended.positions) for node in self.pipeline.sinks}
+        for name, each in withdrawn.items():
+            if each.obstacle:
+                raise InvalidPipeline(
+                    f"pipeline {self.pipeline.name!r} cannot go back to {to}: sink {name!r} cannot.",
+                    why=f"{each.obstacle}.",
+                    do="choose another epoch; or take the sink out of the graph, and put its rows right by hand.",
+                    pipeline=self.pipeline.name,
+                    participant=name,
+                )
+        self._check_sources(to, found.read_from)
+        return found, withdrawn
+
+    def _check_state(self, to: str, found: Target, keeps: Mapping[str, Keeps], graph: str | None) -> None:
+        """Refuse a snapshot of another graph, unless it is of the very target and its state fits."""
+        restored = found.restored
+        if restored is None and not keeps:
+            return
+        fits = restored is not None and (restored.manifest.graph == graph or _fits(restored, keeps))
+        if not fits:
+            raise InvalidPipeline(
+                f"pipeline {self.pipeline.name!r} cannot go back to {to}: its graph has changed since.",
+                why="the state of then is another graph's, and does not fit, or the epochs behind it would have to be "
+                "evaluated by the new graph.",
+                do="choose a later epoch, or a named checkpoint of before the change whose operators fit.",
+                pipeline=self.pipeline.name,
+            )
+
+    def _asked(self, node: SinkNode, sinks: Mapping[str, Sink], to: Positions) -> Withdrawal:
+        sink = sinks.get(node.name)
+        if node.guarantee is Guarantee.AT_LEAST_ONCE:
+            return Withdrawal(obstacle="it is at-least-once: it does not know what it holds")
+        if node.kind in _UNREACHABLE:
+            return Withdrawal(obstacle=f"a sink of kind {node.kind!r} lives in the process of a run")
+        if sink is None:
+            return Withdrawal()  # added to the graph and never opened: it holds nothing of this pipeline
+        if not isinstance(sink, Rewindable):
+            return Withdrawal(obstacle=f"a sink of kind {node.kind!r} cannot withdraw rows")
+        return sink.withdrawal(to)
+
+    def _check_sources(self, to: str, positions: Positions) -> None:
+        for node in self.pipeline.sources:
+            if node.name not in positions:
+                continue
+            spec = cast("SourceSpec", node.spec)
+            workspace = str(self.directory / "sources" / node.name)
+            why = spec.obstacle(node.name, workspace, plain(positions[node.name])[0])
+            if why:
+                raise InvalidPipeline(
+                    f"pipeline {self.pipeline.name!r} cannot go back to {to}: source {node.name!r} cannot be read "
+                    "from there.",
+                    why=why,
+                    do="choose a later epoch.",
+                    pipeline=self.pipeline.name,
+                    participant=node.name,
+                )
+
+    def _next_epoch(self, last_epoch: int) -> int:
+        """Return a number above all that were ever used, planned epochs included."""
+        spark = self.directory / f"spark/{newest(self.store)}"
+        planned = [int(path.name) for path in (spark / "offsets").glob("[0-9]*") if path.name.isdigit()]
+        base = read_origin(spark / FILE_NAME).base
+        return max(above_all(self.store, last_epoch), base + max(planned, default=-1)) + 1
+
+    def _begin(self, record: EpochRecord) -> None:
+        """Begin the directory behind a rewind that every sink has followed."""
+        number = newest(self.store)
+        previous, below = f"spark/{number}", f"spark/{number + 1}"
+        steps = steps_of(self.directory, previous) if number else []
+        take_back(self.store, record, steps)
+        if not number:
+            return  # Spark's directory is lost besides: the next start begins one where the sinks are
+        for name in ("state.json", GRAPH):
+            data = self.store.get(f"{previous}/{name}")
+            if data is not None:
+                self.store.put(f"{below}/{name}", data)
+        before = read_origin(self.directory / previous / FILE_NAME)
+        keeps = read_graph(self.store, previous).keeps
+        beginning = Beginning(
+            self.store, self.directory, below, self.pipeline.name, (), keeps, before.graph or "", previous
+        )
+        held = {"all sinks": Held(record.epoch, record.generation, record.positions, record.pts)}
+        settle_origin(beginning, held, record.epoch)
+        remove_older(self.directory, below)
+
+    @contextmanager
+    def _connected(self) -> Iterator[dict[str, Sink]]:
+        """Yield the sinks that have run with this checkpoint, connected with the schemas of then."""
+        with ExitStack() as closing:
+            sinks: dict[str, Sink] = {}
+            for node in self.pipeline.sinks:
+                data = self.store.get(f"schemas/{node.name}.arrow")
+                if data is None or node.kind in _UNREACHABLE:
+                    continue
+                schema = pa.ipc.read_schema(pa.py_buffer(data))
+                sinks[node.name] = node.spec.connect(node.name, self.pipeline.name, schema)
+                closing.callback(sinks[node.name].close)
+            yield sinks
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Coordinator, dict[str, Sink], int]]:
+        """Take the pipeline over and resolve what is in doubt."""
+        with self._connected() as sinks, ExitStack() as closing:
+            coordinator = Coordinator(
+                pipeline=self.pipeline.name,
+                store=self.store,
+                sinks=list(sinks.values()),
+                clock=SystemClock(),
+                retry=Retry(self.settings.retry_attempts, self.settings.retry_first_s, self.settings.retry_cap_s),
+                commit_thread=False,
+                ledger_keep=self.settings.ledger_keep,
+            )
+            closing.callback(coordinator.close)
+            resumption = coordinator.open()
+            yield coordinator, sinks, resumption.last_epoch
+
+    def _told(self, epoch: int, found: Target, withdrawn: Mapping[str, Withdrawal]) -> Rewound:
+        restored = found.restored
+        return Rewound(
+            epoch,
+            found.ended.epoch,
+            found.ended.positions,
+            None if restored is None else restored.manifest.ended.epoch,
+            0 if restored is None else len(restored.replayed),
+            withdrawn,
+        )
+
+
+def _fits(restored: Restoration, keeps: Mapping[str, Keeps]) -> bool:
+    """Tell whether the snapshot of another graph is of the very target, and its state can be kept."""
+    before = restored.manifest.keeps
+    return not restored.replayed and all(before[name].fits(keeps[name]) for name in before if name in keeps)
+
+
+_UNREACHABLE = ("memory", "foreach_batch", "console")
+"""Kinds of sinks that live in the process of a run."""

@@ -1,0 +1,119 @@
+"""A pipeline without state and without an engine, for rewinds: real sinks, a real checkpoint, epochs of one position.
+
+What a run delivers for a position depends on its ``version``: a run that went wrong delivers version 1, and after the
+rewind version 2 is delivered for the same positions.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset
+
+import holdfast as hf
+from holdfast.checkpoint import progress
+from holdfast.checkpoint.manifest import Ended
+from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.store import LocalStore
+from holdfast.clock import SystemClock
+from holdfast.commit.coordinator import Coordinator
+from holdfast.config import Settings
+from holdfast.ports import Carried, EpochRecord, Store
+from holdfast.spark.directory import newest
+from holdfast.spark.origin import Beginning, settle_origin
+from holdfast.spark.rewind import Rewinding
+
+SCHEMA = pa.schema([("x", pa.int64()), ("version", pa.int64())])
+MINUTE_US = 60_000_000
+
+
+class Flow:
+    """A pipeline with a table and a directory, in a folder of its own."""
+
+    def __init__(self, work: Path, *, rewindable: bool = True, has_extra: bool = False) -> None:
+        self.work = work
+        rows = hf.read.files(str(work / "in"), schema="x BIGINT, version BIGINT", name="rows")
+        sinks = [
+            rows | hf.write.sqlite(work / "t.db", table="t", rewindable=rewindable, name="table"),
+            rows | hf.write.files(str(work / "out"), name="archive"),
+        ]
+        if has_extra:
+            sinks.append(rows | hf.write.files(str(work / "extra"), name="extra"))
+        self.pipeline = hf.Pipeline("flow", *sinks)
+        self.store = LocalStore(str(work / "checkpoint"))
+
+    def run(self, last: int, version: int) -> None:
+        """Run epochs up to a position, as an engine does: take over, settle where to begin, commit."""
+        self.rewinding().carry_through()
+        store = self.store
+        (self.work / "checkpoint" / "sources" / "rows").mkdir(parents=True, exist_ok=True)
+        sinks = [node.spec.connect(node.name, "flow", SCHEMA) for node in self.pipeline.sinks]
+        coordinator = Coordinator(
+            pipeline="flow", store=store, sinks=sinks, clock=SystemClock(), commit_thread=False
+        )  # fmt: skip
+        try:
+            resumption = coordinator.open()
+            for sink in sinks:
+                store.put(f"schemas/{sink.name}.arrow", SCHEMA.serialize().to_pybytes())
+            below = f"spark/{newest(store) or 1}"
+            directory = self.work / "checkpoint"
+            beginning = Beginning(store, directory, below, "flow", self.pipeline.sources)
+            origin = settle_origin(beginning, resumption.held, resumption.last_epoch)
+            began = int(origin.start.get("rows", {}).get("log", 0))
+            done = len(list((directory / below / "commits").glob("*")))
+            for batch in range(done, last - began):
+                self._epoch(coordinator, directory / below, origin.base + batch, began + batch, batch, version)
+        finally:
+            coordinator.close()
+
+    def _epoch(self, coordinator: Coordinator, spark: Path, epoch: int, start: int, batch: int, version: int) -> None:
+        before = {"rows": {"log": start}} if start else {}
+        positions = {"rows": {"log": start + 1}}
+        rows = pa.table({"x": [start * 10, start * 10 + 1], "version": [version] * 2}, SCHEMA)
+        missing = coordinator.missing(epoch, positions, before)
+        record = EpochRecord("flow", epoch, coordinator.generation, positions, epoch)
+        coordinator.commit(record, {sink: (Carried(rows),) for sink in missing})
+        ended = Ended(epoch, epoch, positions, epoch * MINUTE_US)
+        progress.write(self.store, [Step(before, ended)], coordinator.generation)
+        (spark / "commits").mkdir(exist_ok=True)
+        (spark / "commits" / str(batch)).write_text("v1\n{}")
+
+    def rewinding(self, store: Store | None = None) -> Rewinding:
+        """Return what ``holdfast rewind`` works with."""
+        return Rewinding(self.pipeline, store or self.store, self.work / "checkpoint", Settings())
+
+    def delivered(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Return what table and directory hold, as an ordinary reader sees them."""
+        connection = sqlite3.connect(self.work / "t.db")
+        try:
+            table = sorted(connection.execute("SELECT x, version FROM t").fetchall())
+        finally:
+            connection.close()
+        found = pyarrow.dataset.dataset(self.work / "out", format="parquet").to_table()
+        return table, sorted((row["x"], row["version"]) for row in found.to_pylist())
+
+    def epochs_used(self) -> list[int]:
+        """Return the epochs that the ledger has heard of, one for each decision."""
+        return [int(key.rpartition("/")[2].split("-")[0]) for key in self.store.keys("ledger/")]
+
+    def generations(self) -> int:
+        """Return how often the pipeline was taken over."""
+        return len([json.loads(self.store.get(key) or b"") for key in self.store.keys("generations/")])
+
+
+def expected(*versions: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return the rows of positions, given up to which position which version is delivered.
+
+    Examples
+    --------
+    >>> expected((1, 1), (2, 2))
+    [(0, 1), (1, 1), (10, 2), (11, 2)]
+    """
+    rows, start = [], 0
+    for end, version in versions:
+        rows += [(position * 10 + i, version) for position in range(start, end) for i in range(2)]
+        start = max(start, end)
+    return rows

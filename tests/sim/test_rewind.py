@@ -1,0 +1,192 @@
+"""Rewinds, without an engine: whatever write is the last one, the sinks are right in the end (design/0012)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.manifest import Ended, Manifest
+from holdfast.checkpoint.snapshot import commit, snapshot_keys
+from holdfast.errors import Fenced, InvalidPipeline
+from holdfast.ports import Carried, EpochRecord, Publication, Run
+from holdfast.testing.process import CrashAt, Process, SimulatedCrash
+from holdfast.testing.store import FaultyStore
+from tests.sim.rewinding import SCHEMA, Flow, expected
+
+
+@pytest.mark.parametrize("epoch", range(1, 11))
+def test_after_a_rewind_to_any_epoch_the_sinks_are_those_of_a_run_that_never_went_wrong(
+    tmp_path: Path, epoch: int
+) -> None:
+    flow = Flow(tmp_path)
+    flow.run(10, version=1)
+    done = flow.rewinding().do(str(epoch))
+    assert flow.delivered() == (expected((epoch, 1)), expected((epoch, 1)))
+    assert {name: (each.epoch_count, each.row_count) for name, each in done.sinks.items()} == {
+        "table": (10 - epoch, 20 - 2 * epoch),
+        "archive": (10 - epoch, 20 - 2 * epoch),
+    }
+    flow.run(12, version=2)
+    whole = expected((epoch, 1), (12, 2))
+    assert flow.delivered() == (whole, whole)
+    used = flow.epochs_used()
+    assert used == sorted(set(used)), "no number is used twice"
+    assert used[-1] == 11 + 12 - epoch
+
+
+def test_a_second_rewind_sees_only_what_still_stands(tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.run(6, version=1)
+    flow.rewinding().do("3")  # epoch 7
+    flow.run(5, version=2)  # epochs 8 and 9: positions 4 and 5
+    for gone in ("4", "5", "6", "7"):
+        with pytest.raises(InvalidPipeline, match=f"cannot go back to {gone}") as refused:
+            flow.rewinding().plan(gone)
+        assert "the earliest is epoch 1, the latest 9" in refused.value.why
+    flow.rewinding().do("8")
+    flow.run(6, version=3)
+    whole = expected((3, 1), (4, 2), (6, 3))
+    assert flow.delivered() == (whole, whole)
+    flow.rewinding().do("2")
+    flow.run(6, version=4)
+    whole = expected((2, 1), (6, 4))
+    assert flow.delivered() == (whole, whole)
+
+
+def test_a_time_means_the_last_epoch_that_was_planned_up_to_then(tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.run(5, version=1)
+    assert flow.rewinding().plan("1970-01-01T00:03:59Z").to == 3
+    assert flow.rewinding().plan("1970-01-01T00:04").to == 4
+    with pytest.raises(InvalidPipeline, match="cannot go back"):
+        flow.rewinding().plan("1970-01-01")
+
+
+def test_a_plan_changes_nothing_and_fences_nobody(tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.run(4, version=1)
+    generations = flow.generations()
+    planned = flow.rewinding().plan("2")
+    assert (planned.epoch, planned.to, planned.positions) == (0, 2, {"rows": {"log": 2}})
+    assert {each.row_count for each in planned.sinks.values()} == {4}
+    assert flow.delivered()[0] == expected((4, 1))
+    assert flow.generations() == generations
+    with pytest.raises(InvalidPipeline):
+        flow.rewinding().do("99")
+    assert flow.generations() == generations, "nobody is fenced for what cannot be done"
+
+
+def test_snapshots_behind_the_target_do_not_count_any_more(tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.run(5, version=1)
+    for epoch in (2, 4):
+        ended = Ended(epoch, epoch, {"rows": {"log": epoch}}, epoch)
+        commit(flow.store, Manifest("flow", 1, epoch, "", ended, 0))
+    flow.rewinding().do("3")
+    assert [key.epoch for key in snapshot_keys(flow.store)] == [2]
+
+
+def test_a_sink_that_cannot_take_rows_back_refuses_the_whole_rewind(tmp_path: Path) -> None:
+    flow = Flow(tmp_path, rewindable=False)
+    flow.run(3, version=1)
+    with pytest.raises(InvalidPipeline, match="sink 'table' cannot") as refused:
+        flow.rewinding().do("2")
+    assert "not declared rewindable=True" in refused.value.why
+    assert flow.delivered()[1] == expected((3, 1))
+
+
+def test_a_sink_that_was_never_opened_stands_in_nobodys_way(tmp_path: Path) -> None:
+    Flow(tmp_path).run(3, version=1)
+    flow = Flow(tmp_path, has_extra=True)
+    assert flow.rewinding().do("2").sinks["extra"].row_count == 0
+    assert flow.delivered()[0] == expected((2, 1))
+
+
+def test_a_run_that_is_alive_is_fenced_before_anything_is_withdrawn(tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.run(3, version=1)
+    (node, _) = flow.pipeline.sinks
+    alive = node.spec.connect(node.name, "flow", SCHEMA)
+    alive.open(Run("flow", 50))
+    flow.rewinding().do("2")
+    with pytest.raises(Fenced):
+        alive.publish([Publication(EpochRecord("flow", 4, 50, {"rows": {"log": 4}}), (Carried(SCHEMA.empty_table()),))])
+    alive.close()
+    assert flow.delivered()[0] == expected((2, 1))
+
+
+def test_a_directory_that_is_lost_behind_a_finished_rewind_takes_nothing_back_again(tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.run(4, version=1)
+    flow.rewinding().do("2")
+    flow.run(5, version=2)
+    shutil.rmtree(tmp_path / "checkpoint" / "spark")
+    assert flow.rewinding().carry_through() is None
+    flow.run(6, version=3)
+    whole = expected((2, 1), (5, 2), (6, 3))
+    assert flow.delivered() == (whole, whole)
+
+
+def places(tmp_path: Path) -> list[CrashAt]:
+    flow = filled(tmp_path / "survivor")
+    process = Process()
+    with process.counting_points():
+        flow.rewinding(FaultyStore(flow.store, process)).do("3")
+    return [CrashAt(n, when) for n in range(1, process.write_count + 1) for when in ("before", "after")]  # type: ignore[misc]
+
+
+def filled(work: Path) -> Flow:
+    work.mkdir()
+    flow = Flow(work)
+    flow.run(5, version=1)
+    return flow
+
+
+@pytest.mark.parametrize("again", ["the next start", "the same command"])
+def test_whatever_write_is_the_last_one_a_rewind_is_not_begun_or_is_carried_through(tmp_path: Path, again: str) -> None:
+    crashes = places(tmp_path)
+    assert len(crashes) > 20
+    untouched = carried = 0
+    for number, crash in enumerate(crashes):
+        flow = filled(tmp_path / str(number))
+        process = Process(crash)
+        with process.counting_points(), pytest.raises(SimulatedCrash):
+            flow.rewinding(FaultyStore(flow.store, process)).do("3")
+        if again == "the same command":
+            flow.rewinding().carry_through()
+            flow.rewinding().do("3")
+        flow.run(7, version=2)
+        table, archive = flow.delivered()
+        assert table == archive, crash
+        if table == expected((5, 1), (7, 2)):
+            untouched += 1
+            assert again == "the next start", crash
+            assert carried == 0, "no place after the decision leaves a rewind undone"
+        else:
+            assert table == expected((3, 1), (7, 2)), crash
+            carried += 1
+        used = flow.epochs_used()
+        assert used == sorted(set(used)), crash
+    assert carried > 10
+    assert untouched > 4 or again == "the same command"
+
+
+def test_a_rewind_is_carried_through_after_any_second_crash_too(tmp_path: Path) -> None:
+    crashes = places(tmp_path)
+    for number, first in enumerate(crashes[len(crashes) // 3 :: 7]):
+        for second in range(1, 40, 5):
+            flow = filled(tmp_path / f"{number}-{second}")
+            process = Process(first)
+            with process.counting_points(), pytest.raises(SimulatedCrash):
+                flow.rewinding(FaultyStore(flow.store, process)).do("3")
+            process = Process(CrashAt(second, "after"))
+            try:
+                with process.counting_points():
+                    flow.rewinding(FaultyStore(flow.store, process)).carry_through()
+            except SimulatedCrash:
+                pass
+            flow.run(7, version=2)
+            assert flow.delivered()[0] in (expected((3, 1), (7, 2)), expected((5, 1), (7, 2))), (first, second)
+            assert flow.delivered()[0] == flow.delivered()[1], (first, second)

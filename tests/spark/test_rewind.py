@@ -1,0 +1,158 @@
+"""Rewinds of real runs with state: to each of ten epochs, and on (design/0012)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+import holdfast as hf
+from holdfast.checkpoint.store import LocalStore
+from holdfast.cli.app import app
+from holdfast.config import Settings
+from holdfast.errors import InvalidPipeline
+from holdfast.spark.rewind import Rewinding
+from tests.spark.counting import counting
+from tests.spark.running import arrive, parquet_rows, sqlite_rows
+
+pytestmark = pytest.mark.spark
+
+LETTERS = "aab", "bc", "abc", "c", "ab", "b", "ca", "cc", "a", "bb", "abc", "c"
+SETTINGS = Settings(buckets=2, checkpoint_freq=86_400_000)
+
+
+def give(work: Path, count: int) -> None:
+    for number, text in enumerate(LETTERS[:count]):
+        if not (work / "in" / f"{number:02}.json").exists():
+            arrive(work / "in", f"{number:02}.json", [{"k": letter, "v": 1} for letter in text])
+
+
+def pipeline_of(work: Path) -> hf.Pipeline:
+    given = hf.read.files(str(work / "in"), schema="k STRING, v BIGINT", max_files_per_epoch=1, name="given")
+    counts = counting(given, name="counts")
+    table = hf.write.sqlite(work / "t.db", table="t", rewindable=True, name="table")
+    return hf.Pipeline(
+        "trips",
+        counts | table,
+        counts | hf.select("k", "n", name="shown") | hf.write.files(work / "out", name="archive"),
+    )
+
+
+def run(work: Path, spark: SparkSession, **options: Any) -> None:
+    pipeline_of(work).run(
+        checkpoint=str(work / "checkpoint"), trigger=hf.available_now(), session=spark, settings=SETTINGS, **options
+    )
+
+
+def expected(count: int) -> list[Any]:
+    """Return the rows of so many files, from a loop over the letters."""
+    counts: dict[str, int] = {}
+    rows = []
+    for text in LETTERS[:count]:
+        for letter in sorted(set(text)):
+            counts[letter] = counts.get(letter, 0) + text.count(letter)
+            rows.append((letter, counts[letter]))
+    return sorted(rows)
+
+
+def check(work: Path, count: int) -> None:
+    assert sqlite_rows(work / "t.db", "SELECT k, n FROM t") == expected(count)
+    archive = parquet_rows(work / "out", "n")
+    assert archive == sorted(n for _, n in expected(count))
+
+
+def rewind(work: Path, to: str, *options: str) -> Any:
+    """Go back by the command line."""
+    flows = work / "flows.py"
+    flows.write_text(f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from pathlib import Path
+from tests.spark.test_rewind import pipeline_of
+pipeline = pipeline_of(Path({str(work)!r}))
+""")
+    arguments = ["rewind", f"{flows}:pipeline", "--checkpoint", str(work / "checkpoint"), "--to", to, *options]
+    return CliRunner().invoke(app, arguments)
+
+
+def test_from_each_of_ten_epochs_the_sinks_become_those_of_a_run_that_never_went_further(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    give(tmp_path, 1)
+    run(tmp_path, spark)  # its clean stop leaves the snapshot of epoch 1: the later epochs are replayed from there
+    give(tmp_path, 10)
+    run(tmp_path, spark)
+    planned = rewind(tmp_path, "4", "--dry-run")
+    assert planned.exit_code == 0, planned.output
+    assert "behind epoch 4: would be withdrawn" in planned.output
+    assert "from the snapshot of epoch 1, and 3 epochs are evaluated again" in planned.output
+    check(tmp_path, 10)
+
+    for to in range(10, 0, -1):  # always further back: each from where the one before stands
+        done = rewind(tmp_path, str(to), "--force")
+        assert done.exit_code == 0, done.output
+        check(tmp_path, to)
+    # And on, with everything evaluated again from the state of epoch 1.
+    give(tmp_path, 12)
+    run(tmp_path, spark)
+    check(tmp_path, 12)
+    # And back into the new line, whose epochs have new numbers.
+    ends = sqlite_rows(tmp_path / "t.db", "SELECT DISTINCT __holdfast_epoch FROM t")
+    assert ends[0] == 1
+    assert ends[1] > 20
+    done = rewind(tmp_path, str(ends[6]), "--force")
+    assert done.exit_code == 0, done.output
+    check(tmp_path, 7)
+    run(tmp_path, spark)
+    check(tmp_path, 12)
+    refused = rewind(tmp_path, "5", "--force")
+    assert refused.exit_code == 2
+    assert "cannot go back to 5" in refused.output
+
+
+def test_a_name_is_always_within_reach(spark: SparkSession, tmp_path: Path) -> None:
+    give(tmp_path, 3)
+    running = pipeline_of(tmp_path).start(
+        checkpoint=str(tmp_path / "checkpoint"), trigger=hf.available_now(), session=spark, settings=SETTINGS, keep=1
+    )
+    running.wait()
+    assert running.checkpoint_now(name="third") == 3
+    with pytest.raises(InvalidPipeline, match="already"):
+        running.checkpoint_now(name="third")
+    for count in (5, 7):
+        give(tmp_path, count)
+        run(tmp_path, spark, keep=1)
+    directory = tmp_path / "checkpoint"
+    rewinding = Rewinding(pipeline_of(tmp_path), LocalStore(str(directory)), directory, SETTINGS)
+    with pytest.raises(InvalidPipeline) as refused:
+        rewinding.plan("3")
+    assert "the earliest is epoch 7" in refused.value.why
+    done = rewinding.do("third")
+    assert (done.to, done.snapshot, done.replayed) == (3, 3, 0)
+    check(tmp_path, 3)
+    run(tmp_path, spark)
+    check(tmp_path, 7)
+
+
+def test_without_state_it_reaches_as_far_as_the_log_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    rows = hf.read.files(str(tmp_path / "in"), schema="k STRING", max_files_per_epoch=1, name="given")
+    table = hf.write.sqlite(tmp_path / "t.db", table="t", rewindable=True, name="table")
+    plain = hf.Pipeline("plain", rows | hf.filter("k <> 'c'", name="some") | table)
+    directory = tmp_path / "checkpoint"
+
+    def letters() -> str:
+        plain.run(checkpoint=str(directory), trigger=hf.available_now(), session=spark)
+        return "".join(sqlite_rows(tmp_path / "t.db", "SELECT k FROM t ORDER BY __holdfast_epoch"))
+
+    give(tmp_path, 3)
+    assert letters() == "aaabbb"
+    rewinding = Rewinding(plain, LocalStore(str(directory)), directory, Settings())
+    for to in ("2", "1"):
+        assert rewinding.do(to).sinks["table"].epoch_count == 1
+    assert sqlite_rows(tmp_path / "t.db", "SELECT k FROM t") == ["a", "a", "b"]
+    assert letters() == "aaabbb"

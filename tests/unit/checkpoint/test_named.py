@@ -1,0 +1,132 @@
+"""Named checkpoints: what pruning leaves, and what travels between checkpoints (design/0012)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint import named, portable
+from holdfast.checkpoint.manifest import encode
+from holdfast.checkpoint.snapshot import FILES, prune, snapshot_keys, verify
+from holdfast.checkpoint.store import LocalStore
+from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.testing.store import SimulatedStore
+from tests.unit.checkpoint.snapshots import snapshot
+
+
+def test_pruning_keeps_what_a_name_needs_until_the_name_is_deleted() -> None:
+    store = SimulatedStore()
+    first = snapshot(store, 1)
+    named.put_named(store, "start", first)
+    for epoch in (2, 3, 4):
+        snapshot(store, epoch)
+        prune(store, keep=1)
+    assert [key.epoch for key in snapshot_keys(store)] == [4]
+    assert named.names(store) == ["start"]
+    verify(store, named.read_named(store, "start"))
+    named.delete_named(store, "start")
+    prune(store, keep=1)
+    assert not {file.key for file in first.files} & set(store.keys(FILES))
+
+
+def test_nothing_is_removed_while_a_name_cannot_be_read() -> None:
+    store = SimulatedStore()
+    named.put_named(store, "start", snapshot(store, 1))
+    store.put(named.key_of("start"), b"holdfast")
+    before = store.keys(FILES)
+    snapshot(store, 2)
+    prune(store, keep=1)
+    assert set(before) <= set(store.keys(FILES))
+
+
+def test_the_floor_stays_at_the_oldest_name_of_the_pipeline() -> None:
+    store = SimulatedStore()
+    named.put_named(store, "start", snapshot(store, 3))
+    newest = snapshot(store, 7)
+    assert named.earliest(store, "counts", newest) == {"given": {"log": 3}}
+    assert named.earliest(store, "another", newest) == {"given": {"log": 7}}
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "ä", "a b", "-x", "x" * 61, "a.manifest"])
+def test_a_name_that_is_no_file_name_everywhere_is_refused(name: str) -> None:
+    with pytest.raises(InvalidPipeline, match="is no name of a checkpoint"):
+        named.put_named(SimulatedStore(), name, snapshot(SimulatedStore(), 1))
+
+
+def test_a_name_is_given_once_and_one_that_is_not_there_says_which_are() -> None:
+    store = SimulatedStore()
+    made = snapshot(store, 1)
+    named.put_named(store, "start", made)
+    with pytest.raises(InvalidPipeline, match="named 'start' already"):
+        named.put_named(store, "start", made)
+    with pytest.raises(InvalidPipeline) as refused:
+        named.read_named(store, "begin")
+    assert "named are: start" in refused.value.why
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    """Return a checkpoint with a name, and a source that remembers what it has read."""
+    store = LocalStore(str(tmp_path / "checkpoint"))
+    named.put_named(store, "start", snapshot(store, 1))
+    store.put("sources/given/log/1", b"one")
+    store.put("sources/given/aside/x", b"half")
+    return store
+
+
+def test_what_is_exported_and_imported_is_the_same_checkpoint(store: LocalStore, tmp_path: Path) -> None:
+    portable.export(store, "start", tmp_path / "out")
+    assert portable.find(store, str(tmp_path / "out")).manifest == named.read_named(store, "start")
+    other = LocalStore(str(tmp_path / "other"))
+    assert portable.import_from(other, tmp_path / "out", None) == "start"
+    assert portable.import_from(other, tmp_path / "out", "again") == "again"
+    assert not other.keys(FILES), "imported files are not where they would be pruned"
+    found = portable.find(other, "again")
+    assert encode(found.plain) == encode(named.read_named(store, "start"))
+    assert dict(found.files()) == dict(portable.kept(store, "start").files())
+    assert dict(found.workspaces()) == {"sources/given/log/1": b"one"}
+    portable.export(other, "again", tmp_path / "second")
+    first, second = (LocalStore(str(tmp_path / name)) for name in ("out", "second"))
+    assert {key: first.get(key) for key in first.keys("") if key != portable.LIST} == {
+        key: second.get(key) for key in second.keys("") if key != portable.LIST
+    }
+    named.delete_named(other, "again")
+    assert [key for key in other.keys("") if "again" in key] == []
+
+
+@pytest.mark.parametrize("how", ["cut", "flipped", "emptied", "removed"])
+def test_damage_to_any_object_of_an_export_is_noticed_and_named(store: LocalStore, tmp_path: Path, how: str) -> None:
+    portable.export(store, "start", tmp_path / "out")
+    for path in [path for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()]:
+        data = path.read_bytes()
+        changed = bytearray(data)
+        changed[len(data) // 2] ^= 1
+        path.unlink() if how == "removed" else path.write_bytes(
+            {"cut": data[: len(data) // 2], "flipped": bytes(changed), "emptied": b""}[how]
+        )
+        other = LocalStore(str(tmp_path / "other"))
+        with pytest.raises((Corrupt, InvalidPipeline)) as refused:
+            portable.import_from(other, tmp_path / "out", None)
+        assert path.name in refused.value.message
+        assert named.names(other) == []
+        path.write_bytes(data)
+    assert portable.import_from(LocalStore(str(tmp_path / "other")), tmp_path / "out", None) == "start"
+
+
+def test_an_export_wants_a_directory_of_its_own(store: LocalStore, tmp_path: Path) -> None:
+    with pytest.raises(InvalidPipeline, match="is not empty"):
+        portable.export(store, "start", tmp_path)
+    with pytest.raises(InvalidPipeline, match="holds no exported checkpoint"):
+        portable.import_from(store, tmp_path, "x")
+
+
+def test_records_that_a_source_merges_meanwhile_are_copied_all_the_same(store: LocalStore) -> None:
+    found = portable.kept(store, "start")
+    copied: dict[str, bytes] = {}
+    for key, data in found.workspaces():
+        copied[key] = data
+        if key.endswith("/1"):
+            store.put("sources/given/log/1-2", b"both")
+            store.delete("sources/given/log/1")
+    assert copied["sources/given/log/1-2"] == b"both"

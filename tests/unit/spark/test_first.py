@@ -1,0 +1,107 @@
+"""Where a pipeline begins that does not begin at the beginning: what is kept, and what a crash leaves (design/0012)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import holdfast as hf
+from holdfast.checkpoint import named, portable
+from holdfast.checkpoint.graph_change import Described, Graph, Role, Verdict
+from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys, verify
+from holdfast.checkpoint.store import LocalStore
+from holdfast.errors import InvalidPipeline
+from holdfast.ports import Held, Store
+from holdfast.spark.first import Begins, First, stateful_change
+from holdfast.spark.origin import Beginning, Origin, noted_beginning, settle_origin
+from holdfast.testing.process import CrashAt, Process, SimulatedCrash
+from holdfast.testing.store import FaultyStore
+from tests.unit.checkpoint.snapshots import KEEPS, snapshot
+
+GRAPH = Graph("", {"counted": Described(Role.STATEFUL, "counting", "{}", ("given",))}, {"counted": KEEPS}, 2)
+ASKED = Begins("start")
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> LocalStore:
+    store = LocalStore(str(tmp_path / "original"))
+    named.put_named(store, "start", snapshot(store, 4))
+    store.put("sources/given/log/1", b"one")
+    return store
+
+
+def pipeline() -> hf.Pipeline:
+    given = hf.read.rows([{"at": 1}], schema="at BIGINT", timestamp="at", name="given")
+    return hf.Pipeline("forked", given | hf.write.memory("kept"))
+
+
+def begin(original: Store, directory: Path, store: Store, held: dict[str, Held] | None = None) -> Origin:
+    """Do what a start does, with or without an earlier one."""
+    first = None
+    if ASKED.is_due(store, "forked", has_begun=False):
+        found = portable.kept(original, "start")
+        reader = cast("Any", None)  # asked by a beginning at a time only
+        first = First(ASKED, found, store, directory, pipeline(), reader, 7, GRAPH, False)
+    beginning = Beginning(store, directory, "spark/1", "forked", pipeline().sources, {"counted": KEEPS}, first=first)
+    return settle_origin(beginning, held or {}, 0)
+
+
+def test_a_fork_begins_behind_the_epoch_of_its_checkpoint_with_the_state_of_then(
+    original: LocalStore, tmp_path: Path
+) -> None:
+    store = LocalStore(str(tmp_path / "own"))
+    origin = begin(original, tmp_path / "own", store)
+    assert (origin.base, origin.seek, origin.kept) == (5, ({"given": {"log": 4}},), ("counted",))
+    (key,) = snapshot_keys(store)
+    ours = read_manifest(store, key)
+    assert (ours.key.path, ours.pipeline) == (origin.seed, "forked")
+    verify(store, ours)
+    assert store.get("sources/given/log/1") == b"one"
+
+
+def test_a_fork_is_not_begun_or_begins_in_the_same_place_whatever_write_is_the_last_one(
+    original: LocalStore, tmp_path: Path
+) -> None:
+    whole = begin(original, tmp_path / "whole", LocalStore(str(tmp_path / "whole")))
+    begun = 0
+    for n in range(1, 100):
+        directory = tmp_path / f"own-{n}"
+        store = LocalStore(str(directory))
+        try:
+            begin(original, directory, FaultyStore(store, Process(CrashAt(n, "after"))))
+        except SimulatedCrash:
+            begun += noted_beginning(store) is not None
+        else:
+            break
+        assert begin(original, directory, store) == whole, n
+    assert n > 6
+    assert begun == 2, "after beginning.json, and after origin.json"
+
+
+def test_sinks_that_hold_epochs_refuse_and_nothing_is_noted(original: LocalStore, tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path / "own"))
+    with pytest.raises(InvalidPipeline, match="sink 'kept' holds epoch 3"):
+        begin(original, tmp_path / "own", store, {"kept": Held(3, 1, {"given": {"log": 9}})})
+    assert noted_beginning(store) is None
+    assert snapshot_keys(store) == []
+
+
+def test_another_beginning_is_refused_and_the_same_one_goes_on(original: LocalStore, tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path / "own"))
+    begin(original, tmp_path / "own", store)
+    assert not ASKED.is_due(store, "forked", has_begun=True)
+    with pytest.raises(InvalidPipeline) as refused:
+        Begins("start", 5).is_due(store, "forked", has_begun=True)
+    assert "began with from_checkpoint='start'" in refused.value.why
+    with pytest.raises(InvalidPipeline, match="has begun already"):
+        ASKED.is_due(LocalStore(str(tmp_path / "plain")), "forked", has_begun=True)
+
+
+def test_operators_are_compared_by_name_and_by_what_they_keep() -> None:
+    verdicts = {node.name: node.verdict for node in stateful_change({"counted": KEEPS}, GRAPH).nodes}
+    assert verdicts == {"counted": Verdict.KEPT}
+    renamed = Graph("", {"other": GRAPH.nodes["counted"]}, {"other": KEEPS})
+    verdicts = {node.name: node.verdict for node in stateful_change({"counted": KEEPS}, renamed).nodes}
+    assert verdicts == {"other": Verdict.NEW, "counted": Verdict.GONE}
