@@ -47,7 +47,7 @@ def record_count(data: bytes) -> int:
         count += 1
     if data.startswith((b"\n", b"\r\n")) or b"\n\n" in data or b"\n\r\n" in data:
         count -= _empty_lines(view)
-    if data.endswith(b"\n\r"):
+    if data == b"\r" or data.endswith(b"\n\r"):
         count -= 1
     return count
 

@@ -30,7 +30,7 @@ from holdfast.durable import local_path
 from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.graph import is_stateful as is_stateful_node
 from holdfast.pipeline import Pipeline
-from holdfast.ports import Guarantee, Held, Sink, SourceSpec, Store
+from holdfast.ports import Guarantee, Held, Sink, Store
 from holdfast.spark.backfill import Backfill
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.datasource import HoldfastDataSource
