@@ -68,6 +68,7 @@ def test_an_end_is_told_once_whenever_its_epoch_is_killed(tmp_path: Path) -> Non
     assert f"epoch {RIGHT_ENDS} is held by every sink: evaluated for its state alone" in lives.logged()
 
 
+@pytest.mark.nightly
 def test_a_held_source_and_an_end_behind_sparks_plan_survive_a_kill(tmp_path: Path) -> None:
     lives = begun(tmp_path, "staged", "spark")
     lives.die_when(lambda: is_held(tmp_path, "left"), "left is held")

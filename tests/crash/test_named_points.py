@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import faults
+from tests.crash.everyday import everyday
 from tests.crash.processes import Case
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.postgres]
@@ -66,7 +67,10 @@ CHAINS: dict[str, tuple[tuple[str, ...], dict[str, str], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("chain", CHAINS)
+EVERYDAY = ("postgres alone, carried", "sqlite, postgres tables and files, staged")
+
+
+@pytest.mark.parametrize("chain", everyday(CHAINS, EVERYDAY))
 def test_every_row_is_in_every_sink_once_after_a_chain_of_kills(
     chain: str, tmp_path: Path, postgres_prepared: Any
 ) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.crash.drivers import Driver
+from tests.crash.everyday import everyday
 from tests.crash.processes import ROWS_PER_FILE, Case
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.postgres]
@@ -31,9 +32,10 @@ INTERLEAVINGS: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     "staged as prepared transactions": (("postgres",), {**STAGED, "CRASH_STAGE": "prepared"}, "*.staging"),
     "staged, asleep before a sink publishes": (("postgres", "files"), {**STAGED, "CRASH_STAGE": "table"}, "*.publish*"),
 }
+EVERYDAY = ("carried into PostgreSQL", "staged as prepared transactions")
 
 
-@pytest.mark.parametrize("name", INTERLEAVINGS)
+@pytest.mark.parametrize("name", everyday(INTERLEAVINGS, EVERYDAY))
 def test_the_older_driver_is_fenced_and_changes_nothing(name: str, tmp_path: Path, postgres_prepared: str) -> None:
     sinks, environment, steps = INTERLEAVINGS[name]
     case = Case(tmp_path, sinks, postgres_prepared, environment)
