@@ -25,7 +25,8 @@ from holdfast.units import duration_us, size_bytes
 PREFIX = "HOLDFAST_"
 
 OTHER_VARIABLES: dict[str, str] = {
-    "HOLDFAST_FAULT": "`<point>[:epoch]`: kill this process at a named crash point (`holdfast.faults.POINTS`)",
+    "HOLDFAST_FAULT": "`<point>[:epoch]`: any process kills itself with SIGKILL at this named crash point "
+    "(`holdfast.faults.POINTS`), to see for yourself that nothing is lost",
     "HOLDFAST_FAULT_MARK": "path: only the first process that reaches the crash point dies; it creates this file",
     "HOLDFAST_POSTGRES": "DSN of a PostgreSQL for demo, benchmark and tests instead of the one they start themselves",
     "HOLDFAST_SEED": "seed of the random tests and of the demo's kills",
@@ -303,6 +304,12 @@ def markdown_table() -> str:
         reason = " ".join((field.description or "").split())
         lines.append(f"| `{variable(name)}` | `{default}` | {limit_of(name).words} | {reason} |")
     return "\n".join(lines)
+
+
+def markdown_table_of_others() -> str:
+    """Return the variables that are no settings as a Markdown table: name, what it does."""
+    lines = ["| variable | what it does |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{name}` | {does} |" for name, does in OTHER_VARIABLES.items())])
 
 
 def _checked(name: str, value: Any, limit: Limit) -> Any:

@@ -114,6 +114,16 @@ def test_an_unknown_variable_is_warned_about(script, tmp_path):
     assert "hunter2" not in answer.stderr
 
 
+def test_inspect_config_needs_no_checkpoint_and_the_log_of_a_run_has_what_was_chosen(script, tmp_path):
+    answer = holdfast("inspect", "--config", "--json", cwd=tmp_path, HOLDFAST_CARRY_MAX="1 MB")
+    assert answer.returncode == 0, answer.stderr
+    shown = {one["variable"]: one for one in json.loads(answer.stdout)["settings"]}
+    assert shown["HOLDFAST_CARRY_MAX"]["whence"] == "environment"
+    assert holdfast("inspect", cwd=tmp_path).returncode == 2
+    holdfast("run", "trips.py", "--checkpoint", "ckpt", cwd=tmp_path, HOLDFAST_CARRY_MAX="1 MB")
+    assert "settings: HOLDFAST_CARRY_MAX=1 MB (environment)" in (tmp_path / "ckpt" / "holdfast.log").read_text()
+
+
 EXIT_CODES = {"InvalidPipeline": 2, "Fenced": 3, "InDoubt": 4, "Diverged": 4}
 
 

@@ -1,11 +1,20 @@
 """Settings: checked at the start, each with a range and a reason, and documented from the same table."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from holdfast.config import Settings, known_variables, limit_of, markdown_table, unknown_variables, variable
+from holdfast.config import (
+    Settings,
+    known_variables,
+    limit_of,
+    markdown_table,
+    markdown_table_of_others,
+    unknown_variables,
+    variable,
+)
 from holdfast.errors import InvalidPipeline
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -101,6 +110,9 @@ def test_variables_of_tests_and_every_setting_are_known():
     assert {"HOLDFAST_FAULT", "HOLDFAST_POSTGRES", "HOLDFAST_SEED", variable("carry_max")} <= set(known_variables())
 
 
-def test_the_documented_table_is_the_one_in_the_code():
+def test_the_documented_tables_are_those_in_the_code():
     """Mend with: python -c "from holdfast.config import markdown_table; print(markdown_table())"."""
-    assert markdown_table() in DOCUMENT.read_text()
+    text = DOCUMENT.read_text()
+    assert markdown_table() in text
+    assert markdown_table_of_others() in text
+    assert set(re.findall(r"HOLDFAST_[A-Z_]*[A-Z]", text)) == set(known_variables())

@@ -26,6 +26,7 @@ from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve
 from holdfast.clock import SystemClock
 from holdfast.config import Settings, unknown_variables
 from holdfast.errors import InvalidPipeline
+from holdfast.observe.configuration import configuration
 from holdfast.observe.inspection import Inspection, inspect_checkpoint
 from holdfast.observe.inspection import as_json as inspected_json
 from holdfast.observe.logs import FILE_NAME, FILE_ONLY, logging_to
@@ -124,6 +125,7 @@ def run(
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         with _log_file(directory, settings, as_json):
             _note_start(f"run {target}")
+            _note_settings(settings)
             run_in_foreground(
                 lambda: pipeline.start(checkpoint=str(directory), trigger=trigger, settings=settings, **options),
                 settings,
@@ -133,12 +135,26 @@ def run(
 
 @app.command()
 def inspect(
-    checkpoint: Checkpoint,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", metavar="DIR", help="The pipeline's own directory.")
+    ] = None,
     target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help="With it, its sinks are asked too.")] = None,
+    config: Annotated[
+        bool, typer.Option("--config", help="Show the settings instead, and where each value comes from.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a checkpoint and its sinks hold.  Changes nothing, and may run beside a live pipeline."""
-    with _settings(as_json):
+    with _settings(as_json) as settings:
+        if config:
+            shown = configuration(settings)
+            if as_json:
+                _print_json(shown.to_json())
+            else:
+                _print(words.configuration_lines(shown))
+            return
+        if checkpoint is None:
+            raise typer.BadParameter("--checkpoint DIR is missing; without it, only --config can be answered.")
         inspection = _inspection(checkpoint, None if target is None else load_target(target))
         if as_json:
             _print_json(inspected_json(inspection))
@@ -372,6 +388,11 @@ def _note_start(command: str) -> None:
     """Begin each command's part of the log with what whoever reads it asks first."""
     where = f"Python {platform.python_version()} on {platform.platform()}, process {os.getpid()}"
     _log.info("holdfast %s: %s; %s", __version__, command, where, extra={FILE_ONLY: True})
+
+
+def _note_settings(settings: Settings) -> None:
+    given = [f"{one.variable}={one.value} ({one.whence})" for one in configuration(settings).settings if one.is_given]
+    _log.info("settings: %s", ", ".join(given) or "all at their defaults", extra={FILE_ONLY: True})
 
 
 def _trigger(interval: str | None, drain: bool) -> Trigger | None:

@@ -9,6 +9,7 @@ from holdfast.checkpoint.rewind import Rewound
 from holdfast.commit.coordinator import Resumption
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import Decision, Verdict
+from holdfast.observe.configuration import Configuration
 from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, Owner, SinkReport, StateReport
 from holdfast.observe.operators import state_text, wait_text
 from holdfast.observe.times import utc
@@ -36,6 +37,16 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
     for sink in inspection.sinks:
         yield from _sink(sink, inspection.owner)
     yield from findings(inspection)
+
+
+def configuration_lines(shown: Configuration) -> Iterator[str]:
+    """Say every setting, its value, and who gave it."""
+    width = max(len(one.variable) for one in shown.settings)
+    for one in shown.settings:
+        of = "" if one.is_setting else ", no setting: for tests, demo and benchmark"
+        yield f"{one.variable:<{width}}  {one.value:<12}  {one.whence}{of}"
+    for warning in shown.warnings:
+        yield f"! {warning}"
 
 
 def findings(inspection: Inspection) -> Iterator[str]:

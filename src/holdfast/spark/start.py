@@ -25,7 +25,7 @@ from holdfast.checkpoint.store import open_store
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.retry import Retry
-from holdfast.config import Settings
+from holdfast.config import Settings, unknown_variables
 from holdfast.durable import local_path
 from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.graph import is_stateful as is_stateful_node
@@ -127,7 +127,10 @@ def start(
     Unavailable
         If a sink does not answer.
     """
-    settings = settings or Settings()
+    if settings is None:  # whoever brought settings has looked at the variables himself
+        settings = Settings()
+        for warning in unknown_variables():
+            log.warning("%s", warning)
     given = {"checkpoint_freq": checkpoint_freq, "checkpoint_keep": keep, "force_graph_change": force}
     asked = {name: value for name, value in given.items() if value is not None}
     if asked:
