@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from holdfast.graph import SinkNode, Stream
+    from holdfast.hooks import Hooks
     from holdfast.operators.accumulate import accumulate
     from holdfast.operators.aggregate import aggregate, reduce
     from holdfast.operators.apply import KeyState, apply
@@ -66,6 +67,7 @@ __all__ = [
     "Diverged",
     "Fenced",
     "HoldfastError",
+    "Hooks",
     "InDoubt",
     "InternalError",
     "InvalidPipeline",
@@ -151,6 +153,7 @@ _HOMES = {
     ),
     "holdfast.errors:": ("errors",),
     "holdfast.graph": ("SinkNode", "Stream"),
+    "holdfast.hooks": ("Hooks",),
     "holdfast.operators.accumulate": ("accumulate",),
     "holdfast.operators.aggregate": ("aggregate", "reduce"),
     "holdfast.operators.apply": ("KeyState", "apply"),

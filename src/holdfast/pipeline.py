@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import checks, diagram, explain, forgotten, naming
 from holdfast.graph import Node, SinkNode, Stream
+from holdfast.hooks import NONE, Hooks
 from holdfast.naming import Origin
 from holdfast.trigger import Trigger, every
 
@@ -32,6 +33,8 @@ class Pipeline:
         The sinks, each attached to its stream.
     unused : iterable of Stream
         Streams that are meant to have no sink.
+    hooks : Hooks
+        What is called at the beginning and the end of each run, and at checkpoints.  No part of the graph.
 
     Raises
     ------
@@ -52,8 +55,9 @@ class Pipeline:
     nodes: tuple[Node, ...]
     unused: tuple[Stream, ...]
     origin: Origin
+    hooks: Hooks
 
-    def __init__(self, name: str, *sinks: SinkNode, unused: Iterable[Stream] = ()) -> None:
+    def __init__(self, name: str, *sinks: SinkNode, unused: Iterable[Stream] = (), hooks: Hooks = NONE) -> None:
         built_at = naming.origin()
         listed = tuple(unused)
         checks.check_arguments(name, sinks, built_at, stream_type=Stream, sink_type=SinkNode)
@@ -65,6 +69,7 @@ class Pipeline:
             "nodes": nodes,
             "unused": listed,
             "origin": built_at,
+            "hooks": hooks,
         }.items():
             object.__setattr__(self, attribute, value)
         forgotten.adopt((*nodes, *sinks))

@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from holdfast import faults
 from holdfast.checkpoint import named, progress
@@ -78,6 +79,8 @@ class Checkpointer:
         The snapshot that the state of this directory began with; it is not pruned.
     tidy : callable, optional
         Called when a snapshot is there: removes what it makes needless.
+    user_data : callable, optional
+        Returns what the manifest says of the value of ``on_checkpoint``.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class Checkpointer:
         intervals: Intervals,
         seed: Manifest | None = None,
         tidy: Callable[[], None] = lambda: None,
+        user_data: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         self._pipeline = pipeline
         self._graph = graph
@@ -106,6 +110,7 @@ class Checkpointer:
         self._intervals = intervals
         self._seed = seed
         self._tidy = tidy
+        self._user_data = user_data
         self._last: Manifest | None = None
         self._lock = threading.Lock()
         self._gathered: list[Step] = []
@@ -184,6 +189,8 @@ class Checkpointer:
             return made
 
     def _snapshot(self) -> Manifest | None:
+        # Before the epoch is looked at: the value must not be of a later one.
+        user_data = self._user_data()
         with self._lock:
             ended = self._newest
         if ended is None or (self._last is not None and self._last.ended == ended):
@@ -202,6 +209,7 @@ class Checkpointer:
             ended,
             self._buckets,
             operators,
+            user_data,
         )
         # 2. manifest.  A crash right after leaves the snapshot, and the older ones that were to go.
         commit(self._store, manifest)

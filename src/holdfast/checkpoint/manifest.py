@@ -225,6 +225,8 @@ class Manifest:
         Into how many the state of each operator is divided.
     operators : mapping of str to OperatorState
         Every stateful operator of the graph.
+    user_data : mapping, optional
+        What ``on_checkpoint`` had returned last (:mod:`holdfast.checkpoint.user_data`).
     """
 
     pipeline: str
@@ -234,6 +236,7 @@ class Manifest:
     ended: Ended
     buckets: int
     operators: Mapping[str, OperatorState] = field(default_factory=dict)
+    user_data: Mapping[str, Any] | None = None
 
     @property
     def key(self) -> SnapshotKey:
@@ -274,6 +277,8 @@ def encode(manifest: Manifest) -> bytes:
         "buckets": manifest.buckets,
         "operators": {name: _operator_json(operator) for name, operator in manifest.operators.items()},
     }
+    if manifest.user_data is not None:
+        body["user_data"] = manifest.user_data
     text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
     return b"%s %s %d\n" % (_MAGIC, _digest(text), len(text)) + text
 
@@ -302,6 +307,7 @@ def decode(data: bytes, key: str) -> Manifest:
         Ended(**body["ended"]),
         body["buckets"],
         operators,
+        body.get("user_data"),
     )
 
 

@@ -18,9 +18,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from holdfast.checkpoint.checkpointer import Checkpointer
+from holdfast.checkpoint.user_data import UserData
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline
 from holdfast.graph import Node
+from holdfast.hooks import Lifecycle
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Sink
 from holdfast.spark.epoch_loop import EpochLoop
@@ -51,10 +53,14 @@ class Run:
         reports: OperatorReports,
         checkpointer: Checkpointer | None = None,
         give_up: Callable[[str], bool] | None = None,
+        lifecycle: Lifecycle,
+        user_data: UserData | None = None,
     ) -> None:
         self.pipeline = pipeline
         self._checkpointer = checkpointer
         self._give_up = give_up
+        self._lifecycle = lifecycle
+        self._user_data = user_data
         self._sinks = sinks
         self._coordinator = coordinator
         self._stop_directory = stop_directory
@@ -246,6 +252,8 @@ class Run:
             if failure is None:
                 self._coordinator.flush()
                 self._coordinator.sweep(self.status().epoch + 1)
+                if self._user_data is not None:
+                    self._user_data.end()
         except Exception as error:
             # Waiting raises what the query failed of, as a text from the JVM; the loop has the error itself.
             failure = self._loop.failure or translate(error, self.pipeline.name, "the run")
@@ -264,6 +272,10 @@ class Run:
             self._state = "stopped" if failure is None else "failed"
             if self._error is not None:
                 log.error("pipeline %r failed", self.pipeline.name, exc_info=self._error)
+                self._lifecycle.fail(self._error)
+            else:
+                self._lifecycle.finish()
+            self._lifecycle.tear_down()
             self._ended.set()
 
     def _end_checkpoints(self, failure: HoldfastError | None) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -58,6 +59,7 @@ class Snapshotting:
         generation: int,
         clock: Clock,
         check_fenced: Callable[[], None],
+        user_data: Callable[[], Mapping[str, Any] | None],
     ) -> Checkpointer:
         """Return the checkpointer of a run, which has not begun to work."""
         # What killed runs left; a run that is fenced and still reads notices, and has nothing to say any more.
@@ -98,4 +100,5 @@ class Snapshotting:
             intervals=self.intervals,
             seed=seed,
             tidy=partial(remove_older, self.directory, self.below),
+            user_data=user_data,
         )

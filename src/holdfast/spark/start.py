@@ -7,7 +7,7 @@ import logging
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, reduce
@@ -19,26 +19,31 @@ from pyspark.sql import functions as F
 
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
 from holdfast.checkpoint.graph_change import described, state_fingerprint
+from holdfast.checkpoint.manifest import Ended, decode
 from holdfast.checkpoint.portable import find
 from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.checkpoint.store import open_store
+from holdfast.checkpoint.user_data import UserData, recovered
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings, unknown_variables
 from holdfast.durable import local_path
-from holdfast.errors import Diverged, InvalidPipeline
+from holdfast.errors import Diverged, HoldfastError, InvalidPipeline
 from holdfast.graph import is_stateful as is_stateful_node
+from holdfast.hooks import Lifecycle
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, Sink, Store
+from holdfast.positions import Positions
 from holdfast.spark.backfill import Backfill
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.directory import choose_directory, give_up, newest
 from holdfast.spark.epoch_loop import EpochLoop, Limits, check_commit_every
 from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Reader, SparkEvaluation
+from holdfast.spark.failure import translate
 from holdfast.spark.first import Begins, First
-from holdfast.spark.origin import Beginning, noted_beginning, settle_origin
+from holdfast.spark.origin import Beginning, Origin, noted_beginning, settle_origin
 from holdfast.spark.program import build_program
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.rewind import Rewinding
@@ -135,7 +140,8 @@ def start(
     asked = {name: value for name, value in given.items() if value is not None}
     if asked:
         settings = Settings(**{**settings.model_dump(), **asked})
-    return _Starting(
+    lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
+    starting = _Starting(
         pipeline=pipeline,
         checkpoint=checkpoint,
         trigger=trigger,
@@ -146,7 +152,17 @@ def start(
         settings=settings,
         from_checkpoint=from_checkpoint,
         at_us=None if at is None else time_us(at, argument="at"),
-    ).run()
+        lifecycle=lifecycle,
+    )
+    lifecycle.set_up()
+    try:
+        return starting.run()
+    except Exception as error:
+        lifecycle.fail(error if isinstance(error, HoldfastError) else translate(error, pipeline.name, "the start"))
+        raise
+    finally:
+        if not starting.has_begun:
+            lifecycle.tear_down()
 
 
 def start_all(pipelines: Sequence[Pipeline], *, checkpoint: str, **options: Any) -> list[Run]:
@@ -196,8 +212,10 @@ class _Starting:
     master: str | None
     session: SparkSession | None
     settings: Settings
+    lifecycle: Lifecycle
     from_checkpoint: str | None = None
     at_us: int | None = None
+    has_begun: bool = False
 
     def run(self) -> Run:
         sources = [node.name for node in self.pipeline.sources]
@@ -345,10 +363,20 @@ class _Starting:
                 beginning = replace(beginning, first=first)
             write_graph(store, chosen.below, graph)
             origin = settle_origin(beginning, resumption.held, resumption.last_epoch)
+            lineage = (
+                f"{chosen.below} from epoch {origin.base}"  # a directory that was lost is begun anew under its number
+            )
+            user_data = self._user_data(store, lineage, clock, coordinator)
             checkpointer: Checkpointer | None = None
             if stateful is not None and snapshotting is not None:
                 checkpointer = snapshotting.checkpointer(
-                    self.pipeline, stateful, origin, coordinator.generation, clock, coordinator.check_fenced
+                    self.pipeline,
+                    stateful,
+                    origin,
+                    coordinator.generation,
+                    clock,
+                    coordinator.check_fenced,
+                    _latest_of(user_data),
                 )
             kinds = {node.name: node.kind for node in self.pipeline.nodes if is_stateful_node(node)}
             reports = OperatorReports(kinds, store, clock, coordinator.generation)
@@ -361,6 +389,8 @@ class _Starting:
                 reports=reports,
                 checkpointer=checkpointer,
                 give_up=partial(give_up, store, chosen.below),
+                lifecycle=self.lifecycle,
+                user_data=user_data,
             )
             evaluation: Evaluation = SparkEvaluation(compiled.routes, run.observed)
             if stateful is not None:
@@ -384,13 +414,16 @@ class _Starting:
                 pts=min(held_pts, default=None),
                 reports=reports,
                 pressure=None if stateful is None else self._pressure(stateful.stages, str(stop_file)),
-                note_end=None if checkpointer is None else checkpointer.note,
+                note_end=_noting(user_data, checkpointer),
             )
+            given = recovered(store, lineage, _user_data_of_seed(directory, origin))
+            self.lifecycle.begin(given.value, has_value=given.found)
             run.begin(loop, compiled.frame, self.trigger, str(directory / chosen.below))
         except BaseException:
             coordinator.close()
             shutil.rmtree(stop_directory, ignore_errors=True)
             raise
+        self.has_begun = True
         return run
 
     def _begins(self, store: Store) -> Begins | None:
@@ -400,6 +433,20 @@ class _Starting:
             return None
         asked.check_sources(self.pipeline)
         return asked if asked.is_due(store, self.pipeline.name, has_begun=newest(store) > 0) else None
+
+    def _user_data(self, store: Store, lineage: str, clock: SystemClock, coordinator: Coordinator) -> UserData | None:
+        if self.pipeline.hooks.on_checkpoint is None:
+            return None
+        return UserData(
+            pipeline=self.pipeline.name,
+            lineage=lineage,
+            generation=coordinator.generation,
+            store=store,
+            clock=clock,
+            ask=self.lifecycle.ask,
+            every_us=self.settings.checkpoint_freq * 1000,
+            check_fenced=coordinator.check_fenced,
+        )
 
     def _pressure(self, stages: Stages, stop_file: str) -> BackPressure | None:
         operators = limited_operators(stages)
@@ -436,6 +483,30 @@ class _Starting:
                 bind(_to_dataframe(session), str(directory / "foreach_batch" / node.name))
             sinks[node.name] = sink
         return sinks
+
+
+def _noting(user_data: UserData | None, checkpointer: Checkpointer | None) -> Callable[[Positions, Ended], None]:
+    """Return what is told of each epoch's end: the value of a checkpoint is asked for before its snapshot is made."""
+
+    def note(start: Positions, ended: Ended) -> None:
+        if user_data is not None:
+            user_data.note(ended.epoch)
+        if checkpointer is not None:
+            checkpointer.note(start, ended)
+
+    return note
+
+
+def _latest_of(user_data: UserData | None) -> Callable[[], Mapping[str, Any] | None]:
+    return lambda: None if user_data is None else user_data.latest
+
+
+def _user_data_of_seed(directory: Path, origin: Origin) -> Mapping[str, Any] | None:
+    """Return what the snapshot says from which a directory took its state; None where there is none any more."""
+    path = directory / origin.seed
+    if not origin.seed or not path.exists():
+        return None
+    return decode(path.read_bytes(), origin.seed).user_data
 
 
 def _positions_only(pipeline: Pipeline, reader: SourceReader) -> DataFrame:
