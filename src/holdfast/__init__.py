@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline import Pipeline
     from holdfast.spark.run import Run
     from holdfast.spark.start import start_all
+    from holdfast.supervision import supervise
     from holdfast.trigger import Trigger, available_now, every
     from holdfast.window import count_window, session, sliding, timer, total, tumbling
 
@@ -115,6 +116,7 @@ __all__ = [
     "start_all",
     "stateful",
     "sum",
+    "supervise",
     "sync",
     "testing",
     "timer",
@@ -176,6 +178,7 @@ _HOMES = {
     "holdfast.read:": ("read",),
     "holdfast.spark.run": ("Run",),
     "holdfast.spark.start": ("start_all",),
+    "holdfast.supervision": ("supervise",),
     "holdfast.testing:": ("testing",),
     "holdfast.trigger": ("Trigger", "available_now", "every"),
     "holdfast.window": ("count_window", "session", "sliding", "timer", "total", "tumbling"),

@@ -28,6 +28,7 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_FAULT": "`<point>[:epoch]`: any process kills itself with SIGKILL at this named crash point "
     "(`holdfast.faults.POINTS`), to see for yourself that nothing is lost",
     "HOLDFAST_FAULT_MARK": "path: only the first process that reaches the crash point dies; it creates this file",
+    "HOLDFAST_SUPERVISED": "path: set by `run --supervise` for its child, which writes there how it ended",
     "HOLDFAST_POSTGRES": "DSN of a PostgreSQL for demo, benchmark and tests instead of the one they start themselves",
     "HOLDFAST_SEED": "seed of the random tests and of the demo's kills",
     "HOLDFAST_SEEDS": "how many seeds the simulation plays",
@@ -172,6 +173,23 @@ class Settings(BaseSettings):
         "How often orphans are looked for.  Workers of a dead driver may stage rows after the new run has started, so "
         "once at the start is not enough; orphans are invisible and only cost room.",
     )
+    max_restarts: int = _setting(
+        10,
+        Limit("count", 0, 1_000_000),
+        "With `holdfast run --supervise`: restarts in a row, without an epoch that was finished between them, before "
+        "the supervisor gives up; also `--max-restarts`.  With the two settings below, 10 take about six minutes.",
+    )
+    restart_first: str = _setting(
+        "1 s",
+        Limit("duration", "1 ms", "10 min"),
+        "Wait before a supervised run is started again; it doubles with each further restart in a row, with jitter.  A "
+        "start takes some seconds itself.",
+    )
+    restart_cap: str = _setting(
+        "1 min",
+        Limit("duration", "1 ms", "1 d"),
+        "Longest wait between two restarts: a system that is back is noticed within this time.",
+    )
     progress_interval: str = _setting(
         "5 s",
         Limit("duration", "100 ms", "1 h"),
@@ -207,12 +225,14 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_together(self) -> Settings:
-        if self.retry_first_s > self.retry_cap_s:
-            raise InvalidPipeline(
-                f"HOLDFAST_RETRY_FIRST={self.retry_first!r} is longer than HOLDFAST_RETRY_CAP={self.retry_cap!r}.",
-                why="the first wait cannot be longer than the longest one.",
-                do="raise HOLDFAST_RETRY_CAP, or lower HOLDFAST_RETRY_FIRST.",
-            )
+        for first, cap in (("retry_first", "retry_cap"), ("restart_first", "restart_cap")):
+            wait, longest = getattr(self, first), getattr(self, cap)
+            if duration_us(wait) > duration_us(longest):
+                raise InvalidPipeline(
+                    f"{variable(first)}={wait!r} is longer than {variable(cap)}={longest!r}.",
+                    why="the first wait cannot be longer than the longest one.",
+                    do=f"raise {variable(cap)}, or lower {variable(first)}.",
+                )
         return self
 
     @property
@@ -234,6 +254,16 @@ class Settings(BaseSettings):
     def retry_cap_s(self) -> float:
         """Longest wait between two attempts, seconds."""
         return duration_us(self.retry_cap) / 1e6
+
+    @property
+    def restart_first_s(self) -> float:
+        """Wait before the first restart, seconds."""
+        return duration_us(self.restart_first) / 1e6
+
+    @property
+    def restart_cap_s(self) -> float:
+        """Longest wait between two restarts, seconds."""
+        return duration_us(self.restart_cap) / 1e6
 
     @property
     def sweep_interval_s(self) -> float:

@@ -39,6 +39,12 @@ ENGINE = """
                     "it happened with password=hunter2.", why="because.", do="this.", epoch=7)
                 error.add_note("Story of epoch 7")
                 raise error
+            if self.behaviour.startswith("dies"):
+                with open("lives", "a") as lives:
+                    lives.write("life ")
+                if len(open("lives").read().split()) <= int(self.behaviour.split()[1]):
+                    os.kill(os.getpid(), 9)
+                return True
             if self.behaviour == "bug":
                 raise ZeroDivisionError("a bug, password=hunter2")
             return self.ended.wait(timeout_s)
@@ -122,6 +128,34 @@ def test_inspect_config_needs_no_checkpoint_and_the_log_of_a_run_has_what_was_ch
     assert holdfast("inspect", cwd=tmp_path).returncode == 2
     holdfast("run", "trips.py", "--checkpoint", "ckpt", cwd=tmp_path, HOLDFAST_CARRY_MAX="1 MB")
     assert "settings: HOLDFAST_CARRY_MAX=1 MB (environment)" in (tmp_path / "ckpt" / "holdfast.log").read_text()
+
+
+QUICKLY = {"HOLDFAST_RESTART_FIRST": "1 ms", "HOLDFAST_RESTART_CAP": "1 ms"}
+
+
+def test_a_supervised_run_is_started_again_after_a_kill_and_its_options_reach_it(script, tmp_path):
+    answer = holdfast(
+        "run", "trips.py", "--checkpoint", "ckpt", "--every", "250ms", "--supervise", cwd=tmp_path, behaviour="dies 2",
+        **QUICKLY,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.count("started trips") == 3
+    assert answer.stdout.count('every("250 ms")') == 3
+    assert "the run killed by SIGKILL; restart 2 (2 of at most 10 in a row)" in answer.stderr
+    shown = holdfast("inspect", "--checkpoint", "ckpt", cwd=tmp_path)
+    assert "supervisor  2 restarts, the last one" in shown.stdout
+    assert "the run killed by SIGKILL" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "starts"), [("dies 9", 137, 3), ("Fenced", 3, 1), ("Diverged", 4, 1), ("InDoubt", 4, 3)]
+)
+def test_a_supervised_run_ends_with_the_code_of_its_last_child(script, tmp_path, behaviour, code, starts):
+    answer = holdfast(
+        "run", "trips.py", "--checkpoint", "c", "--supervise", "--max-restarts", "2", cwd=tmp_path,
+        behaviour=behaviour, **QUICKLY,
+    )  # fmt: skip
+    assert (answer.returncode, answer.stdout.count("started trips")) == (code, starts), answer.stderr
 
 
 EXIT_CODES = {"InvalidPipeline": 2, "Fenced": 3, "InDoubt": 4, "Diverged": 4}

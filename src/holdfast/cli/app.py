@@ -34,6 +34,7 @@ from holdfast.observe.masking import masked, masked_json
 from holdfast.observe.sink_answers import inspect_sinks
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Store
+from holdfast.supervision import supervise, told_to_supervisor
 from holdfast.target import load_target
 from holdfast.trigger import Trigger, available_now, every
 
@@ -108,12 +109,36 @@ def run(
         str | None, typer.Option(metavar="WHERE", help="First start: begin at a named checkpoint (NAME, DIR/NAME).")
     ] = None,
     at: Annotated[str | None, typer.Option(metavar="TIME", help="First start: begin at a time (ISO 8601).")] = None,
+    supervised: Annotated[
+        bool, typer.Option("--supervise", help="Run in a child process, and start it again when it fails.")
+    ] = False,
+    max_restarts: Annotated[
+        int | None, typer.Option(metavar="N", help="With --supervise: in a row, without a finished epoch.", min=0)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline in the foreground: Ctrl-C or SIGTERM stops it after the current epoch."""
     with _settings(as_json) as settings:
         trigger = _trigger(interval, drain)
         directory = _directory(checkpoint)
+        if max_restarts is not None and not supervised:
+            raise typer.BadParameter("--max-restarts belongs to --supervise.")
+        if supervised:
+            words_of_child = {
+                "--every": interval,
+                "--master": master,
+                "--commit-every": commit_every,
+                "--from-checkpoint": from_checkpoint,
+                "--at": at,
+            }
+            flags = {"--available-now": drain, "--force": force, "--json": as_json}
+            arguments = [part for name, value in words_of_child.items() if value is not None for part in (name, value)]
+            arguments += [name for name, is_given in flags.items() if is_given]
+            with _log_file(directory, settings, as_json):
+                code = supervise(
+                    target, checkpoint=checkpoint, max_restarts=max_restarts, arguments=arguments, settings=settings
+                )
+            raise typer.Exit(code)
         pipeline = load_target(target)
         given = {
             "master": master,
@@ -126,11 +151,12 @@ def run(
         with _log_file(directory, settings, as_json):
             _note_start(f"run {target}")
             _note_settings(settings)
-            run_in_foreground(
-                lambda: pipeline.start(checkpoint=str(directory), trigger=trigger, settings=settings, **options),
-                settings,
-                as_json=as_json,
-            )
+            with told_to_supervisor():
+                run_in_foreground(
+                    lambda: pipeline.start(checkpoint=str(directory), trigger=trigger, settings=settings, **options),
+                    settings,
+                    as_json=as_json,
+                )
 
 
 @app.command()

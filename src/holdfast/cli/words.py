@@ -32,6 +32,9 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
         yield f"{heads.directory:<10}  planned epoch {heads.planned or '-'}, finished epoch {heads.finished or '-'}"
         if heads.ended:
             yield f"              finished sources: {', '.join(heads.ended)}"
+    if inspection.supervisor is not None:
+        noted = inspection.supervisor
+        yield f"supervisor  {noted['restarts']} restarts, the last one {utc(noted['at_us'])}: the run {noted['why']}"
     if inspection.state is not None:
         yield from _state(inspection.state)
     for sink in inspection.sinks:

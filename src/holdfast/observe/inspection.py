@@ -168,6 +168,8 @@ class Inspection:
     sinks: tuple[SinkReport, ...] = ()
     state: StateReport | None = None
     """None where no operator keeps state, or nothing was reported yet."""
+    supervisor: Mapping[str, Any] | None = None
+    """What ``run --supervise`` noted at its last restart: ``pid``, ``restarts``, ``in_a_row``, ``why``, ``at_us``."""
 
     @property
     def open_epochs(self) -> tuple[int, ...]:
@@ -209,6 +211,7 @@ def inspect_checkpoint(location: str, store: Store, directory: Path) -> Inspecti
         decisions=tuple(_summary(entry) for entry in entries),
         spark=tuple(_spark_heads(directory)),
         state=_state(store),
+        supervisor=json_object(store, "supervisor.json") or None,
     )
 
 

@@ -1,0 +1,123 @@
+"""The supervisor: what is started again, how often, after which waits (design/0013, section 3)."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from holdfast.commit.retry import Retry
+from holdfast.errors import KINDS, Corrupt, Fenced, Unavailable
+from holdfast.supervision import VARIABLE, Ended, Supervisor, finished, is_final, told_to_supervisor
+
+KILLED = Ended(-9)
+NO_WAIT = Retry(attempts=4, first_s=0, cap_s=0)
+
+
+class Play:
+    """Children that end as they are told, and what the supervisor makes of them."""
+
+    def __init__(self, *ends, progress=(), retry=NO_WAIT, during=lambda: None):
+        self.ends = list(ends)
+        self.progress = set(progress)
+        self.during = during
+        self.started = 0
+        self.signals = []
+        self.notes = []
+        self.epochs = 0
+        self.supervisor = Supervisor(self.start, lambda: self.epochs, retry, lambda *noted: self.notes.append(noted))
+
+    def start(self):
+        self.started += 1
+        return self
+
+    def wait(self):
+        self.during()
+        self.epochs += self.started in self.progress
+        return self.ends.pop(0)
+
+    def signal(self, number):
+        self.signals.append(number)
+
+    def run(self):
+        return self.supervisor.run()
+
+
+def test_a_run_that_ends_well_is_not_started_again():
+    play = Play(Ended(0))
+    assert (play.run(), play.started, play.notes) == (0, 1, [])
+
+
+def test_what_was_killed_or_failed_is_started_again_and_counted():
+    play = Play(KILLED, Ended(1, "the database is away."), Ended(0))
+    assert play.run() == 0
+    assert play.notes == [(1, 1, "killed by SIGKILL"), (2, 2, "ended with code 1: the database is away.")]
+
+
+@pytest.mark.parametrize("end", [Ended(2), Ended(3), Ended(4, "Diverged", True), Ended(1, "a bad row", True)])
+def test_what_a_start_would_meet_again_is_final(end):
+    play = Play(end)
+    assert (play.run(), play.started) == (end.code, 1)
+
+
+def test_it_gives_up_after_so_many_restarts_in_a_row_with_the_childs_own_code():
+    play = Play(KILLED, Ended(1), Ended(1), KILLED)
+    assert (play.run(), play.started) == (137, 4)
+
+
+def test_a_finished_epoch_ends_the_row():
+    play = Play(*[KILLED] * 6, Ended(0), progress=[3, 5])
+    assert (play.run(), play.started) == (0, 7)
+    assert [in_a_row for _, in_a_row, _ in play.notes] == [1, 2, 1, 2, 1, 2]
+
+
+def test_waits_double_with_jitter_up_to_the_cap_and_begin_anew_after_progress():
+    waited = []
+    play = Play(*[KILLED] * 6, Ended(0), progress=[5], retry=Retry(attempts=9, first_s=1, cap_s=4, seed=1))
+    play.supervisor._asked.wait = lambda wait_s: waited.append(wait_s)
+    assert play.run() == 0
+    for wait_s, whole in zip(waited, [1, 2, 4, 4, 1, 2], strict=True):
+        assert 0.85 * whole <= wait_s <= whole
+    assert len(set(waited)) == 6
+
+
+def test_a_signal_goes_to_the_child_and_nothing_is_started_after_it():
+    play = Play(Ended(0))
+    play.during = lambda: play.supervisor.stop(signal.SIGTERM)
+    assert (play.run(), play.signals, play.started) == (0, [signal.SIGTERM], 1)
+    play = Play(KILLED)
+    play.during = lambda: play.supervisor.stop(signal.SIGINT)
+    assert (play.run(), play.signals, play.started) == (137, [signal.SIGINT], 1)
+
+
+def test_a_signal_before_there_is_a_child_reaches_the_child_once():
+    play = Play(Ended(0))
+    play.supervisor.stop(signal.SIGTERM)
+    assert (play.run(), play.signals) == (0, [signal.SIGTERM])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_error_is_final_or_not(kind):
+    final = {"InvalidPipeline", "BadRow", "Fenced", "Diverged", "Corrupt"}
+    assert is_final(KINDS[kind]("it")) == (kind in final)
+    assert not is_final(Corrupt("state cannot be read: the next start restores it", participant="state"))
+
+
+def test_a_child_says_how_it_ended_and_without_a_supervisor_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(Fenced), told_to_supervisor():
+        raise Fenced("another one")
+    assert os.listdir(tmp_path) == []
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "said"))
+    with pytest.raises(Unavailable), told_to_supervisor():
+        raise Unavailable("away")
+    assert json.loads((tmp_path / "said").read_text()) == {"what": "away", "is_final": False}
+
+
+def test_progress_is_read_from_the_log_of_finished_epochs(tmp_path):
+    seen = [finished(tmp_path)]
+    for name in ("spark/1/commits/0", "spark/1/commits/9", "spark/1/commits/10", "spark/2/commits/0"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+        seen.append(finished(tmp_path))
+    assert seen == [("", -1), ("1", 0), ("1", 9), ("1", 10), ("2", 0)]
