@@ -173,6 +173,24 @@ class Settings(BaseSettings):
         "How often orphans are looked for.  Workers of a dead driver may stage rows after the new run has started, so "
         "once at the start is not enough; orphans are invisible and only cost room.",
     )
+    on_poison: str = _setting(
+        "stop",
+        Limit("choice", choices=("stop", "isolate")),
+        "What becomes of rows that kill the run whenever their epoch is evaluated: `stop` fails with the error, "
+        "`isolate` finds them by trials and makes them dead letters.  Also `start(on_poison=...)` and `--on-poison`.",
+    )
+    poison_attempts: int = _setting(
+        3,
+        Limit("count", 1, 100),
+        "With `isolate`: so many runs in a row must have died in the same epoch before its rows are tried.  Fewer find "
+        "them sooner; more outlast what passes by itself.",
+    )
+    poison_rows: int = _setting(
+        100,
+        Limit("count", 1, 1_000_000),
+        "With `isolate`: more rows of one epoch are not isolated, the start fails instead.  So many speak against the "
+        "code and not the input; each costs about twenty trials in an epoch of a million rows.",
+    )
     max_restarts: int = _setting(
         10,
         Limit("count", 0, 1_000_000),
@@ -350,8 +368,9 @@ def _checked(name: str, value: Any, limit: Limit) -> Any:
     if limit.kind == "count":
         return _count(name, value, limit)
     if limit.kind == "choice":
-        if str(value).upper() in limit.choices:
-            return str(value).upper()
+        for choice in limit.choices:
+            if choice.upper() == str(value).strip().upper():
+                return choice
         raise _refused(name, value, f"it may be {limit.words}.", limit.choices[0])
     if limit.kind == "switch":
         return _switch(name, value)

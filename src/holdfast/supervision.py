@@ -27,6 +27,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from holdfast.checkpoint.isolation import SEARCH
 from holdfast.checkpoint.store import open_store
 from holdfast.clock import SystemClock
 from holdfast.commit.retry import Retry
@@ -51,6 +52,8 @@ STATE = "state"
 def is_final(error: HoldfastError) -> bool:
     """Tell whether a start would meet the same error again.
 
+    A ``BadRow`` that names its epoch comes from a run that isolates rows: some starts later it is left out.
+
     Examples
     --------
     >>> is_final(Fenced("it")), is_final(HoldfastError("it")), is_final(Corrupt("it", participant="state"))
@@ -58,7 +61,9 @@ def is_final(error: HoldfastError) -> bool:
     """
     if isinstance(error, Corrupt):
         return error.participant != STATE
-    return isinstance(error, InvalidPipeline | BadRow | Diverged | Fenced)
+    if isinstance(error, BadRow):
+        return error.epoch is None
+    return isinstance(error, InvalidPipeline | Diverged | Fenced)
 
 
 @dataclass(frozen=True)
@@ -216,17 +221,23 @@ def told_to_supervisor() -> Iterator[None]:
         raise
 
 
-def finished(directory: Path) -> tuple[str, int]:
+def finished(directory: Path) -> tuple[Any, ...]:
     """Return which epoch was finished last, as Spark's files tell it: its directory there, and its number.
+
+    A search for rows that kill the run is progress too, as far as it has come.
 
     Examples
     --------
     >>> finished(Path("/nowhere"))
     ('', -1)
     """
+    searched: tuple[Any, ...] = ()
+    with suppress(OSError, ValueError):
+        noted = json.loads((directory / SEARCH).read_text())
+        searched = (noted["low"], noted["high"], *(noted["trial"] or ()))
     commits = [path for path in directory.glob("spark/*/commits/[0-9]*") if path.name.isdigit()]
     newest = max(commits, key=lambda path: (int(path.parts[-3]), int(path.name)), default=None)
-    return ("", -1) if newest is None else (newest.parts[-3], int(newest.name))
+    return (*(("", -1) if newest is None else (newest.parts[-3], int(newest.name))), *searched)
 
 
 def supervise(

@@ -43,6 +43,8 @@ class AnalysisException(Exception):
         (ArithmeticError(DIVIDED), BadRow, "In: 1 / (id - 2) AS `inverse`"),
         (PythonException(UDF), InvalidPipeline, "ZeroDivisionError: division by zero"),
         (AnalysisException("[UNRESOLVED_COLUMN] no `x`. SQLSTATE: 42703"), InvalidPipeline, "[UNRESOLVED_COLUMN]"),
+        (Exception("[USER_RAISED_EXCEPTION] 3 is poison SQLSTATE: P0001"), BadRow, "3 is poison"),
+        (Exception("[FAILED_EXECUTE_UDF] User defined function failed. SQLSTATE: 39000"), InvalidPipeline, "[FAILED_"),
         (
             StreamingQueryException(STREAM.format("java.io.IOException: No space left on device")),
             Unavailable,

@@ -19,7 +19,7 @@ import typer
 from holdfast import __version__, durable
 from holdfast.checkpoint import portable
 from holdfast.checkpoint.store import open_store
-from holdfast.cli import checkpoints, words
+from holdfast.cli import checkpoints, dead_letters, words
 from holdfast.cli.failures import reported
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve
@@ -109,6 +109,9 @@ def run(
         str | None, typer.Option(metavar="WHERE", help="First start: begin at a named checkpoint (NAME, DIR/NAME).")
     ] = None,
     at: Annotated[str | None, typer.Option(metavar="TIME", help="First start: begin at a time (ISO 8601).")] = None,
+    on_poison: Annotated[
+        str | None, typer.Option(metavar="stop|isolate", help="What becomes of rows that kill the run again and again.")
+    ] = None,
     supervised: Annotated[
         bool, typer.Option("--supervise", help="Run in a child process, and start it again when it fails.")
     ] = False,
@@ -130,6 +133,7 @@ def run(
                 "--commit-every": commit_every,
                 "--from-checkpoint": from_checkpoint,
                 "--at": at,
+                "--on-poison": on_poison,
             }
             flags = {"--available-now": drain, "--force": force, "--json": as_json}
             arguments = [part for name, value in words_of_child.items() if value is not None for part in (name, value)]
@@ -146,6 +150,7 @@ def run(
             "force": force or None,
             "from_checkpoint": from_checkpoint,
             "at": at,
+            "on_poison": on_poison,
         }
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         with _log_file(directory, settings, as_json):
@@ -381,6 +386,42 @@ def checkpoint_delete(name: CheckpointName, checkpoint: Checkpoint, as_json: AsJ
     with _settings(as_json):
         checkpoints.delete(_existing_store(checkpoint), name)
         _answer({"deleted": name}, [f"{name} is deleted."], as_json)
+
+
+letters_app = typer.Typer(
+    help="Show the rows that were isolated, or send them through the graph again.", no_args_is_help=True
+)
+app.add_typer(letters_app, name="dead-letters")
+
+
+@letters_app.command("list")
+def list_letters(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
+    """Show every dead letter: the row, where it stands, the error, and what became of it.  Changes nothing."""
+    with _settings(as_json):
+        letters = dead_letters.described(_existing_store(checkpoint), _directory(checkpoint))
+        if as_json:
+            _print_json({"dead_letters": letters})
+        else:
+            _print(dead_letters.letter_lines(letters))
+
+
+@letters_app.command("replay")
+def replay_letters(
+    checkpoint: Checkpoint,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[LETTER]...", help="Which, by name; default: all not sent again.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send dead letters through the graph again: each is part of one epoch of the next run."""
+    with _settings(as_json):
+        sent = dead_letters.replay(
+            _existing_store(checkpoint), _directory(checkpoint), _inspection(checkpoint, None).owner, names or ()
+        )
+        if as_json:
+            _print_json({"replayed_at_next_start": [letter.name for letter in sent]})
+        else:
+            _print([*(letter.name for letter in sent), f"{len(sent)} dead letters come back with the next start."])
 
 
 # --- what every command stands in ---------------------------------------------------------------------------------

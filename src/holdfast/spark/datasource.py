@@ -34,6 +34,7 @@ from pyspark.sql.types import StructType
 from holdfast.checkpoint.floor import read_floor
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
+from holdfast.sources.lettered import lettered, mask_file, read_mask, readable
 from holdfast.spark.controls import ControlSpec, mark_end
 from holdfast.spark.offsets import plain
 from holdfast.spark.origin import read_origin
@@ -162,7 +163,10 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     @property
     def source(self) -> Source:
         if self._source is None:
-            self._source = self.reading.open()
+            reading = self.reading
+            self._source = reading.open()
+            if reading.spec.kind != ControlSpec.kind:
+                self._source = lettered(self._source, read_mask(mask_file(reading.stop_file), reading.name))
         return self._source
 
     @property
@@ -243,10 +247,11 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             assert packing is not None
             yield from packing.controls(partition.ordinal, partition.ended)
         elif packing is not None:
-            for chunks in packing.rows(partition.ordinal, packing.read(self.source, partition.span)):
+            source = readable(self.source, partition.span)
+            for chunks in packing.rows(partition.ordinal, packing.read(source, partition.span)):
                 yield self._fitted(chunks)
         else:
-            for batch in self.source.read(partition.span):
+            for batch in readable(self.source, partition.span).read(partition.span):
                 yield self._fitted(batch)
 
     # --- inside -------------------------------------------------------------------------------------

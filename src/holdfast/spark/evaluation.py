@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.ports import REJECT_COLUMN, Carried, Part, Source, SourceSpec, Span, Staged
 from holdfast.positions import Positions
+from holdfast.sources.lettered import NOTHING, Mask, lettered, readable
 from holdfast.spark.failure import is_too_large
 from holdfast.spark.program import Program
 from holdfast.spark.routes import Routes
@@ -131,15 +132,23 @@ class ColumnarEvaluation:
         Its sources.
     parallelism : int
         Tasks that can run at a time.
+    masks : mapping of str to Mask
+        What is left out of sources, and sent again.
     """
 
     def __init__(
-        self, session: SparkSession, program: Program, readers: Mapping[str, Reader], parallelism: int
+        self,
+        session: SparkSession,
+        program: Program,
+        readers: Mapping[str, Reader],
+        parallelism: int,
+        masks: Mapping[str, Mask],
     ) -> None:
         self._session = session
         self._program = program
         self._readers = readers
         self._parallelism = parallelism
+        self._masks = masks
         self._sources: dict[str, Source] = {}
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
@@ -169,7 +178,7 @@ class ColumnarEvaluation:
 
     def _source(self, name: str) -> Source:
         if name not in self._sources:
-            self._sources[name] = self._readers[name].open()
+            self._sources[name] = lettered(self._readers[name].open(), self._masks.get(name, NOTHING))
         return self._sources[name]
 
     def _spans(self, start: Positions, end: Positions, parallelism: int) -> Iterator[tuple[str, Span]]:
@@ -202,7 +211,7 @@ class SpanTask:
     def _rows(self, numbers: list[int], counts: Counts) -> Iterator[tuple[str, pa.RecordBatch]]:
         for number in numbers:
             name, span = self.spans[number]
-            for batch in self.readers[name].open().read(span):
+            for batch in readable(self.readers[name].open(), span).read(span):
                 counts.add(name, batch)
                 yield from self.program.run(name, batch)
 

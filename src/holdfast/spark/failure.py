@@ -15,9 +15,10 @@ log = logging.getLogger("holdfast.spark")
 _TOO_LARGE = "spark.driver.maxResultSize"
 
 # What Spark says when a machine or process went away: nothing of ours was changed, so it may be tried again.
+_WORKER_DIED = "Python worker exited unexpectedly"
 _LOST = (
     "ExecutorLostFailure",
-    "Python worker exited unexpectedly",
+    _WORKER_DIED,
     "Python worker failed to connect back",
     "FetchFailed",
     "Connection reset by peer",
@@ -32,9 +33,10 @@ _STATE = re.compile(r"\[\w*(?:CANNOT_LOAD_STATE_STORE|MISSING_STATE_DIRECTORY)[\
 STATE = "state"
 """Participant of the error that says that state in Spark's directory cannot be read."""
 
-# SQLSTATE classes of Spark: a value that an expression cannot take; an expression that cannot be resolved.
-_BAD_VALUE = "SQLSTATE: 22"
-_BAD_EXPRESSION = "SQLSTATE: 42"
+# SQLSTATE classes of Spark: a value that an expression cannot take, or that raise_error refuses; an expression that
+# cannot be resolved, or a function of the user that raised.
+_BAD_VALUE = ("SQLSTATE: 22", "SQLSTATE: P0001")
+_BAD_EXPRESSION = ("SQLSTATE: 42", "SQLSTATE: 39")
 _CONTEXT = re.compile(r"^== SQL.* ==\n(.+)$", re.MULTILINE)
 _STREAM = re.compile(
     r"^\S*StreamingQueryException: \[STREAM_FAILED\].*? terminated with exception: (.*?)(?: SQLSTATE.*)?$"
@@ -85,7 +87,7 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
             "restore the checkpoint from a copy: what follows would be wrong without its state; or empty the targets "
             "and their holdfast_ledger rows (files: the _holdfast directory), and start over with a new checkpoint.",
         )
-    elif _BAD_VALUE in text:
+    elif any(state in text for state in _BAD_VALUE):
         kind, do = BadRow, "mend the row, leave it out with a filter before, or let the expression take it (try_...)."
     elif _is_users(type(error).__name__, text):
         kind, do = InvalidPipeline, "mend the expression or function that it names, or the rows that it is given."
@@ -98,6 +100,11 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
 def is_too_large(error: BaseException) -> bool:
     """Tell whether Spark refused to bring an epoch to the driver because of its size."""
     return _TOO_LARGE in _text(error)
+
+
+def is_worker_lost(error: BaseException) -> bool:
+    """Tell whether Spark says that a Python worker died: of what it was given, or killed from outside."""
+    return _WORKER_DIED in _text(error)
 
 
 def is_jvm_gone(error: BaseException) -> bool:
@@ -125,7 +132,8 @@ def _text(error: BaseException) -> str:
 
 def _is_users(name: str, text: str) -> bool:
     """Tell whether the pipeline's own code failed, and would fail again."""
-    return "AnalysisException" in name or "PythonException" in text or "[INVALID" in text or _BAD_EXPRESSION in text
+    is_named = "AnalysisException" in name or "PythonException" in text or "[INVALID" in text
+    return is_named or any(state in text for state in _BAD_EXPRESSION)
 
 
 def summary(text: str) -> str:

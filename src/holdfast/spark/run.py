@@ -28,6 +28,7 @@ from holdfast.ports import Sink
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.evaluation import Observed
 from holdfast.spark.failure import STATE, translate
+from holdfast.spark.isolate import Suspicion
 from holdfast.spark.offsets import MARKS
 from holdfast.spark.read import is_watched, observation
 from holdfast.spark.state_report import OperatorReports
@@ -55,12 +56,14 @@ class Run:
         give_up: Callable[[str], bool] | None = None,
         lifecycle: Lifecycle,
         user_data: UserData | None = None,
+        suspicion: Suspicion | None = None,
     ) -> None:
         self.pipeline = pipeline
         self._checkpointer = checkpointer
         self._give_up = give_up
         self._lifecycle = lifecycle
         self._user_data = user_data
+        self._suspicion = suspicion
         self._sinks = sinks
         self._coordinator = coordinator
         self._stop_directory = stop_directory
@@ -263,6 +266,8 @@ class Run:
         try:
             if failure is not None:
                 self._error = self._fenced_instead(failure)
+                if self._suspicion is not None:
+                    self._error = self._suspicion.of(self._error)
         finally:
             if not isinstance(self._error, Fenced):  # then the report is the new owner's to keep
                 self._reports.keep()

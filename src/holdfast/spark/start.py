@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
+from holdfast.checkpoint.dead_letters import DeadLetters
 from holdfast.checkpoint.graph_change import described, state_fingerprint
 from holdfast.checkpoint.manifest import Ended, decode
 from holdfast.checkpoint.portable import find
@@ -35,14 +36,16 @@ from holdfast.hooks import Lifecycle
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, Sink, Store
 from holdfast.positions import Positions
+from holdfast.sources.lettered import Mask, mask_file, write_masks
 from holdfast.spark.backfill import Backfill
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.directory import choose_directory, give_up, newest
 from holdfast.spark.epoch_loop import EpochLoop, Limits, check_commit_every
-from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Reader, SparkEvaluation
+from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Observed, Reader, SparkEvaluation
 from holdfast.spark.failure import translate
 from holdfast.spark.first import Begins, First
+from holdfast.spark.isolate import COPY, Isolating, Suspicion, Trials, check_addresses, told_of
 from holdfast.spark.origin import Beginning, Origin, noted_beginning, settle_origin
 from holdfast.spark.program import build_program
 from holdfast.spark.read import SourceReader, timestamp_of
@@ -80,6 +83,7 @@ def start(
     force: bool | None = None,
     from_checkpoint: str | None = None,
     at: str | datetime | int | None = None,
+    on_poison: str | None = None,
 ) -> Run:
     """Start a pipeline: take it over, resolve what is in doubt, then run epochs.
 
@@ -118,6 +122,9 @@ def start(
         Begin at a time (ISO 8601, UTC without a zone; or microseconds of Unix time): each source at its random access
         point at or before it, and no row whose timestamp lies before it is delivered.  For the first start, with new
         sinks; every source needs ``timestamp=``.
+    on_poison : str, optional
+        ``"isolate"`` makes dead letters of rows that kill the run again and again; ``"stop"`` does not.  Default is the
+        setting ``HOLDFAST_ON_POISON``.
 
     Returns
     -------
@@ -136,7 +143,12 @@ def start(
         settings = Settings()
         for warning in unknown_variables():
             log.warning("%s", warning)
-    given = {"checkpoint_freq": checkpoint_freq, "checkpoint_keep": keep, "force_graph_change": force}
+    given = {
+        "checkpoint_freq": checkpoint_freq,
+        "checkpoint_keep": keep,
+        "force_graph_change": force,
+        "on_poison": on_poison,
+    }
     asked = {name: value for name, value in given.items() if value is not None}
     if asked:
         settings = Settings(**{**settings.model_dump(), **asked})
@@ -221,6 +233,9 @@ class _Starting:
         sources = [node.name for node in self.pipeline.sources]
         timed = [node.name for node in self.pipeline.sources if timestamp_of(node) is not None]
         check_commit_every(self.commit_every_us, timed, sources)
+        isolates = self.settings.on_poison == "isolate"
+        if isolates:
+            check_addresses(self.pipeline)
         location = self.checkpoint if "://" in self.checkpoint else str(Path(self.checkpoint).expanduser().absolute())
         store = open_store(location)
         directory = Path(local_path(location) or location)
@@ -367,6 +382,51 @@ class _Starting:
                 f"{chosen.below} from epoch {origin.base}"  # a directory that was lost is begun anew under its number
             )
             user_data = self._user_data(store, lineage, clock, coordinator)
+
+            def evaluation_with(observe: Callable[[], Mapping[str, Observed]], masks: Mapping[str, Mask]) -> Evaluation:
+                if stateful is not None:
+                    return StateEvaluation(compiled.routes, stateful.stages.sinks, observe)
+                if program is None:
+                    return SparkEvaluation(compiled.routes, observe)
+                readers = {
+                    node.name: Reader(reader.spec(node), node.name, reader.workspace(node))
+                    for node in self.pipeline.sources
+                }
+                return ColumnarEvaluation(session, program, readers, parallelism, masks)
+
+            letters = DeadLetters(store, coordinator.generation, isolates=isolates)
+            masks_file = mask_file(str(stop_file))
+            if isolates:
+                trials = Trials(
+                    pipeline=self.pipeline.name,
+                    frame=None if program is not None else compiled.frame,
+                    evaluation=partial(evaluation_with, dict),
+                    sinks=sinks,
+                    coordinator=coordinator,
+                    spark=directory / chosen.below,
+                    copy=directory / COPY,
+                    masks_file=masks_file,
+                    origin=origin,
+                )
+                isolating = Isolating(
+                    pipeline=self.pipeline,
+                    store=store,
+                    opened=lambda node: reader.spec(node).open(node.name, reader.workspace(node)),
+                    spark=directory / chosen.below,
+                    origin=origin,
+                    coordinator=coordinator,
+                    letters=letters,
+                    trials=trials,
+                    has_state=is_stateful,
+                    now_us=clock.now_us,
+                    rows_max=self.settings.poison_rows,
+                )
+                for error, rows in told_of(isolating.settle(self.settings.poison_attempts)):
+                    self.lifecycle.fail(error, rows)
+            suspicion = Suspicion(directory / chosen.below, origin, self.settings.poison_attempts)
+            masks = letters.masks()
+            if masks:
+                write_masks(masks_file, masks)
             checkpointer: Checkpointer | None = None
             if stateful is not None and snapshotting is not None:
                 checkpointer = snapshotting.checkpointer(
@@ -391,21 +451,13 @@ class _Starting:
                 give_up=partial(give_up, store, chosen.below),
                 lifecycle=self.lifecycle,
                 user_data=user_data,
+                suspicion=suspicion if isolates else None,
             )
-            evaluation: Evaluation = SparkEvaluation(compiled.routes, run.observed)
-            if stateful is not None:
-                evaluation = StateEvaluation(compiled.routes, stateful.stages.sinks, run.observed)
-            if program is not None:
-                readers = {
-                    node.name: Reader(reader.spec(node), node.name, reader.workspace(node))
-                    for node in self.pipeline.sources
-                }
-                evaluation = ColumnarEvaluation(session, program, readers, parallelism)
             loop = EpochLoop(
                 pipeline=self.pipeline.name,
                 origin=origin,
                 spark_checkpoint=directory / chosen.below,
-                evaluation=evaluation,
+                evaluation=evaluation_with(run.observed, masks),
                 sinks=sinks,
                 coordinator=coordinator,
                 clock=clock,

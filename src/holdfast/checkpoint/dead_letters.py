@@ -1,0 +1,225 @@
+"""Dead letters: rows that fail whatever epoch they are in, with the error and their place; kept, and left out.
+
+One object says both: what a pipeline leaves out, and what became of it.  ``dead-letters/<generation, 8 digits>.json``
+holds all letters; a start copies the newest under its own generation, after it has taken over, and adds to its copy
+(where no run has ever isolated rows there is none, and none is made).
+So what a run that was fenced adds late is in an object that nobody reads any more: it can neither publish the epoch nor
+have its row left out.  A row is a letter from the put on, and from then on no reading gives it: it is in the sinks or
+among the letters, whatever is killed between.
+
+A letter that is sent again has a number among those of its source, in the order in which that was asked for: it is read
+between the positions *k* and *k* + 1 of the segment ``letters`` (:mod:`holdfast.sources.lettered`).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import Corrupt
+from holdfast.ports import Store
+from holdfast.positions import Positions
+from holdfast.sources.lettered import LETTERS, Address, Mask
+
+PREFIX = "dead-letters/"
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One row.
+
+    Parameters
+    ----------
+    source : str
+        Where it came from.
+    address : Address
+        Where it stands there.
+    row : bytes
+        The row, an Arrow IPC stream.
+    epoch : int
+        The epoch that it kept from being published.
+    error : mapping of str to str
+        ``kind``, ``what`` and ``why`` of the error.
+    at_us : int
+        When it was found, microseconds of Unix time.
+    again : int, optional
+        Its number among the rows of its source that are sent again; None: nobody has asked for that.
+    """
+
+    source: str
+    address: Address
+    row: bytes
+    epoch: int
+    error: Mapping[str, str]
+    at_us: int
+    again: int | None = None
+
+    @property
+    def name(self) -> str:
+        """``source/segment/position/ordinal``."""
+        return "/".join([self.source, *map(str, self.address)])
+
+    @property
+    def table(self) -> pa.Table:
+        """The row, as a table."""
+        return pa.ipc.open_stream(self.row).read_all()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON value."""
+        return {
+            "source": self.source,
+            "address": list(self.address),
+            "row": base64.b64encode(self.row).decode(),
+            "epoch": self.epoch,
+            "error": dict(self.error),
+            "at_us": self.at_us,
+            "again": self.again,
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Letter:
+        """Return what :meth:`to_json` wrote."""
+        address, row = Address(*value["address"]), base64.b64decode(value["row"])
+        return Letter(value["source"], address, row, value["epoch"], value["error"], value["at_us"], value["again"])
+
+
+def read_letters(store: Store) -> tuple[Letter, ...]:
+    """Return all letters, in the order in which they were found.
+
+    Raises
+    ------
+    Corrupt
+        If they cannot be read: without them rows would come back that were left out.
+    """
+    keys = _keys(store)
+    return _read(store, keys[-1]) if keys else ()
+
+
+class DeadLetters:
+    """The letters of one run.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    generation : int
+        Of this run, which has taken over.
+    isolates : bool
+        Whether this run may add to them.  One that does not, and finds no object, writes none: whoever isolates has
+        written its own before, or finds itself fenced when it looks before it adds.
+    """
+
+    def __init__(self, store: Store, generation: int, *, isolates: bool) -> None:
+        self._store = store
+        self._key = f"{PREFIX}{generation:08d}.json"
+        keys = _keys(store)
+        self.letters = _read(store, keys[-1]) if keys else ()
+        if not keys and not isolates:
+            return
+        # 1. the copy.  A crash after it leaves both: the newer one counts.  2. removal of older ones.
+        self._put(self.letters)
+        for key in keys:
+            if key < self._key:
+                store.delete(key)
+
+    def add(self, letter: Letter, check_fenced: Callable[[], None]) -> None:
+        """Make a row a letter; nothing where it is one.  Durable when it returns.
+
+        Parameters
+        ----------
+        letter : Letter
+            The row.
+        check_fenced : callable
+            Raises ``Fenced`` if another run has taken over.
+        """
+        check_fenced()
+        known = {(one.source, one.address) for one in self.letters}
+        if (letter.source, letter.address) not in known:
+            self._put((*self.letters, letter))
+
+    def masks(self) -> dict[str, Mask]:
+        """Return what is left out of each source, and what is sent again."""
+        return masks_of(self.letters)
+
+    def _put(self, letters: Sequence[Letter]) -> None:
+        self._store.put(self._key, _encoded(letters))
+        self.letters = tuple(letters)
+
+
+def masks_of(letters: Sequence[Letter]) -> dict[str, Mask]:
+    """Return the mask of each source that has letters."""
+    masks = {}
+    for source in {letter.source for letter in letters}:
+        mine = [letter for letter in letters if letter.source == source]
+        again = {letter.again: letter.row for letter in mine if letter.again is not None}
+        rows = tuple(again.get(number, b"") for number in range(max(again, default=-1) + 1))
+        masks[source] = Mask(frozenset(one.address for one in mine), rows)
+    return masks
+
+
+def send_again(store: Store, wanted: Collection[str], finished: Positions) -> list[Letter]:
+    """Note that letters are to be sent through the graph again, at the next start; return them.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint, of which no run is alive.
+    wanted : collection of str
+        Names of letters; empty: all that were not sent again yet.
+    finished : Positions
+        Up to where epochs are finished.  A fork may stand behind letters of the pipeline that it comes from.
+
+    Notes
+    -----
+    One put.  It goes into the newest object: if a run takes over meanwhile, either it has read the note, or the note is
+    in an object that nobody reads.
+    """
+    keys = _keys(store)
+    letters = list(read_letters(store))
+    counts = {letter.source: int(finished.get(letter.source, {}).get(LETTERS, 0)) for letter in letters}
+    for letter in letters:
+        if letter.again is not None:
+            counts[letter.source] = max(counts[letter.source], letter.again + 1)
+    sent = []
+    for number, letter in enumerate(letters):
+        if letter.again is None and (not wanted or letter.name in wanted):
+            letters[number] = replace(letter, again=counts[letter.source])
+            counts[letter.source] += 1
+            sent.append(letters[number])
+    if sent:
+        store.put(keys[-1], _encoded(letters))
+    return sent
+
+
+def one_row(batch: pa.RecordBatch, ordinal: int) -> bytes:
+    """Return one row of a batch as an Arrow IPC stream."""
+    buffer = pa.BufferOutputStream()
+    row = pa.Table.from_batches([batch]).take([ordinal]).combine_chunks()  # a slice would carry the whole batch along
+    with pa.ipc.new_stream(buffer, row.schema) as writer:
+        writer.write_table(row)
+    return bytes(buffer.getvalue())
+
+
+def _keys(store: Store) -> list[str]:
+    return [key for key in store.keys(PREFIX) if key.endswith(".json")]
+
+
+def _encoded(letters: Sequence[Letter]) -> bytes:
+    return json.dumps([letter.to_json() for letter in letters]).encode()
+
+
+def _read(store: Store, key: str) -> tuple[Letter, ...]:
+    try:
+        return tuple(Letter.from_json(one) for one in json.loads(store.get(key) or b""))
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{key!r} in the checkpoint cannot be read.",
+            why=f"{error}; it says which rows are left out of the input, and holds them.",
+            do="restore it from a copy of the checkpoint; without it these rows would be read again.",
+            participant=key,
+        ) from error

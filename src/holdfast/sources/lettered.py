@@ -1,0 +1,291 @@
+"""A source without the rows that are dead letters, and with those of them that are sent again.
+
+A row's *address* is the segment, the position in it, and the row's ordinal among the rows of that one position: what
+lies at an address never changes, whatever epochs are planned.  Rows are left out where spans are cut: a position that
+holds such a row has a span of its own, which says what of it counts.  So executors need to know nothing, and every
+reading of the same positions, whoever plans it, gives the same rows.
+
+Rows that are sent again are a segment of their own, ``letters``: entry *k* is read between its positions *k* and
+*k* + 1.  So they are part of exactly one epoch, and sinks hold them by position as they hold anything else.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import InternalError, InvalidPipeline
+from holdfast.ports import Source, Span
+from holdfast.positions import SourcePositions
+from holdfast.sources.bounds import MarkedSource
+
+LETTERS = "letters"
+"""Segment of the rows that are sent again."""
+
+
+class Address(NamedTuple):
+    """Where a row of one source stands."""
+
+    segment: str
+    position: int
+    ordinal: int
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What of a source is read.
+
+    Parameters
+    ----------
+    left_out : frozenset of Address
+        Dead letters.
+    again : tuple of bytes
+        Rows that are sent again, in their order, each an Arrow IPC stream of one row; an empty one is none.
+    first, last : Address, optional
+        For a trial: only rows from the first on, and before the last.  The segment ``letters`` comes behind the other.
+    """
+
+    left_out: frozenset[Address] = frozenset()
+    again: tuple[bytes, ...] = ()
+    first: Address | None = None
+    last: Address | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON value."""
+        return {
+            "left_out": sorted(self.left_out),
+            "again": [base64.b64encode(row).decode() for row in self.again],
+            "first": self.first,
+            "last": self.last,
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Mask:
+        """Return what :meth:`to_json` wrote."""
+        first, last = value["first"], value["last"]
+        return Mask(
+            frozenset(Address(*one) for one in value["left_out"]),
+            tuple(base64.b64decode(row) for row in value["again"]),
+            None if first is None else Address(*first),
+            None if last is None else Address(*last),
+        )
+
+
+NOTHING = Mask()
+"""Every row is read once."""
+
+
+def mask_file(stop_file: str) -> str:
+    """Return the file, beside the stop file of a run, in which its planning processes find the masks."""
+    return os.path.join(os.path.dirname(stop_file), "masks.json")
+
+
+def write_masks(path: str, masks: Mapping[str, Mask]) -> None:
+    """Write the masks of all sources for planning processes that are not started yet."""
+    Path(path).write_text(json.dumps({name: mask.to_json() for name, mask in masks.items()}))
+
+
+def read_mask(path: str, source: str) -> Mask:
+    """Return the mask of a source; that of nothing where there is no file."""
+    if not os.path.exists(path):
+        return NOTHING
+    masks: dict[str, Any] = json.loads(Path(path).read_text())
+    return Mask.from_json(masks[source]) if source in masks else NOTHING
+
+
+def lettered(source: Source, mask: Mask) -> Source:
+    """Return a source with a mask: the source itself where every row is read once."""
+    return source if mask == NOTHING else _wrapped(source, mask)
+
+
+def readable(source: Source, span: Span) -> Source:
+    """Return a source that can read a span, whoever has cut it: what is left out stands in the span."""
+    return _wrapped(source, NOTHING) if isinstance(span.value, _Counted | _Again) else source
+
+
+def _wrapped(source: Source, mask: Mask) -> Source:
+    if isinstance(source, MarkedSource):  # an address counts bound rows too, whoever reads
+        return cast("Source", MarkedSource(cast("Source", LetteredSource(source.source, mask)), source.marker))
+    return cast("Source", LetteredSource(source, mask))
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Value of a span of one position: the source's own span, and which of its rows count."""
+
+    span: Span
+    first: int
+    last: int | None
+    left_out: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Again:
+    """Value of a span of rows that are sent again."""
+
+    rows: tuple[bytes, ...]
+
+
+class LetteredSource:
+    """A source with a mask; all that is not about rows is the source itself.
+
+    Parameters
+    ----------
+    source : Source
+        Its positions have one segment.
+    mask : Mask
+        What is left out, and what is sent again.
+    """
+
+    def __init__(self, source: Source, mask: Mask = NOTHING) -> None:
+        self.source = source
+        self.mask = mask
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in ("source", "mask"):
+            raise AttributeError(name)
+        return getattr(self.source, name)
+
+    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+        """End positions of the next epoch: what is sent again comes with the first one."""
+        return self._with_letters(self.source.latest(start, bounded=bounded), start)
+
+    def newest(self) -> SourcePositions | None:
+        """Positions after everything that is known now."""
+        newest = self.source.newest()
+        return None if newest is None else self._with_letters(newest, {})
+
+    def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
+        """Cut the rows between two positions: those that are left out, or lie outside, are in no span."""
+        segment = segment_of(end)
+        begin = int(start.get(segment, self.source.initial().get(segment, 0)))
+        spans = list(self._spans(segment, begin, int(end[segment]), parallelism))
+        return spans + list(self._letters(int(start.get(LETTERS, 0)), int(end.get(LETTERS, 0))))
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span that count."""
+        value = span.value
+        if isinstance(value, _Again):
+            for row in value.rows:
+                yield from pa.ipc.open_stream(row).read_all().to_batches()
+        elif isinstance(value, _Counted):
+            yield from _counting(self.source.read(value.span), value)
+        else:
+            yield from self.source.read(span)
+
+    def rows_at(self, segment: str, position: int) -> Iterator[pa.RecordBatch]:
+        """Yield all rows of one position, left out or not."""
+        if segment == LETTERS:
+            yield from self.read(Span(_Again(self._again(position, position + 1))))
+            return
+        for span in self._of_one(segment, position):
+            yield from self.source.read(span)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _with_letters(self, positions: SourcePositions, start: SourcePositions) -> SourcePositions:
+        count = max(len(self.mask.again), int(start.get(LETTERS, 0)))
+        return {**positions, LETTERS: count} if count else positions
+
+    def _spans(self, segment: str, begin: int, end: int, parallelism: int) -> Iterator[Span]:
+        """Yield the spans of the source's own segment; positions of which only a part counts have their own."""
+        first, last = self._window(segment)
+        begin = begin if first is None else max(begin, first.position)
+        end = end if last is None else min(end, last.position + (last.ordinal > 0))
+        special = {address.position for address in self.mask.left_out if address.segment == segment}
+        special |= {border.position for border in (first, last) if border is not None and border.ordinal > 0}
+        at = begin
+        for position in sorted(one for one in special if begin <= one < end):
+            if at < position:
+                yield from self.source.spans({segment: at}, {segment: position}, parallelism=parallelism)
+            yield from self._counted(segment, position, first, last)
+            at = position + 1
+        if at < end:
+            yield from self.source.spans({segment: at}, {segment: end}, parallelism=parallelism)
+
+    def _counted(self, segment: str, position: int, first: Address | None, last: Address | None) -> Iterator[Span]:
+        for span in self._of_one(segment, position):
+            out = sorted(a.ordinal for a in self.mask.left_out if (a.segment, a.position) == (segment, position))
+            begin = first.ordinal if first is not None and first.position == position else 0
+            end = last.ordinal if last is not None and last.position == position else None
+            yield Span(_Counted(span, begin, end, tuple(out)), None, span.size_bytes)
+
+    def _of_one(self, segment: str, position: int) -> Sequence[Span]:
+        spans = self.source.spans({segment: position}, {segment: position + 1}, parallelism=1)
+        if len(spans) > 1:
+            raise InternalError(
+                f"position {position} of segment {segment!r} was cut into {len(spans)} spans.",
+                why="rows of one position are numbered in the order of one reading.",
+                do="please report it.",
+            )
+        return spans
+
+    def _letters(self, begin: int, end: int) -> Iterator[Span]:
+        first, last = self._window(LETTERS)
+        begin = begin if first is None else max(begin, first.position)
+        end = end if last is None else min(end, last.position)
+        left_out = {address.position for address in self.mask.left_out if address.segment == LETTERS}
+        rows = self._again(begin, end, left_out)
+        if rows:
+            yield Span(_Again(rows), len(rows), sum(map(len, rows)))
+
+    def _again(self, begin: int, end: int, left_out: Collection[int] = ()) -> tuple[bytes, ...]:
+        """Return the rows between two positions of the letters; those of a pipeline this is a fork of are not here."""
+        numbers = range(begin, min(end, len(self.mask.again)))
+        return tuple(
+            self.mask.again[number] for number in numbers if number not in left_out and self.mask.again[number]
+        )
+
+    def _window(self, segment: str) -> tuple[Address | None, Address | None]:
+        """Return the borders as far as they lie in a segment; one in the other segment shuts all of this one."""
+        first, last = self.mask.first, self.mask.last
+        nothing = Address(segment, 0, 0)
+        if last is not None and last.segment != segment:
+            if segment == LETTERS:
+                return None, nothing
+            last = None
+        if first is not None and first.segment != segment:
+            if segment != LETTERS:
+                return None, nothing
+            first = None
+        return first, last
+
+
+def _counting(batches: Iterator[pa.RecordBatch], of: _Counted) -> Iterator[pa.RecordBatch]:
+    at = 0
+    for batch in batches:
+        if of.last is not None and at >= of.last:
+            return
+        ordinals = np.arange(at, at + batch.num_rows)
+        at += batch.num_rows
+        keep = (ordinals >= of.first) & ~np.isin(ordinals, of.left_out)
+        if of.last is not None:
+            keep &= ordinals < of.last
+        if keep.any():
+            yield batch if keep.all() else batch.filter(pa.array(keep))
+
+
+def segment_of(positions: SourcePositions) -> str:
+    """Return the segment of a source that has one, marks and letters apart.
+
+    Examples
+    --------
+    >>> segment_of({"log": 3, "@ended": 1, "letters": 2})
+    'log'
+    """
+    segments = [name for name in positions if name != LETTERS and not name.startswith("@")]
+    if len(segments) != 1 or not isinstance(positions[segments[0]], int):
+        raise InvalidPipeline(
+            f"rows at {dict(positions)!r} cannot be left out of a source.",
+            why="a row has an address only where positions are numbers in one segment.",
+            do='read it with another source, or leave on_poison="stop".',
+        )
+    return segments[0]

@@ -1,0 +1,443 @@
+"""Isolation of rows on Spark: before a run begins, the epoch that killed the last ones is evaluated in trials.
+
+Trials publish nothing.  Where an Arrow program evaluates the pipeline, one is a job over some of the rows.  Otherwise
+it is a query over a *copy* of Spark's directory, which evaluates the planned batch as the run would, and is stopped
+before the batch ends: stores of state must not see rows that are then left out.
+
+The writers of all sinks take part, since they refuse rows too; what they stage is swept as what any dead run left.  A
+system that does not answer, or an error of Spark itself, says nothing about rows: it ends the start, and the search
+goes on at the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from holdfast.checkpoint.dead_letters import DeadLetters, Letter, one_row
+from holdfast.checkpoint.isolation import Bounds, Search, count_attempt, isolate
+from holdfast.commit.coordinator import Coordinator
+from holdfast.errors import BadRow, HoldfastError, InvalidPipeline, Unavailable
+from holdfast.graph import Node
+from holdfast.pipeline import Pipeline
+from holdfast.ports import Sink, Source, Store
+from holdfast.positions import Positions
+from holdfast.sources.bounds import MarkedSource
+from holdfast.sources.lettered import LETTERS, Address, LetteredSource, Mask, segment_of, write_masks
+from holdfast.spark.evaluation import Evaluation
+from holdfast.spark.failure import is_jvm_gone, is_worker_lost, translate
+from holdfast.spark.offsets import Offsets, plain, read_offsets
+from holdfast.spark.origin import Origin
+from holdfast.spark.staging import Staging
+from holdfast.spark.state_evaluation import StateEvaluation
+
+log = logging.getLogger("holdfast.poison")
+
+COPY = ".trial"
+"""Below the checkpoint: the copy of Spark's directory that trials use; no object of the store."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The epoch that is planned and not finished."""
+
+    batch: int
+    epoch: int
+    start: Offsets
+    end: Offsets
+
+
+def planned(spark: Path, origin: Origin) -> Planned | None:
+    """Return the epoch that Spark's next query begins with, where it has begun before; else None."""
+    offsets, commits = (_newest(spark / name) for name in ("offsets", "commits"))
+    if offsets <= commits:
+        return None
+    start = read_offsets(spark, offsets - 1) if offsets else Offsets(origin.start, {}, {}, {})
+    return Planned(offsets, origin.base + offsets, start, read_offsets(spark, offsets))
+
+
+def _newest(log_directory: Path) -> int:
+    return max((int(path.name) for path in log_directory.glob("[0-9]*") if path.name.isdigit()), default=-1)
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """Which errors of a run may be those of rows.
+
+    Parameters
+    ----------
+    spark, origin : Path, Origin
+        Spark's directory, and how it began.
+    attempts : int
+        Starts after which rows are isolated.
+    """
+
+    spark: Path
+    origin: Origin
+    attempts: int
+
+    def of(self, error: HoldfastError) -> HoldfastError:
+        """Return the error, as a ``BadRow`` that names its epoch where an epoch was under way and code failed in it."""
+        found = planned(self.spark, self.origin)
+        if found is None or not isinstance(error, InvalidPipeline | BadRow) or error.participant.startswith("on_"):
+            return error
+        suspected = BadRow(
+            error.what,
+            why=error.why,
+            do=f"start again: when {self.attempts} runs in a row have failed in this epoch, the rows that do it are "
+            "isolated; or mend the input or the function now.",
+            pipeline=error.pipeline,
+            participant=error.participant,
+            epoch=found.epoch,
+        )
+        suspected.__cause__ = error
+        return suspected
+
+
+class Rows:
+    """The rows of an epoch, numbered: source by source, position by position, in the order in which they are read.
+
+    Parameters
+    ----------
+    sources : mapping of str to LetteredSource
+        Opened, with what is sent again.
+    start, end : Positions
+        Of the epoch.
+    """
+
+    def __init__(self, sources: Mapping[str, LetteredSource], start: Positions, end: Positions) -> None:
+        self.sources = sources
+        self._units: list[tuple[str, str, int]] = []
+        counts: list[int] = []
+        for name, source in sources.items():
+            if name not in end:
+                continue
+            begin, until = plain(start.get(name) or source.initial())[0], plain(end[name])[0]
+            for segment in (segment_of(until), LETTERS):
+                low = int(begin.get(segment, source.initial().get(segment, 0)))
+                for position in range(low, int(until.get(segment, 0))):
+                    self._units.append((name, segment, position))
+                    counts.append(sum(batch.num_rows for batch in source.rows_at(segment, position)))
+        self._begins = [0, *accumulate(counts)]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._begins[-1]
+
+    def at(self, number: int) -> tuple[str, Address]:
+        """Return the source and the address of a row."""
+        unit = bisect_right(self._begins, number) - 1
+        source, segment, position = self._units[unit]
+        return source, Address(segment, position, number - self._begins[unit])
+
+    def row(self, number: int) -> bytes:
+        """Return a row."""
+        name, (segment, position, ordinal) = self.at(number)
+        for batch in self.sources[name].rows_at(segment, position):
+            if ordinal < batch.num_rows:
+                return one_row(batch, ordinal)
+            ordinal -= batch.num_rows
+        raise IndexError(number)
+
+    def window(self, source: str, low: int, high: int) -> tuple[Address, Address]:
+        """Return the borders, in one source, of the rows from ``low`` to below ``high``."""
+        mine = [(index, unit) for index, unit in enumerate(self._units) if unit[0] == source]
+        if not mine:
+            return Address("", 0, 0), Address("", 0, 0)
+        (begin, first), (end, last) = mine[0], mine[-1]
+        low, high = max(low, self._begins[begin]), min(high, self._begins[end + 1])
+        if low >= high:
+            nothing = Address(first[1], first[2], 0)
+            return nothing, nothing
+        behind = Address(last[1], last[2] + 1, 0)
+        return self.at(low)[1], self.at(high)[1] if high < self._begins[end + 1] else behind
+
+
+@dataclass(frozen=True)
+class Isolating:
+    """What is needed to isolate the rows of the planned epoch.
+
+    Parameters
+    ----------
+    pipeline, store : Pipeline, Store
+        What runs, and the checkpoint.
+    opened : callable
+        Opens a source of it.
+    spark, origin : Path, Origin
+        Spark's directory, and how it began.
+    coordinator : Coordinator
+        Opened: what was decided is published.
+    letters : DeadLetters
+        Of this run.
+    trials : Trials
+        Evaluates parts of the epoch.
+    has_state : bool
+        Whether rows act on each other: then each trial has all rows before, too.
+    now_us : callable
+        The clock.
+    rows_max : int
+        So many rows of one epoch are isolated at most.
+    """
+
+    pipeline: Pipeline
+    store: Store
+    opened: Callable[[Node], Source]
+    spark: Path
+    origin: Origin
+    coordinator: Coordinator
+    letters: DeadLetters
+    trials: Trials
+    has_state: bool
+    now_us: Callable[[], int]
+    rows_max: int
+
+    def settle(self, attempts: int) -> list[Letter]:
+        """Isolate if it is time; return the letters that were found.
+
+        Parameters
+        ----------
+        attempts : int
+            Starts in a row that must have found the same epoch unfinished.
+        """
+        found = planned(self.spark, self.origin)
+        name = None if found is None else f"{self.spark.name} from epoch {self.origin.base}: {found.epoch}"
+        count = count_attempt(self.store, name)
+        if found is None or name is None or count < attempts:
+            return []
+        self.trials.clear()
+        lacking = self.coordinator.missing(found.epoch, found.end.positions, found.start.positions)
+        if lacking != {sink.name for sink in self.pipeline.sinks}:
+            log.warning("epoch %d is in some sinks already, as it is: no row of it can be left out", found.epoch)
+            return []
+        log.warning("%d runs in a row have died in epoch %d: it is evaluated in trials", count, found.epoch)
+        began = time.monotonic()
+        made = self._isolate(found, Search(self.store, name, lambda: len(self.letters.letters)))
+        took = time.monotonic() - began
+        if made:
+            log.warning("epoch %d: %d rows are dead letters, found in %.1f s", found.epoch, len(made), took)
+        else:
+            log.warning(
+                "epoch %d passes when it is evaluated alone (%.1f s): nothing is isolated; if it dies again, look at "
+                "the sinks and at the memory of this machine",
+                found.epoch,
+                took,
+            )
+        return made
+
+    def _isolate(self, epoch: Planned, search: Search) -> list[Letter]:
+        rows = Rows(self._sources(), epoch.start.positions, epoch.end.positions)
+        errors: list[HoldfastError] = []
+        made: list[Letter] = []
+
+        def fails(low: int, high: int, known: Bounds) -> bool:
+            if not search.begin(low, high, known):
+                errors.append(_killed(epoch.epoch))
+                return True
+            try:
+                error = self._tried(epoch, rows, 0 if self.has_state else low, high)
+            except Exception as failure:
+                if not is_jvm_gone(failure.__cause__ or failure):  # which the rows may have killed
+                    search.withdraw(known)
+                raise
+            errors.extend([] if error is None else [error])
+            return error is not None
+
+        def condemn(number: int) -> None:
+            error = errors[-1] if errors else _killed(epoch.epoch)
+            if sum(letter.epoch == epoch.epoch for letter in self.letters.letters) >= self.rows_max:
+                raise _too_many(self.pipeline.name, epoch.epoch, self.rows_max, error)
+            source, address = rows.at(number)
+            said = {"kind": type(error).__name__, "what": error.what, "why": error.why}
+            letter = Letter(source, address, rows.row(number), epoch.epoch, said, self.now_us())
+            self.letters.add(letter, self.coordinator.check_fenced)
+            made.append(letter)
+            log.warning("row %s is a dead letter: %s %s", letter.name, error.what, error.why)
+
+        if search.is_new and (error := self._tried(epoch, rows, 0, 0)) is not None:
+            raise error  # it fails without any row
+        isolate(rows.count, fails, condemn, search.known)
+        search.end()
+        return made
+
+    def _sources(self) -> dict[str, LetteredSource]:
+        """Open the sources with what is sent again, bound rows among their rows."""
+        found: dict[str, LetteredSource] = {}
+        masks = self.letters.masks()
+        for node in self.pipeline.sources:
+            source: Any = self.opened(node)
+            unmarked = source.source if isinstance(source, MarkedSource) else source
+            found[node.name] = LetteredSource(unmarked, Mask(again=masks.get(node.name, Mask()).again))
+        return found
+
+    def _tried(self, epoch: Planned, rows: Rows, low: int, high: int) -> HoldfastError | None:
+        masks = self.letters.masks()
+        for source in rows.sources:
+            first, last = rows.window(source, low, high)
+            masks[source] = replace(masks.get(source, Mask()), first=first, last=last)
+        error: HoldfastError | None = None
+        for _ in range(2):
+            try:
+                self.trials.make(epoch, masks)
+            except Exception as failure:
+                error = translate(failure, self.pipeline.name, f"a trial of epoch {epoch.epoch}")
+                if isinstance(error, BadRow | InvalidPipeline):
+                    return error
+                if not is_worker_lost(failure):
+                    raise error from failure
+            else:
+                return None
+        return error  # twice a worker died of the same rows
+
+
+def told_of(letters: Sequence[Letter]) -> Iterator[tuple[HoldfastError, pa.Table]]:
+    """Yield, for each row that was isolated, the error and the row: what ``on_error`` is given."""
+    for letter in letters:
+        error = BadRow(
+            f"row {letter.name} is a dead letter: {letter.error['what']}",
+            why=letter.error["why"],
+            do="mend what refuses it, then: holdfast dead-letters replay --checkpoint DIR",
+            epoch=letter.epoch,
+        )
+        yield error, letter.table
+
+
+def check_addresses(pipeline: Pipeline) -> None:
+    """Refuse isolation where rows have no addresses."""
+    for node in pipeline.sources:
+        if node.kind == "spark":
+            raise InvalidPipeline(
+                f'on_poison="isolate" cannot be had with source {node.name!r}.',
+                why="its positions are understood by Spark alone: a row has none that could be left out.",
+                do='read it with a source of Holdfast, or leave on_poison="stop".',
+                pipeline=pipeline.name,
+                participant=node.name,
+            )
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Evaluates parts of an epoch and publishes nothing.
+
+    Parameters
+    ----------
+    pipeline : str
+        Its name.
+    frame : DataFrame, optional
+        The pipeline's plan; None where an Arrow program evaluates it: then a trial is a job.
+    evaluation : callable
+        Returns, given masks, how batches are evaluated.
+    sinks, coordinator : mapping of str to Sink, Coordinator
+        Where rows would go; opened.
+    spark, copy : Path
+        Spark's directory, and where its copy goes.
+    masks_file : str
+        Where planning processes look for masks.
+    origin : Origin
+        How the directory began.
+    """
+
+    pipeline: str
+    frame: DataFrame | None
+    evaluation: Callable[[Mapping[str, Mask]], Evaluation]
+    sinks: Mapping[str, Sink]
+    coordinator: Coordinator
+    spark: Path
+    copy: Path
+    masks_file: str
+    origin: Origin
+
+    def make(self, epoch: Planned, masks: Mapping[str, Mask]) -> None:
+        """Evaluate an epoch with masks; raises what the evaluation raises."""
+        evaluation = self.evaluation(masks)
+        writers = {name: sink.writer_factory() for name, sink in self.sinks.items()}
+        staging = Staging(self.pipeline, self.coordinator.generation, epoch.epoch, writers)
+        try:
+            if self.frame is None:
+                nothing: Any = None
+                evaluation.stage(nothing, epoch.start.positions, epoch.end.positions, staging)
+                return
+            self.clear()
+            shutil.copytree(self.spark, self.copy, copy_function=_linked)
+            write_masks(self.masks_file, masks)
+            self._evaluate(self.frame, evaluation, epoch, staging)
+        finally:
+            self.clear()
+            with suppress(Unavailable):  # or later: no decision names what was staged
+                self.coordinator.sweep(epoch.epoch + 1)
+
+    def clear(self) -> None:
+        """Remove what a trial leaves, here or in a process that was killed."""
+        shutil.rmtree(self.copy, ignore_errors=True)
+        Path(self.masks_file).unlink(missing_ok=True)  # of a part of the epoch
+
+    def _evaluate(self, frame: DataFrame, evaluation: Evaluation, epoch: Planned, staging: Staging) -> None:
+        failures: list[BaseException] = []
+        passed: list[int] = []
+
+        def evaluate(batch: DataFrame, batch_id: int) -> None:
+            try:
+                if isinstance(evaluation, StateEvaluation):
+                    evaluation.begin(batch, *self.origin.step_time(batch_id, epoch.end.batch_us))
+                evaluation.stage(batch, epoch.start.positions, epoch.end.positions, staging)
+                passed.append(batch_id)
+            except Exception as failure:
+                failures.append(failure)
+            raise _TrialOver
+
+        writer = frame.writeStream.foreachBatch(evaluate).outputMode("append")
+        query = writer.option("checkpointLocation", str(self.copy)).trigger(processingTime="1 day").start()
+        try:
+            query.awaitTermination()
+        except Exception as failure:
+            if not passed and not failures:
+                failures.append(failure)  # before the batch: where its rows are read
+        finally:
+            with suppress(Exception):  # the JVM may be gone
+                query.stop()
+        if failures:
+            raise failures[0]
+
+
+class _TrialOver(Exception):
+    """Ends the batch of a trial before Spark takes it for done."""
+
+
+def _linked(source: str, target: str) -> str:
+    """Copy a file of Spark's directory: Spark replaces files and never changes one, so a link to it is a copy."""
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copy2(source, target)
+    return target
+
+
+def _killed(epoch: int) -> HoldfastError:
+    return Unavailable(
+        f"the process was killed when a part of epoch {epoch} was evaluated alone.",
+        why="twice, with the same rows.",
+        do="look at the system's log for the out-of-memory killer.",
+        epoch=epoch,
+    )
+
+
+def _too_many(pipeline: str, epoch: int, rows_max: int, error: HoldfastError) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"more than {rows_max} rows of epoch {epoch} fail, each by itself.",
+        why=f"so many speak against the code and not the input; the last one: {error.what} {error.why}",
+        do="mend the pipeline; or raise HOLDFAST_POISON_ROWS, and start again.",
+        pipeline=pipeline,
+        epoch=epoch,
+    )

@@ -1,0 +1,132 @@
+"""Rows that kill a run are isolated, and every other one has its effect once (design/0013, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import holdfast as hf
+from holdfast import faults
+from holdfast.checkpoint.dead_letters import read_letters
+from holdfast.checkpoint.store import LocalStore
+from holdfast.cli.dead_letters import described, replay
+from holdfast.config import Settings
+from holdfast.errors import BadRow, HoldfastError
+from holdfast.hooks import NONE
+from holdfast.observe.inspection import inspect_checkpoint
+from tests.spark.counting import counting
+from tests.spark.running import die_at, sqlite_rows
+
+pytestmark = pytest.mark.spark
+
+SETTINGS = Settings(on_poison="isolate", poison_attempts=1, buckets=2, checkpoint_freq=86_400_000)
+BAD = (3, 4)
+LISTS = [[0, 1], [2, 3, 4, 5], [6]]
+
+
+def refusing(bad: tuple[int, ...]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
+        for one in batch.column("v").to_pylist():
+            if one in bad:
+                raise ValueError(f"{one} is poison")
+        return batch
+
+    return refuse
+
+
+def raising(bad: tuple[int, ...]) -> Callable[[DataFrame], DataFrame]:
+    def add(frame: DataFrame) -> DataFrame:
+        poison = F.raise_error(F.concat(F.col("v").cast("string"), F.lit(" is poison"))).cast("bigint")
+        return frame.withColumn("w", F.when(F.col("v").isin(list(bad)), poison).otherwise(F.col("v")))
+
+    return add
+
+
+def built(kind: str, work: Path, bad: tuple[int, ...], hooks: hf.Hooks = NONE) -> hf.Pipeline:
+    lists = [[{"k": "a", "v": one} for one in each] for each in LISTS]
+    given = hf.read.rows(lists, schema="k STRING, v BIGINT", name="given")
+    if kind == "plan":
+        rows = given | hf.map(raising(bad), name="raised")
+    else:
+        rows = given | hf.map_batches(refusing(bad), "k STRING, v BIGINT", name="refused")
+        rows = counting(rows, name="counts") if kind == "state" else rows
+    return hf.Pipeline("poisoned", rows | hf.write.sqlite(work / "out.db", table="rows", name="table"), hooks=hooks)
+
+
+def run(pipeline: hf.Pipeline, work: Path, spark: SparkSession) -> None:
+    pipeline.run(checkpoint=str(work / "checkpoint"), trigger=hf.available_now(), session=spark, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("kind", ["program", "plan", pytest.param("state", marks=pytest.mark.nightly)])
+def test_rows_that_kill_the_run_are_isolated_and_come_back_when_they_are_sent_again(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    told: list[Any] = []
+    hooks = hf.Hooks(on_error=lambda error, operator, rows: told.append(rows and rows.to_pylist()[0]["v"]))
+    poisoned = built(kind, tmp_path, BAD, hooks)
+    with pytest.raises(BadRow, match="is poison") as caught:
+        run(poisoned, tmp_path, spark)
+    assert caught.value.epoch == 2
+    run(poisoned, tmp_path, spark)
+    checkpoint = tmp_path / "checkpoint"
+    store = LocalStore(str(checkpoint))
+    found = [(one.address.position, one.address.ordinal, one.table.to_pylist()[0]["v"]) for one in read_letters(store)]
+    assert found == [(1, 1, 3), (1, 2, 4)]
+    assert told == [None, 3, 4]
+    query = "SELECT n FROM rows" if kind == "state" else "SELECT v FROM rows"
+    # Counts of one key tell by themselves that no row was counted twice: state has no trace of trials.
+    assert sqlite_rows(tmp_path / "out.db", query) == ([2, 4, 5] if kind == "state" else [0, 1, 2, 5, 6])
+
+    assert {each["standing"] for each in described(store, checkpoint)} == {"left out"}
+    owner = replace(inspect_checkpoint("", store, checkpoint).owner, is_alive=False)
+    assert len(replay(store, checkpoint, owner, [])) == 2
+    assert {each["standing"] for each in described(store, checkpoint)} == {"to be replayed at the next start"}
+    mended = built(kind, tmp_path, ())
+    die_at("after-publish", 4)
+    with pytest.raises(HoldfastError):
+        run(mended, tmp_path, spark)
+    faults.install(None)
+    run(mended, tmp_path, spark)
+    assert sqlite_rows(tmp_path / "out.db", query) == ([2, 4, 5, 7] if kind == "state" else [0, 1, 2, 3, 4, 5, 6])
+    assert {each["standing"] for each in described(store, checkpoint)} == {"replayed"}
+
+
+def refusing_any_of(bad: tuple[int, ...]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if pc.any(pc.is_in(batch.column("id"), pa.array(bad, pa.int64()))).as_py():
+            raise ValueError("this is poison")
+        return batch
+
+    return refuse
+
+
+@pytest.mark.nightly
+def test_three_bad_rows_among_a_million_end_in_dead_letters_and_all_others_once_in_the_sink(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    count, files, bad = 1_000_000, 4, (0, 543_210, 999_999)
+    (tmp_path / "in").mkdir()
+    for number in range(files):
+        ids = range(number * count // files, (number + 1) * count // files)
+        pyarrow.parquet.write_table(pa.table({"id": pa.array(ids, pa.int64())}), tmp_path / "in" / f"{number}.parquet")
+    given = hf.read.files(tmp_path / "in", schema="id BIGINT", format="parquet", name="given")
+    checked = given | hf.map_batches(refusing_any_of(bad), "id BIGINT", name="checked")
+    pipeline = hf.Pipeline("million", checked | hf.write.files(tmp_path / "out", name="out"))
+    with pytest.raises(BadRow, match="this is poison"):
+        run(pipeline, tmp_path, spark)
+    run(pipeline, tmp_path, spark)
+    letters = read_letters(LocalStore(str(tmp_path / "checkpoint")))
+    assert [one.table.to_pylist() for one in letters] == [[{"id": one}] for one in bad]
+    found = pyarrow.dataset.dataset(tmp_path / "out", format="parquet").to_table()["id"].combine_chunks()
+    expected = pa.array([one for one in range(count) if one not in bad], pa.int64())
+    assert found.take(pc.array_sort_indices(found)).equals(expected)

@@ -1,0 +1,101 @@
+"""Dead letters: kept once, honoured by every later start, by no run that was fenced (design/0013, section 4)."""
+
+import pyarrow as pa
+import pytest
+
+from holdfast.checkpoint.dead_letters import DeadLetters, Letter, masks_of, one_row, read_letters, send_again
+from holdfast.errors import Corrupt, Fenced
+from holdfast.sources.lettered import Address
+from holdfast.testing.store import SimulatedStore
+
+BATCH = pa.RecordBatch.from_pydict({"id": [1, 2, 3], "text": ["a", None, "c"]})
+ERROR = {"kind": "BadRow", "what": "it fails.", "why": "because."}
+
+
+def letter(position=1, ordinal=0, source="in"):
+    return Letter(source, Address("log", position, ordinal), one_row(BATCH, ordinal), 5, ERROR, 99)
+
+
+def is_owner():
+    """No other run has taken over."""
+
+
+def names(store):
+    return [one.name for one in read_letters(store)]
+
+
+def test_a_letter_is_kept_once_with_its_row_and_found_by_every_later_start():
+    store = SimulatedStore()
+    letters = DeadLetters(store, 1, isolates=True)
+    letters.add(letter(1, 2), is_owner)
+    letters.add(letter(1, 2), is_owner)
+    assert names(store) == ["in/log/1/2"]
+    later = DeadLetters(store, 2, isolates=True)
+    assert later.letters == (letter(1, 2),)
+    assert later.letters[0].table.to_pylist() == [{"id": 3, "text": "c"}]
+    assert later.masks()["in"].left_out == {Address("log", 1, 2)}
+    assert len(store.keys("dead-letters/")) == 1
+
+
+def test_what_a_fenced_run_adds_late_counts_for_nobody():
+    store = SimulatedStore()
+    old, new = DeadLetters(store, 1, isolates=True), DeadLetters(store, 2, isolates=True)
+    old.add(letter(1), is_owner)
+    assert names(store) == []
+    new.add(letter(2), is_owner)
+    assert [one.name for one in DeadLetters(store, 3, isolates=True).letters] == ["in/log/2/0"]
+
+
+def test_a_run_that_does_not_isolate_writes_nothing_until_there_are_letters_and_then_its_copy():
+    store = SimulatedStore()
+    assert DeadLetters(store, 1, isolates=False).masks() == {}
+    assert store.objects == {}
+    DeadLetters(store, 2, isolates=True).add(letter(1), is_owner)
+    assert DeadLetters(store, 3, isolates=False).letters == (letter(1),)
+    assert store.keys("") == ["dead-letters/00000003.json"]
+
+
+def test_a_run_that_writes_its_first_object_behind_a_takeover_finds_itself_fenced_before_it_adds():
+    store = SimulatedStore()
+    DeadLetters(store, 2, isolates=False)
+    late = DeadLetters(store, 1, isolates=True)
+
+    def fenced():
+        raise Fenced("generation 1 is fenced.")
+
+    with pytest.raises(Fenced):
+        late.add(letter(1), fenced)
+    assert read_letters(store) == ()
+
+
+def test_letters_are_sent_again_in_the_order_in_which_that_was_asked_for_and_stay_left_out():
+    store = SimulatedStore()
+    letters = DeadLetters(store, 1, isolates=True)
+    for each in (letter(1), letter(2), letter(1, source="other")):
+        letters.add(each, is_owner)
+    assert [one.name for one in send_again(store, ["in/log/2/0"], {})] == ["in/log/2/0"]
+    assert len(send_again(store, [], {})) == 2
+    assert send_again(store, [], {}) == []
+    found = {one.name: one.again for one in read_letters(store)}
+    assert found == {"in/log/1/0": 1, "in/log/2/0": 0, "other/log/1/0": 0}
+    masks = masks_of(read_letters(store))
+    assert len(masks["in"].left_out) == len(masks["in"].again) == 2
+
+
+def test_letters_of_a_fork_are_numbered_behind_those_that_the_pipeline_it_comes_from_had_sent():
+    store = SimulatedStore()
+    DeadLetters(store, 1, isolates=True).add(letter(1), is_owner)
+    (sent,) = send_again(store, [], {"in": {"log": 9, "letters": 2}})
+    assert sent.again == 2
+    assert masks_of([sent])["in"].again == (b"", b"", sent.row)
+
+
+def test_damaged_letters_stop_the_start():
+    store = SimulatedStore()
+    store.put("dead-letters/00000001.json", b"[{")
+    with pytest.raises(Corrupt, match=r"dead-letters/00000001\.json"):
+        DeadLetters(store, 2, isolates=True)
+
+
+def test_one_row_does_not_carry_its_batch_along():
+    assert len(one_row(pa.RecordBatch.from_pydict({"text": ["x" * 1000] * 1000}), 500)) < 5000
