@@ -235,6 +235,11 @@ def test_a_wrong_target_leaves_no_checkpoint_behind(script, tmp_path):
     assert not (tmp_path / "ckpt").exists()
 
 
+def hear_interrupts():
+    """Whoever started the tests in the background of a shell has SIGINT ignored, and a child would inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Running:
     """A ``holdfast run`` in a process of its own; its stdout is read up to the words that say where it stands."""
 
@@ -246,6 +251,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=hear_interrupts,
         )
 
     def read_until(self, words):
@@ -294,6 +300,7 @@ def test_on_a_terminal_the_display_is_live_and_the_cursor_comes_back(script, tmp
         stdout=subprocess.PIPE,
         stderr=theirs,
         text=True,
+        preexec_fn=hear_interrupts,
     ) as process:
         os.close(theirs)
         try:
