@@ -111,7 +111,7 @@ CASES = [
 ]  # fmt: skip
 
 
-SLOW = (step_contract.check_cuts,)
+SLOW = (step_contract.check_cuts, step_contract.check_one_huge_key, step_contract.check_many_keys)
 
 
 @pytest.mark.parametrize(

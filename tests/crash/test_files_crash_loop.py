@@ -69,6 +69,7 @@ def test_two_unlike_directories_survive_a_crash_at_every_write_and_during_recove
     )
 
 
+@pytest.mark.slow
 def test_a_directory_beside_another_system_with_the_checkpoint_in_files_too(new_directory: Callable[[], Path]) -> None:
     crash_loop(
         lambda: World(

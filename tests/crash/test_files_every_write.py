@@ -161,6 +161,7 @@ def directory() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "fast path"])
 @pytest.mark.parametrize("partition_by", [(), ("word",)], ids=["flat", "partitioned"])
 def test_a_death_before_any_file_operation_loses_and_doubles_nothing(

@@ -40,6 +40,7 @@ def test_what_the_page_does_with_the_kit_is_true(block):
         test()
 
 
+@pytest.mark.slow
 def test_the_test_of_the_graph_passes_without_java(tmp_path):
     saved(tmp_path)
     result = pytest_in(tmp_path, "test_rides_graph.py")

@@ -139,6 +139,7 @@ def test_a_wrong_row_in_the_table_of_verdicts_is_noticed(monkeypatch, pair, wron
     assert next(notices(), None) is not None
 
 
+@pytest.mark.slow
 def test_asking_comparing_positions_and_idempotence_are_three_lines_of_defence(monkeypatch):
     """Any one is enough for the seeds; without all three, rows are doubled."""
     assert next(notices(make_sink=PublishesTwice), "Diverged") == "Diverged"

@@ -26,6 +26,7 @@ def test_every_single_crash_is_survived(count, load):
     assert report.place_count > 8 * count
 
 
+@pytest.mark.slow
 @BOTH
 def test_every_pair_of_crashes_is_survived_with_one_sink(load):
     report = crash_loop(lambda: world(1, load=load))

@@ -144,6 +144,7 @@ def filled(work: Path) -> Flow:
     return flow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", ["the next start", "the same command"])
 def test_whatever_write_is_the_last_one_a_rewind_is_not_begun_or_is_carried_through(tmp_path: Path, again: str) -> None:
     crashes = places(tmp_path)
@@ -173,6 +174,7 @@ def test_whatever_write_is_the_last_one_a_rewind_is_not_begun_or_is_carried_thro
     assert untouched > 4 or again == "the same command"
 
 
+@pytest.mark.slow
 def test_a_rewind_is_carried_through_after_any_second_crash_too(tmp_path: Path) -> None:
     crashes = places(tmp_path)
     for number, first in enumerate(crashes[len(crashes) // 3 :: 7]):

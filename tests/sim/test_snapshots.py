@@ -91,6 +91,7 @@ def places() -> Iterator[CrashAt]:
         yield CrashAt(n, "after")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loses_power", [False, True])
 def test_whatever_write_is_the_last_one_a_good_snapshot_is_left(loses_power: bool) -> None:
     crashes = list(places())

@@ -71,6 +71,7 @@ def unlike(count, new_path):
     return several[:count]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_every_single_crash_is_survived_with_the_checkpoint_in_files(new_path, count):
     crash_loop(

@@ -412,6 +412,7 @@ def holdfast_run(work: Path, *arguments: str, **environment: str) -> subprocess.
     )
 
 
+@pytest.mark.slow
 def test_without_java_the_command_exits_2_and_says_how_to_install_it(tmp_path: Path) -> None:
     no_wheel = tmp_path / "no_wheel"
     no_wheel.mkdir()
@@ -425,6 +426,7 @@ def test_without_java_the_command_exits_2_and_says_how_to_install_it(tmp_path: P
     assert not (tmp_path / "out.db").exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_below_a_file_is_refused_with_exit_code_2(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     ended = holdfast_run(tmp_path, "--checkpoint", "file/ckpt", "--available-now")
@@ -434,6 +436,7 @@ def test_a_checkpoint_below_a_file_is_refused_with_exit_code_2(tmp_path: Path) -
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_an_error_as_json_has_its_parts(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     ended = holdfast_run(tmp_path, "--checkpoint", "file/ckpt", "--available-now", "--json")

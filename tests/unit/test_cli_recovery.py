@@ -336,6 +336,7 @@ def test_a_checkpoint_that_is_not_there_is_refused_and_not_made(command):
     assert not Path("ckpt").exists()
 
 
+@pytest.mark.slow
 def test_inspect_and_resolve_need_no_spark():
     run_epochs("two", 2, crash_at="after-decide")
     code = (

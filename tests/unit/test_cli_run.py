@@ -12,6 +12,8 @@ import pytest
 
 from holdfast.errors import KINDS
 
+pytestmark = pytest.mark.slow  # each test starts processes
+
 SRC = Path(__file__).parents[2] / "src"
 
 ENGINE = """

@@ -117,6 +117,7 @@ EVENTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(EVENTS, st.integers(1, 3), st.one_of(st.none(), st.integers(1, 10)), st.integers(1, 2))
 def test_one_event_an_epoch_follows_the_rules_of_the_flow_limiter(events, n, timeout, buckets):

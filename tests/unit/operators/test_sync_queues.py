@@ -50,6 +50,7 @@ def compare(policy: Any, epoch: Epoch, seen: list[int]) -> None:
             seen[number] += int((fate == number).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("min_size", [False, True])
 @pytest.mark.parametrize(("trigger", "target"), SIZES)
 def test_all_keys_at_once_are_decided_as_row_by_row(

@@ -74,6 +74,7 @@ def compared(operator: str, key_count: int, monkeypatch: pytest.MonkeyPatch) -> 
     return looked_up
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", STREAMS)
 def test_an_epoch_compares_what_it_touches(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = (compared(operator, key_count, monkeypatch) for key_count in (10_000, 80_000))
