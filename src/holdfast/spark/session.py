@@ -25,6 +25,7 @@ STATIC: dict[str, tuple[str, str]] = {
     "spark.ui.dagGraph.retainedRootRDDs": ("20", "as above"),
     "spark.cleaner.periodicGC.interval": ("5min", "shuffle and broadcast files of old epochs are dropped in time"),
     "spark.python.worker.reuse": ("true", "a fork per task costs 30 ms an epoch"),
+    "spark.python.daemon.module": ("holdfast.spark.worker_daemon", "no traceback of a worker whose JVM has ended"),
     "spark.python.unix.domain.socket.enabled": ("true", "on TCP a task waits 30 to 40 ms for its first input"),
 }
 """Settings of the context: used only for a session that Holdfast itself creates."""
