@@ -88,7 +88,9 @@ def check_goes_on(case: Case, **environment: str) -> None:
 # --- input --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("environment", [{}, STAGED], ids=["carried", "staged"])
+@pytest.mark.parametrize(
+    "environment", [pytest.param({}, id="carried"), pytest.param(STAGED, id="staged", marks=pytest.mark.nightly)]
+)
 def test_a_malformed_line_is_named_and_after_mending_it_the_run_goes_on(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -176,12 +178,18 @@ def test_a_database_that_is_down_at_the_start_is_waited_for_a_while(
 @pytest.mark.parametrize(
     ("environment", "step"),
     [
-        ({}, "*.publishing"),
-        ({**STAGED, "CRASH_STAGE": "prepared"}, "*.publishing"),
-        ({**STAGED, "CRASH_STAGE": "prepared"}, "*.write1"),
-        ({**STAGED, "CRASH_STAGE": "table"}, "*.staging"),
+        pytest.param({}, "*.publishing", id="carried", marks=pytest.mark.nightly),
+        pytest.param(
+            {**STAGED, "CRASH_STAGE": "prepared"},
+            "*.publishing",
+            id="prepared, before publishing",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param({**STAGED, "CRASH_STAGE": "prepared"}, "*.write1", id="prepared, while writing"),
+        pytest.param(
+            {**STAGED, "CRASH_STAGE": "table"}, "*.staging", id="tables, before staging", marks=pytest.mark.nightly
+        ),
     ],
-    ids=["carried", "prepared, before publishing", "prepared, while writing", "tables, before staging"],
 )
 def test_a_database_that_goes_away_in_mid_epoch_and_comes_back_costs_time_only(
     environment: dict[str, str], step: str, tmp_path: Path, mortal_postgres: MortalPostgres
@@ -220,7 +228,7 @@ def test_a_database_that_stays_away_ends_the_run_and_the_next_one_goes_on(
 
 
 @pytest.mark.postgres
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_minute_without_the_database_is_outlasted_with_the_default_settings(
     tmp_path: Path, mortal_postgres: MortalPostgres
 ) -> None:
@@ -240,7 +248,13 @@ def test_a_minute_without_the_database_is_outlasted_with_the_default_settings(
 # --- the checkpoint -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sinks", [("sqlite",), ("sqlite", "files")], ids=["one sink", "two sinks"])
+@pytest.mark.parametrize(
+    "sinks",
+    [
+        pytest.param(("sqlite",), id="one sink", marks=pytest.mark.nightly),
+        pytest.param(("sqlite", "files"), id="two sinks"),
+    ],
+)
 def test_a_disk_that_fills_up_under_the_checkpoint_ends_the_run_and_loses_nothing(
     sinks: tuple[str, ...], tmp_path: Path
 ) -> None:

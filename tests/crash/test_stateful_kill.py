@@ -47,6 +47,14 @@ CHAINS: dict[str, tuple[str, ...]] = {
     ),
 }
 
+EVERYDAY: dict[str, tuple[str, ...]] = {
+    "carried": ("after-decide:3", "after-forget:5", "moment:1"),
+    "staged": ("publish-uncommitted:3", "before-forget:5", "jvm:1"),
+}
+"""What ``make test`` takes of each chain."""
+
+BOTH = [pytest.param(EVERYDAY, id="everyday"), pytest.param(CHAINS, id="whole", marks=pytest.mark.nightly)]
+
 
 # --- what goes in, and what must come out ----------------------------------------------------------------------------
 
@@ -117,6 +125,7 @@ def test_the_input_tries_what_it_should() -> None:
     assert all(len(rows) > 10 for name, rows in wanted.items() if name != "late")
     assert len(wanted["late"]) > 3
     assert any(left and right for _, _, left, right in wanted["sets"])
+    assert all(set(EVERYDAY[mode]) < set(points) for mode, points in CHAINS.items())
     reached = {point.partition(":")[0] for points in CHAINS.values() for point in points}
     assert reached - {"jvm", "moment"} | {"stage-write", *faults.SNAPSHOT_POINTS} == set(faults.POINTS)
 
@@ -132,17 +141,23 @@ def check(lives: Lives, **more: str) -> None:
     assert held(lives.work) == expected()
 
 
-def test_the_sinks_are_exact_after_a_chain_of_kills_of_carried_epochs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chains", BOTH)
+def test_the_sinks_are_exact_after_a_chain_of_kills_of_carried_epochs(
+    chains: dict[str, tuple[str, ...]], tmp_path: Path
+) -> None:
     lives = begun(tmp_path, "carried")
-    for where in CHAINS["carried"]:
+    for where in chains["carried"]:
         lives.die(where)
     check(lives)
     assert "epoch 5 is held by every sink: evaluated for its state alone" in lives.logged()
 
 
-def test_the_sinks_are_exact_after_a_chain_of_kills_of_staged_epochs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chains", BOTH)
+def test_the_sinks_are_exact_after_a_chain_of_kills_of_staged_epochs(
+    chains: dict[str, tuple[str, ...]], tmp_path: Path
+) -> None:
     lives = begun(tmp_path, "staged")
-    for where in CHAINS["staged"]:
+    for where in chains["staged"]:
         lives.die(where)
     mark = tmp_path / "mark"
     check(lives, HOLDFAST_FAULT=f"stage-write:{EPOCHS}", HOLDFAST_FAULT_MARK=str(mark))

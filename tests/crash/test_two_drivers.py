@@ -79,6 +79,7 @@ def test_the_older_driver_is_fenced_while_the_newer_one_is_at_work(tmp_path: Pat
     _check_nothing_left(case)
 
 
+@pytest.mark.nightly
 def test_a_driver_that_idles_is_fenced_at_its_next_epoch(tmp_path: Path, postgres_prepared: str) -> None:
     """Nothing keeps it from waiting for rows; it must not touch them when they come."""
     case = Case(tmp_path, ("sqlite", "files"), postgres_prepared)
