@@ -5,6 +5,9 @@ that fails: its last row is condemned, and the search goes on behind it, without
 has taken part in a trial that passed, together with all rows before it; that holds with state too, where rows act on
 each other.
 
+No row is condemned for what a larger part did: the last trial is of that row, behind those that pass.  Many rows may
+fail together for want of memory, a person may have killed a trial, and the function may have been mended since.
+
 A trial may kill the process.  So it is noted before it begins, with all that is known; one that was left unfinished is
 tried once more, and then counts as failed.
 """
@@ -64,18 +67,20 @@ def isolate(
     [7, 8, 99]
     """
     low, high = known.low, known.high
+    failed: tuple[int, int] | None = None
     while low < count:
         if high is None:
             if not fails(low, count, Bounds(low)):
                 return
-            high = count
+            failed, high = (low, count), count
         while high - low > 1:
             middle = (low + high) // 2
             if fails(low, middle, Bounds(low, high)):
-                high = middle
+                failed, high = (low, middle), middle
             else:
                 low = middle
-        condemn(low)
+        if failed == (low, high) or fails(low, high, Bounds(low, high)):
+            condemn(low)
         low, high = low + 1, None
 
 

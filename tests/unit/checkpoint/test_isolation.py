@@ -38,6 +38,22 @@ def test_three_among_a_million_take_a_few_trials_and_what_passes_takes_one():
     assert searched(1000, []) == ([], [(0, 1000)])
 
 
+def test_rows_that_fail_only_together_are_not_condemned():
+    """As where memory is short: the whole epoch kills the process, and no row does."""
+    condemned = []
+    isolate(100, lambda low, high, known: high - low > 30, condemned.append)
+    assert condemned == []
+
+
+def test_what_an_earlier_process_found_condemns_no_row_that_passes_now():
+    """The function was mended between two starts, while the search was under way."""
+    condemned = []
+    isolate(100, lambda low, high, known: False, condemned.append, Bounds(50, 51))
+    assert condemned == []
+    isolate(100, lambda low, high, known: low <= 50 < high, condemned.append, Bounds(50, 51))
+    assert condemned == [50]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_search_goes_on_where_a_kill_left_it_also_when_the_rows_themselves_kill(seed):
     """Every trial that has a bad row kills the process; so do the moments behind a letter, by chance."""
