@@ -19,11 +19,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Protocol
 
@@ -32,7 +32,9 @@ from holdfast.checkpoint.store import open_store
 from holdfast.clock import SystemClock
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
+from holdfast.durable import local_path
 from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, HoldfastError, InvalidPipeline
+from holdfast.observe.masking import masked
 from holdfast.ports import Store
 
 log = logging.getLogger("holdfast.supervisor")
@@ -41,6 +43,9 @@ VARIABLE = "HOLDFAST_SUPERVISED"
 """Names the file in which a child says how it ended."""
 RECORD = "supervisor.json"
 """Key, in the checkpoint, of what the supervisor did."""
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What is passed on to the child.  SIGHUP too: a terminal that is closed would end us, and not the child's session."""
 
 FINAL_CODES = (0, 2, 3)
 """Exit codes behind which nothing is started again, whatever the child said: done, wrong, fenced."""
@@ -135,12 +140,14 @@ class Supervisor:
         self._note = note
         self._random = random.Random(retry.seed)
         self._child: Child | None = None
-        self._asked = threading.Event()
+        self._is_asked = False
+        self._asked: SimpleQueue[int] = SimpleQueue()  # NB no Event: a signal may interrupt a line that holds its lock
         self._undelivered: int | None = None
 
     def stop(self, number: int) -> None:
         """Pass a signal on to the child, and start none after it.  Safe in a signal handler."""
-        self._asked.set()
+        self._is_asked = True
+        self._asked.put(number)
         if self._child is not None:
             self._child.signal(number)
         else:
@@ -156,7 +163,7 @@ class Supervisor:
                 self._child.signal(self._undelivered)
             ended = self._child.wait()
             self._child = None
-            if self._asked.is_set() or ended.is_final or ended.code in FINAL_CODES:
+            if self._is_asked or ended.is_final or ended.code in FINAL_CODES:
                 return ended.exit_code
             in_a_row = 0 if self._progress() != before else in_a_row
             if in_a_row + 1 >= self._retry.attempts:
@@ -173,8 +180,13 @@ class Supervisor:
                 wait_s,
             )
             self._note(total, in_a_row, ended.words)
-            if self._asked.wait(wait_s):
+            if self._is_asked_within(wait_s):
                 return ended.exit_code
+
+    def _is_asked_within(self, wait_s: float) -> bool:
+        with suppress(Empty):
+            self._asked.get(timeout=wait_s)
+        return self._is_asked
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -217,7 +229,7 @@ def told_to_supervisor() -> Iterator[None]:
         yield
     except HoldfastError as error:
         if file := os.environ.get(VARIABLE):
-            Path(file).write_text(json.dumps({"what": error.what, "is_final": is_final(error)}))
+            Path(file).write_text(json.dumps({"what": masked(error.what), "is_final": is_final(error)}))
         raise
 
 
@@ -270,12 +282,13 @@ def supervise(
 
     Notes
     -----
-    Main thread only: SIGINT and SIGTERM are passed on to the child meanwhile, and nothing is started after them.
+    Main thread only: SIGINT, SIGTERM and SIGHUP are passed on to the child meanwhile, and nothing is started after
+    them.
     """
     settings = settings or Settings()
     limit = settings.max_restarts if max_restarts is None else max_restarts
-    directory = Path(checkpoint).expanduser().absolute()
-    store = open_store(str(directory))
+    directory = Path(local_path(checkpoint) or checkpoint).expanduser().absolute()
+    store = open_store(checkpoint if "://" in checkpoint else str(directory))
     with tempfile.TemporaryDirectory(prefix="holdfast-supervisor-") as place:
         command = [sys.executable, "-m", "holdfast", "run", target, "--checkpoint", checkpoint, *arguments]
         supervisor = Supervisor(
@@ -306,13 +319,12 @@ def _passing_signals_on(supervisor: Supervisor) -> Iterator[None]:
     def arrived(number: int, frame: FrameType | None) -> None:
         supervisor.stop(number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
         if before[number] is not signal.SIG_IGN:  # nohup: ignored here, and in the child
             signal.signal(number, arrived)
     try:
         yield
     finally:
-        for number in numbers:
+        for number in SIGNALS:
             signal.signal(number, before[number])

@@ -158,6 +158,23 @@ def test_a_supervised_run_ends_with_the_code_of_its_last_child(script, tmp_path,
         behaviour=behaviour, **QUICKLY,
     )  # fmt: skip
     assert (answer.returncode, answer.stdout.count("started trips")) == (code, starts), answer.stderr
+    assert "hunter2" not in answer.stderr
+    assert all("hunter2" not in path.read_text() for path in (tmp_path / "c").glob("*.json"))
+
+
+def test_a_supervisor_finds_a_checkpoint_that_is_named_by_a_url(script, tmp_path):
+    place = f"file://{tmp_path}/ckpt"
+    holdfast("run", "trips.py", "--checkpoint", place, "--supervise", cwd=tmp_path, behaviour="dies 1", **QUICKLY)
+    assert (tmp_path / "ckpt" / "supervisor.json").exists()
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["ckpt"]
+
+
+def test_the_hangup_of_a_terminal_ends_a_supervised_run_and_its_child(script, tmp_path):
+    with Running(tmp_path, "waits", "--supervise") as running:
+        running.read_until("waiting")
+        running.process.send_signal(signal.SIGHUP)
+        assert running.process.wait(60) == 128 + signal.SIGHUP
+        assert "started trips" not in running.process.stdout.read(), "the child is gone, and none came after it"
 
 
 EXIT_CODES = {"InvalidPipeline": 2, "Fenced": 3, "InDoubt": 4, "Diverged": 4}
@@ -245,9 +262,9 @@ def hear_interrupts():
 class Running:
     """A ``holdfast run`` in a process of its own; its stdout is read up to the words that say where it stands."""
 
-    def __init__(self, cwd, behaviour):
+    def __init__(self, cwd, behaviour, *more):
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "holdfast", "run", "trips.py", "--checkpoint", "ckpt"],
+            [sys.executable, "-u", "-m", "holdfast", "run", "trips.py", "--checkpoint", "ckpt", *more],
             cwd=cwd,
             env=environment(behaviour),
             stdout=subprocess.PIPE,

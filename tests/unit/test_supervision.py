@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import sys
+import threading
 
 import pytest
 
@@ -74,7 +76,7 @@ def test_a_finished_epoch_ends_the_row():
 def test_waits_double_with_jitter_up_to_the_cap_and_begin_anew_after_progress():
     waited = []
     play = Play(*[KILLED] * 6, Ended(0), progress=[5], retry=Retry(attempts=9, first_s=1, cap_s=4, seed=1))
-    play.supervisor._asked.wait = lambda wait_s: waited.append(wait_s)
+    play.supervisor._is_asked_within = lambda wait_s: waited.append(wait_s)
     assert play.run() == 0
     for wait_s, whole in zip(waited, [1, 2, 4, 4, 1, 2], strict=True):
         assert 0.85 * whole <= wait_s <= whole
@@ -94,6 +96,38 @@ def test_a_signal_before_there_is_a_child_reaches_the_child_once():
     play = Play(Ended(0))
     play.supervisor.stop(signal.SIGTERM)
     assert (play.run(), play.signals) == (0, [signal.SIGTERM])
+
+
+def test_a_signal_between_any_two_lines_is_heard_and_never_waits_for_a_lock_that_the_line_before_holds():
+    """A handler interrupts the main thread between two lines, of ours or of the library's."""
+    at, has_come = 0, True
+    while has_come:
+        at += 1
+        play = Play(KILLED, KILLED, KILLED, Ended(0))
+        lines = []
+
+        def interrupt(frame, event, _, *, play=play, lines=lines, at=at):
+            if not frame.f_code.co_filename.endswith(("supervision.py", "threading.py", "queue.py")):
+                return None
+            if event == "line":
+                lines.append(play.started)
+                if len(lines) == at:
+                    play.supervisor.stop(signal.SIGTERM)
+            return interrupt
+
+        def run(*, play=play, interrupt=interrupt):
+            sys.settrace(interrupt)
+            play.run()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(timeout=30)
+        assert not thread.is_alive(), f"it hangs when the signal comes at line {at}"
+        has_come = len(lines) >= at
+        if has_come:
+            assert play.started <= lines[at - 1] + 1
+            assert play.signals == [signal.SIGTERM] or play.started == lines[at - 1]
+    assert at > 50
 
 
 @pytest.mark.parametrize("kind", KINDS)
