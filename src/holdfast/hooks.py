@@ -75,6 +75,9 @@ class Hooks:
                 )
 
 
+NAMES = frozenset(field.name for field in fields(Hooks))
+"""Of all hooks: an error that a hook raised has one of them as its participant."""
+
 NONE = Hooks()
 """No hook at all."""
 

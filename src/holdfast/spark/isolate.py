@@ -26,6 +26,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from holdfast import hooks
 from holdfast.checkpoint.dead_letters import DeadLetters, Letter, one_row
 from holdfast.checkpoint.isolation import Bounds, Search, count_attempt, isolate
 from holdfast.commit.coordinator import Coordinator
@@ -91,7 +92,7 @@ class Suspicion:
     def of(self, error: HoldfastError) -> HoldfastError:
         """Return the error, as a ``BadRow`` that names its epoch where an epoch was under way and code failed in it."""
         found = planned(self.spark, self.origin)
-        if found is None or not isinstance(error, InvalidPipeline | BadRow) or error.participant.startswith("on_"):
+        if found is None or not isinstance(error, InvalidPipeline | BadRow) or error.participant in hooks.NAMES:
             return error
         suspected = BadRow(
             error.what,

@@ -248,5 +248,7 @@ def test_only_an_error_of_code_in_an_unfinished_epoch_is_suspected_to_be_that_of
         world.live()
     suspected = suspicion.of(InvalidPipeline("it."))
     assert (type(suspected), suspected.epoch) == (BadRow, 2)
+    assert suspicion.of(InvalidPipeline("it.", participant="on_time_departures")).epoch == 2, "a node, and no hook"
+    assert suspicion.of(InvalidPipeline("it.", participant="on_checkpoint")).epoch is None
     away = Unavailable("it.")
     assert suspicion.of(away) is away
