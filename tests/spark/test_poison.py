@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from holdfast.cli.dead_letters import described, replay
 from holdfast.config import Settings
 from holdfast.errors import BadRow, HoldfastError
 from holdfast.hooks import NONE
-from holdfast.observe.inspection import inspect_checkpoint
 from tests.spark.counting import counting
 from tests.spark.running import die_at, sqlite_rows
 
@@ -88,8 +86,7 @@ def test_rows_that_kill_the_run_are_isolated_and_come_back_when_they_are_sent_ag
     assert sqlite_rows(tmp_path / "out.db", query) == ([2, 4, 5] if kind == "state" else [0, 1, 2, 5, 6])
 
     assert {each["standing"] for each in described(store, checkpoint)} == {"left out"}
-    owner = replace(inspect_checkpoint("", store, checkpoint).owner, is_alive=False)
-    assert len(replay(store, checkpoint, owner, [])) == 2
+    assert len(replay(store, checkpoint, [])) == 2
     assert {each["standing"] for each in described(store, checkpoint)} == {"to be replayed at the next start"}
     mended = built(kind, tmp_path, ())
     die_at("after-publish", 4)

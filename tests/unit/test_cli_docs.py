@@ -18,7 +18,8 @@ def test_every_option_of_every_command_is_documented(command):
     text = (DOCS / "cli.md").read_text()
     assert f"\n## {command}\n" in text
     section = text.split(f"\n## {command}\n")[1].split("\n## ")[0] + text.split("```")[1]
-    options = [name for option in COMMANDS[command].params for name in option.opts if name.startswith("--")]
+    every = [COMMANDS[command], *getattr(COMMANDS[command], "commands", {}).values()]
+    options = [name for one in every for option in one.params for name in option.opts if name.startswith("--")]
     assert [name for name in options if name not in section] == []
 
 

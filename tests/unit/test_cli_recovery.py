@@ -16,11 +16,13 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast import faults
+from holdfast.checkpoint.dead_letters import DeadLetters, Letter, one_row
 from holdfast.checkpoint.store import open_store
 from holdfast.cli.app import app
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.ports import Carried, EpochRecord
+from holdfast.sources.lettered import Address
 from holdfast.target import load_target
 
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -415,3 +417,51 @@ def test_beside_a_run_that_is_alive_no_name_is_given_from_here():
     answer = holdfast("checkpoint", "create", "x", "--checkpoint", "ckpt")
     assert answer.exit_code == 2
     assert 'run.checkpoint_now(name="x")' in answer.stderr
+
+
+# --- dead letters -------------------------------------------------------------------------------------------------
+
+
+def isolate_rows(*ids):
+    letters = DeadLetters(open_store("ckpt"), 1, isolates=True)
+    error = {"kind": "BadRow", "what": "it fails: password=hunter2.", "why": "because."}
+    for number, one in enumerate(ids):
+        row = one_row(pa.RecordBatch.from_pydict({"x": [one]}, SCHEMA), 0)
+        letters.add(Letter("rides", Address("log", number, 0), row, 2, error, 0), lambda: None)
+
+
+def test_dead_letters_are_listed_with_row_place_and_error_and_no_secret():
+    run_epochs("one", 1)
+    isolate_rows(7, 8)
+    text = holdfast("dead-letters", "list", "--checkpoint", "ckpt").stdout
+    assert text.startswith("rides/log/0/0  epoch 2, 1970-01-01T00:00:00Z, left out\n  {'x': 7}\n  BadRow: it fails: ")
+    assert text.endswith("2 dead letters, 2 of them not sent again.\n")
+    found = json.loads(holdfast("dead-letters", "list", "--checkpoint", "ckpt", "--json").stdout)["dead_letters"]
+    assert [(one["row"], one["standing"]) for one in found] == [({"x": 7}, "left out"), ({"x": 8}, "left out")]
+    assert "hunter2" not in text + json.dumps(found)
+
+
+def test_dead_letters_are_sent_again_by_name_or_all_and_a_name_of_none_is_refused():
+    run_epochs("one", 1)
+    isolate_rows(7, 8, 9)
+    answer = holdfast("dead-letters", "replay", "rides/log/1/0", "--checkpoint", "ckpt")
+    assert answer.stdout == "rides/log/1/0\n1 dead letters come back with the next start.\n"
+    answer = holdfast("dead-letters", "replay", "--checkpoint", "ckpt", "--json")
+    assert json.loads(answer.stdout) == {"replayed_at_next_start": ["rides/log/0/0", "rides/log/2/0"]}
+    text = holdfast("dead-letters", "list", "--checkpoint", "ckpt").stdout
+    assert text.count("to be replayed at the next start") == 3
+    answer = holdfast("dead-letters", "replay", "rides/log/7/0", "--checkpoint", "ckpt")
+    assert (answer.exit_code, "there is no dead letter 'rides/log/7/0'" in answer.stderr) == (2, True)
+
+
+def test_beside_a_run_that_is_alive_no_letter_is_sent_again_unless_forced():
+    run_epochs("one", 1)
+    isolate_rows(7)
+    for path in Path("ckpt/generations").iterdir():
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": os.getpid()}))
+    answer = holdfast("dead-letters", "replay", "--checkpoint", "ckpt")
+    assert answer.exit_code == 2
+    assert "add --force" in answer.stderr
+    assert "left out" in holdfast("dead-letters", "list", "--checkpoint", "ckpt").stdout
+    assert holdfast("dead-letters", "replay", "--checkpoint", "ckpt", "--force").exit_code == 0
+    assert "to be replayed" in holdfast("dead-letters", "list", "--checkpoint", "ckpt").stdout

@@ -216,7 +216,8 @@ def resolve_(
                 _print(words.verdict_lines(inspection, epoch))
             return
         if not force:
-            check_nobody_runs(inspection.owner)
+            why = "to resolve is to take over, and would fence it; a run resolves its own doubts."
+            check_nobody_runs(inspection.owner, why)
         directory = _directory(checkpoint)
         with _log_file(directory, settings, as_json):
             _note_start(f"resolve {target}")
@@ -253,7 +254,7 @@ def rewind_(
             _answer(answer, words.rewind_lines(pipeline.name, planned), as_json)
             return
         if not force:
-            check_nobody_runs(inspection.owner)
+            check_nobody_runs(inspection.owner, "to rewind is to take over, and would fence it.")
         with _log_file(directory, settings, as_json):
             _note_start(f"rewind {target} --to {to}")
             before = rewinding.carry_through()
@@ -411,13 +412,15 @@ def replay_letters(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[LETTER]...", help="Which, by name; default: all not sent again.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Even if the process of the last run is alive.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Send dead letters through the graph again: each is part of one epoch of the next run."""
     with _settings(as_json):
-        sent = dead_letters.replay(
-            _existing_store(checkpoint), _directory(checkpoint), _inspection(checkpoint, None).owner, names or ()
-        )
+        if not force:
+            why = "a start that isolates rows writes the letters too, and would undo what is noted here."
+            check_nobody_runs(_inspection(checkpoint, None).owner, why)
+        sent = dead_letters.replay(_existing_store(checkpoint), _directory(checkpoint), names or ())
         if as_json:
             _print_json({"replayed_at_next_start": [letter.name for letter in sent]})
         else:

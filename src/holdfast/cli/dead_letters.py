@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.dead_letters import Letter, read_letters, send_again
-from holdfast.cli.resolve import check_nobody_runs
 from holdfast.errors import Corrupt, InvalidPipeline
-from holdfast.observe.inspection import Owner
 from holdfast.observe.times import utc
 from holdfast.ports import Store
 from holdfast.positions import Positions
@@ -46,15 +44,14 @@ def letter_lines(letters: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield f"{len(letters)} dead letters, {waiting} of them not sent again."
 
 
-def replay(store: Store, directory: Path, owner: Owner, wanted: Sequence[str]) -> list[Letter]:
-    """Note that letters are sent through the graph again at the next start.
+def replay(store: Store, directory: Path, wanted: Sequence[str]) -> list[Letter]:
+    """Note that letters are sent through the graph again at the next start; nobody runs.
 
     Raises
     ------
     InvalidPipeline
-        If a run is alive, or a name is that of no letter.
+        If a name is that of no letter.
     """
-    check_nobody_runs(owner)
     known = {letter.name for letter in read_letters(store)}
     if unknown := [name for name in wanted if name not in known]:
         raise InvalidPipeline(

@@ -58,18 +58,25 @@ def resolve(pipeline: Pipeline, store: Store, inspection: Inspection, settings: 
         return coordinator.open()
 
 
-def check_nobody_runs(owner: Owner) -> None:
-    """Refuse to take over from a process that is alive on this host.
+def check_nobody_runs(owner: Owner, why: str) -> None:
+    """Refuse what must not be done beside a process that is alive on this host.
+
+    Parameters
+    ----------
+    owner : Owner
+        Who took the pipeline over last.
+    why : str
+        What it would do to that one.
 
     Raises
     ------
     InvalidPipeline
-        If there is one: it resolves its own doubts, and would be fenced.
+        If it is alive.
     """
     if owner.is_alive:
         raise InvalidPipeline(
             f"generation {owner.generation} seems to run: process {owner.pid} on this host is alive.",
-            why="to resolve is to take over, and would fence it; a run resolves its own doubts.",
+            why=why,
             do="stop it first (Ctrl-C, or kill -TERM); if that process is another program by now, add --force.",
             generation=owner.generation,
         )
