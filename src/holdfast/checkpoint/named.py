@@ -84,12 +84,36 @@ def put_named(store: Store, name: str, manifest: Manifest) -> None:
     InvalidPipeline
         If the name is taken.
     """
-    if not store.put_if_absent(key_of(checked_name(name)), encode(manifest)):
-        raise InvalidPipeline(
-            f"there is a checkpoint named {name!r} already.",
-            why="a named checkpoint never changes: somebody may rely on it.",
-            do=f"choose another name; or remove it first: holdfast checkpoint delete {name}.",
-        )
+    claim(store, name)
+    put_claimed(store, name, manifest)
+
+
+def claim(store: Store, name: str) -> None:
+    """Make sure that a name is free, and that nothing lies below it: an import that failed has left files there.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the name is taken, or is none.
+    """
+    if checked_name(name) in names(store):
+        raise _taken(name)
+    for key in store.keys(f"{PREFIX}{name}/"):
+        store.delete(key)
+
+
+def put_claimed(store: Store, name: str, manifest: Manifest) -> None:
+    """Make a named checkpoint of a name that was claimed, with the files that lie below it by now."""
+    if not store.put_if_absent(key_of(name), encode(manifest)):
+        raise _taken(name)
+
+
+def _taken(name: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"there is a checkpoint named {name!r} already.",
+        why="a named checkpoint never changes: somebody may rely on it.",
+        do=f"choose another name; or remove it first: holdfast checkpoint delete {name}.",
+    )
 
 
 def delete_named(store: Store, name: str) -> None:

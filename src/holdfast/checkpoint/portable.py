@@ -195,9 +195,8 @@ def import_from(store: Store, directory: Path, name: str | None) -> str:
     """
     found = exported(directory)
     listed = _listed(found.store)
-    name = named.checked_name(name or str(listed["name"]))
-    if name in named.names(store):
-        named.put_named(store, name, found.manifest)  # raises: the name is taken
+    name = name or str(listed["name"])
+    named.claim(store, name)
     below = f"{PREFIX}{name}/"
     objects: dict[str, list[object]] = listed["objects"]  # type: ignore[assignment]
     for key, (size, digest) in sorted(objects.items()):
@@ -210,7 +209,7 @@ def import_from(store: Store, directory: Path, name: str | None) -> str:
     if missing:
         raise damaged(str(directory / missing[0]), f"the manifest names it, and {LIST} does not")
     store.put(f"{below}{LIST}", found.store.get(LIST) or b"")
-    named.put_named(store, name, _moved(found.manifest, "", below))
+    named.put_claimed(store, name, _moved(found.manifest, "", below))
     return name
 
 

@@ -114,6 +114,35 @@ def test_damage_to_any_object_of_an_export_is_noticed_and_named(store: LocalStor
     assert portable.import_from(LocalStore(str(tmp_path / "other")), tmp_path / "out", None) == "start"
 
 
+def test_what_an_import_that_failed_has_left_is_part_of_no_later_checkpoint_of_that_name(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    store.put("sources/given/log/2", b"two")
+    portable.export(store, "start", tmp_path / "damaged")
+    (tmp_path / "damaged" / "sources" / "given" / "log" / "2").unlink()
+    store.delete("sources/given/log/1")
+    portable.export(store, "start", tmp_path / "whole")
+    other = LocalStore(str(tmp_path / "other"))
+    with pytest.raises(Corrupt):
+        portable.import_from(other, tmp_path / "damaged", "x")
+    assert portable.import_from(other, tmp_path / "whole", "x") == "x"
+    assert dict(portable.kept(other, "x").workspaces()) == {"sources/given/log/2": b"two"}
+
+
+def test_a_name_of_which_a_deletion_has_left_files_is_given_anew_without_them(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    portable.export(store, "start", tmp_path / "out")
+    portable.import_from(store, tmp_path / "out", "x")
+    store.delete(named.key_of("x"))  # and here the process dies
+    named.put_named(store, "x", snapshot(store, 2))
+    store.put("sources/given/log/2", b"two")
+    assert dict(portable.kept(store, "x").workspaces()) == {
+        "sources/given/log/1": b"one",
+        "sources/given/log/2": b"two",
+    }
+
+
 def test_an_export_wants_a_directory_of_its_own(store: LocalStore, tmp_path: Path) -> None:
     with pytest.raises(InvalidPipeline, match="is not empty"):
         portable.export(store, "start", tmp_path)
