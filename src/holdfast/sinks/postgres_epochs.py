@@ -24,7 +24,7 @@ class PostgresEpochs:
         self._ours = (pipeline, sink)
 
     def begin(self, connection: Connection, row: LedgerRow) -> None:
-        """Make the list; one that begins later than the sink begins with what the sink holds."""
+        """Make the list; one that does not lead to what the sink holds begins anew there."""
         if not self._exists(connection):
             node, schema = self._table.node, self._table.schema_name
             postgres_catalog.check_may_create(connection, node, schema, f"table {EPOCHS}")
@@ -42,7 +42,8 @@ class PostgresEpochs:
             (self._table.name, *self._ours),
         ).fetchall()
         sql.check_one_writer(self._table.node, self._table.name, [(pipeline, sink) for pipeline, sink in others])
-        if row.epoch and not self._epochs(connection):
+        if sql.has_gap(self._epochs(connection), row):
+            self._forget(connection, after_epoch=-1)
             self._insert(connection, row.epoch, row.positions)
 
     def note(self, connection: Connection, epoch: int, positions: Positions) -> None:
@@ -76,14 +77,14 @@ class PostgresEpochs:
         Diverged
             If none did.
         """
-        epochs = self._epochs(connection)
-        last = sql.last_at(epochs, record.positions)
-        if last is None:
-            raise sql.cannot_go_back(self._table.node, record, sorted(epochs))
+        last = sql.target_of(self._table.node, self._epochs(connection), record)
         connection.execute(self._table.withdraw(), (last,))
+        self._forget(connection, after_epoch=last)
+
+    def _forget(self, connection: Connection, *, after_epoch: int) -> None:
         connection.execute(
             pg.SQL("DELETE FROM {} WHERE pipeline = %s AND sink = %s AND epoch > %s").format(self._name),
-            (*self._ours, last),
+            (*self._ours, after_epoch),
         )
 
     def _insert(self, connection: Connection, epoch: int, positions: str) -> None:
@@ -94,7 +95,10 @@ class PostgresEpochs:
 
     def _epochs(self, connection: Connection) -> dict[int, str]:
         found = connection.execute(
-            pg.SQL("SELECT epoch, positions FROM {} WHERE pipeline = %s AND sink = %s").format(self._name), self._ours
+            pg.SQL("SELECT epoch, positions FROM {} WHERE pipeline = %s AND sink = %s AND target = %s").format(
+                self._name
+            ),
+            (*self._ours, self._table.name),
         ).fetchall()
         return dict(found)
 

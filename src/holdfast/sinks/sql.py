@@ -290,6 +290,29 @@ def not_rewindable(mode: TableMode) -> str:
     return "it is not declared rewindable=True" if mode.mode == "append" else "an upsert has lost what it replaced"
 
 
+def target_of(node: str, epochs: Mapping[int, str], record: EpochRecord) -> int:
+    """Return the epoch behind which a rewind withdraws everything.
+
+    Raises
+    ------
+    Diverged
+        If no epoch ended at the record's positions.
+    """
+    last = last_at(epochs, record.positions)
+    if last is None:
+        raise cannot_go_back(node, record, sorted(epochs))
+    return last
+
+
+def has_gap(epochs: Mapping[int, str], row: LedgerRow) -> bool:
+    """Tell whether a list of ends does not lead to what the sink holds.
+
+    Then rows were published that the list does not know, while the sink was not rewindable or wrote to another table:
+    they have no epoch, and would stay in a rewind to one before them.
+    """
+    return row.epoch > 0 and (not epochs or epochs[max(epochs)] != row.positions)
+
+
 def last_at(epochs: Mapping[int, str], to: Positions) -> int | None:
     """Return the last epoch that ended at exactly these positions; None where none did."""
     text = positions_text(to)

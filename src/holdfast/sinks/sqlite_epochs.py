@@ -30,14 +30,15 @@ class SqliteEpochs:
     sink: str
 
     def begin(self, connection: sqlite3.Connection, row: LedgerRow) -> None:
-        """Make the list; one that begins later than the sink begins with what the sink holds."""
+        """Make the list; one that does not lead to what the sink holds begins anew there."""
         connection.execute(_DDL)
         others = connection.execute(
             f"SELECT DISTINCT pipeline, sink FROM {EPOCHS} WHERE target = ? AND (pipeline, sink) <> (?, ?)",
             (self._target, *self._ours),
         ).fetchall()
         sql.check_one_writer(self.table.node, self.table.name, others)
-        if row.epoch and not self._epochs(connection):
+        if sql.has_gap(self._epochs(connection), row):
+            self._forget(connection, after_epoch=-1)
             self._insert(connection, row.epoch, row.positions)
 
     def note(self, connection: sqlite3.Connection, epoch: int, positions: Positions) -> None:
@@ -66,20 +67,21 @@ class SqliteEpochs:
         Diverged
             If none did.
         """
-        epochs = self._epochs(connection)
-        last = sql.last_at(epochs, record.positions)
-        if last is None:
-            raise sql.cannot_go_back(self.table.node, record, sorted(epochs))
+        last = sql.target_of(self.table.node, self._epochs(connection), record)
         self.table.withdraw(connection, last)
-        connection.execute(f"DELETE FROM {EPOCHS} WHERE pipeline = ? AND sink = ? AND epoch > ?", (*self._ours, last))
+        self._forget(connection, after_epoch=last)
+
+    def _forget(self, connection: sqlite3.Connection, *, after_epoch: int) -> None:
+        statement = f"DELETE FROM {EPOCHS} WHERE pipeline = ? AND sink = ? AND epoch > ?"
+        connection.execute(statement, (*self._ours, after_epoch))
 
     def _insert(self, connection: sqlite3.Connection, epoch: int, positions: str) -> None:
         row = (*self._ours, epoch, self._target, positions)
         connection.execute(f"INSERT INTO {EPOCHS} VALUES (?, ?, ?, ?, ?)", row)
 
     def _epochs(self, connection: sqlite3.Connection) -> dict[int, str]:
-        statement = f"SELECT epoch, positions FROM {EPOCHS} WHERE pipeline = ? AND sink = ?"
-        return dict(connection.execute(statement, self._ours).fetchall())
+        statement = f"SELECT epoch, positions FROM {EPOCHS} WHERE pipeline = ? AND sink = ? AND target = ?"
+        return dict(connection.execute(statement, (*self._ours, self._target)).fetchall())
 
     @property
     def _ours(self) -> tuple[str, str]:

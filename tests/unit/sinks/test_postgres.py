@@ -20,7 +20,7 @@ import holdfast.sinks.postgres_sink as sink_module
 import holdfast.sinks.postgres_staging as staging_module
 from holdfast import faults
 from holdfast.errors import BadRow, Diverged, HoldfastError, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Run, Sink, Staged, Task
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Rewindable, Run, Sink, Staged, Task
 from holdfast.sinks.postgres import PostgresSpec
 from holdfast.sinks.postgres_staging import GID_BYTES, Label
 
@@ -784,3 +784,16 @@ def test_a_fenced_run_sweeps_and_discards_nothing(postgres_prepared: str) -> Non
             assert stale.sweep(below_epoch=9) == 0
             owner.publish([Publication(EpochRecord("words", 1, 1, {}), (part,))])
     assert query(postgres_prepared, "SELECT count(*) FROM words") == [(1,)]
+
+
+def test_epochs_before_it_was_not_rewindable_for_a_while_are_no_target_any_more(postgres_plain: str) -> None:
+    """The rows of the time between have no epoch: a rewind would leave them, and the next run bring them again."""
+    for generation, rewindable in enumerate([True, False, True], start=1):
+        with opened(postgres_plain, generation=generation, rewindable=rewindable) as sink:
+            rows = pa.table({"id": [generation], "word": ["a"]}, schema=SCHEMA)
+            record = EpochRecord("words", generation, generation, {"given": {"log": generation}})
+            sink.publish([Publication(record, (Carried(rows),))])
+    with opened(postgres_plain, generation=4, rewindable=True) as sink:
+        assert isinstance(sink, Rewindable)
+        assert "lie between 2 and 3" in sink.withdrawal({"given": {"log": 1}}).obstacle
+        assert sink.withdrawal({"given": {"log": 2}}).row_count == 1

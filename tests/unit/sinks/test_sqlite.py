@@ -323,3 +323,44 @@ def test_a_sink_that_becomes_rewindable_can_go_back_to_where_it_was_then(path: s
     assert sink.withdrawal({"given": {"log": 7}}).epoch == 7
     assert "lie between 7 and 7" in sink.withdrawal({"given": {"log": 6}}).obstacle
     sink.close()
+
+
+def words_sink(path: str, generation: int, *, rewindable: bool, table: str = "words") -> Sink:
+    sink = SqliteSpec(path, table, rewindable=rewindable).connect("words_table", "words", SCHEMA)
+    sink.open(Run("words", generation))
+    return sink
+
+
+def publish_epoch(sink: Sink, epoch: int) -> None:
+    rows = pa.table({"id": [epoch], "word": ["a"]}, schema=SCHEMA)
+    sink.publish([Publication(EpochRecord("words", epoch, 1, {"given": {"log": epoch}}), (Carried(rows),))])
+
+
+def test_epochs_before_it_was_not_rewindable_for_a_while_are_no_target_any_more(path: str) -> None:
+    """The rows of the time between have no epoch: a rewind would leave them, and the next run bring them again."""
+    for generation, rewindable in enumerate([True, False, True], start=1):
+        sink = words_sink(path, generation, rewindable=rewindable)
+        publish_epoch(sink, generation)
+        sink.close()
+    sink = words_sink(path, 4, rewindable=True)
+    assert isinstance(sink, Rewindable)
+    assert "lie between 2 and 3" in sink.withdrawal({"given": {"log": 1}}).obstacle
+    with pytest.raises(Diverged):
+        sink.publish([Publication(EpochRecord("words", 4, 4, {"given": {"log": 1}}, rewound_to=1), ())])
+    sink.publish([Publication(EpochRecord("words", 4, 4, {"given": {"log": 2}}, rewound_to=2), ())])
+    sink.close()
+    assert query(path, "SELECT id FROM words") == [(1,), (2,)]
+    sink = words_sink(path, 5, rewindable=True)
+    assert sink.withdrawal({"given": {"log": 2}}).epoch == 2  # type: ignore[attr-defined]
+    sink.close()
+
+
+def test_epochs_that_went_to_another_table_are_no_target(path: str) -> None:
+    for generation, table in enumerate(["words", "others"], start=1):
+        sink = words_sink(path, generation, rewindable=True, table=table)
+        publish_epoch(sink, generation)
+        assert sink.withdrawal({"given": {"log": generation}}).epoch == generation  # type: ignore[attr-defined]
+        sink.close()
+    sink = words_sink(path, 3, rewindable=True)
+    assert sink.withdrawal({"given": {"log": 1}}).obstacle  # type: ignore[attr-defined]
+    sink.close()
