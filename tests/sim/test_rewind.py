@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.manifest import Ended, Manifest
-from holdfast.checkpoint.snapshot import commit, snapshot_keys
+from holdfast.checkpoint.graph_change import Graph
+from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
+from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Publication, Run
+from holdfast.spark.origin import FILE_NAME, read_origin
+from holdfast.spark.state_change import read_graph, write_graph
+from holdfast.spark.state_plan import Shape, noted_shape
 from holdfast.testing.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
-from tests.sim.rewinding import SCHEMA, Flow, expected
+from tests.sim.rewinding import MINUTE_US, SCHEMA, Flow, expected
+from tests.unit.checkpoint.snapshots import KEEPS
 
 
 @pytest.mark.parametrize("epoch", range(1, 11))
@@ -192,3 +198,32 @@ def test_a_rewind_is_carried_through_after_any_second_crash_too(tmp_path: Path) 
             flow.run(7, version=2)
             assert flow.delivered()[0] in (expected((3, 1), (7, 2)), expected((5, 1), (7, 2))), (first, second)
             assert flow.delivered()[0] == flow.delivered()[1], (first, second)
+
+
+def test_where_sources_stood_that_are_gone_is_remembered_behind_a_rewind_too(tmp_path: Path) -> None:
+    """Else one that comes back would be read from its beginning, and its rows be published twice."""
+    flow = Flow(tmp_path)
+    flow.run(4, version=1)
+    record = tmp_path / "checkpoint" / "spark" / "1" / FILE_NAME
+    retired = {"gone": {"log": 7}}
+    record.write_bytes(replace(read_origin(record), retired=retired).to_json())  # as a changed graph leaves it
+    flow.rewinding().do("2")
+    assert read_origin(tmp_path / "checkpoint" / "spark" / "2" / FILE_NAME).retired == retired
+
+
+def test_state_of_another_number_of_buckets_goes_on_in_as_many(tmp_path: Path) -> None:
+    """Keys are found where the hash of so many buckets has put them: the next start divides them anew, if asked to."""
+    flow = Flow(tmp_path)
+    flow.run(5, version=1)
+    spark = tmp_path / "checkpoint" / "spark"
+    first = spark / "1" / FILE_NAME
+    first.write_bytes(replace(read_origin(first), graph="0123").to_json())
+    flow.store.put("spark/1/state.json", b'{"buckets": 4, "partitions": 3}')
+    write_graph(flow.store, "spark/1", Graph("", {}, {"counted": KEEPS}, 4))
+    ended = Ended(2, 2, {"rows": {"log": 2}}, 2 * MINUTE_US)
+    commit(flow.store, Manifest("flow", 1, 0, "0123", ended, 2, {"counted": OperatorState(KEEPS, {})}))
+    flow.rewinding().do("3")
+    origin = read_origin(spark / "2" / FILE_NAME)
+    assert read_manifest(flow.store, *snapshot_keys(flow.store)).key.path == origin.seed
+    assert noted_shape(flow.store, "spark/2") == Shape(buckets=2, partitions=2)
+    assert read_graph(flow.store, "spark/2").buckets == 2

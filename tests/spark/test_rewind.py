@@ -43,9 +43,8 @@ def pipeline_of(work: Path) -> hf.Pipeline:
 
 
 def run(work: Path, spark: SparkSession, **options: Any) -> None:
-    pipeline_of(work).run(
-        checkpoint=str(work / "checkpoint"), trigger=hf.available_now(), session=spark, settings=SETTINGS, **options
-    )
+    options = {"settings": SETTINGS, **options}
+    pipeline_of(work).run(checkpoint=str(work / "checkpoint"), trigger=hf.available_now(), session=spark, **options)
 
 
 def expected(count: int) -> list[Any]:
@@ -137,6 +136,20 @@ def test_a_name_is_always_within_reach(spark: SparkSession, tmp_path: Path) -> N
     check(tmp_path, 3)
     run(tmp_path, spark)
     check(tmp_path, 7)
+
+
+def test_it_reaches_behind_a_new_division_of_state(spark: SparkSession, tmp_path: Path) -> None:
+    divided = Settings(buckets=5, checkpoint_freq=86_400_000)
+    for count, settings in ((1, SETTINGS), (4, SETTINGS), (7, divided)):
+        give(tmp_path, count)
+        run(tmp_path, spark, settings=settings, keep=10)
+    directory = tmp_path / "checkpoint"
+    done = Rewinding(pipeline_of(tmp_path), LocalStore(str(directory)), directory, divided).do("3")
+    assert (done.snapshot, done.replayed) == (1, 2)
+    check(tmp_path, 3)
+    give(tmp_path, 12)
+    run(tmp_path, spark, settings=divided, keep=10)
+    check(tmp_path, 12)
 
 
 def test_without_state_it_reaches_as_far_as_the_log_of_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -258,7 +258,9 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
             why="they were written with different checkpoints.",
             do="restore the sinks to states that belong together.",
         )
-    origin = Origin(above_all(store, last_epoch) + 1, tuple(stops), graph=beginning.graph)
+    before = _read_if_there(directory / beginning.previous / FILE_NAME)
+    retired = {} if before is None else before.retired
+    origin = Origin(above_all(store, last_epoch) + 1, tuple(stops), retired=retired, graph=beginning.graph)
     if beginning.first is not None:
         origin = beginning.first.origin(origin, holders)
         note_beginning(store, beginning.first.given, origin)
@@ -286,8 +288,7 @@ def above_all(store: Store, last_epoch: int) -> int:
 
 def _restored(beginning: Beginning, origin: Origin, held: Sequence[Held], newest: tuple[str, Held]) -> Origin:
     """Return where a directory begins whose state comes from a snapshot."""
-    steps = [*steps_of(beginning.directory, beginning.previous), *progress.read(beginning.store)]
-    found = restoration(beginning.store, beginning.pipeline, held, steps, graph=beginning.graph)
+    found = restorable(beginning, held)
     if found is None:
         raise _state_is_gone(beginning.directory, list(beginning.keeps), newest)
     seed, kept = _fitting(beginning, found)
@@ -299,9 +300,13 @@ def _restored(beginning: Beginning, origin: Origin, held: Sequence[Held], newest
         _what_is_replayed(found),
     )
     replayed = tuple((each.step_epoch, each.batch_us) for each in found.replayed)
-    before = _read_if_there(beginning.directory / beginning.previous / FILE_NAME)
-    retired = {} if before is None else before.retired
-    return replace(origin, seek=found.seek, seed=seed, replayed=replayed, kept=kept, retired=retired)
+    return replace(origin, seek=found.seek, seed=seed, replayed=replayed, kept=kept)
+
+
+def restorable(beginning: Beginning, held: Sequence[Held]) -> Restoration | None:
+    """Return the snapshot that a directory would begin with, and what is replayed behind it; None: no snapshot."""
+    steps = [*steps_of(beginning.directory, beginning.previous), *progress.read(beginning.store)]
+    return restoration(beginning.store, beginning.pipeline, held, steps, graph=beginning.graph)
 
 
 def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, tuple[str, ...] | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -32,8 +32,9 @@ from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, Sourc
 from holdfast.positions import Positions
 from holdfast.spark.directory import newest, remove_older
 from holdfast.spark.offsets import plain
-from holdfast.spark.origin import FILE_NAME, Beginning, above_all, read_origin, settle_origin, steps_of
-from holdfast.spark.state_change import GRAPH, read_graph
+from holdfast.spark.origin import FILE_NAME, Beginning, above_all, read_origin, restorable, settle_origin, steps_of
+from holdfast.spark.state_change import GRAPH, read_graph, write_graph
+from holdfast.spark.state_plan import Shape, note_shape, noted_shape
 
 log = logging.getLogger("holdfast.rewind")
 
@@ -238,16 +239,20 @@ class Rewinding:
         take_back(self.store, record, steps)
         if not number:
             return  # Spark's directory is lost besides: the next start begins one where the sinks are
-        for name in ("state.json", GRAPH):
-            data = self.store.get(f"{previous}/{name}")
-            if data is not None:
-                self.store.put(f"{below}/{name}", data)
         before = read_origin(self.directory / previous / FILE_NAME)
-        keeps = read_graph(self.store, previous).keeps
+        graph = read_graph(self.store, previous)
         beginning = Beginning(
-            self.store, self.directory, below, self.pipeline.name, (), keeps, before.graph or "", previous
+            self.store, self.directory, below, self.pipeline.name, (), graph.keeps, before.graph or "", previous
         )
         held = {"all sinks": Held(record.epoch, record.generation, record.positions, record.pts)}
+        shape = noted_shape(self.store, previous)
+        if shape is not None:  # that of the snapshot: keys are found where the hash of so many buckets has put them
+            found = restorable(beginning, [*held.values()])
+            buckets = shape.buckets if found is None else found.manifest.buckets
+            note_shape(self.store, below, Shape(buckets, min(shape.partitions, buckets)))
+            graph = replace(graph, buckets=buckets)
+        if self.store.get(f"{previous}/{GRAPH}") is not None:  # else an older version made it: nobody knows its sinks
+            write_graph(self.store, below, graph)
         settle_origin(beginning, held, record.epoch)
         remove_older(self.directory, below)
 

@@ -170,7 +170,9 @@ class StateChange:
         began = read_origin(spark / FILE_NAME)
         behind = max(0, len(began.seek) - 1)
         batch_id = _last_finished(spark, held, behind)
-        if batch_id + 1 < behind:
+        # The same graph, divided otherwise, replays it as well in the new directory.
+        is_only_divided = batch_id < 0 and began.graph == origin.graph and not self.change.backfilled
+        if batch_id + 1 < behind and not is_only_divided:
             raise Diverged(
                 "the graph has changed before the old one had caught up with its sinks.",
                 why=f"{self.previous} was begun at a snapshot, or at the beginning to fill a new sink, and what came "
@@ -188,7 +190,10 @@ class StateChange:
             there = {} if manifest is None else manifest.operators
             sources = {name: was for name, was in self.change.sources.items() if was in there}
             seed = self._moved(manifest, sources) if manifest is not None and sources else ""
-            return replace(origin, seek=began.seek, seed=seed, kept=tuple(sources), retired=began.retired)
+            replayed = began.replayed if is_only_divided else ()
+            return replace(
+                origin, seek=began.seek, seed=seed, replayed=replayed, kept=tuple(sources), retired=began.retired
+            )
         found = read_offsets(spark, batch_id)
         step_epoch, batch_us = began.step_time(batch_id, found.batch_us)
         last = Ended(began.base + batch_id, step_epoch, found.positions, batch_us)

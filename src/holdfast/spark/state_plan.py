@@ -116,9 +116,14 @@ def settle_shape(store: Store, directory: str, parallelism: int, asked: Division
     # A directory without an origin does not count: a start that died may have wanted another shape.
     if noted is None or store.get(f"{directory}/{FILE_NAME}") is None:
         noted = asked.shape(parallelism, previous)
-        record = {"buckets": noted.buckets, "partitions": noted.partitions}
-        store.put(f"{directory}/state.json", json.dumps(record).encode())
+        note_shape(store, directory, noted)
     return noted
+
+
+def note_shape(store: Store, directory: str, shape: Shape) -> None:
+    """Note how state is divided in a directory."""
+    record = {"buckets": shape.buckets, "partitions": shape.partitions}
+    store.put(f"{directory}/state.json", json.dumps(record).encode())
 
 
 def noted_shape(store: Store, directory: str) -> Shape | None:

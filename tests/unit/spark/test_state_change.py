@@ -115,6 +115,19 @@ def test_a_change_before_the_replay_is_through_is_refused(tmp_path: Path) -> Non
     assert checkpoint.changed({"table": 7}).seek == (at(7),)
 
 
+def test_state_that_is_divided_anew_before_anything_is_replayed_is_replayed_in_the_new_directory(
+    tmp_path: Path,
+) -> None:
+    """As behind a rewind to an epoch of before the last division."""
+    began = Origin(7, (at(4), at(5), at(6)), replayed=((3, 30), (4, 40)), graph="new")
+    checkpoint = Checkpoint(tmp_path, began)
+    origin = checkpoint.changed({"table": 6})
+    assert (origin.seek, origin.replayed, origin.base) == (began.seek, began.replayed, 100)
+    checkpoint = Checkpoint(tmp_path, replace(began, graph="old"))
+    with pytest.raises(Diverged, match="before the old one had caught up"):
+        checkpoint.changed({"table": 6})
+
+
 def test_a_snapshot_of_the_change_point_serves_as_seed(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path, Origin(1, graph="0123"))
     checkpoint.planned(0, 3)
