@@ -17,6 +17,7 @@ from holdfast.checkpoint.graph_change import Described, Graph, GraphChange, Role
 from holdfast.checkpoint.manifest import Keeps
 from holdfast.checkpoint.portable import Kept
 from holdfast.checkpoint.snapshot import commit
+from holdfast.checkpoint.state_moves import Means
 from holdfast.errors import InvalidPipeline
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Held, SourceSpec, Store
@@ -26,6 +27,7 @@ from holdfast.spark.offsets import plain
 from holdfast.spark.origin import Origin, noted_beginning
 from holdfast.spark.read import SourceReader
 from holdfast.spark.state_change import told
+from holdfast.spark.state_transfer import Transfer
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -110,6 +112,8 @@ class First:
         Of this run.
     graph : Graph
         Its graph.
+    transfer : Transfer
+        Brings state of other names, and of another form, over.
     is_forced : bool
         Whether operators may begin without state where theirs does not fit.
     """
@@ -122,6 +126,7 @@ class First:
     reader: SourceReader
     generation: int
     graph: Graph
+    transfer: Transfer
     is_forced: bool
 
     @property
@@ -154,7 +159,7 @@ class First:
 
     def _fork(self, origin: Origin, found: Kept) -> Origin:
         ended = found.manifest.ended
-        change = stateful_change(found.manifest.keeps, self.graph)
+        change = stateful_change(found.manifest.keeps, self.graph, self.transfer.means)
         change.check(self.pipeline.name, is_forced=self.is_forced)
         for line in told(change):
             log.info("%s", line)
@@ -164,7 +169,10 @@ class First:
             self.store.put(key, data)
         self._check_can_read_on(ended.positions)
         ours = replace(found.plain, pipeline=self.pipeline.name, generation=self.generation)
-        commit(self.store, ours)
+        if change.sources and self.transfer.is_needed(ours, change.sources):
+            ours = self.transfer.made(ours, change.sources)
+        else:
+            commit(self.store, ours)
         log.warning(
             "pipeline %r begins at checkpoint %s: the end of epoch %d of %r",
             self.pipeline.name,
@@ -213,11 +221,10 @@ class First:
                 )
 
 
-def stateful_change(before: Mapping[str, Keeps], after: Graph) -> GraphChange:
+def stateful_change(before: Mapping[str, Keeps], after: Graph, means: Mapping[str, Means]) -> GraphChange:
     """Compare what a checkpoint keeps with the stateful operators of a graph; of the other nodes it says nothing."""
     new = {name: node for name, node in after.nodes.items() if node.role is Role.STATEFUL}
-    old = {
-        name: Described(Role.STATEFUL, keeps.kind, keeps.arguments, new[name].inputs if name in new else ())
-        for name, keeps in before.items()
-    }
-    return compare(Graph("", old, before), Graph("", new, after.keeps))
+    now = {of.past.renamed_from: name for name, of in means.items()} | {name: name for name in new}
+    inputs = {name: new[now[name]].inputs if name in now else () for name in before}  # of then they are not known
+    old = {name: Described(Role.STATEFUL, of.kind, of.arguments, inputs[name]) for name, of in before.items()}
+    return compare(Graph("", old, before), Graph("", new, after.keeps), means=means)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from holdfast.checkpoint import progress
-from holdfast.checkpoint.manifest import Ended, Keeps, Manifest
+from holdfast.checkpoint.manifest import Ended, Keeps, Manifest, decode
 from holdfast.checkpoint.progress import Step
 from holdfast.checkpoint.restore import Restoration, restoration
 from holdfast.checkpoint.snapshot import snapshot_keys
@@ -264,10 +264,10 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
     if beginning.first is not None:
         origin = beginning.first.origin(origin, holders)
         note_beginning(store, beginning.first.given, origin)
-    elif not holders and (begun := noted_beginning(store)) is not None:
-        origin = replace(begun[1], base=max(origin.base, begun[1].base), graph=beginning.graph)
     elif beginning.change is not None:
         origin = beginning.change.origin(origin, holders)
+    elif not holders and (begun := noted_beginning(store)) is not None:
+        origin = _begun(beginning, replace(begun[1], base=max(origin.base, begun[1].base), graph=beginning.graph))
     elif stops:
         newest = max(holders.items(), key=lambda item: item[1].epoch)
         if beginning.keeps:
@@ -284,6 +284,15 @@ def above_all(store: Store, last_epoch: int) -> int:
     return max(
         [last_epoch, *(key.epoch for key in snapshot_keys(store)), *(s.ended.epoch for s in progress.read(store))]
     )
+
+
+def _begun(beginning: Beginning, origin: Origin) -> Origin:
+    """Return the noted beginning as that of a directory made now, which may be for another graph or other buckets."""
+    if not origin.seed:
+        return origin
+    manifest = origin.seeding(decode(beginning.store.get(origin.seed) or b"", origin.seed))
+    seed, kept = _fitting(beginning, Restoration(manifest, (), ()))
+    return replace(origin, seed=seed, kept=origin.kept if kept is None else kept)
 
 
 def _restored(beginning: Beginning, origin: Origin, held: Sequence[Held], newest: tuple[str, Held]) -> Origin:

@@ -373,6 +373,7 @@ class _Starting:
                     reader,
                     coordinator.generation,
                     graph,
+                    transfer,
                     self.settings.force_graph_change,
                 )
                 beginning = replace(beginning, first=first)
