@@ -12,13 +12,14 @@ from holdfast.observe.times import utc
 from holdfast.ports import Store
 from holdfast.positions import Positions
 from holdfast.sources.lettered import LETTERS
-from holdfast.spark.offsets import read_offsets
+from holdfast.spark.directory import newest
+from holdfast.spark.offsets import last_logged, read_offsets
 from holdfast.spark.origin import FILE_NAME, read_origin
 
 
 def described(store: Store, directory: Path) -> list[dict[str, Any]]:
     """Return every letter as a JSON value, the row as people read it, with what became of it."""
-    finished = _finished(directory)
+    finished = _finished(store, directory)
     return [
         {
             "name": letter.name,
@@ -59,7 +60,7 @@ def replay(store: Store, directory: Path, wanted: Sequence[str]) -> list[Letter]
             why="a letter is named source/segment/position/ordinal.",
             do="holdfast dead-letters list --checkpoint DIR shows them.",
         )
-    return send_again(store, wanted, _finished(directory))
+    return send_again(store, wanted, _finished(store, directory))
 
 
 def _standing(letter: Letter, finished: Positions) -> str:
@@ -69,15 +70,12 @@ def _standing(letter: Letter, finished: Positions) -> str:
     return "replayed" if is_done else "to be replayed at the next start"
 
 
-def _finished(directory: Path) -> Positions:
+def _finished(store: Store, directory: Path) -> Positions:
     """Return up to where epochs are finished, as Spark's newest directory tells it."""
-    numbers = [path for path in (directory / "spark").glob("[0-9]*") if (path / FILE_NAME).exists()]
-    if not numbers:
-        return {}
-    spark = max(numbers, key=lambda path: int(path.name))
-    commits = [int(path.name) for path in (spark / "commits").glob("[0-9]*") if path.name.isdigit()]
+    spark = directory / "spark" / str(newest(store))
+    batch_id = last_logged(spark, "commits")
     try:
-        return read_offsets(spark, max(commits)).positions if commits else read_origin(spark / FILE_NAME).start
+        return read_offsets(spark, batch_id).positions if batch_id >= 0 else read_origin(spark / FILE_NAME).start
     except Corrupt:
         return {}
 

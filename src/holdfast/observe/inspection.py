@@ -21,7 +21,7 @@ from holdfast.commit.recovery import CASES, Decision, Verdict
 from holdfast.errors import Corrupt
 from holdfast.ports import Held, Outcome, Staged, Store
 from holdfast.positions import Positions
-from holdfast.spark.offsets import ended, newest_positions
+from holdfast.spark.offsets import ended, last_logged, newest_positions
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus
 
 
@@ -300,18 +300,14 @@ def _spark_heads(directory: Path) -> Iterator[SparkHeads]:
             base = int(json.loads((place / "origin.json").read_text())["base"])
         except (OSError, ValueError, KeyError, TypeError):
             base = 1
-        planned, finished = _head(place / "offsets"), _head(place / "commits")
+        planned, finished = last_logged(place, "offsets"), last_logged(place, "commits")
         yield SparkHeads(
             f"spark/{place.name}",
             base,
-            0 if planned is None else base + planned,
-            0 if finished is None else base + finished,
+            0 if planned < 0 else base + planned,
+            0 if finished < 0 else base + finished,
             ended(newest_positions(place)),
         )
-
-
-def _head(log: Path) -> int | None:
-    return max((int(path.name) for path in log.glob("[0-9]*") if path.name.isdigit()), default=None)
 
 
 def json_object(store: Store, key: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from holdfast.sources.bounds import MarkedSource
 from holdfast.sources.lettered import LETTERS, Address, LetteredSource, Mask, segment_of, write_masks
 from holdfast.spark.evaluation import Evaluation
 from holdfast.spark.failure import is_jvm_gone, is_worker_lost, translate
-from holdfast.spark.offsets import Offsets, plain, read_offsets
+from holdfast.spark.offsets import Offsets, last_logged, plain, read_offsets
 from holdfast.spark.origin import Origin
 from holdfast.spark.staging import Staging
 from holdfast.spark.state_evaluation import StateEvaluation
@@ -62,15 +62,11 @@ class Planned:
 
 def planned(spark: Path, origin: Origin) -> Planned | None:
     """Return the epoch that Spark's next query begins with, where it has begun before; else None."""
-    offsets, commits = (_newest(spark / name) for name in ("offsets", "commits"))
+    offsets, commits = last_logged(spark, "offsets"), last_logged(spark, "commits")
     if offsets <= commits:
         return None
     start = read_offsets(spark, offsets - 1) if offsets else Offsets(origin.start, {}, {}, {})
     return Planned(offsets, origin.base + offsets, start, read_offsets(spark, offsets))
-
-
-def _newest(log_directory: Path) -> int:
-    return max((int(path.name) for path in log_directory.glob("[0-9]*") if path.name.isdigit()), default=-1)
 
 
 @dataclass(frozen=True)

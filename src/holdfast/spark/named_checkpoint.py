@@ -16,7 +16,7 @@ from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.ports import Clock, Store
 from holdfast.spark.directory import newest
 from holdfast.spark.failure import translate
-from holdfast.spark.offsets import check_logs, read_offsets
+from holdfast.spark.offsets import check_logs, last_logged, read_offsets
 from holdfast.spark.origin import FILE_NAME, Origin, read_origin
 from holdfast.spark.session import create_session, run_session
 from holdfast.spark.state_change import read_graph
@@ -60,7 +60,7 @@ def create(
         raise _nothing_finished(pipeline)
     origin = read_origin(directory / below / FILE_NAME)
     check_logs(directory / below)
-    batch_id = last_committed(directory / below)
+    batch_id = last_logged(directory / below, "commits")
     if batch_id < 0 or batch_id + 1 < len(origin.seek) - 1:
         raise _nothing_finished(pipeline)
     found = read_offsets(directory / below, batch_id)
@@ -91,11 +91,6 @@ def create(
             pipeline=pipeline,
         ) from error
     return made
-
-
-def last_committed(spark: Path) -> int:
-    """Return the last batch in Spark's commit log; -1 when there is none."""
-    return max((int(path.name) for path in (spark / "commits").glob("[0-9]*") if path.name.isdigit()), default=-1)
 
 
 def _there_already(store: Store, origin: Origin, ended: Ended) -> Manifest | None:

@@ -109,8 +109,7 @@ def check_logs(spark_checkpoint: Path) -> None:
 
 def _newest(spark_checkpoint: Path, log: str) -> list[str]:
     """Return the names of the last two entries of a log: Spark reads the one before the last too."""
-    numbers = sorted(int(path.name) for path in (spark_checkpoint / log).glob("[0-9]*") if path.name.isdigit())
-    return [f"{log}/{number}" for number in numbers[-2:]]
+    return [f"{log}/{number}" for number in logged(spark_checkpoint, log)[-2:]]
 
 
 def _check_whole(path: Path) -> None:
@@ -148,11 +147,20 @@ def _damaged(spark_checkpoint: Path, path: Path, why: str) -> Corrupt:
     )
 
 
+def logged(spark_checkpoint: Path, log: str) -> list[int]:
+    """Return the batches in one of Spark's logs (``offsets``: planned, ``commits``: finished), ascending."""
+    return sorted(int(path.name) for path in (spark_checkpoint / log).glob("[0-9]*") if path.name.isdigit())
+
+
+def last_logged(spark_checkpoint: Path, log: str) -> int:
+    """Return the last batch in one of Spark's logs; -1 when there is none."""
+    return max(logged(spark_checkpoint, log), default=-1)
+
+
 def newest_positions(spark_checkpoint: Path) -> Positions:
     """Return the positions of the newest entry; none where there is none, or it cannot be read."""
-    planned = [int(path.name) for path in (spark_checkpoint / "offsets").glob("[0-9]*") if path.name.isdigit()]
     try:
-        return read_offsets(spark_checkpoint, max(planned, default=-1)).positions
+        return read_offsets(spark_checkpoint, last_logged(spark_checkpoint, "offsets")).positions
     except Corrupt:
         return {}
 

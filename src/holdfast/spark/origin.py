@@ -27,7 +27,7 @@ from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.graph import Node
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions, ascending
-from holdfast.spark.offsets import check_logs, plain, read_offsets
+from holdfast.spark.offsets import check_logs, logged, plain, read_offsets
 from holdfast.spark.state_transfer import Transfer
 
 log = logging.getLogger("holdfast.checkpoint")
@@ -395,10 +395,9 @@ def steps_of(directory: Path, previous: str) -> list[Step]:
         origin = read_origin(spark / FILE_NAME)
     except Corrupt:
         return []
-    numbers = sorted(int(path.name) for path in (spark / "offsets").glob("[0-9]*") if path.name.isdigit())
     steps: list[Step] = []
     before = (-1, origin.start)
-    for number in numbers:
+    for number in logged(spark, "offsets"):
         try:
             found = read_offsets(spark, number)
         except Corrupt:

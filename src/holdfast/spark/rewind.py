@@ -31,7 +31,7 @@ from holdfast.pipeline import Pipeline
 from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
 from holdfast.positions import Positions
 from holdfast.spark.directory import newest, remove_older
-from holdfast.spark.offsets import plain
+from holdfast.spark.offsets import last_logged, plain
 from holdfast.spark.origin import FILE_NAME, Beginning, above_all, read_origin, restorable, settle_origin, steps_of
 from holdfast.spark.state_change import GRAPH, read_graph, write_graph
 from holdfast.spark.state_plan import Shape, note_shape, noted_shape
@@ -227,9 +227,8 @@ class Rewinding:
     def _next_epoch(self, last_epoch: int) -> int:
         """Return a number above all that were ever used, planned epochs included."""
         spark = self.directory / f"spark/{newest(self.store)}"
-        planned = [int(path.name) for path in (spark / "offsets").glob("[0-9]*") if path.name.isdigit()]
-        base = read_origin(spark / FILE_NAME).base
-        return max(above_all(self.store, last_epoch), base + max(planned, default=-1)) + 1
+        planned = read_origin(spark / FILE_NAME).base + last_logged(spark, "offsets")
+        return max(above_all(self.store, last_epoch), planned) + 1
 
     def _begin(self, record: EpochRecord) -> None:
         """Begin the directory behind a rewind that every sink has followed."""

@@ -28,7 +28,7 @@ from holdfast.positions import Positions, covers_all
 from holdfast.spark.backfill import Backfill
 from holdfast.spark.directory import Directory
 from holdfast.spark.failure import translate
-from holdfast.spark.offsets import ended, newest_positions, plain, read_offsets
+from holdfast.spark.offsets import ended, logged, newest_positions, plain, read_offsets
 from holdfast.spark.origin import FILE_NAME, Origin, read_origin
 from holdfast.spark.state_plan import Division, noted_shape
 from holdfast.spark.state_reader import StateReader
@@ -244,8 +244,7 @@ def _last_finished(spark: Path, held: Mapping[str, Held], behind: int) -> int:
 
     Of the first batches, so many as are ``behind``, a sink covers the end before they run: only the log tells.
     """
-    planned = sorted(int(path.name) for path in (spark / "offsets").glob("[0-9]*") if path.name.isdigit())
-    for batch_id in reversed(planned):
+    for batch_id in reversed(logged(spark, "offsets")):
         is_committed = (spark / "commits" / str(batch_id)).exists()
         try:
             positions = read_offsets(spark, batch_id).positions
