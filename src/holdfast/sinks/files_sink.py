@@ -34,7 +34,7 @@ from holdfast.positions import Positions
 from holdfast.sinks import files_stage
 from holdfast.sinks.files_log import KEPT, Entry, FilesLog
 from holdfast.sinks.files_stage import Staging
-from holdfast.sinks.sql import cannot_go_back
+from holdfast.sinks.rewinds import cannot_go_back
 
 log = logging.getLogger("holdfast.sinks.files")
 

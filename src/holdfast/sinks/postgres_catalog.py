@@ -9,11 +9,12 @@ import pyarrow as pa
 from psycopg import sql as pg
 
 from holdfast.errors import InvalidPipeline
-from holdfast.sinks import sql
+from holdfast.sinks import rewinds, sql
 from holdfast.sinks.postgres_session import Connection
 from holdfast.sinks.postgres_table import Table
 from holdfast.sinks.postgres_types import TableColumn, declared_type, fits
-from holdfast.sinks.sql import EPOCHS, LEDGER, TableMode
+from holdfast.sinks.rewinds import EPOCHS
+from holdfast.sinks.sql import LEDGER, TableMode
 
 NAME_BYTES = 63
 _TABLE_NAME = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
@@ -54,7 +55,7 @@ def find(connection: Connection, node: str, table: str, schema: pa.Schema, mode:
     """
     schema_name, name = split_name(node, table)
     if mode.rewindable:
-        schema = schema.append(pa.field(sql.EPOCH, pa.int64()))
+        schema = schema.append(pa.field(rewinds.EPOCH, pa.int64()))
     for identifier in (name, *schema.names):
         if len(identifier.encode()) > NAME_BYTES:
             raise InvalidPipeline(
@@ -210,8 +211,8 @@ def _checked_columns(
     by_name = {column.name: column for column in present}
     for field in stored:
         column = by_name.get(field.name)
-        if column is None and field.name == sql.EPOCH:
-            raise sql.no_epoch_column(node, table, f'ALTER TABLE {table} ADD COLUMN "{sql.EPOCH}" bigint')
+        if column is None and field.name == rewinds.EPOCH:
+            raise rewinds.no_epoch_column(node, table, f'ALTER TABLE {table} ADD COLUMN "{rewinds.EPOCH}" bigint')
         if column is None:
             raise sql.unknown_column(node, table, field.name, list(by_name))
         if column.is_generated:

@@ -10,10 +10,11 @@ from psycopg import sql as pg
 
 from holdfast.ports import EpochRecord, Withdrawal
 from holdfast.positions import Positions
-from holdfast.sinks import postgres_catalog, sql
+from holdfast.sinks import postgres_catalog, rewinds, sql
 from holdfast.sinks.postgres_session import Connection
 from holdfast.sinks.postgres_table import Table
-from holdfast.sinks.sql import EPOCHS, LedgerRow
+from holdfast.sinks.rewinds import EPOCHS
+from holdfast.sinks.sql import LedgerRow
 
 
 class PostgresEpochs:
@@ -41,8 +42,8 @@ class PostgresEpochs:
             ),
             (self._table.name, *self._ours),
         ).fetchall()
-        sql.check_one_writer(self._table.node, self._table.name, [(pipeline, sink) for pipeline, sink in others])
-        if sql.has_gap(self._epochs(connection), row):
+        rewinds.check_one_writer(self._table.node, self._table.name, [(pipeline, sink) for pipeline, sink in others])
+        if rewinds.has_gap(self._epochs(connection), row):
             self._forget(connection, after_epoch=-1)
             self._insert(connection, row.epoch, row.positions)
 
@@ -51,19 +52,21 @@ class PostgresEpochs:
         self._insert(connection, epoch, sql.positions_text(positions))
         connection.execute(
             pg.SQL("DELETE FROM {} WHERE pipeline = %s AND sink = %s AND epoch <= %s").format(self._name),
-            (*self._ours, epoch - sql.EPOCHS_KEPT),
+            (*self._ours, epoch - rewinds.EPOCHS_KEPT),
         )
 
     def withdrawal(self, connection: Connection, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw."""
         if not self._exists(connection):
-            return Withdrawal(obstacle=sql.not_held([]))
+            return Withdrawal(obstacle=rewinds.not_held([]))
         epochs = self._epochs(connection)
-        last = sql.last_at(epochs, to)
+        last = rewinds.last_at(epochs, to)
         if last is None:
-            return Withdrawal(obstacle=sql.not_held(sorted(epochs)))
+            return Withdrawal(obstacle=rewinds.not_held(sorted(epochs)))
         counted = connection.execute(
-            pg.SQL("SELECT count(*) FROM {} WHERE {} > %s").format(self._table.identifier(), pg.Identifier(sql.EPOCH)),
+            pg.SQL("SELECT count(*) FROM {} WHERE {} > %s").format(
+                self._table.identifier(), pg.Identifier(rewinds.EPOCH)
+            ),
             (last,),
         ).fetchone()
         assert counted is not None
@@ -77,7 +80,7 @@ class PostgresEpochs:
         Diverged
             If none did.
         """
-        last = sql.target_of(self._table.node, self._epochs(connection), record)
+        last = rewinds.target_of(self._table.node, self._epochs(connection), record)
         connection.execute(self._table.withdraw(), (last,))
         self._forget(connection, after_epoch=last)
 

@@ -20,7 +20,7 @@ from holdfast import faults
 from holdfast.errors import Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Run, Withdrawal
 from holdfast.positions import Positions
-from holdfast.sinks import postgres_catalog, postgres_copy, sql
+from holdfast.sinks import postgres_catalog, postgres_copy, rewinds, sql
 from holdfast.sinks.postgres_dsn import Dsn
 from holdfast.sinks.postgres_epochs import PostgresEpochs
 from holdfast.sinks.postgres_ledger import Begun, PostgresLedger, set_lock_timeout
@@ -198,7 +198,7 @@ class PostgresSink:
         record = publication.record
         if record.rewound_to is not None:
             if self._epochs is None:
-                raise sql.cannot_go_back(self._node, record, [])
+                raise rewinds.cannot_go_back(self._node, record, [])
             self._epochs.withdraw(connection, record)
             return
         for part in publication.parts:
@@ -355,7 +355,7 @@ class PostgresSink:
     def withdrawal(self, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw."""
         if self._epochs is None:
-            return Withdrawal(obstacle=sql.not_rewindable(self._table.mode))
+            return Withdrawal(obstacle=rewinds.not_rewindable(self._table.mode))
         with self._session.explained():
             return self._epochs.withdrawal(self._session.connection(), to)
 

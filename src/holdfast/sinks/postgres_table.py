@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from psycopg import sql as pg
 
-from holdfast.sinks import sql
+from holdfast.sinks import rewinds, sql
 from holdfast.sinks.postgres_copy import CopyColumn
 from holdfast.sinks.postgres_types import TableColumn
 from holdfast.sinks.sql import RESERVED_PREFIX, TableMode
@@ -51,11 +51,11 @@ class Table:
         """Return rows with the epoch they are published with, where the table keeps it."""
         if not self.mode.rewindable:
             return batch
-        return batch.append_column(sql.EPOCH, pa.repeat(pa.scalar(epoch, pa.int64()), batch.num_rows))
+        return batch.append_column(rewinds.EPOCH, pa.repeat(pa.scalar(epoch, pa.int64()), batch.num_rows))
 
     def withdraw(self) -> pg.Composed:
         """Return the statement that removes the rows of epochs above one."""
-        return pg.SQL("DELETE FROM {} WHERE {} > %s").format(self.identifier(), pg.Identifier(sql.EPOCH))
+        return pg.SQL("DELETE FROM {} WHERE {} > %s").format(self.identifier(), pg.Identifier(rewinds.EPOCH))
 
     def identifier(self, name: str | None = None) -> pg.Identifier:
         """Return the table's name, or another one in its schema, for a statement."""

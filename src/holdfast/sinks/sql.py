@@ -10,7 +10,7 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast.errors import BadRow, Diverged, Fenced, InvalidPipeline
-from holdfast.ports import EpochRecord, Held
+from holdfast.ports import Held
 from holdfast.positions import Positions
 
 Mode = Literal["append", "upsert"]
@@ -28,15 +28,6 @@ LEDGER = "holdfast_ledger"
 
 RESERVED_PREFIX = "__holdfast"
 """Columns that begin so are Holdfast's own (the order of staged rows, the delete flag)."""
-
-EPOCH = f"{RESERVED_PREFIX}_epoch"
-"""Column of a rewindable table: the epoch that each row was published with."""
-
-EPOCHS = "holdfast_epochs"
-"""What a rewindable table holds: the end of each epoch, in the transaction that published it."""
-
-EPOCHS_KEPT = 100_000
-"""Of each sink; further back no rewind reaches."""
 
 
 @dataclass(frozen=True)
@@ -248,82 +239,6 @@ def fenced(node: str, pipeline: str, ours: int, theirs: int) -> Fenced:
         participant=node,
         generation=theirs,
     )
-
-
-# --- rewinds --------------------------------------------------------------------------------------------------------
-
-
-def no_epoch_column(node: str, table: str, ddl: str) -> InvalidPipeline:
-    """Return the error of a rewindable sink whose table does not keep epochs."""
-    return InvalidPipeline(
-        f"{node}: table {table} has no column {EPOCH!r}.",
-        why="rewindable=True keeps in it the epoch of each row, and the table was there before.",
-        do=f"add it: {ddl}; rows that are there already stay in every rewind. Or leave rewindable out.",
-    )
-
-
-def check_one_writer(node: str, table: str, others: Sequence[tuple[str, str]]) -> None:
-    """Raise :class:`InvalidPipeline` if another rewindable sink writes the table: epochs of two would be mixed."""
-    if others:
-        pipeline, sink = others[0]
-        raise InvalidPipeline(
-            f"{node}: table {table} is the rewindable table of sink {sink!r} of pipeline {pipeline!r}.",
-            why="a rewind finds rows by their epoch, and two writers count epochs each for itself.",
-            do="give each a table of its own; or leave rewindable out here: such rows stay in every rewind.",
-        )
-
-
-def cannot_go_back(node: str, record: EpochRecord, epochs: Sequence[int]) -> Diverged:
-    """Return the error of a decided rewind that a sink can no longer follow.  Nothing was changed."""
-    return Diverged(
-        f"{node}: it cannot go back to the end of epoch {record.rewound_to}.",
-        why=f"{not_held(epochs)}; when the rewind was decided, one did: the sink was restored from a backup.",
-        do="restore the sink, or the checkpoint and all sinks from the same moment, and start again.",
-        pipeline=record.pipeline,
-        participant=node,
-        epoch=record.epoch,
-    )
-
-
-def not_rewindable(mode: TableMode) -> str:
-    """Return why a sink without a list of epochs cannot go back."""
-    return "it is not declared rewindable=True" if mode.mode == "append" else "an upsert has lost what it replaced"
-
-
-def target_of(node: str, epochs: Mapping[int, str], record: EpochRecord) -> int:
-    """Return the epoch behind which a rewind withdraws everything.
-
-    Raises
-    ------
-    Diverged
-        If no epoch ended at the record's positions.
-    """
-    last = last_at(epochs, record.positions)
-    if last is None:
-        raise cannot_go_back(node, record, sorted(epochs))
-    return last
-
-
-def has_gap(epochs: Mapping[int, str], row: LedgerRow) -> bool:
-    """Tell whether a list of ends does not lead to what the sink holds.
-
-    Then rows were published that the list does not know, while the sink was not rewindable or wrote to another table:
-    they have no epoch, and would stay in a rewind to one before them.
-    """
-    return row.epoch > 0 and (not epochs or epochs[max(epochs)] != row.positions)
-
-
-def last_at(epochs: Mapping[int, str], to: Positions) -> int | None:
-    """Return the last epoch that ended at exactly these positions; None where none did."""
-    text = positions_text(to)
-    return max((epoch for epoch, at in epochs.items() if at == text), default=None)
-
-
-def not_held(epochs: Sequence[int]) -> str:
-    """Return why a sink cannot go back to positions at which none of its epochs ended."""
-    if not epochs:
-        return "it notes no ends of epochs: it was made rewindable after the epoch, or holds nothing"
-    return f"none of its epochs ended there: those that it can go back to lie between {epochs[0]} and {epochs[-1]}"
 
 
 # --- values without a SQL type --------------------------------------------------------------------------------------

@@ -30,8 +30,9 @@ from holdfast.ports import (
     Withdrawal,
 )
 from holdfast.positions import Positions
-from holdfast.sinks import sql
-from holdfast.sinks.sql import EPOCHS, LEDGER, LedgerRow, Mode, TableMode
+from holdfast.sinks import rewinds, sql
+from holdfast.sinks.rewinds import EPOCHS
+from holdfast.sinks.sql import LEDGER, LedgerRow, Mode, TableMode
 from holdfast.sinks.sqlite_epochs import SqliteEpochs
 from holdfast.sinks.sqlite_staging import Staging, StagingFactory
 from holdfast.sinks.sqlite_table import Table
@@ -280,7 +281,7 @@ class SqliteSink:
     def withdrawal(self, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw."""
         if self._epochs is None:
-            return Withdrawal(obstacle=sql.not_rewindable(self._table.mode))
+            return Withdrawal(obstacle=rewinds.not_rewindable(self._table.mode))
         with self._explained():
             return self._epochs.withdrawal(self._open(), to)
 
@@ -288,7 +289,7 @@ class SqliteSink:
         record = publication.record
         if record.rewound_to is not None:
             if self._epochs is None:
-                raise sql.cannot_go_back(self._node, record, [])
+                raise rewinds.cannot_go_back(self._node, record, [])
             self._epochs.withdraw(connection, record)
             return
         for part in publication.parts:

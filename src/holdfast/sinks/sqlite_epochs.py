@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from holdfast.ports import EpochRecord, Withdrawal
 from holdfast.positions import Positions
-from holdfast.sinks import sql
-from holdfast.sinks.sql import EPOCHS, LedgerRow
+from holdfast.sinks import rewinds, sql
+from holdfast.sinks.rewinds import EPOCHS
+from holdfast.sinks.sql import LedgerRow
 from holdfast.sinks.sqlite_table import Table
 
 _DDL = f"""
@@ -36,8 +37,8 @@ class SqliteEpochs:
             f"SELECT DISTINCT pipeline, sink FROM {EPOCHS} WHERE target = ? AND (pipeline, sink) <> (?, ?)",
             (self._target, *self._ours),
         ).fetchall()
-        sql.check_one_writer(self.table.node, self.table.name, others)
-        if sql.has_gap(self._epochs(connection), row):
+        rewinds.check_one_writer(self.table.node, self.table.name, others)
+        if rewinds.has_gap(self._epochs(connection), row):
             self._forget(connection, after_epoch=-1)
             self._insert(connection, row.epoch, row.positions)
 
@@ -46,17 +47,17 @@ class SqliteEpochs:
         self._insert(connection, epoch, sql.positions_text(positions))
         connection.execute(
             f"DELETE FROM {EPOCHS} WHERE pipeline = ? AND sink = ? AND epoch <= ?",
-            (*self._ours, epoch - sql.EPOCHS_KEPT),
+            (*self._ours, epoch - rewinds.EPOCHS_KEPT),
         )
 
     def withdrawal(self, connection: sqlite3.Connection, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw."""
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (EPOCHS,)).fetchone() is None:
-            return Withdrawal(obstacle=sql.not_held([]))
+            return Withdrawal(obstacle=rewinds.not_held([]))
         epochs = self._epochs(connection)
-        last = sql.last_at(epochs, to)
+        last = rewinds.last_at(epochs, to)
         if last is None:
-            return Withdrawal(obstacle=sql.not_held(sorted(epochs)))
+            return Withdrawal(obstacle=rewinds.not_held(sorted(epochs)))
         return Withdrawal(last, sum(epoch > last for epoch in epochs), self.table.count_after(connection, last))
 
     def withdraw(self, connection: sqlite3.Connection, record: EpochRecord) -> None:
@@ -67,7 +68,7 @@ class SqliteEpochs:
         Diverged
             If none did.
         """
-        last = sql.target_of(self.table.node, self._epochs(connection), record)
+        last = rewinds.target_of(self.table.node, self._epochs(connection), record)
         self.table.withdraw(connection, last)
         self._forget(connection, after_epoch=last)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.sinks import sql
+from holdfast.sinks import rewinds, sql
 from holdfast.sinks.sql import TableMode
 
 _EXACT_DIGITS = 15
@@ -62,7 +62,7 @@ class Table:
             for field in self.stored
         ]
         if self.mode.rewindable:
-            columns.append(f"{quoted(sql.EPOCH)} INTEGER")
+            columns.append(f"{quoted(rewinds.EPOCH)} INTEGER")
         if self.mode.key:
             columns.append(f"PRIMARY KEY ({', '.join(map(quoted, self.mode.key))})")
         connection.execute(f"CREATE TABLE IF NOT EXISTS {quoted(self.name)} ({', '.join(columns)})")
@@ -82,9 +82,9 @@ class Table:
             if field.name.lower() not in present:
                 raise sql.unknown_column(self.node, self.name, field.name, [row[1] for row in present.values()])
             self._check_column(field, present[field.name.lower()])
-        if self.mode.rewindable and sql.EPOCH not in present:
-            ddl = f"ALTER TABLE {quoted(self.name)} ADD COLUMN {quoted(sql.EPOCH)} INTEGER"
-            raise sql.no_epoch_column(self.node, self.name, ddl)
+        if self.mode.rewindable and rewinds.EPOCH not in present:
+            ddl = f"ALTER TABLE {quoted(self.name)} ADD COLUMN {quoted(rewinds.EPOCH)} INTEGER"
+            raise rewinds.no_epoch_column(self.node, self.name, ddl)
         given = {name.lower() for name in self.stored.names}
         # A rowid alias (INTEGER PRIMARY KEY) fills itself.
         keys = [row for row in present.values() if row[5]]
@@ -156,16 +156,16 @@ class Table:
 
     def withdraw(self, connection: sqlite3.Connection, after_epoch: int) -> None:
         """Remove the rows of later epochs."""
-        statement = f"DELETE FROM {quoted(self.name)} WHERE {quoted(sql.EPOCH)} > ?"
+        statement = f"DELETE FROM {quoted(self.name)} WHERE {quoted(rewinds.EPOCH)} > ?"
         connection.execute(statement, (after_epoch,))
 
     def count_after(self, connection: sqlite3.Connection, epoch: int) -> int:
         """Return how many rows later epochs have."""
-        statement = f"SELECT count(*) FROM {quoted(self.name)} WHERE {quoted(sql.EPOCH)} > ?"
+        statement = f"SELECT count(*) FROM {quoted(self.name)} WHERE {quoted(rewinds.EPOCH)} > ?"
         return int(connection.execute(statement, (epoch,)).fetchone()[0])
 
     def _insert(self) -> str:
-        names = [*self.stored.names, *([sql.EPOCH] if self.mode.rewindable else [])]
+        names = [*self.stored.names, *([rewinds.EPOCH] if self.mode.rewindable else [])]
         statement = (
             f"INSERT INTO {quoted(self.name)} ({', '.join(map(quoted, names))}) VALUES ({', '.join('?' * len(names))})"
         )
