@@ -1,30 +1,21 @@
 """Isolation of rows on Spark: before a run begins, the epoch that killed the last ones is evaluated in trials.
 
-Trials publish nothing.  Where an Arrow program evaluates the pipeline, one is a job over some of the rows.  Otherwise
-it is a query over a *copy* of Spark's directory, which evaluates the planned batch as the run would, and is stopped
-before the batch ends: stores of state must not see rows that are then left out.
-
-The writers of all sinks take part, since they refuse rows too; what they stage is swept as what any dead run left.  A
-system that does not answer, or an error of Spark itself, says nothing about rows: it ends the start, and the search
+A system that does not answer, or an error of Spark itself, says nothing about rows: it ends the start, and the search
 goes on at the next one.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from holdfast import hooks
 from holdfast.checkpoint.dead_letters import DeadLetters, Letter, one_row
@@ -33,40 +24,16 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import BadRow, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph import Node
 from holdfast.pipeline import Pipeline
-from holdfast.ports import Sink, Source, Store
+from holdfast.ports import Source, Store
 from holdfast.positions import Positions
 from holdfast.sources.bounds import MarkedSource
-from holdfast.sources.lettered import LETTERS, Address, LetteredSource, Mask, segment_of, write_masks
-from holdfast.spark.evaluation import Evaluation
+from holdfast.sources.lettered import LETTERS, Address, LetteredSource, Mask, segment_of
 from holdfast.spark.failure import is_jvm_gone, is_worker_lost, translate
-from holdfast.spark.offsets import Offsets, last_logged, plain, read_offsets
+from holdfast.spark.offsets import plain
 from holdfast.spark.origin import Origin
-from holdfast.spark.staging import Staging
-from holdfast.spark.state_evaluation import StateEvaluation
+from holdfast.spark.trials import Planned, Trials, planned
 
 log = logging.getLogger("holdfast.poison")
-
-COPY = ".trial"
-"""Below the checkpoint: the copy of Spark's directory that trials use; no object of the store."""
-
-
-@dataclass(frozen=True)
-class Planned:
-    """The epoch that is planned and not finished."""
-
-    batch: int
-    epoch: int
-    start: Offsets
-    end: Offsets
-
-
-def planned(spark: Path, origin: Origin) -> Planned | None:
-    """Return the epoch that Spark's next query begins with, where it has begun before; else None."""
-    offsets, commits = last_logged(spark, "offsets"), last_logged(spark, "commits")
-    if offsets <= commits:
-        return None
-    start = read_offsets(spark, offsets - 1) if offsets else Offsets(origin.start, {}, {}, {})
-    return Planned(offsets, origin.base + offsets, start, read_offsets(spark, offsets))
 
 
 @dataclass(frozen=True)
@@ -322,103 +289,6 @@ def check_addresses(pipeline: Pipeline) -> None:
                 pipeline=pipeline.name,
                 participant=node.name,
             )
-
-
-@dataclass(frozen=True)
-class Trials:
-    """Evaluates parts of an epoch and publishes nothing.
-
-    Parameters
-    ----------
-    pipeline : str
-        Its name.
-    frame : DataFrame, optional
-        The pipeline's plan; None where an Arrow program evaluates it: then a trial is a job.
-    evaluation : callable
-        Returns, given masks, how batches are evaluated.
-    sinks, coordinator : mapping of str to Sink, Coordinator
-        Where rows would go; opened.
-    spark, copy : Path
-        Spark's directory, and where its copy goes.
-    masks_file : str
-        Where planning processes look for masks.
-    origin : Origin
-        How the directory began.
-    """
-
-    pipeline: str
-    frame: DataFrame | None
-    evaluation: Callable[[Mapping[str, Mask]], Evaluation]
-    sinks: Mapping[str, Sink]
-    coordinator: Coordinator
-    spark: Path
-    copy: Path
-    masks_file: str
-    origin: Origin
-
-    def make(self, epoch: Planned, masks: Mapping[str, Mask]) -> None:
-        """Evaluate an epoch with masks; raises what the evaluation raises."""
-        evaluation = self.evaluation(masks)
-        writers = {name: sink.writer_factory() for name, sink in self.sinks.items()}
-        staging = Staging(self.pipeline, self.coordinator.generation, epoch.epoch, writers)
-        try:
-            if self.frame is None:
-                nothing: Any = None
-                evaluation.stage(nothing, epoch.start.positions, epoch.end.positions, staging)
-                return
-            self.clear()
-            shutil.copytree(self.spark, self.copy, copy_function=_linked)
-            write_masks(self.masks_file, masks)
-            self._evaluate(self.frame, evaluation, epoch, staging)
-        finally:
-            self.clear()
-            with suppress(Unavailable):  # or later: no decision names what was staged
-                self.coordinator.sweep(epoch.epoch + 1)
-
-    def clear(self) -> None:
-        """Remove what a trial leaves, here or in a process that was killed."""
-        shutil.rmtree(self.copy, ignore_errors=True)
-        Path(self.masks_file).unlink(missing_ok=True)  # of a part of the epoch
-
-    def _evaluate(self, frame: DataFrame, evaluation: Evaluation, epoch: Planned, staging: Staging) -> None:
-        failures: list[BaseException] = []
-        passed: list[int] = []
-
-        def evaluate(batch: DataFrame, batch_id: int) -> None:
-            try:
-                if isinstance(evaluation, StateEvaluation):
-                    evaluation.begin(batch, *self.origin.step_time(batch_id, epoch.end.batch_us))
-                evaluation.stage(batch, epoch.start.positions, epoch.end.positions, staging)
-                passed.append(batch_id)
-            except Exception as failure:
-                failures.append(failure)
-            raise _TrialOver
-
-        writer = frame.writeStream.foreachBatch(evaluate).outputMode("append")
-        query = writer.option("checkpointLocation", str(self.copy)).trigger(processingTime="1 day").start()
-        try:
-            query.awaitTermination()
-        except Exception as failure:
-            if not passed and not failures:
-                failures.append(failure)  # before the batch: where its rows are read
-        finally:
-            with suppress(Exception):  # the JVM may be gone
-                query.stop()
-        if failures:
-            raise failures[0]
-
-
-class _TrialOver(Exception):
-    """Ends the batch of a trial before Spark takes it for done."""
-
-
-def _linked(source: str, target: str) -> str:
-    """Copy a file of Spark's directory: Spark replaces files and never changes one, so a link to it is a copy."""
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without links
-        shutil.copy2(source, target)
-    return target
 
 
 def _killed(epoch: int) -> HoldfastError:

@@ -45,7 +45,7 @@ from holdfast.spark.epoch_loop import EpochLoop, Limits, check_commit_every
 from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Observed, Reader, SparkEvaluation
 from holdfast.spark.failure import translate
 from holdfast.spark.first import Begins, First
-from holdfast.spark.isolate import COPY, Isolating, Suspicion, Trials, check_addresses, told_of
+from holdfast.spark.isolate import Isolating, Suspicion, check_addresses, told_of
 from holdfast.spark.origin import Beginning, Origin, noted_beginning, settle_origin
 from holdfast.spark.program import build_program
 from holdfast.spark.read import SourceReader, timestamp_of
@@ -62,6 +62,7 @@ from holdfast.spark.state_seed import DirectorySeeds
 from holdfast.spark.state_stages import Stages, has_state
 from holdfast.spark.state_transfer import Transfer
 from holdfast.spark.stateful import stateful_operators
+from holdfast.spark.trials import COPY, Trials
 from holdfast.trigger import Trigger
 from holdfast.units import duration_us, time_us
 

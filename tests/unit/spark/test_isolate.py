@@ -13,9 +13,10 @@ import holdfast as hf
 from holdfast.checkpoint.dead_letters import DeadLetters, read_letters, send_again
 from holdfast.errors import BadRow, InternalError, InvalidPipeline, Unavailable
 from holdfast.sources.lettered import NOTHING, lettered
-from holdfast.spark.isolate import Isolating, Suspicion, planned
+from holdfast.spark.isolate import Isolating, Suspicion
 from holdfast.spark.offsets import Offsets, read_offsets
 from holdfast.spark.origin import Origin
+from holdfast.spark.trials import planned
 from holdfast.testing.store import SimulatedStore
 
 LISTS = [[0, 1], [2, 3, 4, 5, 6], [7]]
