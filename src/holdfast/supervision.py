@@ -28,11 +28,10 @@ from types import FrameType
 from typing import Any, Protocol
 
 from holdfast.checkpoint.isolation import SEARCH
-from holdfast.checkpoint.store import open_store
+from holdfast.checkpoint.store import directory_of, open_store
 from holdfast.clock import SystemClock
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
-from holdfast.durable import local_path
 from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, HoldfastError, InvalidPipeline
 from holdfast.observe.masking import masked
 from holdfast.ports import Store
@@ -287,8 +286,8 @@ def supervise(
     """
     settings = settings or Settings()
     limit = settings.max_restarts if max_restarts is None else max_restarts
-    directory = Path(local_path(checkpoint) or checkpoint).expanduser().absolute()
-    store = open_store(checkpoint if "://" in checkpoint else str(directory))
+    directory = directory_of(checkpoint)
+    store = open_store(str(directory))
     with tempfile.TemporaryDirectory(prefix="holdfast-supervisor-") as place:
         command = [sys.executable, "-m", "holdfast", "run", target, "--checkpoint", checkpoint, *arguments]
         supervisor = Supervisor(

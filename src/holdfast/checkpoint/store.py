@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from holdfast import durable
 from holdfast.errors import Corrupt, InternalError, InvalidPipeline
@@ -33,6 +34,17 @@ def open_store(location: str) -> Store:
     Unavailable
         If the disk is full or does not answer.
     """
+    return LocalStore(str(directory_of(location)))
+
+
+def directory_of(location: str) -> Path:
+    """Return the directory that a path (``~`` is home) or a ``file://`` URL names.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the location is of a kind that is not supported.
+    """
     path = durable.local_path(location)
     if path is None:
         raise InvalidPipeline(
@@ -43,7 +55,7 @@ def open_store(location: str) -> Store:
             ),
             do="choose a directory, for instance /data/checkpoints/trips.",
         )
-    return LocalStore(path)
+    return Path(path).expanduser().absolute()
 
 
 class LocalStore:

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast import __version__, durable
+from holdfast import __version__
 from holdfast.checkpoint import portable
-from holdfast.checkpoint.store import open_store
+from holdfast.checkpoint.store import directory_of, open_store
 from holdfast.cli import checkpoints, dead_letters, words
 from holdfast.cli.failures import reported
 from holdfast.cli.foreground import run_in_foreground
@@ -123,7 +123,7 @@ def run(
     """Run a pipeline in the foreground: Ctrl-C or SIGTERM stops it after the current epoch."""
     with _settings(as_json) as settings:
         trigger = _trigger(interval, drain)
-        directory = _directory(checkpoint)
+        directory = directory_of(checkpoint)
         if max_restarts is not None and not supervised:
             raise typer.BadParameter("--max-restarts belongs to --supervise.")
         if supervised:
@@ -218,7 +218,7 @@ def resolve_(
         if not force:
             why = "to resolve is to take over, and would fence it; a run resolves its own doubts."
             check_nobody_runs(inspection.owner, why)
-        directory = _directory(checkpoint)
+        directory = directory_of(checkpoint)
         with _log_file(directory, settings, as_json):
             _note_start(f"resolve {target}")
             resumption = resolve(pipeline, open_store(str(directory)), inspection, settings)
@@ -246,7 +246,7 @@ def rewind_(
         pipeline = load_target(target)
         inspection = _inspection(checkpoint, None)
         _check_owner(inspection, pipeline)
-        directory = _directory(checkpoint)
+        directory = directory_of(checkpoint)
         rewinding = Rewinding(pipeline, open_store(str(directory)), directory, settings)
         if dry_run:
             planned = rewinding.plan(to)
@@ -279,7 +279,7 @@ def plan_(
         from holdfast.spark.plan import plan
 
         pipeline = load_target(target)
-        directory = _directory(checkpoint)
+        directory = directory_of(checkpoint)
         if not (directory / "spark").is_dir():
             _print([f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} begins at the beginning."])
             return
@@ -330,7 +330,7 @@ def checkpoint_create(
             checkpoints.check_may_create(inspection, name)
         from holdfast.spark.named_checkpoint import create
 
-        directory = _directory(checkpoint)
+        directory = directory_of(checkpoint)
         made = create(
             open_store(str(directory)),
             directory,
@@ -375,7 +375,7 @@ def checkpoint_import(
 ) -> None:
     """Take an exported checkpoint in; every checksum is compared."""
     with _settings(as_json):
-        store = open_store(str(_directory(checkpoint)))
+        store = open_store(str(directory_of(checkpoint)))
         taken = portable.import_from(store, directory.expanduser().absolute(), name)
         found = checkpoints.shown(store, taken)
         _answer(found, checkpoints.list_lines([found]), as_json)
@@ -399,7 +399,7 @@ app.add_typer(letters_app, name="dead-letters")
 def list_letters(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
     """Show every dead letter: the row, where it stands, the error, and what became of it.  Changes nothing."""
     with _settings(as_json):
-        letters = dead_letters.described(_existing_store(checkpoint), _directory(checkpoint))
+        letters = dead_letters.described(_existing_store(checkpoint), directory_of(checkpoint))
         if as_json:
             _print_json({"dead_letters": letters})
         else:
@@ -420,7 +420,7 @@ def replay_letters(
         if not force:
             why = "a start that isolates rows writes the letters too, and would undo what is noted here."
             check_nobody_runs(_inspection(checkpoint, None).owner, why)
-        sent = dead_letters.replay(_existing_store(checkpoint), _directory(checkpoint), names or ())
+        sent = dead_letters.replay(_existing_store(checkpoint), directory_of(checkpoint), names or ())
         if as_json:
             _print_json({"replayed_at_next_start": [letter.name for letter in sent]})
         else:
@@ -473,20 +473,9 @@ def _trigger(interval: str | None, drain: bool) -> Trigger | None:
     return None if interval is None else every(interval)
 
 
-def _directory(checkpoint: str) -> Path:
-    path = durable.local_path(checkpoint)
-    if path is None:
-        raise InvalidPipeline(
-            f"--checkpoint {checkpoint!r} is no directory.",
-            why="decisions need an atomic put-if-absent, which is not assured behind such an address.",
-            do="choose a directory on a local disk or NFS.",
-        )
-    return Path(path).expanduser().absolute()
-
-
 def _inspection(checkpoint: str, pipeline: Pipeline | None) -> Inspection:
     store = _existing_store(checkpoint)
-    inspection = inspect_checkpoint(checkpoint, store, _directory(checkpoint))
+    inspection = inspect_checkpoint(checkpoint, store, directory_of(checkpoint))
     if pipeline is None:
         return inspection
     _check_owner(inspection, pipeline)
@@ -494,7 +483,7 @@ def _inspection(checkpoint: str, pipeline: Pipeline | None) -> Inspection:
 
 
 def _existing_store(checkpoint: str) -> Store:
-    directory = _directory(checkpoint)
+    directory = directory_of(checkpoint)
     if not directory.is_dir():
         raise InvalidPipeline(
             f"there is no checkpoint {checkpoint!r}.", why=f"{directory} is no directory.", do="name an existing one."

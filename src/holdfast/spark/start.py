@@ -23,13 +23,12 @@ from holdfast.checkpoint.graph_change import described, state_fingerprint
 from holdfast.checkpoint.manifest import Ended, decode
 from holdfast.checkpoint.portable import find
 from holdfast.checkpoint.snapshot import newest_buckets
-from holdfast.checkpoint.store import open_store
+from holdfast.checkpoint.store import directory_of, open_store
 from holdfast.checkpoint.user_data import UserData, recovered
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings, unknown_variables
-from holdfast.durable import local_path
 from holdfast.errors import Diverged, HoldfastError, InvalidPipeline
 from holdfast.graph import is_stateful as is_stateful_node
 from holdfast.hooks import Lifecycle
@@ -237,9 +236,8 @@ class _Starting:
         isolates = self.settings.on_poison == "isolate"
         if isolates:
             check_addresses(self.pipeline)
-        location = self.checkpoint if "://" in self.checkpoint else str(Path(self.checkpoint).expanduser().absolute())
-        store = open_store(location)
-        directory = Path(local_path(location) or location)
+        directory = directory_of(self.checkpoint)
+        store = open_store(str(directory))
         clock = SystemClock()
         rewinding = Rewinding(self.pipeline, store, directory, self.settings)
         rewinding.carry_through()
