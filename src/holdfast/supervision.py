@@ -33,7 +33,7 @@ from holdfast.clock import SystemClock
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, HoldfastError, InvalidPipeline
-from holdfast.observe.masking import masked
+from holdfast.masking import masked
 from holdfast.ports import Store
 
 log = logging.getLogger("holdfast.supervisor")

@@ -26,11 +26,11 @@ from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve
 from holdfast.clock import SystemClock
 from holdfast.config import Settings, unknown_variables
 from holdfast.errors import InvalidPipeline
+from holdfast.masking import masked, masked_json
 from holdfast.observe.configuration import configuration
 from holdfast.observe.inspection import Inspection, inspect_checkpoint
 from holdfast.observe.inspection import as_json as inspected_json
 from holdfast.observe.logs import FILE_NAME, FILE_ONLY, logging_to
-from holdfast.observe.masking import masked, masked_json
 from holdfast.observe.sink_answers import inspect_sinks
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Store

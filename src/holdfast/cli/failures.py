@@ -26,8 +26,8 @@ from typing import Any
 import typer
 
 from holdfast.errors import Diverged, Fenced, HoldfastError, InDoubt, InternalError, InvalidPipeline, from_text
+from holdfast.masking import masked, masked_json
 from holdfast.observe.logs import FILE_ONLY
-from holdfast.observe.masking import masked, masked_json
 
 OK, FAILED, INVALID, FENCED, UNDECIDED = 0, 1, 2, 3, 4
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from holdfast.config import OTHER_VARIABLES, Settings, unknown_variables, variable
-from holdfast.observe.masking import masked
+from holdfast.masking import masked
 
 Whence = Literal["default", "environment", "argument"]
 

@@ -17,7 +17,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from holdfast.errors import InvalidPipeline
-from holdfast.observe.masking import masked
+from holdfast.masking import masked
 
 FILE_NAME = "holdfast.log"
 FILE_BYTES = 10_000_000

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.observe.masking import masked, masked_json
+from holdfast.masking import masked, masked_json
 from holdfast.observe.operators import size_text, wait_text
 from holdfast.observe.times import utc
 from holdfast.status import STAGES, EpochStatus, SourceStatus, Status

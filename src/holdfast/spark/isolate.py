@@ -23,6 +23,7 @@ from holdfast.checkpoint.isolation import Bounds, Search, count_attempt, isolate
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import BadRow, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph import Node
+from holdfast.masking import masked
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Source, Store
 from holdfast.positions import Positions
@@ -224,7 +225,7 @@ class Isolating:
             if sum(letter.epoch == epoch.epoch for letter in self.letters.letters) >= self.rows_max:
                 raise _too_many(self.pipeline.name, epoch.epoch, self.rows_max, error)
             source, address = rows.at(number)
-            said = {"kind": type(error).__name__, "what": error.what, "why": error.why}
+            said = {"kind": type(error).__name__, "what": masked(error.what), "why": masked(error.why)}
             letter = Letter(source, address, rows.row(number), epoch.epoch, said, self.now_us())
             self.letters.add(letter, self.coordinator.check_fenced)
             made.append(letter)

@@ -222,6 +222,14 @@ def test_what_says_nothing_about_rows_condemns_none(tmp_path, error):
     assert world.sink == EVERYTHING
 
 
+def test_a_letter_keeps_no_secret_of_an_error(tmp_path):
+    world = World(tmp_path, error=BadRow("no connection: password=hunter2", why="postgresql://app:hunter2@db/trips"))
+    live_on(world)
+    assert letters_of(world) == [3, 4]
+    assert b"hunter2" not in b"".join(world.store.objects.values())
+    assert read_letters(world.store)[0].error["what"] == "no connection: password=***"
+
+
 def test_so_many_rows_that_they_speak_against_the_code_stop_the_start_however_often_it_is_made(tmp_path):
     world = World(tmp_path, bad=frozenset({2, 3, 4}), rows_max=2)
     with pytest.raises(BadRow):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.observe.masking import masked, masked_json
+from holdfast.masking import masked, masked_json
 
 SECRET = "hunter2"
 
