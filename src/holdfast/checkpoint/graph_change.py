@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast import checked_json
 from holdfast.checkpoint.manifest import Keeps
 from holdfast.checkpoint.state_moves import Means, StateMove, Way, state_move
 from holdfast.errors import Corrupt, InvalidPipeline
@@ -98,7 +99,7 @@ class Graph:
         }
         keeps = {name: of.to_json() for name, of in self.keeps.items()}
         value = {"fingerprint": self.fingerprint, "nodes": nodes, "keeps": keeps, "buckets": self.buckets}
-        return json.dumps(value, sort_keys=True).encode()
+        return checked_json.dump(value)
 
     @staticmethod
     def from_json(data: bytes, key: str) -> Graph:
@@ -110,7 +111,7 @@ class Graph:
             If it cannot be read.
         """
         try:
-            value: dict[str, Any] = json.loads(data)
+            value: dict[str, Any] = checked_json.load(data)
             nodes = {
                 name: Described(Role[of["role"]], of["kind"], of["arguments"], tuple(of["inputs"]))
                 for name, of in value["nodes"].items()

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from holdfast import checked_json
 from holdfast.checkpoint.manifest import Ended
 from holdfast.ports import Store
 from holdfast.positions import Positions
@@ -37,7 +38,7 @@ def write(store: Store, steps: list[Step], generation: int) -> str:
     first, last = steps[0].ended.epoch, steps[-1].ended.epoch
     ends = [{"start": step.start, **step.ended.to_json()} for step in steps]
     key = f"{PREFIX}{first:012d}-{last:012d}-{generation:08d}"
-    store.put(key, json.dumps({"ends": ends}).encode())
+    store.put(key, checked_json.dump({"ends": ends}))
     return key
 
 
@@ -98,7 +99,7 @@ def prune(store: Store, before_epoch: int) -> None:
 
 
 def _steps(data: bytes | None) -> Iterator[Step]:
-    for end in json.loads(data or b"")["ends"]:
+    for end in checked_json.load(data or b"")["ends"]:
         yield Step(end["start"], Ended(**{name: of for name, of in end.items() if name != "start"}))
 
 

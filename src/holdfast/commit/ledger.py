@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from holdfast import checked_json
 from holdfast.commit.records import Decided, Done, decode, encode
 from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
 from holdfast.ports import Store
@@ -116,7 +117,7 @@ class Ledger:
         mine = {"pipeline": self._pipeline, "format": FORMAT}
         data = self._store.get("identity.json")
         if data is None:
-            if self._store.put_if_absent("identity.json", json.dumps(mine).encode()):
+            if self._store.put_if_absent("identity.json", checked_json.dump(mine)):
                 return
             data = self._store.get("identity.json") or b""
         found = _json(data, "identity.json")
@@ -182,7 +183,7 @@ class Ledger:
         # Of two decisions on one epoch the higher generation's was made because the other one did not count.
         void = {*found.void, *(key for key in keys if key != newest[key.epoch])}
         accepts = [[key.epoch, key.generation] for key in found.open]
-        self._store.put(_fence_path(self._generation), json.dumps({"accepts": accepts}).encode())
+        self._store.put(_fence_path(self._generation), checked_json.dump({"accepts": accepts}))
         self.check_fenced()
         # From here on no lower generation can decide or publish anything: tidying up is safe.
         for key in sorted(void):
@@ -335,14 +336,11 @@ def _fence_path(generation: int) -> str:
 
 def _json(data: bytes, key: str) -> dict[str, Any]:
     try:
-        found = json.loads(data)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        return checked_json.load(data)
+    except ValueError as error:
         raise Corrupt(
             f"{key!r} in the checkpoint cannot be read.",
             why="it is not the JSON object that was written there: it was truncated or changed.",
             do=f"restore {key!r} from a backup of the checkpoint.",
             participant=key,
-        )
-    return found
+        ) from error

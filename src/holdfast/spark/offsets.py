@@ -92,16 +92,18 @@ def check_logs(spark_checkpoint: Path) -> None:
     Raises
     ------
     Corrupt
-        If one of them is cut or damaged: says which, and that it can be done without.
+        If one of them is missing, cut or damaged: says which, and that it can be done without.
 
     Notes
     -----
     Spark itself would stop too, with a message that names no cure.
     """
-    for name in ("metadata", *_newest(spark_checkpoint, "offsets"), *_newest(spark_checkpoint, "commits")):
+    offsets, commits = _newest(spark_checkpoint, "offsets"), _newest(spark_checkpoint, "commits")
+    needed = ["metadata", *_trailing(offsets)] if offsets else []
+    for name in dict.fromkeys(["metadata", *needed, *offsets, *commits]):
         path = spark_checkpoint / name
         try:
-            if path.exists():
+            if path.exists() or name in needed:
                 _check_whole(path)
         except (OSError, ValueError, KeyError, struct.error) as error:
             raise _damaged(spark_checkpoint, path, str(error)) from error
@@ -110,6 +112,12 @@ def check_logs(spark_checkpoint: Path) -> None:
 def _newest(spark_checkpoint: Path, log: str) -> list[str]:
     """Return the names of the last two entries of a log: Spark reads the one before the last too."""
     return [f"{log}/{number}" for number in logged(spark_checkpoint, log)[-2:]]
+
+
+def _trailing(names: list[str]) -> list[str]:
+    """Return the entry before the last, which Spark asks for; whether or not it is there."""
+    log, _, number = names[-1].partition("/") if names else ("", "", "0")
+    return [f"{log}/{int(number) - 1}"] if int(number) else []
 
 
 def _check_whole(path: Path) -> None:

@@ -10,7 +10,6 @@ and by every source's planning process.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from holdfast import checked_json
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.manifest import Ended, Keeps, Manifest, decode
 from holdfast.checkpoint.progress import Step
@@ -93,9 +93,9 @@ class Origin:
         """Return the record as it is stored."""
         value = {name: getattr(self, name) for name in ("seed", "replayed", "retired")}
         more = {name: of for name in ("kept", "graph", "from_us") if (of := getattr(self, name)) is not None}
-        return json.dumps(
+        return checked_json.dump(
             {"base": self.base, "seek": self.seek, **{n: v for n, v in value.items() if v}, **more}
-        ).encode()
+        )
 
     def seeding(self, manifest: Manifest) -> Manifest:
         """Return a snapshot with only those operators that take their state from it."""
@@ -113,7 +113,7 @@ def read_origin(path: Path) -> Origin:
         If it is missing or damaged.
     """
     try:
-        return _parsed(json.loads(path.read_bytes()))
+        return _parsed(checked_json.load(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"{path} cannot be read.",
@@ -139,7 +139,7 @@ def _parsed(record: dict[str, Any]) -> Origin:
 
 def note_beginning(store: Store, given: str, origin: Origin) -> None:
     """Note where a pipeline begins that does not begin at the beginning, and the option that said so."""
-    store.put(BEGINNING, json.dumps({"given": given, "origin": json.loads(origin.to_json())}).encode())
+    store.put(BEGINNING, checked_json.dump({"given": given, "origin": checked_json.load(origin.to_json())}))
 
 
 def noted_beginning(store: Store) -> tuple[str, Origin] | None:
@@ -154,7 +154,7 @@ def noted_beginning(store: Store) -> tuple[str, Origin] | None:
     if data is None:
         return None
     try:
-        found = json.loads(data)
+        found = checked_json.load(data)
         return str(found["given"]), _parsed(found["origin"])
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(

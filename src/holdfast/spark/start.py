@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from holdfast import checked_json
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
 from holdfast.checkpoint.dead_letters import DeadLetters
 from holdfast.checkpoint.graph_change import described, state_fingerprint
@@ -29,7 +30,7 @@ from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings, unknown_variables
-from holdfast.errors import Diverged, HoldfastError, InvalidPipeline
+from holdfast.errors import Corrupt, Diverged, HoldfastError, InvalidPipeline
 from holdfast.graph import is_stateful as is_stateful_node
 from holdfast.hooks import Lifecycle
 from holdfast.pipeline import Pipeline
@@ -513,10 +514,10 @@ class _Starting:
             key = f"sinks/{name}.json"
             noted = store.get(key)
             if noted is None:
-                store.put(key, json.dumps({"after_batch": finished}).encode())
+                store.put(key, checked_json.dump({"after_batch": finished}))
                 continue
             remembers = sink.guarantee is Guarantee.EXACTLY_ONCE and not getattr(sink, "is_volatile", False)
-            if remembers and held[name].epoch == 0 and finished > int(json.loads(noted)["after_batch"]):
+            if remembers and held[name].epoch == 0 and finished > _noted_batch(noted, key):
                 raise Diverged(
                     f"sink {name!r} holds nothing, and this checkpoint has finished epochs with it.",
                     why="the target was removed, emptied together with its ledger, or replaced after it had published.",
@@ -559,6 +560,19 @@ def _user_data_of_seed(directory: Path, origin: Origin) -> Mapping[str, Any] | N
     if not origin.seed or not path.exists():
         return None
     return decode(path.read_bytes(), origin.seed).user_data
+
+
+def _noted_batch(noted: bytes, key: str) -> int:
+    """Return up to which of Spark's batches a sink took no part."""
+    try:
+        return int(checked_json.load(noted)["after_batch"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{key} of the checkpoint cannot be read.",
+            why=f"{error}; it says since when the sink takes part, and the sink holds nothing.",
+            do=f"restore {key} from a copy; or remove it, if the sink is to begin at the present.",
+            participant=key,
+        ) from error
 
 
 def _positions_only(pipeline: Pipeline, reader: SourceReader) -> DataFrame:

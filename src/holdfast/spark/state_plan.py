@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from functools import reduce
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from holdfast import checked_json
 from holdfast.checkpoint.manifest import Keeps
 from holdfast.checkpoint.state_moves import Means
 from holdfast.errors import Corrupt, InvalidPipeline
@@ -123,7 +123,7 @@ def settle_shape(store: Store, directory: str, parallelism: int, asked: Division
 def note_shape(store: Store, directory: str, shape: Shape) -> None:
     """Note how state is divided in a directory."""
     record = {"buckets": shape.buckets, "partitions": shape.partitions}
-    store.put(f"{directory}/state.json", json.dumps(record).encode())
+    store.put(f"{directory}/state.json", checked_json.dump(record))
 
 
 def noted_shape(store: Store, directory: str) -> Shape | None:
@@ -139,7 +139,7 @@ def noted_shape(store: Store, directory: str) -> Shape | None:
     if noted is None:
         return None
     try:
-        value = json.loads(noted)
+        value = checked_json.load(noted)
         return Shape(int(value["buckets"]), int(value["partitions"]))
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 
 import pytest
 
+from holdfast import checked_json
 from holdfast.checkpoint import named
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
 from holdfast.checkpoint.floor import KEY
@@ -176,7 +176,7 @@ def test_progress_is_recorded_several_epochs_at_a_time_and_pruned_with_the_snaps
     bench.end_epoch(3)
     bench.wait(5)
     assert bench.store.keys("progress/") == [], "the snapshot of epoch 3 has made them needless"
-    assert json.loads(bench.store.objects[KEY]) == {"given": {"log": 3}}
+    assert checked_json.load(bench.store.objects[KEY]) == {"given": {"log": 3}}
     bench.end_epoch(4)
     bench.wait(5)
     (step,) = read(bench.store)
@@ -219,11 +219,11 @@ def test_one_with_a_name_stays_and_holds_the_floor_until_the_name_is_gone() -> N
         bench.checkpointer.snapshot()
     assert bench.epochs == [3]
     verify(bench.store, named.read_named(bench.store, "early"))
-    assert json.loads(bench.store.get(KEY) or b"") == ended(1).positions
+    assert checked_json.load(bench.store.get(KEY) or b"") == ended(1).positions
     named.delete_named(bench.store, "early")
     bench.end_epoch(4)
     bench.checkpointer.snapshot()
-    assert json.loads(bench.store.get(KEY) or b"") == ended(4).positions
+    assert checked_json.load(bench.store.get(KEY) or b"") == ended(4).positions
 
 
 def test_a_name_that_cannot_be_given_leaves_the_snapshot_and_one_of_a_fenced_run_goes() -> None:

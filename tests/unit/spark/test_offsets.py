@@ -52,6 +52,20 @@ def test_a_cut_file_is_named_with_the_cure(checkpoint: Path, name: str) -> None:
     assert f"remove the directory {checkpoint}:" in caught.value.do
 
 
+@pytest.mark.parametrize("name", ["metadata", "offsets/9"])
+def test_a_file_that_is_missing_is_named_too(checkpoint: Path, name: str) -> None:
+    (checkpoint / name).unlink()
+    with pytest.raises(Corrupt) as caught:
+        check_logs(checkpoint)
+    assert str(checkpoint / name) in caught.value.what
+
+
+def test_a_commit_that_is_missing_is_an_epoch_that_spark_does_again(checkpoint: Path) -> None:
+    (checkpoint / "commits/10").unlink()
+    (checkpoint / "commits/9").unlink()
+    check_logs(checkpoint)
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [("metadata", ""), ("offsets/10", ""), ("offsets/10", OFFSET[:-5]), ("commits/10", "v1"), ("commits/10", "v1\n{")],

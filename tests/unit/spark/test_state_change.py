@@ -36,6 +36,7 @@ class Checkpoint:
     def planned(self, batch_id: int, position: int, *, is_committed: bool = True) -> None:
         offset = {"positions": {"log": position}, "size_bytes": 0, "row_count": 0}
         lines = ["v2", json.dumps({"batchTimestampMs": batch_id + 1}), f"given:{json.dumps(offset)}", "gone:-"]
+        self.store.put(f"{self.below}/metadata", b'{"id":"x"}')
         self.store.put(f"{self.below}/offsets/{batch_id}", "\n".join(lines).encode())
         if is_committed:
             self.store.put(f"{self.below}/commits/{batch_id}", b'v1\n{"nextBatchWatermarkMs":0}')
