@@ -18,6 +18,7 @@ from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys
 from holdfast.checkpoint.store import LocalStore
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, Diverged, HoldfastError, InvalidPipeline
+from holdfast.spark.state_reader import StateReader
 from tests.spark.counting import counting
 from tests.spark.running import die_at, eventually, reach, sqlite_rows
 from tests.spark.stamping import stamping
@@ -263,6 +264,52 @@ def test_one_is_made_when_asked_and_while_the_run_goes_on(spark: SparkSession, t
     eventually(lambda: len(sqlite_rows(tmp_path / "first.db", "SELECT n FROM rows")) == 6)
     running.stop()
     assert sqlite_rows(tmp_path / "first.db", "SELECT n FROM rows") == [1, 2, 3, 4, 5, 6]
+
+
+def test_while_epochs_run_the_workers_write_their_own_part(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an epoch that is a barrier: Spark's state reader is not asked (design/0011, section 3)."""
+    asked: list[object] = []
+    read = StateReader.read
+
+    def noted(self: StateReader, *given: Any, **options: Any) -> Any:
+        asked.append(options["only"])
+        return read(self, *given, **options)
+
+    monkeypatch.setattr(StateReader, "read", noted)
+    keys = "abcdefghijkl"
+    feed = hf.read.CallbackFeed(tmp_path / "feed", schema="k STRING, v BIGINT")
+    counts = counting(hf.read.callback(feed, name="fed"), name="counts")
+    fed = hf.Pipeline("fed", counts | hf.write.sqlite(tmp_path / "first.db", table="rows", name="table"))
+
+    def start(every_ms: int) -> Any:
+        given = {"checkpoint": str(tmp_path / "checkpoint"), "trigger": hf.every("20 ms"), "session": spark}
+        return fed.start(**given, settings=Settings(buckets=3, checkpoint_freq=every_ms))
+
+    running = start(2000)
+    epoch = 0
+    while running.status().checkpoints.count < 2:
+        epoch += 1
+        feed.push([{"k": k, "v": 1} for k in keys])
+        reach(running, epoch)
+    assert asked == []
+    (older, made) = snapshots(tmp_path)
+    for each in (older, made):
+        assert counts_in(each, tmp_path, "counts") == dict.fromkeys(keys, each.ended.epoch)
+        assert sorted(each.operators["counts"].buckets) == [0, 1, 2]
+    running.stop()
+    assert len(asked) <= 1, "what ended since the last barrier is read at the stop"
+    shutil.rmtree(tmp_path / "checkpoint" / "spark")
+    for path in (tmp_path / "checkpoint" / "snapshots").glob("*.manifest"):
+        if path.name > made.key.path.rpartition("/")[2]:
+            path.unlink()
+    running = start(86_400_000)
+    feed.push([{"k": k, "v": 1} for k in keys])
+    wanted = sorted(range(1, epoch + 2)) * len(keys)
+    eventually(lambda: len(sqlite_rows(tmp_path / "first.db", "SELECT n FROM rows")) == len(wanted))
+    running.stop()
+    assert sqlite_rows(tmp_path / "first.db", "SELECT n FROM rows") == sorted(wanted)
 
 
 def test_a_pipeline_without_state_has_none_to_copy(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 Epochs never wait for it: they leave a note of their end.  What is due is decided by :meth:`Checkpointer.turn`, which
 its thread calls again and again, and a simulation by hand.
 
+Where there are barriers (:mod:`holdfast.checkpoint.barriers`), a snapshot that is due waits for one: the next epoch,
+whose workers write their own part.  When no epoch begins, the last one that ended is taken after a while.
+
 Invariants.  At most one snapshot at a time; one that is due meanwhile is dropped and counted.  Nothing is written by a
 run that was fenced.  A snapshot that fails leaves the run alone.
 """
@@ -17,6 +20,7 @@ from typing import Any
 
 from holdfast import faults
 from holdfast.checkpoint import named, progress
+from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.floor import write_floor
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState, SnapshotKey
 from holdfast.checkpoint.progress import Step
@@ -30,6 +34,12 @@ log = logging.getLogger("holdfast.checkpoint")
 
 _GATHERED_MAX = 1000
 """Ends of epochs that are gathered at most before they are written, whatever the interval."""
+
+_IDLE_US = 30_000_000
+"""So long no epoch begins before a snapshot is made without a barrier; or thrice the interval, where that is less."""
+
+_LOOK_US = 50_000
+"""How often is looked whether the epoch still runs that a snapshot waits for."""
 
 Reading = Callable[[Ended, "Manifest | None"], Mapping[str, OperatorState]]
 """Writes the files of all operators as of an epoch's end, given the last snapshot; returns what the manifest says."""
@@ -52,6 +62,14 @@ class Intervals:
     snapshot_us: int
     progress_us: int
     keep: int
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """The end of a barrier, and the value of ``on_checkpoint`` then: later ones may be there before the snapshot is."""
+
+    ended: Ended
+    user_data: Mapping[str, Any] | None
 
 
 class Checkpointer:
@@ -81,6 +99,8 @@ class Checkpointer:
         Called when a snapshot is there: removes what it makes needless.
     user_data : callable, optional
         Returns what the manifest says of the value of ``on_checkpoint``.
+    barriers : Barriers, optional
+        Lets epochs be barriers; without, every snapshot is of the last epoch that ended.
     """
 
     def __init__(
@@ -98,6 +118,7 @@ class Checkpointer:
         seed: Manifest | None = None,
         tidy: Callable[[], None] = lambda: None,
         user_data: Callable[[], Mapping[str, Any] | None] = lambda: None,
+        barriers: Barriers | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._graph = graph
@@ -111,6 +132,9 @@ class Checkpointer:
         self._seed = seed
         self._tidy = tidy
         self._user_data = user_data
+        self._barriers = barriers
+        self._waits_since_us: int | None = None
+        self._at_barrier: _Moment | None = None
         self._last: Manifest | None = None
         self._lock = threading.Lock()
         self._gathered: list[Step] = []
@@ -126,11 +150,16 @@ class Checkpointer:
 
     def note(self, start: Positions, ended: Ended) -> None:
         """Take note of the end of an epoch, of which every sink's part is decided or published."""
+        was_barrier = self._barriers is not None and self._barriers.end(ended.step_epoch)
         with self._lock:
             self._newest = ended
+            if was_barrier:
+                self._at_barrier = _Moment(ended, self._user_data())
+            elif self._waits_since_us is not None:
+                self._waits_since_us = self._clock.now_us()
             self._gathered.append(Step(start, ended))
             is_full = len(self._gathered) >= _GATHERED_MAX
-        if is_full:
+        if is_full or was_barrier:
             self._wake.set()
 
     @property
@@ -152,8 +181,34 @@ class Checkpointer:
             missed = (now - self._due_us) // every - 1
             self._due_us += every * (missed + 1)
             with self._lock:
-                self._status = replace(self._status, dropped=self._status.dropped + missed)
-            self._guarded(self.snapshot)
+                is_waiting = self._waits_since_us is not None
+                self._status = replace(self._status, dropped=self._status.dropped + missed + is_waiting)
+                if not is_waiting and self._barriers is not None and self._has_new():
+                    self._waits_since_us, self._at_barrier = now, None
+                    self._barriers.wish()
+            if self._barriers is None:
+                self._guarded(self.snapshot)
+        if self._waits_since_us is not None:
+            self._look_for_barrier(now)
+
+    def _look_for_barrier(self, now: int) -> None:
+        """Make the snapshot that waits for a barrier if that has ended, or if none seems to come."""
+        assert self._barriers is not None
+        at = self._at_barrier
+        if at is None:
+            idle_us = now - (self._waits_since_us or now)
+            if idle_us < self._patience_us or not self._barriers.withdraw():
+                return
+        with self._lock:
+            self._waits_since_us = self._at_barrier = None
+        self._guarded(lambda: self._made(at))
+
+    @property
+    def _patience_us(self) -> int:
+        return min(3 * self._intervals.snapshot_us, _IDLE_US)
+
+    def _has_new(self) -> bool:
+        return self._newest is not None and (self._last is None or self._last.ended != self._newest)
 
     def snapshot(self) -> Manifest | None:
         """Make a snapshot of the last epoch that ended; return it, or None where none has ended since the last one.
@@ -165,6 +220,10 @@ class Checkpointer:
         """
         with self._working:
             return self._snapshot()
+
+    def _made(self, at: _Moment | None) -> Manifest | None:
+        with self._working:
+            return self._snapshot(at)
 
     def snapshot_named(self, name: str) -> Manifest | None:
         """Make a snapshot that stays under a name, too; None, and no name, where no epoch has ended yet.
@@ -188,12 +247,13 @@ class Checkpointer:
                     raise
             return made
 
-    def _snapshot(self) -> Manifest | None:
+    def _snapshot(self, at: _Moment | None = None) -> Manifest | None:
+        """Make a snapshot of a barrier; None: of the last epoch that ended."""
         # Before the epoch is looked at: the value must not be of a later one.
-        user_data = self._user_data()
+        user_data = self._user_data() if at is None else at.user_data
         with self._lock:
-            ended = self._newest
-        if ended is None or (self._last is not None and self._last.ended == ended):
+            ended = self._newest if at is None else at.ended
+        if ended is None or (self._last is not None and self._last.ended.epoch >= ended.epoch):
             return self._last if ended is not None else None
         began = self._clock.now_us()
         self._write_progress()
@@ -221,6 +281,8 @@ class Checkpointer:
             raise
         faults.reach("snapshot-manifest", ended.epoch)
         self._last = manifest
+        if self._barriers is not None:
+            self._barriers.learn(manifest)
         took = self._clock.now_us() - began
         with self._lock:
             self._status = replace(
@@ -316,4 +378,7 @@ class Checkpointer:
         waits = [self._written_us + self._intervals.progress_us - now]
         if self._intervals.snapshot_us:
             waits.append(self._due_us + self._intervals.snapshot_us - now)
+        since = self._waits_since_us
+        if since is not None:
+            waits.append(max(_LOOK_US, since + self._patience_us - now))  # an epoch may run for longer than that
         return max(0.0, min(waits) / 1e6)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -55,29 +56,65 @@ def write_bucket(store: Store, bucket: Bucket) -> BucketState:
     """Write the tables of a bucket as Parquet files, and return what the manifest says of it.
 
     A table without rows has no file.  A file that is there already is replaced by the same bytes: it may be damaged.
+    Its name says of what they are: see :func:`file_key`.
     """
     files = {}
     for name, table in bucket.tables.items():
         if not table.num_rows:
             continue
         data = to_parquet(table)
-        key = file_key(bucket.operator, bucket.number, bucket.version, bucket.digest, name)
+        checksum = hashlib.sha256(data).hexdigest()
+        key = file_key(bucket, name, checksum)
         store.put(key, data)
-        files[name] = TableFile(key, hashlib.sha256(data).hexdigest(), len(data), table.num_rows)
+        files[name] = TableFile(key, checksum, len(data), table.num_rows)
     return BucketState(bucket.version, bucket.digest, bucket.feeds, files)
 
 
-def file_key(operator: str, bucket: int, version: int, digest: str, table: str) -> str:
-    """Return the key of the file of one table."""
-    return f"{FILES}{operator}/{bucket}/{version:012d}-{digest}.{table}.parquet"
+def write_part(store: Store, bucket: Bucket) -> None:
+    """Write the files of a bucket, then a note of them, which says that they are whole: see :func:`read_part`."""
+    state = write_bucket(store, bucket)
+    files = {name: [file.key, file.sha256, file.size_bytes, file.rows] for name, file in state.files.items()}
+    store.put(part_key(bucket.operator, bucket.number, bucket.version, bucket.digest), json.dumps(files).encode())
+
+
+def read_part(store: Store, operator: str, number: int, of: BucketState) -> BucketState | None:
+    """Return a bucket with the files that :func:`write_part` wrote of it; None where it has not, or not yet."""
+    data = store.get(part_key(operator, number, of.version, of.digest))
+    if data is None:
+        return None
+    try:
+        return replace(of, files={name: TableFile(*file) for name, file in json.loads(data).items()})
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def part_key(operator: str, bucket: int, version: int, digest: str) -> str:
+    """Return the key of the note of a bucket's files."""
+    return f"{FILES}{operator}/{bucket}/{version:012d}-{digest}.part"
+
+
+def file_key(bucket: Bucket, table: str, checksum: str) -> str:
+    """Return the key of the file of one table.
+
+    The checksum is in it: another version of the Parquet library gives other bytes for the same rows, and they must not
+    replace those that an older manifest names.
+    """
+    version = f"{bucket.version:012d}-{bucket.digest}"
+    return f"{FILES}{bucket.operator}/{bucket.number}/{version}.{table}.{checksum[:16]}.parquet"
 
 
 def to_parquet(table: pa.Table) -> bytes:
-    """Return a table as a Parquet file; the same table gives the same bytes, however it is cut into chunks."""
+    """Return a table as a Parquet file; the same table gives the same bytes, however it is cut into chunks.
+
+    Notes
+    -----
+    Measured with 500 000 rows of four numbers, CPU seconds with checksum and writing: zstd and dictionaries 0.18, lz4
+    without these and statistics 0.07, uncompressed 0.08 and a third more bytes for the disk.
+    """
     import pyarrow.parquet as pq  # a fifth of the time in which a worker starts, and few of them need it
 
     out = io.BytesIO()
-    pq.write_table(table.combine_chunks(), out, compression="zstd")
+    pq.write_table(table.combine_chunks(), out, compression="lz4", use_dictionary=False, write_statistics=False)
     return out.getvalue()
 
 
@@ -203,7 +240,8 @@ def prune(store: Store, *, keep: int, pinned: frozenset[SnapshotKey] = frozenset
     Notes
     -----
     A manifest that cannot be read does not count as one of ``keep``; it goes once all that stay are newer.  Manifests
-    go before their files, so that no crash leaves one that names a file which is gone.
+    go before their files, so that no crash leaves one that names a file which is gone.  Files of a later version than
+    the newest snapshot stay: workers write them for the next one.
     """
     readable: dict[SnapshotKey, Manifest] = {}
     keys = snapshot_keys(store)
@@ -224,7 +262,14 @@ def prune(store: Store, *, keep: int, pinned: frozenset[SnapshotKey] = frozenset
         log.warning("no file of a snapshot is removed: %s", error.message)
         return min(stay)
     needed = {file.key for manifest in kept for file in manifest.files}
+    reached = readable[max(stay)].ended.step_epoch
     for path in store.keys(FILES):
-        if path not in needed:
+        if path not in needed and _version(path) <= reached:
             store.delete(path)
     return min(stay)
+
+
+def _version(path: str) -> int:
+    """Return the version in the name of a file; 0 for names that are not ours."""
+    version = path.rpartition("/")[2].partition("-")[0]
+    return int(version) if version.isdigit() else 0

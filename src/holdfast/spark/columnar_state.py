@@ -21,6 +21,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
+from holdfast.checkpoint.barriers import KEPT
+from holdfast.checkpoint.snapshot import Bucket
 from holdfast.operators import tables
 from holdfast.operators.call import call
 from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment, Result, Step
@@ -38,6 +40,7 @@ from holdfast.spark.state_chunks import (
     in_order,
     rank_of,
 )
+from holdfast.spark.state_parts import Parts
 from holdfast.spark.state_pressure import PRESSURE, pressure_of
 from holdfast.spark.state_report import WAITS, Pace
 from holdfast.spark.state_seed import Seeds, adopted
@@ -46,6 +49,9 @@ from holdfast.spark.state_store import Cache, Held, Record, advance, compacted, 
 
 EPOCH_PROPERTY, BATCH_TIME_PROPERTY = "holdfast.epoch", "holdfast.batch_us"
 """Local properties of an epoch's job."""
+
+BARRIER_PROPERTY = "holdfast.barrier"
+"""Set for the job of an epoch whose state is wanted for a snapshot."""
 
 # NB types and no texts: for a text each task asks the JVM, three times for each state variable.
 RECORD = StructType([StructField("value", StringType())])
@@ -74,14 +80,25 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         Unique for the run.
     seeds : Seeds, optional
         Where state begins that the store does not have.
+    parts : Parts, optional
+        Takes the tables of each bucket that is called in a barrier.
     """
 
-    def __init__(self, number: int, stage: Stage, routing: Routing, token: str, seeds: Seeds | None = None) -> None:
+    def __init__(
+        self,
+        number: int,
+        stage: Stage,
+        routing: Routing,
+        token: str,
+        seeds: Seeds | None = None,
+        parts: Parts | None = None,
+    ) -> None:
         self._number = number
         self._stage = stage
         self._routing = routing
         self._token = token
         self._seeds = seeds
+        self._snapshot_parts = parts
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -184,6 +201,14 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         pressure = pressure_of(hosted.step, state)
         if pressure is not None:
             report[PRESSURE] = pressure
+        if self._snapshot_parts is not None:
+            is_barrier = _is_barrier()
+            report[KEPT] = [record.version, record.token]
+            if feeds.has_moved or is_barrier:
+                report[KEPT].append(record.feeds)
+            if is_barrier and record.version:
+                kept = Bucket(hosted.name, bucket, record.version, record.token, record.feeds, state)
+                self._snapshot_parts.offer(kept)
         yield packer.counts(hosted.name, {f"{hosted.name}/{bucket}": report})
 
     def _bounds(self, hosted: Hosted, bucket: int, result: Result, packer: Packer) -> Iterator[Chunk]:
@@ -336,6 +361,12 @@ def _moment() -> Moment:
     return Moment(int(epoch), int(batch_us))
 
 
+def _is_barrier() -> bool:
+    context = TaskContext.get()
+    assert context is not None
+    return bool(context.getLocalProperty(BARRIER_PROPERTY) == "1")
+
+
 def _from_row(row: Row) -> Chunk:
     return Chunk(row.target, row.bucket, row.kind, row.rank, row.seq, row.source, row.data)
 
@@ -372,14 +403,19 @@ So few processes hold state, and one that held a bucket in the last epoch is lik
 
 
 def with_levels(
-    frame: DataFrame, stages: Sequence[Stage], routing: Routing, token: str, seeds: Seeds | None = None
+    frame: DataFrame,
+    stages: Sequence[Stage],
+    routing: Routing,
+    token: str,
+    seeds: Seeds | None = None,
+    parts: Parts | None = None,
 ) -> DataFrame:
     """Return a frame of chunks after all levels."""
     environment = frame.sparkSession.sparkContext.environment
     for number, stage in enumerate(stages[1:], start=1):
         environment[POOL_VARIABLE] = f"level-{number}"
         try:
-            level = Level(number, stage, routing, token, seeds)
+            level = Level(number, stage, routing, token, seeds, parts)
             frame = frame.groupBy("operator", "label").transformWithState(level, CHUNKS, "append", "none")
         finally:
             del environment[POOL_VARIABLE]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,9 +13,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from holdfast.checkpoint.barriers import At, Barriers, Taken, gathered, taken_from
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
 from holdfast.checkpoint.graph_change import state_fingerprint
-from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
+from holdfast.checkpoint.manifest import BucketState, Ended, Manifest, OperatorState
+from holdfast.checkpoint.snapshot import read_part
 from holdfast.errors import Corrupt
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Clock, Store
@@ -24,6 +28,32 @@ from holdfast.spark.session import run_session
 from holdfast.spark.state_plan import Shape, Stateful, keeps_of
 from holdfast.spark.state_reader import VIEWS, StateReader
 from holdfast.spark.state_seed import seed_of
+
+log = logging.getLogger("holdfast.checkpoint")
+
+_PART_WAIT_S = 5.0
+"""So long workers have to write their parts.  Spark keeps the versions of many epochs more than end meanwhile."""
+
+_LOOK_S = 0.02
+
+
+def waited_for(store: Store, taken: Taken, wait_s: float) -> tuple[dict[At, BucketState], frozenset[At]]:
+    """Return the buckets that have their files, once workers have written theirs; and those that must be read."""
+    found, missing = dict(taken.there), dict(taken.written)
+    until = time.monotonic() + wait_s
+    while missing:
+        for at, of in list(missing.items()):
+            state = read_part(store, *at, of)
+            if state is not None:
+                found[at] = state
+                del missing[at]
+        if not missing:
+            break
+        if time.monotonic() > until:
+            log.warning("%d buckets were not written by their workers: they are read from Spark's store", len(missing))
+            break
+        time.sleep(_LOOK_S)
+    return found, taken.read | frozenset(missing)
 
 
 @dataclass(frozen=True)
@@ -60,6 +90,7 @@ class Snapshotting:
         clock: Clock,
         check_fenced: Callable[[], None],
         user_data: Callable[[], Mapping[str, Any] | None],
+        barriers: Barriers,
     ) -> Checkpointer:
         """Return the checkpointer of a run, which has not begun to work."""
         # What killed runs left; a run that is fenced and still reads notices, and has nothing to say any more.
@@ -84,7 +115,15 @@ class Snapshotting:
         def read(ended: Ended, known: Manifest | None) -> dict[str, OperatorState]:
             batch_id = ended.epoch - origin.base
             try:
-                return reader.read(self.store, batch_id, keeps, self.shape.buckets, known=known, seed=seed)
+                known_of_buckets = barriers.as_of(ended.step_epoch)
+                taken = taken_from(keeps, self.shape.buckets, known_of_buckets, known, seed)
+                found, missing = waited_for(self.store, taken, _PART_WAIT_S)
+                if missing:
+                    states = reader.read(
+                        self.store, batch_id, keeps, self.shape.buckets, known=known, seed=seed, only=missing
+                    )
+                    found |= {(name, at): of for name, each in states.items() for at, of in each.buckets.items()}
+                return gathered(keeps, found)
             except Exception as error:
                 raise translate(error, pipeline.name, f"the snapshot of epoch {ended.epoch}") from error
 
@@ -101,4 +140,5 @@ class Snapshotting:
             seed=seed,
             tidy=partial(remove_older, self.directory, self.below),
             user_data=user_data,
+            barriers=barriers,
         )

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast import checked_json
+from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
 from holdfast.checkpoint.dead_letters import DeadLetters
 from holdfast.checkpoint.graph_change import described, state_fingerprint
@@ -55,6 +56,7 @@ from holdfast.spark.session import create_session, run_session
 from holdfast.spark.snapshots import Snapshotting
 from holdfast.spark.state_change import StateChange, compared, outgrown, read_graph, told, write_graph
 from holdfast.spark.state_evaluation import StateEvaluation
+from holdfast.spark.state_parts import BackgroundParts
 from holdfast.spark.state_plan import Division, Stateful, compile_stateful, keeps_of, means_of, settle_shape
 from holdfast.spark.state_pressure import BackPressure, hold_file, limited_operators
 from holdfast.spark.state_report import OperatorReports
@@ -289,7 +291,13 @@ class _Starting:
             session.conf.set("spark.sql.shuffle.partitions", str(shape.partitions))
             seeds = DirectorySeeds(str(directory), chosen.below, token)
             stateful = compile_stateful(
-                self.pipeline, reader, token, shape, is_columnar=self.settings.columnar, seeds=seeds
+                self.pipeline,
+                reader,
+                token,
+                shape,
+                is_columnar=self.settings.columnar,
+                seeds=seeds,
+                parts=BackgroundParts(str(directory)),
             )
             intervals = Intervals(
                 self.settings.checkpoint_freq * 1000,
@@ -384,9 +392,11 @@ class _Starting:
             )
             user_data = self._user_data(store, lineage, clock, coordinator)
 
-            def evaluation_with(observe: Callable[[], Mapping[str, Observed]], masks: Mapping[str, Mask]) -> Evaluation:
+            def evaluation_with(
+                observe: Callable[[], Mapping[str, Observed]], barriers: Barriers, masks: Mapping[str, Mask]
+            ) -> Evaluation:
                 if stateful is not None:
-                    return StateEvaluation(compiled.routes, stateful.stages.sinks, observe)
+                    return StateEvaluation(compiled.routes, stateful.stages.sinks, observe, barriers)
                 if program is None:
                     return SparkEvaluation(compiled.routes, observe)
                 readers = {
@@ -401,7 +411,7 @@ class _Starting:
                 trials = Trials(
                     pipeline=self.pipeline.name,
                     frame=None if program is not None else compiled.frame,
-                    evaluation=partial(evaluation_with, dict),
+                    evaluation=partial(evaluation_with, dict, Barriers()),  # its own: a trial is no epoch of the run
                     sinks=sinks,
                     coordinator=coordinator,
                     spark=directory / chosen.below,
@@ -429,6 +439,7 @@ class _Starting:
             if masks:
                 write_masks(masks_file, masks)
             checkpointer: Checkpointer | None = None
+            barriers = Barriers()
             if stateful is not None and snapshotting is not None:
                 checkpointer = snapshotting.checkpointer(
                     self.pipeline,
@@ -438,6 +449,7 @@ class _Starting:
                     clock,
                     coordinator.check_fenced,
                     _latest_of(user_data),
+                    barriers,
                 )
             kinds = {node.name: node.kind for node in self.pipeline.nodes if is_stateful_node(node)}
             reports = OperatorReports(kinds, store, clock, coordinator.generation)
@@ -458,7 +470,7 @@ class _Starting:
                 pipeline=self.pipeline.name,
                 origin=origin,
                 spark_checkpoint=directory / chosen.below,
-                evaluation=evaluation_with(run.observed, masks),
+                evaluation=evaluation_with(run.observed, barriers, masks),
                 sinks=sinks,
                 coordinator=coordinator,
                 clock=clock,

@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from holdfast.checkpoint.barriers import Barriers
 from holdfast.fitting import fitted
 from holdfast.ports import Carried
 from holdfast.positions import Positions
-from holdfast.spark.columnar_state import BATCH_TIME_PROPERTY, EPOCH_PROPERTY
+from holdfast.spark.columnar_state import BARRIER_PROPERTY, BATCH_TIME_PROPERTY, EPOCH_PROPERTY
 from holdfast.spark.evaluation import Evaluated, Observed, evaluated
 from holdfast.spark.failure import is_too_large
 from holdfast.spark.routes import Routes
@@ -33,17 +34,22 @@ class StateEvaluation:
         Target -> sink.
     observe : callable
         Returns what Spark counted at sources that it reads itself.
+    barriers : Barriers, optional
+        Says which epochs are barriers; told what buckets report for the checkpointer.
     """
 
     routes: Routes
     sinks: Mapping[int, str]
     observe: Callable[[], Mapping[str, Observed]]
+    barriers: Barriers | None = None
 
     def begin(self, batch: DataFrame, epoch: int, batch_us: int) -> None:
         """Tell the steps which epoch it is: jobs of this thread carry it to the workers."""
         context = batch.sparkSession.sparkContext
         context.setLocalProperty(EPOCH_PROPERTY, str(epoch))
         context.setLocalProperty(BATCH_TIME_PROPERTY, str(batch_us))
+        is_barrier = self.barriers is not None and self.barriers.begin(epoch)
+        context.setLocalProperty(BARRIER_PROPERTY, str(int(is_barrier)))
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Bring the chunks of a small epoch to the driver."""
@@ -61,18 +67,23 @@ class StateEvaluation:
                 rows[sink].append(decoded)
         parts = {sink: (Carried(pa.concat_tables(several)),) for sink, several in rows.items()}
         observed, operators = counted([json.loads(bytes(c.data)) for c in chunks if c.kind == COUNTS])
-        return Evaluated(parts, {**self.observe(), **observed}, operators)
+        return Evaluated(parts, {**self.observe(), **observed}, self._heard(operators))
 
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: Staging) -> Evaluated:
         """Run the levels and the writers in one job."""
         rows = batch.mapInArrow(ChunkTask(staging, self), HANDLES).collect()
         found = evaluated([row for row in rows if row["sink"]], staging, {})
         observed, operators = counted([json.loads(row["reference"]) for row in rows if not row["sink"]])
-        return Evaluated(found.parts, {**self.observe(), **observed}, operators)
+        return Evaluated(found.parts, {**self.observe(), **observed}, self._heard(operators))
 
     def mute(self, batch: DataFrame) -> None:
         """Evaluate an epoch for its state alone."""
         batch.mapInArrow(_nothing, HANDLES).collect()
+        if self.barriers is not None:
+            self.barriers.forget()
+
+    def _heard(self, operators: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return operators if self.barriers is None else self.barriers.hear(operators)
 
     def __reduce__(self) -> tuple[object, ...]:
         return StateEvaluation, (self.routes, self.sinks, dict)  # workers count nothing by observing

@@ -27,6 +27,7 @@ from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.routes import Routes
 from holdfast.spark.state_chunks import CHUNKS
 from holdfast.spark.state_packing import Packing, PackTask, packings
+from holdfast.spark.state_parts import Parts
 from holdfast.spark.state_seed import Seeds
 from holdfast.spark.state_stages import Part, Stages, build_stages
 
@@ -204,6 +205,7 @@ def compile_stateful(
     *,
     is_columnar: bool,
     seeds: Seeds | None = None,
+    parts: Parts | None = None,
 ) -> Stateful:
     """Return a pipeline with state as one linear plan.
 
@@ -221,6 +223,8 @@ def compile_stateful(
         Whether sources may be evaluated as an Arrow program.
     seeds : Seeds, optional
         Where state begins.
+    parts : Parts, optional
+        Takes the workers' parts of snapshots.
 
     Raises
     ------
@@ -261,4 +265,4 @@ def compile_stateful(
         tick_us = TICK_US if stages.ticks else None
         each = packings(program, stages.routing, timestamps, stages.closing, stages.waking, tick_us, stages.bounding)
         chunks = reduce(DataFrame.union, [reader.read(node, each[node.name]) for node in pipeline.sources])
-    return Stateful(with_levels(chunks, stages.stages, stages.routing, token, seeds), stages)
+    return Stateful(with_levels(chunks, stages.stages, stages.routing, token, seeds, parts), stages)

@@ -71,6 +71,7 @@ class StateReader:
         *,
         known: Manifest | None = None,
         seed: Manifest | None = None,
+        only: frozenset[tuple[str, int]] | None = None,
     ) -> dict[str, OperatorState]:
         """Write the files of all operators as of the end of a batch, and return what the manifest says of them.
 
@@ -88,6 +89,8 @@ class StateReader:
             The last snapshot: buckets that did not change since are taken from it, if their files are whole.
         seed : Manifest, optional
             The snapshot that the directory began with: buckets that were not called since have their state there.
+        only : frozenset of (str, int), optional
+            The buckets that are wanted, by operator and number; default is all.
 
         Raises
         ------
@@ -96,6 +99,8 @@ class StateReader:
         """
         with self._view(batch_id) as view:
             records = self._records(view, batch_id, keeps)
+            if only is not None:
+                records = {key: of for key, of in records.items() if (key[0], key[1] % buckets) in only}
             found: dict[tuple[str, int], BucketState] = {}
             for operator, label in list(records):
                 at = (operator, label % buckets)
@@ -110,8 +115,9 @@ class StateReader:
         states = {}
         for name, of in keeps.items():
             began = seed.operators[name].buckets if seed is not None and name in seed.operators else {}
+            wished = {number: state for number, state in began.items() if only is None or (name, number) in only}
             called = {number: state for (operator, number), state in found.items() if operator == name}
-            states[name] = OperatorState(of, {**began, **called})
+            states[name] = OperatorState(of, {**wished, **called})
         return states
 
     # --- inside -----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ level, base and deltas, the cache of a worker.  Simulated is what Spark does wit
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,13 +25,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.checkpoint.barriers import Barriers
 from holdfast.operators.step import Moment
 from holdfast.pipeline import Pipeline
 from holdfast.sources.rows import to_batch
 from holdfast.spark import columnar_state
-from holdfast.spark.state_chunks import Chunk, from_batch, spark_partition
-from holdfast.spark.state_evaluation import StateEvaluation
+from holdfast.spark.state_chunks import COUNTS, Chunk, from_batch, spark_partition
+from holdfast.spark.state_evaluation import StateEvaluation, counted
 from holdfast.spark.state_packing import Packing, packings
+from holdfast.spark.state_parts import Parts
 from holdfast.spark.state_seed import Seeds
 from holdfast.spark.state_stages import Stages, build_stages
 from holdfast.spark.state_store import Cache
@@ -110,6 +113,10 @@ class StatefulWorkload:
         False forgets to evaluate epochs that all sinks hold: for tests of the simulation.
     seeds : Seeds, optional
         Where state begins that the stores do not have.
+    parts : Parts, optional
+        Takes what the levels give for snapshots.
+    barriers : Barriers, optional
+        Says which epochs are barriers; told what buckets report in epochs that are carried.
     """
 
     pipeline: Pipeline
@@ -122,6 +129,8 @@ class StatefulWorkload:
     workers: tuple[Cache, ...] = field(default_factory=lambda: (Cache(), Cache(), Cache()))
     mutes: bool = True
     seeds: Seeds | None = None
+    parts: Parts | None = None
+    barriers: Barriers | None = None
 
     def evaluation(self, process: Process, random_: random.Random, epochs_done: int) -> StatefulEvaluation:
         """Return the evaluation of a new driver: the graph is cut anew, under a token of its own."""
@@ -170,7 +179,7 @@ class StatefulEvaluation:
         self._process = process
         self._random = random_
         levels = [
-            columnar_state.Level(number, stage, stages.routing, token, workload.seeds)
+            columnar_state.Level(number, stage, stages.routing, token, workload.seeds, workload.parts)
             for number, stage in enumerate(stages.stages[1:], start=1)
         ]
         self._levels = [pickle.dumps(level) for level in levels]
@@ -183,10 +192,15 @@ class StatefulEvaluation:
         )
         self._sources: dict[str, Any] = {name: node.spec for name, node in sources.items()}
         self._sinks = StateEvaluation(stages.routes, stages.sinks, dict)
+        self._is_barrier = False
+        self._counts: list[Chunk] = []
 
     def tasks(self, epoch: int, start: int, end: int) -> Sequence[TaskRun]:
         """Run everything before the last level; return the tasks of that one, which write."""
         at = Moment(epoch, epoch * EPOCH_US)
+        barriers = self._workload.barriers
+        self._is_barrier = barriers is not None and barriers.begin(epoch)
+        self._counts = []
         chunks = self._read(self._workload.events[start:end])
         last = len(self._levels)
         for level in range(1, last):
@@ -200,12 +214,16 @@ class StatefulEvaluation:
     def carry(self, epoch: int, start: int, end: int, sinks: frozenset[str]) -> Mapping[str, pa.Table]:
         """Run every task, and gather the rows of each sink."""
         found = [run(sinks) for run in self.tasks(epoch, start, end)]
+        if self._workload.barriers is not None:
+            self._workload.barriers.hear(counted([json.loads(bytes(chunk.data)) for chunk in self._counts])[1])
         return {sink: pa.concat_tables([tables[sink] for tables in found]) for sink in sorted(sinks)}
 
     def mute(self, epoch: int, start: int, end: int) -> None:
         """Run every task for its state."""
         if self._workload.mutes:
             self.carry(epoch, start, end, frozenset())
+            if self._workload.barriers is not None:
+                self._workload.barriers.forget()
 
     # --- inside -------------------------------------------------------------------------------------------------
 
@@ -253,6 +271,7 @@ class StatefulEvaluation:
         self, level: int, partition: int, chunks: Sequence[Chunk], at: Moment, sinks: frozenset[str]
     ) -> Mapping[str, pa.Table]:
         made = self._task(level, partition, chunks, at)
+        self._counts += [chunk for chunk in made if chunk.kind == COUNTS]
         routes = self._stages.routes
         found: dict[str, list[pa.RecordBatch]] = {sink: [] for sink in sinks}
         if made:
@@ -267,7 +286,7 @@ class StatefulEvaluation:
         stores = self._workload.stores
         while True:
             cells = stores.load(level, partition, at.epoch - 1)
-            with _worker(self._random.choice(self._workload.workers), at):
+            with _worker(self._random.choice(self._workload.workers), at, self._is_barrier):
                 made = self._attempt(level, chunks, cells)
             if self._fails():
                 continue  # the store was not committed: nobody will see this version
@@ -295,14 +314,15 @@ class StatefulEvaluation:
 
 
 @contextmanager
-def _worker(held: Cache, at: Moment) -> Iterator[None]:
-    """Be a worker: what a process of its own would have is in two places of the host's module."""
-    before = columnar_state._cache, columnar_state._moment
+def _worker(held: Cache, at: Moment, is_barrier: bool) -> Iterator[None]:
+    """Be a worker: what a process of its own would have is in three places of the host's module."""
+    before = columnar_state._cache, columnar_state._moment, columnar_state._is_barrier
     columnar_state._cache, columnar_state._moment = held, lambda: at
+    columnar_state._is_barrier = lambda: is_barrier
     try:
         yield
     finally:
-        columnar_state._cache, columnar_state._moment = before
+        columnar_state._cache, columnar_state._moment, columnar_state._is_barrier = before
 
 
 class _Variables:

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import checked_json
 from holdfast.checkpoint import named
+from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
 from holdfast.checkpoint.floor import KEY
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState, SnapshotKey
@@ -24,7 +25,9 @@ SECOND = 1_000_000
 class Bench:
     """A checkpointer over a simulated store, and what it asks."""
 
-    def __init__(self, every_s: int = 10, seed: Manifest | None = None, keep: int = 2) -> None:
+    def __init__(
+        self, every_s: int = 10, seed: Manifest | None = None, keep: int = 2, barriers: Barriers | None = None
+    ) -> None:
         self.store = SimulatedStore()
         self.clock = SimulatedClock()
         self.known: list[int | None] = []
@@ -41,6 +44,7 @@ class Bench:
             check_fenced=self.check_fenced,
             intervals=Intervals(every_s * SECOND, 5 * SECOND, keep),
             seed=seed,
+            barriers=barriers,
         )
 
     def read(self, at: Ended, known: Manifest | None) -> dict[str, OperatorState]:

@@ -1,0 +1,253 @@
+"""Barriers: epochs in which the workers write their own part of a snapshot, and what the driver knows of each bucket.
+
+When a snapshot is due the checkpointer *wishes* for a barrier.  The next epoch that begins becomes it: its job says so
+to the workers, and each bucket that is called hands its tables to a thread of its worker (:mod:`holdfast.spark.
+state_parts`).  In every epoch each called bucket reports its version, its digest and, where they moved, the bounds of
+its feeds.  So at the end of a barrier the driver knows of every bucket whether its files are those of the last
+snapshot, are being written by a worker, or have to be read out of Spark's store: :func:`taken_from` decides that, and
+nobody else.
+
+Invariants.  What a bucket reported counts once the epoch is decided, and for that epoch only: :meth:`Barriers.as_of`
+gives nothing where it is not sure, and then the store is read.  A version with its digest names one content, whoever
+wrote it, in whichever attempt: a manifest can name no other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState
+
+KEPT = "@kept"
+"""What a bucket reports under this name is for the checkpointer: ``[version, digest]``, with feeds where they moved."""
+
+Feeds = Mapping[str, Mapping[str, int]]
+At = tuple[str, int]
+"""A bucket: operator and number."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a bucket reported last.
+
+    Parameters
+    ----------
+    epoch : int
+        In which, as the steps count.
+    version, digest
+        As in :class:`~holdfast.checkpoint.manifest.BucketState`.
+    feeds : mapping, optional
+        The bounds of its feeds; None where it has not said: they did not move since the run began.
+    """
+
+    epoch: int
+    version: int
+    digest: str
+    feeds: Feeds | None
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What is known of all buckets at the end of one epoch.
+
+    Parameters
+    ----------
+    told : mapping of At to Told
+        What buckets reported.
+    is_complete : bool
+        Whether a bucket that reported nothing has the state of the directory's seed, or none.
+    written : frozenset of At
+        Whose tables a worker writes: those that were called in a barrier.
+    """
+
+    told: Mapping[At, Told] = field(default_factory=dict)
+    is_complete: bool = False
+    written: frozenset[At] = frozenset()
+
+
+NOTHING = Knowledge()
+
+
+class Barriers:
+    """Which epochs are barriers, and what buckets said.  Called by the stream thread and by the checkpointer's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_wished = False
+        self._is_barrier = False
+        self._is_running = False
+        self._epoch = 0
+        self._forgot = 0
+        self._now = NOTHING
+        self._newest: tuple[int, Knowledge] = (0, NOTHING)
+        self._barrier: tuple[int, Knowledge] = (0, NOTHING)
+
+    # --- the checkpointer -------------------------------------------------------------------------------------------
+
+    def wish(self) -> None:
+        """Let the next epoch that begins be a barrier."""
+        with self._lock:
+            self._is_wished = True
+
+    def withdraw(self) -> bool:
+        """Take the wish back where no epoch runs; tell whether that was so."""
+        with self._lock:
+            if self._is_running:
+                return False
+            self._is_wished = False
+            return True
+
+    def learn(self, manifest: Manifest) -> None:
+        """Take in what a snapshot of this run says: it knows every bucket at the end of its epoch."""
+        with self._lock:
+            epoch = manifest.ended.step_epoch
+            if epoch < self._forgot:
+                return  # what was evaluated without a report since then is not in it
+            told = dict(self._now.told)
+            for name, operator in manifest.operators.items():
+                for number, bucket in operator.buckets.items():
+                    before = told.get((name, number))
+                    if before is None or before.epoch <= epoch:
+                        told[name, number] = Told(epoch, bucket.version, bucket.digest, bucket.feeds)
+                    elif before.feeds is None:  # they have not moved since
+                        told[name, number] = replace(before, feeds=bucket.feeds)
+            self._now = replace(self._now, told=told, is_complete=True)
+
+    def as_of(self, epoch: int) -> Knowledge:
+        """Return what was known at the end of an epoch (as the steps count); nothing where that is not kept."""
+        with self._lock:
+            return next((known for at, known in (self._barrier, self._newest) if at == epoch), NOTHING)
+
+    # --- the stream thread ------------------------------------------------------------------------------------------
+
+    def begin(self, epoch: int) -> bool:
+        """Note that an epoch begins; tell whether it is a barrier."""
+        with self._lock:
+            self._epoch, self._is_running = epoch, True
+            self._is_barrier, self._is_wished = self._is_wished, False
+            return self._is_barrier
+
+    def hear(self, reported: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Take in what buckets (``operator/number``) reported in the epoch; return the reports without it."""
+        with self._lock:
+            told, called = dict(self._now.told), set()
+            rest = {}
+            for bucket, report in reported.items():
+                rest[bucket] = {name: value for name, value in report.items() if name != KEPT}
+                operator, _, number = bucket.rpartition("/")
+                at = (operator, int(number))
+                version, digest, *moved = report[KEPT]
+                before = told.get(at)
+                feeds = moved[0] if moved else None if before is None else before.feeds
+                told[at] = Told(self._epoch, version, digest, feeds)
+                called.add(at)
+            self._now = Knowledge(told, self._now.is_complete, frozenset(called if self._is_barrier else ()))
+            return rest
+
+    def forget(self) -> None:
+        """Forget what was known: the epoch was evaluated for its state alone, and nobody reported."""
+        with self._lock:
+            self._now, self._forgot = NOTHING, self._epoch
+
+    def end(self, epoch: int) -> bool:
+        """Note that an epoch is decided; tell whether it was a barrier.
+
+        What is known of it is kept until the next one ends; what is known of a barrier, until the next barrier ends.
+        """
+        with self._lock:
+            was_barrier = self._is_barrier and epoch == self._epoch
+            self._is_running = False
+            self._newest = (epoch, self._now)
+            if was_barrier:
+                self._barrier = self._newest
+            self._now = replace(self._now, written=frozenset())
+            return was_barrier
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Where the files of all buckets come from.
+
+    Parameters
+    ----------
+    there : mapping of At to BucketState
+        Those that have them: they did not change since the last snapshot or the seed, or are empty.
+    written : mapping of At to BucketState
+        Those whose worker writes them, without files.
+    read : frozenset of At
+        Those that have to be read out of the store.
+    """
+
+    there: Mapping[At, BucketState]
+    written: Mapping[At, BucketState]
+    read: frozenset[At]
+
+
+def taken_from(
+    operators: Collection[str], buckets: int, known: Knowledge, last: Manifest | None, seed: Manifest | None
+) -> Taken:
+    """Decide for each bucket where its files come from.
+
+    Parameters
+    ----------
+    operators : collection of str
+        All stateful operators.
+    buckets : int
+        Of each.
+    known : Knowledge
+        At the end of the epoch that the snapshot is of.
+    last : Manifest, optional
+        The last snapshot of this run.
+    seed : Manifest, optional
+        The snapshot that the directory began with.
+    """
+    there: dict[At, BucketState] = {}
+    written: dict[At, BucketState] = {}
+    read: set[At] = set()
+    for name in operators:
+        for number in range(buckets):
+            at = (name, number)
+            told = known.told.get(at)
+            began = _bucket(seed, at)
+            if told is None:
+                if not known.is_complete:
+                    read.add(at)
+                elif began is not None:
+                    there[at] = began
+                continue
+            if told.feeds is None:
+                read.add(at)
+                continue
+            if not told.version and not told.feeds:
+                continue  # it was called and has kept nothing: there is no record of it
+            state = BucketState(told.version, told.digest, told.feeds, {})
+            same = [
+                of for of in (_bucket(last, at), began) if of and (of.version, of.digest) == (told.version, told.digest)
+            ]
+            if same:
+                there[at] = replace(state, files=same[0].files)
+            elif not told.version:
+                there[at] = state
+            elif at in known.written:
+                written[at] = state
+            else:
+                read.add(at)
+    return Taken(there, written, frozenset(read))
+
+
+def gathered(keeps: Mapping[str, Any], found: Mapping[At, BucketState]) -> dict[str, OperatorState]:
+    """Return what a manifest says of all operators, from what was found of each bucket."""
+    return {
+        name: OperatorState(
+            of, {number: state for (operator, number), state in sorted(found.items()) if operator == name}
+        )
+        for name, of in keeps.items()
+    }
+
+
+def _bucket(manifest: Manifest | None, at: At) -> BucketState | None:
+    of = None if manifest is None else manifest.operators.get(at[0])
+    return None if of is None else of.buckets.get(at[1])
