@@ -26,30 +26,55 @@ from tests.sim.test_seeds_of_state import BUCKETS, PARTITIONS, StoredSeeds, _ste
 from tests.spark.counting import CountingStep
 
 EPOCHS = 24
-_offered: list[Bucket] = []
+_offered: list[tuple[Bucket, str]] = []
 
 
 @dataclass(frozen=True)
 class Offered:
     """Keeps what levels offer; a workload's levels are pickled, so it is in the module."""
 
+    run: str
+
     def offer(self, bucket: Bucket) -> None:
-        _offered.append(bucket)
+        _offered.append((bucket, self.run))
+
+
+class _KilledError(Exception):
+    """The driver is killed."""
+
+
+class Dying:
+    """A store that kills the driver at a deletion: what comes behind that one stays."""
+
+    def __init__(self, inner: SimulatedStore, deletions: int) -> None:
+        self.inner = inner
+        self.left = deletions
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def delete(self, key: str) -> None:
+        if self.left == 0:
+            raise _KilledError
+        self.left -= 1
+        self.inner.delete(key)
 
 
 class Run:
     """A pipeline, its snapshots, and what is found of them."""
 
-    def __init__(self, seed: int, *, failure_rate: float = 0.2) -> None:
+    def __init__(self, seed: int, *, failure_rate: float = 0.2, dies_pruning: bool = True) -> None:
         self.chance = random.Random(seed)
         self.rows = events(self.chance, 3 * EPOCHS)
         self.stores = Stores()
         self.store = SimulatedStore()
         self.failure_rate = failure_rate
+        self.dies_pruning = dies_pruning
         self.seeds: StoredSeeds | None = None
         self.seed: Manifest | None = None
         self.made: list[Manifest] = []
         self.sources = {"there": 0, "written": 0, "read": 0}
+        self.number = self.kills = 0
         stages = build_stages(pipeline(), lambda schema: schema, "t", buckets=1, partitions=1, prefix=lambda part: [])
         self.keeps = keeps_of(pipeline(), stages)
         self.steps = _steps()
@@ -57,13 +82,18 @@ class Run:
 
     def begin(self, done: int) -> None:
         """Begin a run behind an epoch; workers live on, and with them what they have not written yet."""
+        self.number += 1
         self.barriers = Barriers()
         self.last: Manifest | None = None
         self.work = StatefulWorkload(
             pipeline(), self.rows, lambda visible: [], BUCKETS, PARTITIONS, self.failure_rate, self.stores,
-            seeds=self.seeds, parts=Offered(), barriers=self.barriers,
+            seeds=self.seeds, parts=Offered(self.run), barriers=self.barriers,
         )  # fmt: skip
         self.evaluation = self.work.evaluation(Process(), self.chance, done)
+
+    @property
+    def run(self) -> str:
+        return f"run{self.number}"
 
     def lose_directory(self, done: int) -> None:
         """Lose the stores; state comes from the snapshot of that epoch."""
@@ -84,10 +114,10 @@ class Run:
         else:
             self.evaluation.carry(number, start, end, frozenset({"one", "two"}))
         was_barrier = self.barriers.end(number)
-        for bucket in self.chance.sample(_offered, len(_offered)):
+        for each in self.chance.sample(_offered, len(_offered)):
             if self.chance.random() < 0.8:  # the others come late, or with their worker never
-                write_part(self.store, bucket)
-                _offered.remove(bucket)
+                write_part(self.store, *each)
+                _offered.remove(each)
         if was_barrier:
             self.snapshot(number)
 
@@ -95,7 +125,7 @@ class Run:
         taken = taken_from(self.keeps, BUCKETS, self.barriers.as_of(number), self.last, self.seed)
         found, read = dict(taken.there), set(taken.read)
         for at, of in taken.written.items():
-            part = read_part(self.store, *at, of)
+            part = read_part(self.store, *at, of, self.run)
             if part is None:
                 read.add(at)
             else:
@@ -116,7 +146,12 @@ class Run:
         pinned = frozenset() if self.seed is None else frozenset({self.seed.key})
         if self.seed is not None:
             commit(self.store, self.seed)
-        prune(self.store, keep=2, pinned=pinned)
+        try:
+            deletions = self.chance.randrange(12) if self.dies_pruning else 10**6
+            prune(Dying(self.store, deletions), keep=2, pinned=pinned)
+        except _KilledError:
+            self.kills += 1
+            self.begin(number)
         for kept in good_snapshots(self.store, lambda key, why: pytest.fail(why)):
             verify(self.store, kept)
 
@@ -157,10 +192,11 @@ def test_a_snapshot_of_a_barrier_is_what_the_stores_committed(seed: int) -> None
         number += 1
     assert len(run.made) > 10
     assert run.sources["written"] > 10
+    assert run.kills
 
 
 def test_in_a_quiet_run_nothing_is_read_but_what_the_barrier_did_not_call() -> None:
-    run = Run(1, failure_rate=0)
+    run = Run(1, failure_rate=0, dies_pruning=False)
     for number in range(1, EPOCHS + 1):
         run.epoch(number)
     assert run.sources["there"] > 10

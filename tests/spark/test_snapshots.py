@@ -18,6 +18,7 @@ from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys
 from holdfast.checkpoint.store import LocalStore
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, Diverged, HoldfastError, InvalidPipeline
+from holdfast.spark import snapshots as snapshots_of_runs
 from holdfast.spark.state_reader import StateReader
 from tests.spark.counting import counting
 from tests.spark.running import die_at, eventually, reach, sqlite_rows
@@ -278,6 +279,7 @@ def test_while_epochs_run_the_workers_write_their_own_part(
         return read(self, *given, **options)
 
     monkeypatch.setattr(StateReader, "read", noted)
+    monkeypatch.setattr(snapshots_of_runs, "_PART_WAIT_S", 60.0)  # a machine that does much else
     keys = "abcdefghijkl"
     feed = hf.read.CallbackFeed(tmp_path / "feed", schema="k STRING, v BIGINT")
     counts = counting(hf.read.callback(feed, name="fed"), name="counts")

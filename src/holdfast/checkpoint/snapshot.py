@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from holdfast import checked_json
 from holdfast.checkpoint import named
 from holdfast.checkpoint.manifest import PREFIX, BucketState, Manifest, SnapshotKey, TableFile, damaged, decode, encode
 from holdfast.errors import Corrupt
@@ -70,27 +70,33 @@ def write_bucket(store: Store, bucket: Bucket) -> BucketState:
     return BucketState(bucket.version, bucket.digest, bucket.feeds, files)
 
 
-def write_part(store: Store, bucket: Bucket) -> None:
+def write_part(store: Store, bucket: Bucket, run: str) -> None:
     """Write the files of a bucket, then a note of them, which says that they are whole: see :func:`read_part`."""
     state = write_bucket(store, bucket)
     files = {name: [file.key, file.sha256, file.size_bytes, file.rows] for name, file in state.files.items()}
-    store.put(part_key(bucket.operator, bucket.number, bucket.version, bucket.digest), json.dumps(files).encode())
+    store.put(part_key(bucket.operator, bucket.number, bucket.version, bucket.digest, run), checked_json.dump(files))
 
 
-def read_part(store: Store, operator: str, number: int, of: BucketState) -> BucketState | None:
-    """Return a bucket with the files that :func:`write_part` wrote of it; None where it has not, or not yet."""
-    data = store.get(part_key(operator, number, of.version, of.digest))
+def read_part(store: Store, operator: str, number: int, of: BucketState, run: str) -> BucketState | None:
+    """Return a bucket with the files that :func:`write_part` wrote of it in a run; None where it has not, or not yet.
+
+    Notes
+    -----
+    A note of another run says nothing.  Its files may be gone: pruning removes one after the other, may be killed
+    between two, and a worker that outlives its driver may write its note behind it.
+    """
+    data = store.get(part_key(operator, number, of.version, of.digest, run))
     if data is None:
         return None
     try:
-        return replace(of, files={name: TableFile(*file) for name, file in json.loads(data).items()})
-    except (ValueError, TypeError, AttributeError):
+        return replace(of, files={name: TableFile(*file) for name, file in checked_json.load(data).items()})
+    except (ValueError, TypeError):
         return None
 
 
-def part_key(operator: str, bucket: int, version: int, digest: str) -> str:
+def part_key(operator: str, bucket: int, version: int, digest: str, run: str) -> str:
     """Return the key of the note of a bucket's files."""
-    return f"{FILES}{operator}/{bucket}/{version:012d}-{digest}.part"
+    return f"{FILES}{operator}/{bucket}/{version:012d}-{digest}.{run}.part"
 
 
 def file_key(bucket: Bucket, table: str, checksum: str) -> str:

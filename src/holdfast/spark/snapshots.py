@@ -37,13 +37,13 @@ _PART_WAIT_S = 5.0
 _LOOK_S = 0.02
 
 
-def waited_for(store: Store, taken: Taken, wait_s: float) -> tuple[dict[At, BucketState], frozenset[At]]:
+def waited_for(store: Store, taken: Taken, run: str, wait_s: float) -> tuple[dict[At, BucketState], frozenset[At]]:
     """Return the buckets that have their files, once workers have written theirs; and those that must be read."""
     found, missing = dict(taken.there), dict(taken.written)
     until = time.monotonic() + wait_s
     while missing:
         for at, of in list(missing.items()):
-            state = read_part(store, *at, of)
+            state = read_part(store, *at, of, run)
             if state is not None:
                 found[at] = state
                 del missing[at]
@@ -72,6 +72,8 @@ class Snapshotting:
         Buckets and tasks.
     intervals : Intervals
         How often.
+    token : str
+        Unique for the run.
     """
 
     store: Store
@@ -80,6 +82,7 @@ class Snapshotting:
     session: SparkSession
     shape: Shape
     intervals: Intervals
+    token: str
 
     def checkpointer(
         self,
@@ -117,7 +120,7 @@ class Snapshotting:
             try:
                 known_of_buckets = barriers.as_of(ended.step_epoch)
                 taken = taken_from(keeps, self.shape.buckets, known_of_buckets, known, seed)
-                found, missing = waited_for(self.store, taken, _PART_WAIT_S)
+                found, missing = waited_for(self.store, taken, self.token, _PART_WAIT_S)
                 if missing:
                     states = reader.read(
                         self.store, batch_id, keeps, self.shape.buckets, known=known, seed=seed, only=missing

@@ -297,14 +297,14 @@ class _Starting:
                 shape,
                 is_columnar=self.settings.columnar,
                 seeds=seeds,
-                parts=BackgroundParts(str(directory)),
+                parts=BackgroundParts(str(directory), token),
             )
             intervals = Intervals(
                 self.settings.checkpoint_freq * 1000,
                 self.settings.controller_checkpoint_freq * 1000,
                 self.settings.checkpoint_keep,
             )
-            snapshotting = Snapshotting(store, directory, chosen.below, base_session, shape, intervals)
+            snapshotting = Snapshotting(store, directory, chosen.below, base_session, shape, intervals, token)
             compiled = Compiled(stateful.frame, stateful.stages.routes)
         elif program is None:
             compiled = compile_pipeline(self.pipeline, reader.read, token)

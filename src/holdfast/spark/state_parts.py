@@ -36,17 +36,20 @@ class BackgroundParts:
     ----------
     checkpoint : str
         Our directory, which every worker sees.
+    run : str
+        Unique for the run, which heeds no other's notes.
     """
 
     checkpoint: str
+    run: str
 
     def offer(self, bucket: Bucket) -> None:
         """Hand the tables to the thread."""
         _begin()
-        _offered.put((self.checkpoint, bucket))
+        _offered.put((self, bucket))
 
 
-_offered: queue.SimpleQueue[tuple[str, Bucket]] = queue.SimpleQueue()
+_offered: queue.SimpleQueue[tuple[BackgroundParts, Bucket]] = queue.SimpleQueue()
 _begun: list[threading.Thread] = []
 
 
@@ -60,11 +63,11 @@ def _begin() -> None:
 def _write() -> None:
     opened: dict[str, Store] = {}
     while True:
-        checkpoint, bucket = _offered.get()
+        parts, bucket = _offered.get()
         try:
-            if checkpoint not in opened:
-                opened = {checkpoint: open_store(checkpoint)}
-            write_part(opened[checkpoint], bucket)
+            if parts.checkpoint not in opened:
+                opened = {parts.checkpoint: open_store(parts.checkpoint)}
+            write_part(opened[parts.checkpoint], bucket, parts.run)
         except Exception:  # of whatever kind: the driver misses the note, and reads the store
             opened.clear()
             log.warning("bucket %d of %r was not written for a snapshot", bucket.number, bucket.operator, exc_info=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.checkpoint.barriers import KEPT, Barriers, Taken, taken_from
 from holdfast.checkpoint.manifest import BucketState, Manifest, TableFile
-from holdfast.checkpoint.snapshot import FILES, prune, read_part, write_part
+from holdfast.checkpoint.snapshot import FILES, prune, read_manifest, read_part, snapshot_keys, write_part
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.snapshots import bucket, manifest, snapshot
 from tests.unit.checkpoint.test_checkpointer import Bench
@@ -136,15 +136,16 @@ def test_a_part_counts_once_its_note_is_there_and_survives_the_pruning_of_older_
     store = SimulatedStore()
     snapshot(store, 4)
     of = BucketState(6, "d6", FEEDS, {})
-    assert read_part(store, "counted", 0, of) is None
-    write_part(store, bucket(0, 6))
-    found = read_part(store, "counted", 0, of)
+    assert read_part(store, "counted", 0, of, "r1") is None
+    write_part(store, bucket(0, 6), "r1")
+    found = read_part(store, "counted", 0, of, "r1")
     assert found is not None
     assert {name: file.rows for name, file in found.files.items()} == {"counts": 2}
-    assert read_part(store, "counted", 0, BucketState(6, "another", FEEDS, {})) is None
+    assert read_part(store, "counted", 0, BucketState(6, "another", FEEDS, {}), "r1") is None
+    assert read_part(store, "counted", 0, of, "r2") is None, "its files may be gone"
     snapshot(store, 5)
     prune(store, keep=1)
-    assert read_part(store, "counted", 0, of) == found, "a worker has written it for a snapshot that is to come"
+    assert read_part(store, "counted", 0, of, "r1") == found, "a worker has written it for a snapshot that is to come"
     snapshot(store, 7)
     prune(store, keep=1)
     assert all("000000000007-" in key for key in store.keys(FILES))
@@ -152,11 +153,13 @@ def test_a_part_counts_once_its_note_is_there_and_survives_the_pruning_of_older_
 
 def test_a_note_that_is_damaged_is_none() -> None:
     store = SimulatedStore()
-    write_part(store, bucket(0, 6))
+    write_part(store, bucket(0, 6), "r1")
     (note,) = [key for key in store.keys(FILES) if key.endswith(".part")]
-    for data in (b"", b"{", b"[1]", b'{"counts": 1}'):
+    written = store.get(note) or b""
+    for data in (b"", b"{", b"[1]", b'{"counts": 1}', written.replace(b",2]", b",3]")):
+        assert data != written
         store.put(note, data)
-        assert read_part(store, "counted", 0, BucketState(6, "d6", FEEDS, {})) is None
+        assert read_part(store, "counted", 0, BucketState(6, "d6", FEEDS, {}), "r1") is None
 
 
 # --- the checkpointer -----------------------------------------------------------------------------------------------
@@ -230,6 +233,43 @@ def test_one_that_was_asked_for_makes_an_older_barrier_needless() -> None:
     bench.checkpointer.snapshot()
     bench.checkpointer.turn()
     assert bench.epochs == [3]
+
+
+def test_the_value_of_on_checkpoint_is_the_one_of_the_barrier() -> None:
+    barriers = Barriers()
+    bench = Bench(barriers=barriers)
+    ended_epoch(bench, barriers, 1)
+    bench.wait(10)
+    barriers.begin(2)
+    bench.user_data = {"json": "asked behind epoch 2"}
+    bench.end_epoch(2)
+    barriers.begin(3)
+    bench.user_data = {"json": "asked behind epoch 3"}
+    bench.end_epoch(3)
+    bench.checkpointer.turn()
+    bench.checkpointer.snapshot()
+    made = [read_manifest(bench.store, key) for key in snapshot_keys(bench.store)]
+    assert [(of.ended.epoch, of.user_data) for of in made] == [
+        (2, {"json": "asked behind epoch 2"}),
+        (3, {"json": "asked behind epoch 3"}),
+    ]
+
+
+def test_a_barrier_that_ended_when_nobody_waited_any_more_is_not_taken_for_the_next_one() -> None:
+    barriers = Barriers()
+    bench = Bench(barriers=barriers)
+    ended_epoch(bench, barriers, 1)
+    bench.wait(10)
+    withdraw, barriers.withdraw = barriers.withdraw, lambda: True  # type: ignore[method-assign]
+    barriers.begin(2)  # it began between the look and the withdrawal
+    bench.wait(30)
+    barriers.withdraw = withdraw  # type: ignore[method-assign]
+    bench.end_epoch(2)
+    assert bench.epochs == [1]
+    bench.wait(10)
+    assert bench.epochs == [1], "the next epoch is waited for"
+    ended_epoch(bench, barriers, 3)
+    assert bench.epochs == [1, 3]
 
 
 def test_the_reading_is_told_what_was_known_at_the_barrier() -> None:

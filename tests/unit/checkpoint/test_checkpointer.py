@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,7 @@ class Bench:
         self.known: list[int | None] = []
         self.during: Callable[[], None] = lambda: None
         self.is_fenced = False
+        self.user_data: Mapping[str, Any] | None = None
         self.checkpointer = Checkpointer(
             pipeline="counts",
             graph="0123",
@@ -44,6 +46,7 @@ class Bench:
             check_fenced=self.check_fenced,
             intervals=Intervals(every_s * SECOND, 5 * SECOND, keep),
             seed=seed,
+            user_data=lambda: self.user_data,
             barriers=barriers,
         )
 
