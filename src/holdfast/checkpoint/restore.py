@@ -8,7 +8,7 @@ decides as it did.  What no record tells is replayed as one epoch up to the posi
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from holdfast.checkpoint.manifest import Ended, Manifest, SnapshotKey
@@ -55,6 +55,7 @@ def restoration(
     at: Positions | None = None,
     *,
     graph: str = "",
+    passed_over: Callable[[str], None] = lambda why: None,
 ) -> Restoration | None:
     """Return where state can be taken from; None when there is no good snapshot.
 
@@ -72,12 +73,15 @@ def restoration(
         The snapshot must be of exactly these positions, and of the graph.
     graph : str
         Fingerprint of a graph's state: of several snapshots of one epoch the one of this graph is taken.
+    passed_over : callable, optional
+        Told of each snapshot that cannot be used, with the reason.
     """
     refused: list[tuple[SnapshotKey, str]] = []
 
     def refuse(key: SnapshotKey, why: str) -> None:
         log.warning("snapshot of epoch %d is passed over: %s", key.epoch, why)
         refused.append((key, why))
+        passed_over(f"snapshot of epoch {key.epoch}: {why}")
 
     known = list(steps)
     chosen: Manifest | None = None

@@ -12,11 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.snapshot import snapshot_keys
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, HoldfastError
+from holdfast.masking import masked
 from holdfast.ports import Store
+from holdfast.spark.failure import STATE
 from holdfast.spark.offsets import check_logs
 from holdfast.spark.origin import FILE_NAME, read_origin
+from holdfast.spark.state_seed import seed_of
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -103,17 +107,30 @@ def newest(store: Store) -> int:
     return max((int(parts[1]) for parts in found if parts[2:] == [FILE_NAME] and parts[1].isdigit()), default=0)
 
 
-def give_up(store: Store, below: str, why: str) -> bool:
-    """Note that Spark could not read the state of a directory, so that the next start takes it from a snapshot.
+def give_up(store: Store, below: str, seed: Manifest | None, error: HoldfastError) -> bool:
+    """Note that the state of a directory could not be read, so that the next start takes it from a snapshot.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    below : str
+        The directory.
+    seed : Manifest, optional
+        The snapshot that it began with: buckets that were not called since have their state there.
+    error : HoldfastError
+        What ended the run.
 
     Returns
     -------
     bool
-        Whether there is a snapshot; without one nothing is noted.
+        Whether it was because of the state, and there is a snapshot; else nothing is noted.
     """
-    if not snapshot_keys(store):
+    # NB by its text: on the way through the JVM the error of a worker lost its fields.
+    is_of_seed = seed is not None and any(repr(file.key) in error.what for file in seed.files)
+    if not (error.participant == STATE or is_of_seed) or not snapshot_keys(store):
         return False
-    store.put(f"{below}/{DAMAGED}", why.encode())
+    store.put(f"{below}/{DAMAGED}", masked(error.what).encode())
     return True
 
 
@@ -133,6 +150,7 @@ def _damage(store: Store, spark: Path) -> str:
     try:
         read_origin(spark / FILE_NAME)
         check_logs(spark)
+        seed_of(spark.parent.parent, f"spark/{spark.name}")
     except Corrupt as error:
         return error.what
     return ""

@@ -11,7 +11,7 @@ and by every source's planning process.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -297,9 +297,10 @@ def _begun(beginning: Beginning, origin: Origin) -> Origin:
 
 def _restored(beginning: Beginning, origin: Origin, held: Sequence[Held], newest: tuple[str, Held]) -> Origin:
     """Return where a directory begins whose state comes from a snapshot."""
-    found = restorable(beginning, held)
+    refused: list[str] = []
+    found = restorable(beginning, held, refused.append)
     if found is None:
-        raise _state_is_gone(beginning.directory, list(beginning.keeps), newest)
+        raise _state_is_gone(beginning.directory, list(beginning.keeps), newest, refused)
     seed, kept = _fitting(beginning, found)
     ended = found.manifest.ended
     log.warning(
@@ -312,10 +313,12 @@ def _restored(beginning: Beginning, origin: Origin, held: Sequence[Held], newest
     return replace(origin, seek=found.seek, seed=seed, replayed=replayed, kept=kept)
 
 
-def restorable(beginning: Beginning, held: Sequence[Held]) -> Restoration | None:
+def restorable(
+    beginning: Beginning, held: Sequence[Held], passed_over: Callable[[str], None] = lambda why: None
+) -> Restoration | None:
     """Return the snapshot that a directory would begin with, and what is replayed behind it; None: no snapshot."""
     steps = [*steps_of(beginning.directory, beginning.previous), *progress.read(beginning.store)]
-    return restoration(beginning.store, beginning.pipeline, held, steps, graph=beginning.graph)
+    return restoration(beginning.store, beginning.pipeline, held, steps, graph=beginning.graph, passed_over=passed_over)
 
 
 def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, tuple[str, ...] | None]:
@@ -409,12 +412,14 @@ def steps_of(directory: Path, previous: str) -> list[Step]:
     return steps
 
 
-def _state_is_gone(directory: Path, stateful: Sequence[str], newest: tuple[str, Held]) -> Diverged:
+def _state_is_gone(
+    directory: Path, stateful: Sequence[str], newest: tuple[str, Held], refused: Sequence[str]
+) -> Diverged:
     sink, held = newest
     return Diverged(
         f"Spark's part of the checkpoint {directory} is new, and sink {sink!r} holds epoch {held.epoch}.",
         why=f"the state of {', '.join(stateful)} was in it, and no snapshot serves: without it, what comes next "
-        "would be wrong.",
+        "would be wrong." + "".join(f" {each}" for each in refused),
         do="restore the checkpoint, or its directory snapshots/; or empty the targets and their holdfast_ledger rows "
         "(files: the _holdfast "
         "directory), and start over.",

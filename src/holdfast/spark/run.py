@@ -27,7 +27,7 @@ from holdfast.pipeline import Pipeline
 from holdfast.ports import Sink
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.evaluation import Observed
-from holdfast.spark.failure import STATE, translate
+from holdfast.spark.failure import translate
 from holdfast.spark.isolate import Suspicion
 from holdfast.spark.offsets import MARKS
 from holdfast.spark.read import is_watched, observation
@@ -53,7 +53,7 @@ class Run:
         stop_directory: Path,
         reports: OperatorReports,
         checkpointer: Checkpointer | None = None,
-        give_up: Callable[[str], bool] | None = None,
+        give_up: Callable[[HoldfastError], bool] | None = None,
         lifecycle: Lifecycle,
         user_data: UserData | None = None,
         suspicion: Suspicion | None = None,
@@ -289,9 +289,7 @@ class Run:
             return
         self._checkpointer.end(is_clean=failure is None)
         error = self._error
-        if not isinstance(error, Corrupt) or error.participant != STATE or self._give_up is None:
-            return
-        if self._give_up(error.what):
+        if isinstance(error, Corrupt) and self._give_up is not None and self._give_up(error):
             error.do = "start again: the state is then restored from the newest good snapshot."
 
     def _fenced_instead(self, failure: HoldfastError) -> HoldfastError:

@@ -17,7 +17,7 @@ from holdfast.checkpoint.barriers import At, Barriers, Taken, gathered, taken_fr
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
 from holdfast.checkpoint.graph_change import state_fingerprint
 from holdfast.checkpoint.manifest import BucketState, Ended, Manifest, OperatorState
-from holdfast.checkpoint.snapshot import read_part
+from holdfast.checkpoint.snapshot import checked, read_part
 from holdfast.errors import Corrupt
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Clock, Store
@@ -121,11 +121,14 @@ class Snapshotting:
                 known_of_buckets = barriers.as_of(ended.step_epoch)
                 taken = taken_from(keeps, self.shape.buckets, known_of_buckets, known, seed)
                 found, missing = waited_for(self.store, taken, self.token, _PART_WAIT_S)
+                missing |= self._spoilt(seed, found, known).keys()
                 if missing:
                     states = reader.read(
                         self.store, batch_id, keeps, self.shape.buckets, known=known, seed=seed, only=missing
                     )
                     found |= {(name, at): of for name, each in states.items() for at, of in each.buckets.items()}
+                for error in self._spoilt(seed, found, known).values():
+                    raise error  # the store does not have it, so nobody has
                 return gathered(keeps, found)
             except Exception as error:
                 raise translate(error, pipeline.name, f"the snapshot of epoch {ended.epoch}") from error
@@ -145,3 +148,22 @@ class Snapshotting:
             user_data=user_data,
             barriers=barriers,
         )
+
+    def _spoilt(
+        self, seed: Manifest | None, found: Mapping[At, BucketState], known: Manifest | None
+    ) -> dict[At, Corrupt]:
+        """Return the buckets of which a file of the seed is missing, cut or changed, with the error that says so.
+
+        A snapshot must not name such a file: for its sake older ones, which may be whole, would be pruned.  The
+        first snapshot of a run looks, and no other.
+        """
+        taken_over = set() if seed is None or known is not None else {file.key for file in seed.files}
+        spoilt = {}
+        for at, state in found.items():
+            for file in state.files.values():
+                if file.key in taken_over:
+                    try:
+                        checked(self.store.get(file.key), file)
+                    except Corrupt as error:
+                        spoilt[at] = error
+        return spoilt

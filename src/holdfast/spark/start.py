@@ -60,7 +60,7 @@ from holdfast.spark.state_parts import BackgroundParts
 from holdfast.spark.state_plan import Division, Stateful, compile_stateful, keeps_of, means_of, settle_shape
 from holdfast.spark.state_pressure import BackPressure, hold_file, limited_operators
 from holdfast.spark.state_report import OperatorReports
-from holdfast.spark.state_seed import DirectorySeeds
+from holdfast.spark.state_seed import DirectorySeeds, seed_of
 from holdfast.spark.state_stages import Stages, has_state
 from holdfast.spark.state_transfer import Transfer
 from holdfast.spark.stateful import stateful_operators
@@ -461,7 +461,9 @@ class _Starting:
                 stop_directory=stop_directory,
                 reports=reports,
                 checkpointer=checkpointer,
-                give_up=partial(give_up, store, chosen.below),
+                give_up=partial(
+                    give_up, store, chosen.below, seed_of(directory, chosen.below) if is_stateful else None
+                ),
                 lifecycle=self.lifecycle,
                 user_data=user_data,
                 suspicion=suspicion if isolates else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pytest
 from holdfast.checkpoint.graph_change import Graph, GraphChange, NodeChange, Role, Verdict
 from holdfast.checkpoint.manifest import SnapshotKey
 from holdfast.checkpoint.restore import restoration
-from holdfast.checkpoint.snapshot import commit
+from holdfast.checkpoint.snapshot import checked, commit
 from holdfast.checkpoint.store import LocalStore
-from holdfast.errors import Corrupt, Diverged
+from holdfast.errors import Corrupt, Diverged, from_text
 from holdfast.ports import Held
 from holdfast.spark.directory import Directory, choose_directory, give_up, newest, remove_older
+from holdfast.spark.failure import STATE
 from holdfast.spark.origin import Origin, read_origin, steps_of
 from holdfast.spark.state_change import StateChange
 from holdfast.spark.state_plan import Division, Shape, noted_shape, settle_shape
@@ -173,7 +175,7 @@ def test_the_directory_is_that_of_the_graph_unless_it_is_damaged(tmp_path: Path)
     assert choose_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
     checkpoint.planned(0, 1)
     assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
-    assert give_up(store, "spark/1", "state is gone")
+    assert give_up(store, "spark/1", None, Corrupt("state is gone", participant=STATE))
     assert choose_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
     Checkpoint(tmp_path, Origin(1, graph="g"), number=2)
     assert choose_directory(store, tmp_path, "g") == Directory("spark/2")
@@ -184,8 +186,29 @@ def test_the_directory_is_that_of_the_graph_unless_it_is_damaged(tmp_path: Path)
 
 def test_nothing_is_given_up_without_a_snapshot(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path, Origin(1, graph="g"))
-    assert not give_up(checkpoint.store, "spark/1", "state is gone")
+    assert not give_up(checkpoint.store, "spark/1", None, Corrupt("state is gone", participant=STATE))
     assert choose_directory(checkpoint.store, tmp_path, "g") == Directory("spark/1")
+
+
+def test_a_directory_whose_seed_is_damaged_gives_way_to_one_that_begins_with_another_snapshot(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path, Origin(1, graph="g"))
+    seed = snapshot(checkpoint.store, 1)
+    checkpoint = Checkpoint(tmp_path, Origin(2, graph="g", seed=seed.key.path))
+    store = checkpoint.store
+    snapshot(store, 2)
+    assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
+    assert not give_up(store, "spark/1", seed, Corrupt("another file is damaged"))
+    store.put(seed.key.path, b"?")
+    assert choose_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
+    commit(store, seed)
+    assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
+    file = next(iter(seed.files))
+    with pytest.raises(Corrupt) as missing:
+        checked(None, file)
+    as_it_comes_from_a_worker = from_text("".join(traceback.format_exception(missing.value)))
+    assert as_it_comes_from_a_worker is not None
+    assert give_up(store, "spark/1", seed, as_it_comes_from_a_worker)
+    assert choose_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
 
 
 @pytest.mark.parametrize(
