@@ -1,0 +1,259 @@
+"""The steps of a start, in their order: compiled, compared, taken over, settled where to begin, set running."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast import checked_json
+from holdfast.checkpoint.graph_change import GraphChange, state_fingerprint
+from holdfast.commit.coordinator import Coordinator, Resumption
+from holdfast.commit.retry import Retry
+from holdfast.errors import Corrupt, Diverged
+from holdfast.hooks import Lifecycle
+from holdfast.ports import Guarantee, Sink
+from holdfast.spark.assembly import Assembly, assemble
+from holdfast.spark.backfill import Backfill
+from holdfast.spark.epoch_loop import check_commit_every
+from holdfast.spark.first import First
+from holdfast.spark.ground import Asked, Ground, ground_of
+from holdfast.spark.isolate import check_addresses
+from holdfast.spark.offsets import last_logged
+from holdfast.spark.origin import Beginning, Origin, settle_origin
+from holdfast.spark.read import timestamp_of
+from holdfast.spark.run import Run
+from holdfast.spark.run_parts import RunParts
+from holdfast.spark.state_change import StateChange, compared, told, write_graph
+from holdfast.spark.state_transfer import Transfer
+
+log = logging.getLogger("holdfast.run")
+
+
+@dataclass
+class Starting:
+    """A start, up to a run that is alive.
+
+    Parameters
+    ----------
+    asked : Asked
+        What the user asked for.
+    lifecycle : Lifecycle
+        The user's hooks.
+    has_begun : bool
+        Whether the run is alive: from then on it calls the hooks itself.
+    """
+
+    asked: Asked
+    lifecycle: Lifecycle
+    has_begun: bool = False
+
+    def run(self) -> Run:
+        """Start."""
+        pipeline = self.asked.pipeline
+        timed = [node.name for node in pipeline.sources if timestamp_of(node) is not None]
+        check_commit_every(self.asked.commit_every_us, timed, [node.name for node in pipeline.sources])
+        if self.asked.isolates:
+            check_addresses(pipeline)
+        ground = ground_of(self.asked)
+        try:
+            assembly = assemble(self.asked, ground)
+            change = self._change(ground, assembly)
+            sinks = self._connected(ground, assembly)
+            coordinator = self._coordinator(ground, sinks)
+            try:
+                resumption = coordinator.open()
+                origin = _Owned(self.asked, ground, assembly, change, sinks, coordinator, resumption).settled()
+                held = resumption.held.values()
+                parts = RunParts(self.asked, self.lifecycle, ground, assembly, sinks, coordinator, origin)
+                run = parts.begun(timed, pts=min((each.pts for each in held if each.pts is not None), default=None))
+            except BaseException:
+                coordinator.close()
+                raise
+        except BaseException:
+            shutil.rmtree(ground.stop_directory, ignore_errors=True)
+            raise
+        self.has_begun = True
+        return run
+
+    def _change(self, ground: Ground, assembly: Assembly) -> GraphChange | None:
+        """Return what becomes of each node of the graph before; refuse what would lose state."""
+        pipeline = self.asked.pipeline
+        change = compared(ground.store, ground.directory, ground.chosen, assembly.graph, assembly.means, pipeline)
+        if change is not None:
+            for line in told(change):
+                log.info("%s", line)
+            change.check(pipeline.name, is_forced=self.asked.settings.force_graph_change)
+            if change.backfilled:
+                Backfill(pipeline, ground.directory, self.asked.is_stateful).check(change)
+        return change
+
+    def _connected(self, ground: Ground, assembly: Assembly) -> dict[str, Sink]:
+        pipeline = self.asked.pipeline
+        sinks: dict[str, Sink] = {}
+        for node, schema in zip(pipeline.sinks, assembly.compiled.routes.schemas, strict=True):
+            sink = node.spec.connect(node.name, pipeline.name, schema)
+            bind = getattr(sink, "bind", None)
+            if bind is not None:  # foreach_batch: the only sink that wants a DataFrame
+                bind(_to_dataframe(ground.session), str(ground.directory / "foreach_batch" / node.name))
+            sinks[node.name] = sink
+        return sinks
+
+    def _coordinator(self, ground: Ground, sinks: Mapping[str, Sink]) -> Coordinator:
+        settings = self.asked.settings
+        return Coordinator(
+            pipeline=self.asked.pipeline.name,
+            store=ground.store,
+            sinks=list(sinks.values()),
+            clock=ground.clock,
+            retry=Retry(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s),
+            commit_every_us=self.asked.commit_every_us,
+            commit_thread=self.asked.commit_thread,
+            queue_size=settings.commit_queue,
+            ledger_keep=settings.ledger_keep,
+            backfilled=[sink.name for sink in self.asked.pipeline.sinks if sink.backfill],
+        )
+
+
+@dataclass(frozen=True)
+class _Owned:
+    """A pipeline that was taken over: nobody else writes it, and what was in doubt is resolved."""
+
+    asked: Asked
+    ground: Ground
+    assembly: Assembly
+    change: GraphChange | None
+    sinks: Mapping[str, Sink]
+    coordinator: Coordinator
+    resumption: Resumption
+
+    def settled(self) -> Origin:
+        """Note sinks and graph; return where Spark's directory begins, settled now if it is new."""
+        self.ground.rewinding.check_none_was_resolved(self.resumption)
+        self._note_sinks()
+        self._note_graph()
+        beginning = self._beginning()
+        write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)
+        return settle_origin(beginning, self.resumption.held, self.resumption.last_epoch)
+
+    # --- what the checkpoint is told ----------------------------------------------------------------------------
+
+    def _note_sinks(self) -> None:
+        """Note since when each sink takes part; refuse one that took part in finished epochs and holds nothing."""
+        store = self.ground.store
+        finished = last_logged(self.ground.spark, "commits")
+        for name, sink in self.sinks.items():
+            key = f"sinks/{name}.json"
+            noted = store.get(key)
+            if noted is None:
+                store.put(key, checked_json.dump({"after_batch": finished}))
+                continue
+            remembers = sink.guarantee is Guarantee.EXACTLY_ONCE and not getattr(sink, "is_volatile", False)
+            if remembers and self.resumption.held[name].epoch == 0 and finished > _noted_batch(noted, key):
+                raise Diverged(
+                    f"sink {name!r} holds nothing, and this checkpoint has finished epochs with it.",
+                    why="the target was removed, emptied together with its ledger, or replaced after it had published.",
+                    do=f"restore sink {name!r}; or start over with a new checkpoint and empty targets; or, to let it "
+                    f"begin at the present, remove {key} from the checkpoint.",
+                    pipeline=self.asked.pipeline.name,
+                    participant=name,
+                )
+
+    def _note_graph(self) -> None:
+        store, pipeline = self.ground.store, self.asked.pipeline
+        for sink, schema in zip(pipeline.sinks, self.assembly.compiled.routes.schemas, strict=True):
+            store.put(f"schemas/{sink.name}.arrow", schema.serialize().to_pybytes())
+        store.put(f"graph/{pipeline.fingerprint()}.json", json.dumps(pipeline.spec()).encode())
+
+    # --- where it begins ----------------------------------------------------------------------------------------
+
+    def _beginning(self) -> Beginning:
+        ground, assembly, pipeline = self.ground, self.assembly, self.asked.pipeline
+        fingerprint = state_fingerprint(pipeline)
+        transfer = Transfer(
+            ground.store,
+            pipeline.name,
+            fingerprint,
+            assembly.keeps,
+            assembly.means,
+            assembly.graph.buckets,
+            self.coordinator.generation,
+            ground.clock,
+        )
+        return Beginning(
+            ground.store,
+            ground.directory,
+            ground.chosen.below,
+            pipeline.name,
+            pipeline.sources,
+            assembly.keeps,
+            fingerprint,
+            ground.chosen.previous,
+            transfer=transfer,
+            change=self._state_change(transfer),
+            first=self._first(transfer),
+        )
+
+    def _state_change(self, transfer: Transfer) -> StateChange | None:
+        ground = self.ground
+        if ground.before is None or self.change is None:
+            return None
+        return StateChange(
+            ground.store,
+            ground.directory,
+            ground.chosen.previous,
+            self.asked.pipeline.name,
+            ground.new_session(),
+            self.change,
+            ground.before,
+            self.coordinator.generation,
+            ground.clock,
+            transfer,
+            Backfill(self.asked.pipeline, ground.directory, self.asked.is_stateful),
+        )
+
+    def _first(self, transfer: Transfer) -> First | None:
+        ground = self.ground
+        if ground.begins is None:
+            return None
+        return First(
+            ground.begins,
+            ground.fork,
+            ground.store,
+            ground.directory,
+            self.asked.pipeline,
+            self.assembly.reader,
+            self.coordinator.generation,
+            self.assembly.graph,
+            transfer,
+            self.asked.settings.force_graph_change,
+        )
+
+
+def _noted_batch(noted: bytes, key: str) -> int:
+    """Return up to which of Spark's batches a sink took no part."""
+    try:
+        return int(checked_json.load(noted)["after_batch"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{key} of the checkpoint cannot be read.",
+            why=f"{error}; it says since when the sink takes part, and the sink holds nothing.",
+            do=f"restore {key} from a copy; or remove it, if the sink is to begin at the present.",
+            participant=key,
+        ) from error
+
+
+def _to_dataframe(session: SparkSession) -> Any:
+    def to_dataframe(rows: Any, schema: Any) -> DataFrame:
+        if isinstance(rows, list):
+            if rows:
+                return session.read.parquet(*rows)
+            rows = schema.empty_table()
+        return session.createDataFrame(rows)
+
+    return to_dataframe
