@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +24,10 @@ from tests.servers import (  # noqa: E402
     postgres_server_plain,
     postgres_server_prepared,
 )
+
+# No example has a time limit: a machine that is busy is no defect of the code.
+settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("holdfast")
 
 __all__ = [
     "mortal_postgres",

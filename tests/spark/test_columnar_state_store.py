@@ -58,7 +58,7 @@ def as_dict(state: dict[str, pa.Table]) -> dict[str, int]:
     return dict(zip(state["counts"]["k"].to_pylist(), state["counts"]["n"].to_pylist(), strict=True))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(6, 60))
 def test_the_state_is_what_the_changes_made_whatever_the_worker_holds(seed: int, keys: int) -> None:
     """Workers take turns at random: each has what it had when it was last asked, or nothing."""

@@ -181,7 +181,7 @@ def shown(case: Case, rows: Sequence[Row]) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(chance=st.randoms(use_true_random=False))
 def test_the_order_of_arrival_changes_nothing(case: Case, chance: random.Random) -> None:
     names = [f"s{number}" for number in range(case.inputs)]

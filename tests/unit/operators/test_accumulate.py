@@ -38,7 +38,7 @@ def run(*epochs):
     return out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(items=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([None, 1, -7, 2**40])), max_size=30),
        cut=st.integers(0, 30))  # fmt: skip
 def test_running_values_are_those_of_the_rows_so_far_however_they_are_cut(items, cut):

@@ -96,7 +96,7 @@ ITEMS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(items=ITEMS, cut=st.sampled_from(CUTS), by=st.sampled_from(["k", None]), data=st.data())
 def test_cutting_the_rows_into_epochs_in_any_way_gives_the_same_output_and_leaves_no_window(items, cut, by, data):
     by_time = cut.kind in ("tumbling", "sliding", "session")
@@ -115,7 +115,7 @@ def test_cutting_the_rows_into_epochs_in_any_way_gives_the_same_output_and_leave
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(items=ITEMS, size=st.integers(1, 12))
 def test_tumbling_windows_agree_with_a_count_by_hand(items, size):
     items = [item for item in items if item[0] != "bound"]

@@ -22,7 +22,7 @@ EPOCHS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(epochs=EPOCHS, cut=st.sampled_from(CUTS), disorder=st.sampled_from([None, 6]))
 def test_no_window_below_a_bound_comes_after_it(epochs, cut, disorder):
     step = step_of("k", cut, disorder=disorder if cut.kind != "total" else None)

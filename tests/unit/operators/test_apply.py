@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast as hf
@@ -40,7 +40,6 @@ def totals(fn=running, by="origin", **more):
 ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=30)
 
 
-@settings(deadline=None)
 @given(ROWS, st.sets(st.integers(0, 30)), st.integers(1, 3))
 def test_state_carries_over_epochs_however_they_are_cut(rows, cuts, buckets):
     borders = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]

@@ -97,7 +97,7 @@ def shuffled_within(rows, time, disorder, random):
     return sorted(rows, key=lambda r: r[time] + random.uniform(0, disorder))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     EVENTS,
     st.sets(st.integers(0, 30), max_size=5),

@@ -7,7 +7,7 @@ from itertools import pairwise
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast as hf
@@ -69,7 +69,6 @@ ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=3
 
 
 @pytest.mark.parametrize("step", [whole, changed, frames])
-@settings(deadline=None)
 @given(ROWS, st.sets(st.integers(0, 30), max_size=4), st.integers(1, 3))
 def test_state_carries_over_epochs_in_whole_tables_changes_and_frames(step, rows, cuts, buckets):
     borders = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]

@@ -6,7 +6,7 @@ import pickle
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
@@ -47,14 +47,12 @@ def as_map(table: pa.Table) -> dict[tuple[object, object], object]:
     return {(row["k"], row["n"]): row["v"] for row in table.to_pylist()}
 
 
-@settings(deadline=None)
 @given(st.lists(KEYS, max_size=20), st.lists(KEYS, max_size=20))
 def test_a_row_is_found_by_all_its_key_columns_and_null_equals_null(ours, theirs):
     found = index_in(keys(ours), keys(theirs), ["k", "n"])
     assert found.tolist() == [theirs.index(key) if key in theirs else -1 for key in ours]
 
 
-@settings(deadline=None)
 @given(st.lists(KEYS, max_size=20), st.lists(KEYS, max_size=20))
 def test_semi_and_anti_join_divide_the_rows_and_keep_their_order(ours, theirs):
     table = keys(ours)
@@ -70,7 +68,6 @@ def test_semi_and_anti_join_divide_the_rows_and_keep_their_order(ours, theirs):
         ]
 
 
-@settings(deadline=None)
 @given(st.lists(KEYS, max_size=20))
 def test_codes_number_the_keys_in_the_order_of_their_first_appearance(ours):
     order: list[tuple[object, ...]] = list(dict.fromkeys(ours))
@@ -106,7 +103,6 @@ CHANGES = st.tuples(
 ).map(lambda parts: Change(rows(*((*key, value) for key, value in parts[0].items())), keys(parts[1])))
 
 
-@settings(deadline=None)
 @given(st.lists(CHANGES, max_size=6))
 def test_changes_merged_do_what_they_do_in_turn(changes):
     one_by_one: dict[tuple[object, object], object] = {}
@@ -215,7 +211,6 @@ def test_a_table_without_a_key_holds_one_row():
     assert apply_change(table, one, tables.no_change(one)).to_pylist() == [{"n": 2}]
 
 
-@settings(deadline=None)
 @given(st.lists(KEYS, max_size=20), st.lists(KEYS, max_size=20))
 def test_the_mask_says_the_same_as_the_join(ours, theirs):
     mask = tables.member_mask(keys(ours), keys(theirs), ["k", "n"])

@@ -191,7 +191,7 @@ lines = st.sampled_from(
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(lines, max_size=10), st.integers(20, 200), st.integers(1, 4))
 def test_a_line_gives_the_same_whatever_stands_beside_it(
     tmp_path_factory: pytest.TempPathFactory, text: list[str], block_size: int, together: int

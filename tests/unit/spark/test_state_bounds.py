@@ -104,7 +104,7 @@ lines = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(lines, st.lists(st.integers(0, 25), max_size=3))
 def test_a_row_below_a_bound_is_below_it_however_batches_are_cut(
     drawn: list[tuple[str | None, int, bool]], cuts: list[int]
