@@ -146,7 +146,7 @@ def computed(versions: Sequence[Version], ends: Sequence[int]) -> dict[str, list
             for rows in GIVEN[:done]:
                 version.epoch(fresh, rows, [])
             memory.state = fresh.state
-            memory.out |= {sink: fresh.out[sink] for sink in version.filled}
+            memory.out |= {sink: fresh.out.get(sink, []) for sink in version.filled}  # none, where nothing was done
         available = MORE[more : STEP * number]  # a version without the second source ignores it
         for at in range(max(end - done, len(available))):
             given = GIVEN[done + at] if done + at < end else []
