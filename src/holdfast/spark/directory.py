@@ -119,7 +119,7 @@ def give_up(store: Store, below: str, seed: Manifest | None, error: HoldfastErro
     seed : Manifest, optional
         The snapshot that it began with: buckets that were not called since have their state there.
     error : HoldfastError
-        What ended the run.
+        What ended the run; it is made to say where the state is, and what to do.
 
     Returns
     -------
@@ -131,6 +131,9 @@ def give_up(store: Store, below: str, seed: Manifest | None, error: HoldfastErro
     if not (error.participant == STATE or is_of_seed) or not snapshot_keys(store):
         return False
     store.put(f"{below}/{DAMAGED}", masked(error.what).encode())
+    if error.participant == STATE:
+        error.why = f"what it keeps in {below}/state cannot be read: {error.why}"
+    error.do = "start again: the state is then restored from the newest good snapshot."
     return True
 
 

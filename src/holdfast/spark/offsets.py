@@ -100,7 +100,7 @@ def check_logs(spark_checkpoint: Path) -> None:
     """
     offsets, commits = _newest(spark_checkpoint, "offsets"), _newest(spark_checkpoint, "commits")
     needed = ["metadata", *_trailing(offsets)] if offsets else []
-    for name in dict.fromkeys(["metadata", *needed, *offsets, *commits]):
+    for name in dict.fromkeys(["metadata", *needed, *offsets, *commits, *_of_state(spark_checkpoint)]):
         path = spark_checkpoint / name
         try:
             if path.exists() or name in needed:
@@ -120,11 +120,24 @@ def _trailing(names: list[str]) -> list[str]:
     return [f"{log}/{int(number) - 1}"] if int(number) else []
 
 
+def _of_state(spark_checkpoint: Path) -> list[str]:
+    """Return what Spark reads of each stateful operator before its state: the newest entry, and the schemas."""
+    found: list[Path] = []
+    for operator in sorted((spark_checkpoint / "state").glob("[0-9]*")):
+        entries = [path for path in (operator / "_metadata" / "v2").glob("[0-9]*") if path.name.isdigit()]
+        found += [*sorted(entries, key=lambda path: int(path.name))[-1:], *(operator / "_stateSchema").glob("*/[0-9]*")]
+    return [str(path.relative_to(spark_checkpoint)) for path in found]
+
+
 def _check_whole(path: Path) -> None:
     data = path.read_bytes()
     beside = path.with_name(f".{path.name}.crc")
     if beside.exists():
         _check_sums(data, beside.read_bytes())
+    if path.parents[1].name in ("_metadata", "_stateSchema"):
+        if not data:
+            raise ValueError("it is empty.")
+        return  # in a form of Spark's own
     lines = data.decode().splitlines()
     if path.name == "metadata":
         json.loads(data)

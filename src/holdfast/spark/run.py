@@ -53,7 +53,7 @@ class Run:
         stop_directory: Path,
         reports: OperatorReports,
         checkpointer: Checkpointer | None = None,
-        give_up: Callable[[HoldfastError], bool] | None = None,
+        give_up: Callable[[HoldfastError], object] | None = None,
         lifecycle: Lifecycle,
         user_data: UserData | None = None,
         suspicion: Suspicion | None = None,
@@ -289,8 +289,8 @@ class Run:
             return
         self._checkpointer.end(is_clean=failure is None)
         error = self._error
-        if isinstance(error, Corrupt) and self._give_up is not None and self._give_up(error):
-            error.do = "start again: the state is then restored from the newest good snapshot."
+        if isinstance(error, Corrupt) and self._give_up is not None:
+            self._give_up(error)
 
     def _fenced_instead(self, failure: HoldfastError) -> HoldfastError:
         """Return Fenced where the real reason of a failure is a newer generation: Spark's logs then collide first."""

@@ -95,3 +95,16 @@ def test_an_epoch_without_rows_has_positions_that_the_one_before_does_not_cover(
     assert not covers_all(ended, ticked)
     assert covers_all(ticked, ended)
     assert moved(before, ticked) == []
+
+
+@pytest.mark.parametrize("how", [b"", b"v2\n{}"])
+@pytest.mark.parametrize("name", ["state/0/_metadata/v2/14", "state/1/_stateSchema/default/0_ab"])
+def test_what_spark_reads_of_an_operator_before_its_state_is_looked_at(checkpoint: Path, name: str, how: bytes) -> None:
+    for each in ("state/0/_metadata/v2/4", "state/0/_metadata/v2/14", "state/1/_stateSchema/default/0_ab"):
+        written(checkpoint / each, "v2\n{a form of Spark's own")
+    (checkpoint / "state/0/_metadata/v2/4").write_bytes(b"older")
+    check_logs(checkpoint)
+    (checkpoint / name).write_bytes(how)
+    with pytest.raises(Corrupt) as caught:
+        check_logs(checkpoint)
+    assert str(checkpoint / name) in caught.value.what
