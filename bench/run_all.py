@@ -14,6 +14,7 @@ COMMANDS = {
         ("bench.sync",),
         ("bench.state",),
         ("bench.state_growth",),
+        ("bench.checkpoint",),
     ),
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "1"),
@@ -22,6 +23,7 @@ COMMANDS = {
         ("bench.sync", "--rows", "200000", "--rounds", "1"),
         ("bench.state", "--rows", "100000", "--keys", "10000", "--rounds", "1"),
         ("bench.state_growth", "--epochs", "5", "--sizes", "10000", "100000"),
+        ("bench.checkpoint", "--keys", "20000", "--rows", "5000", "--epochs", "6", "--rounds", "1"),
     ),
 }
 
