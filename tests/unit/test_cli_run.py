@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import KINDS
+from tests.crash.processes import kill_tree
 
 pytestmark = pytest.mark.slow  # each test starts processes
 
@@ -254,9 +255,10 @@ def test_a_wrong_target_leaves_no_checkpoint_behind(script, tmp_path):
     assert not (tmp_path / "ckpt").exists()
 
 
-def hear_interrupts():
-    """Whoever started the tests in the background of a shell has SIGINT ignored, and a child would inherit that."""
+def hear_signals():
+    """Tests in the background of a shell, or below nohup, have signals ignored, and a child would inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class Running:
@@ -270,7 +272,7 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=hear_interrupts,
+            preexec_fn=hear_signals,
         )
 
     def read_until(self, words):
@@ -283,8 +285,7 @@ class Running:
         return self
 
     def __exit__(self, *exc):
-        self.process.kill()
-        self.process.communicate()
+        kill_tree(self.process)  # a supervisor's child, too: it would hold the pipes open
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -319,7 +320,7 @@ def test_on_a_terminal_the_display_is_live_and_the_cursor_comes_back(script, tmp
         stdout=subprocess.PIPE,
         stderr=theirs,
         text=True,
-        preexec_fn=hear_interrupts,
+        preexec_fn=hear_signals,
     ) as process:
         os.close(theirs)
         try:
