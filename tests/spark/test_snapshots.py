@@ -116,7 +116,9 @@ def test_a_lost_directory_is_begun_anew_from_the_snapshot_of_the_last_stop(spark
     check(tmp_path)
 
 
-@pytest.mark.parametrize(("point", "is_recorded"), [("after-publish", True), ("after-forget", False)])
+@pytest.mark.parametrize(
+    ("point", "is_recorded"), [("after-publish", True), pytest.param("after-forget", False, marks=pytest.mark.nightly)]
+)
 def test_what_lies_behind_the_snapshot_is_replayed_for_the_state_alone(
     spark: SparkSession, tmp_path: Path, point: str, is_recorded: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -207,7 +209,14 @@ def damage(path: Path, how: str) -> None:
     path.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize(("what", "how"), [("manifest", "truncated"), ("file", "flipped"), ("file", "removed")])
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [
+        pytest.param("manifest", "truncated", marks=pytest.mark.nightly),
+        ("file", "flipped"),
+        pytest.param("file", "removed", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_damaged_snapshot_is_noticed_and_the_one_before_it_serves(
     spark: SparkSession, tmp_path: Path, how: str, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
