@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -163,6 +164,21 @@ def kill_tree(process: subprocess.Popen[str]) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.communicate()
+
+
+_NOISE = re.compile(
+    r"(PySpark daemon failed to flush the output to the worker process:\n)?Traceback \(most recent call last\):\n"
+    r"(  .*\n)*  File \"[^\"]*/pyspark/daemon\.py\", line \d+, in worker\n(  .*\n)*BrokenPipeError: .*\n"
+)
+
+
+def without_noise(said: str) -> str:
+    """Leave out that a process in which Spark plans a source has noticed the end of its JVM.
+
+    PySpark's daemon prints it, and no setting gives those processes another one
+    (``holdfast.spark.worker_daemon`` serves the workers).
+    """
+    return _NOISE.sub("", said)
 
 
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
