@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sqlite3
 import subprocess
@@ -166,19 +165,15 @@ def kill_tree(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-_NOISE = re.compile(
-    r"(PySpark daemon failed to flush the output to the worker process:\n)?Traceback \(most recent call last\):\n"
-    r"(  .*\n)*  File \"[^\"]*/pyspark/daemon\.py\", line \d+, in worker\n(  .*\n)*BrokenPipeError: .*\n"
-)
+def frames(said: str) -> list[str]:
+    """Return the places of code in tracebacks, those inside of PySpark left out.
 
-
-def without_noise(said: str) -> str:
-    """Leave out that a process in which Spark plans a source has noticed the end of its JVM.
-
-    PySpark's daemon prints it, and no setting gives those processes another one
-    (``holdfast.spark.worker_daemon`` serves the workers).
+    PySpark's daemon prints a traceback where a process in which Spark plans a source notices the end of its JVM, and no
+    setting gives those processes another daemon (``holdfast.spark.worker_daemon`` serves the workers).  Several may
+    print at once, line by line.  An error of ours always has a place outside of PySpark.
     """
-    return _NOISE.sub("", said)
+    lines = (line.strip() for line in said.splitlines())
+    return [line for line in lines if line.startswith('File "') and "/site-packages/pyspark/" not in line]
 
 
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
