@@ -45,6 +45,11 @@ class Row:
         return {word for word in getattr(self, how).split("; ") if word}
 
 
+def always(word: str, means: str) -> Row:
+    """Return a row of which every damage has one outcome."""
+    return Row(word, word, word, word, means)
+
+
 def table_of(base: str) -> str:
     """Return the table of a base as the page shows it."""
     lines = [f"| file | {' | '.join(DAMAGES)} | by which means; or the cure |", f"|---|{'---|' * (len(DAMAGES) + 1)}"]
@@ -64,208 +69,170 @@ HANDFUL: tuple[Cell, ...] = (
 )
 """What is tried with every ``make test``: of the newest file of the kind."""
 
-TABLE: dict[tuple[str, str], Row] = {
-    (LOST, "fences/<n>.json"): Row(
-        "goes on; stops",
-        "goes on; stops",
-        "goes on; stops",
-        "stops",
-        "each run has its own; restore that of the last run",
+_VERSIONS = "a new directory begins with a snapshot; versions that no epoch needs any more are not read"
+_ENTRIES = "a new directory begins with a snapshot; older entries are not read"
+_ANOTHER = "another snapshot serves"
+_OR_REMOVE = "restore it; or remove it, if the sink is to begin at the present"
+_LEDGER = "sinks know what they hold; the newest decision has to be restored, where a sink lacks its epoch"
+
+_ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
+    (
+        (WHOLE, LOST),
+        "fences/<n>.json",
+        Row(
+            "goes on; stops",
+            "goes on; stops",
+            "goes on; stops",
+            "stops",
+            "each run has its own; restore that of the last run",
+        ),
     ),
-    (LOST, "generations/<n>.json"): Row("goes on", "goes on", "goes on", "goes on", "each run has its own"),
-    (LOST, "graph/<x>.json"): Row(
-        "goes on", "goes on", "goes on", "goes on", "a description for people; each start writes it"
+    ((WHOLE, LOST), "generations/<n>.json", always("goes on", "each run has its own")),
+    ((WHOLE, LOST), "graph/<x>.json", always("goes on", "a description for people; each start writes it")),
+    (
+        (WHOLE, LOST),
+        "identity.json",
+        Row("stops", "stops", "stops", "goes on", "restore it: it ties the checkpoint to its sinks"),
     ),
-    (LOST, "identity.json"): Row(
-        "stops", "stops", "stops", "goes on", "restore it: it ties the checkpoint to its sinks"
+    (
+        (LOST,),
+        "ledger/<n>-<n>",
+        Row("stops", "stops", "stops", "goes on", _LEDGER),
     ),
-    (LOST, "ledger/<n>-<n>"): Row(
-        "stops",
-        "stops",
-        "stops",
-        "goes on",
-        "sinks know what they hold; the newest decision has to be restored, where a sink lacks its epoch",
+    (
+        (WHOLE,),
+        "ledger/<n>-<n>",
+        Row("goes on; stops", "goes on; stops", "goes on; stops", "goes on", _LEDGER),
     ),
-    (LOST, "progress/<n>-<n>-<n>"): Row(
-        "goes on",
-        "goes on",
-        "goes on",
-        "goes on",
-        "Spark's offset log has these ends, too; without both they are replayed as one epoch",
+    (
+        (WHOLE, LOST),
+        "progress/<n>-<n>-<n>",
+        always("goes on", "Spark's offset log has these ends, too; without both they are replayed as one epoch"),
     ),
-    (LOST, "schemas/files.arrow"): Row("goes on", "goes on", "goes on", "goes on", "each start writes it"),
-    (LOST, "schemas/table.arrow"): Row("goes on", "goes on", "goes on", "goes on", "each start writes it"),
-    (LOST, "sinks/files.json"): Row(
-        "goes on", "goes on", "goes on", "goes on", "restore it; or remove it, if the sink is to begin at the present"
+    ((WHOLE, LOST), "schemas/files.arrow", always("goes on", "each start writes it")),
+    ((WHOLE, LOST), "schemas/table.arrow", always("goes on", "each start writes it")),
+    (
+        (WHOLE, LOST),
+        "sinks/files.json",
+        always("goes on", _OR_REMOVE),
     ),
-    (LOST, "sinks/table.json"): Row(
-        "goes on", "goes on", "goes on", "goes on", "restore it; or remove it, if the sink is to begin at the present"
+    (
+        (WHOLE, LOST),
+        "sinks/table.json",
+        always("goes on", _OR_REMOVE),
     ),
-    (LOST, "snapshots/<n>-<n>.manifest"): Row("goes on", "goes on", "goes on", "goes on", "another snapshot serves"),
-    (LOST, "snapshots/files/sums/<n>/<n>-<x>.windows.<x>.parquet"): Row(
-        "goes on", "goes on", "goes on", "goes on", "another snapshot serves"
+    ((WHOLE, LOST, SEEDED), "snapshots/<n>-<n>.manifest", always("goes on", _ANOTHER)),
+    (
+        (WHOLE, LOST),
+        "snapshots/files/sums/<n>/<n>-<x>.windows.<x>.parquet",
+        always("goes on", _ANOTHER),
     ),
-    (LOST, "snapshots/floor.json"): Row(
-        "goes on", "goes on", "goes on", "goes on", "sources keep everything until it is written again"
+    (
+        (SEEDED,),
+        "snapshots/files/sums/<n>/<n>-<x>.windows.<x>.parquet",
+        always("goes on; stops, goes on", _ANOTHER),
     ),
-    (LOST, "sources/rows/log/<n>.json"): Row(
-        "stops", "stops", "stops", "stops", "restore it: without it nobody knows what was read"
+    (
+        (WHOLE, LOST, SEEDED),
+        "snapshots/floor.json",
+        always("goes on", "sources keep everything until it is written again"),
     ),
-    (LOST, "sources/rows/log/identity"): Row(
-        "stops", "stops", "stops", "goes on", "restore it: it ties the log to the input directory"
+    ((WHOLE, LOST), "sources/rows/log/<n>.json", always("stops", "restore it: without it nobody knows what was read")),
+    (
+        (WHOLE, LOST),
+        "sources/rows/log/identity",
+        Row("stops", "stops", "stops", "goes on", "restore it: it ties the log to the input directory"),
     ),
-    (LOST, "state/report.json"): Row(
-        "goes on", "goes on", "goes on", "goes on", "for `holdfast inspect`; the next epoch writes it"
+    (
+        (WHOLE,),
+        "spark/<n>/.metadata.crc",
+        always("goes on", _ENTRIES),
     ),
-    (SEEDED, "snapshots/<n>-<n>.manifest"): Row("goes on", "goes on", "goes on", "goes on", "another snapshot serves"),
-    (SEEDED, "snapshots/files/sums/<n>/<n>-<x>.windows.<x>.parquet"): Row(
-        "goes on; stops, goes on",
-        "goes on; stops, goes on",
-        "goes on; stops, goes on",
-        "goes on; stops, goes on",
-        "another snapshot serves",
+    (
+        (WHOLE,),
+        "spark/<n>/commits/.<n>.crc",
+        always("goes on", _ENTRIES),
     ),
-    (SEEDED, "snapshots/floor.json"): Row(
-        "goes on", "goes on", "goes on", "goes on", "sources keep everything until it is written again"
+    (
+        (WHOLE,),
+        "spark/<n>/commits/<n>",
+        always("goes on", _ENTRIES),
     ),
-    (SEEDED, "spark/<n>/origin.json"): Row(
-        "goes on",
-        "goes on",
-        "goes on",
-        "stops",
-        "a new directory begins with a snapshot; where it is missing, restore it, or remove the directory",
+    ((WHOLE,), "spark/<n>/graph.json", Row("stops", "stops", "stops", "goes on", "restore it")),
+    (
+        (WHOLE,),
+        "spark/<n>/metadata",
+        always("goes on", _ENTRIES),
     ),
-    (WHOLE, "fences/<n>.json"): Row(
-        "goes on; stops",
-        "goes on; stops",
-        "goes on; stops",
-        "stops",
-        "each run has its own; restore that of the last run",
+    (
+        (WHOLE,),
+        "spark/<n>/offsets/.<n>.crc",
+        always("goes on", _ENTRIES),
     ),
-    (WHOLE, "generations/<n>.json"): Row("goes on", "goes on", "goes on", "goes on", "each run has its own"),
-    (WHOLE, "graph/<x>.json"): Row(
-        "goes on", "goes on", "goes on", "goes on", "a description for people; each start writes it"
+    (
+        (WHOLE,),
+        "spark/<n>/offsets/<n>",
+        always("goes on", _ENTRIES),
     ),
-    (WHOLE, "identity.json"): Row(
-        "stops", "stops", "stops", "goes on", "restore it: it ties the checkpoint to its sinks"
+    (
+        (WHOLE, SEEDED),
+        "spark/<n>/origin.json",
+        Row(
+            "goes on",
+            "goes on",
+            "goes on",
+            "stops",
+            "a new directory begins with a snapshot; where it is missing, restore it, or remove the directory",
+        ),
     ),
-    (WHOLE, "ledger/<n>-<n>"): Row(
-        "goes on; stops",
-        "goes on; stops",
-        "goes on; stops",
-        "goes on",
-        "sinks know what they hold; the newest decision has to be restored, where a sink lacks its epoch",
+    ((WHOLE,), "spark/<n>/state.json", Row("stops", "stops", "stops", "goes on", "restore it")),
+    (
+        (WHOLE,),
+        "spark/<n>/state/<n>/<n>/.<n>.changelog.crc",
+        Row("goes on; stops, goes on", "goes on; stops, goes on", "goes on; stops, goes on", "goes on", _VERSIONS),
     ),
-    (WHOLE, "progress/<n>-<n>-<n>"): Row(
-        "goes on",
-        "goes on",
-        "goes on",
-        "goes on",
-        "Spark's offset log has these ends, too; without both they are replayed as one epoch",
+    (
+        (WHOLE,),
+        "spark/<n>/state/<n>/<n>/.<n>.zip.crc",
+        Row("stops, goes on", "goes on; stops, goes on", "stops, goes on", "goes on", _VERSIONS),
     ),
-    (WHOLE, "schemas/files.arrow"): Row("goes on", "goes on", "goes on", "goes on", "each start writes it"),
-    (WHOLE, "schemas/table.arrow"): Row("goes on", "goes on", "goes on", "goes on", "each start writes it"),
-    (WHOLE, "sinks/files.json"): Row(
-        "goes on", "goes on", "goes on", "goes on", "restore it; or remove it, if the sink is to begin at the present"
+    (
+        (WHOLE,),
+        "spark/<n>/state/<n>/<n>/<n>.changelog",
+        always("goes on; stops, goes on", _VERSIONS),
     ),
-    (WHOLE, "sinks/table.json"): Row(
-        "goes on", "goes on", "goes on", "goes on", "restore it; or remove it, if the sink is to begin at the present"
+    (
+        (WHOLE,),
+        "spark/<n>/state/<n>/<n>/<n>.zip",
+        always("stops, goes on", _VERSIONS),
     ),
-    (WHOLE, "snapshots/<n>-<n>.manifest"): Row("goes on", "goes on", "goes on", "goes on", "another snapshot serves"),
-    (WHOLE, "snapshots/files/sums/<n>/<n>-<x>.windows.<x>.parquet"): Row(
-        "goes on", "goes on", "goes on", "goes on", "another snapshot serves"
+    (
+        (WHOLE,),
+        "spark/<n>/state/<n>/<n>/SSTs/.<n>-<x>.sst.crc",
+        Row("stops, goes on", "goes on; stops, goes on", "stops, goes on", "goes on", _VERSIONS),
     ),
-    (WHOLE, "snapshots/floor.json"): Row(
-        "goes on", "goes on", "goes on", "goes on", "sources keep everything until it is written again"
+    (
+        (WHOLE,),
+        "spark/<n>/state/<n>/<n>/SSTs/<n>-<x>.sst",
+        always("stops, goes on", _VERSIONS),
     ),
-    (WHOLE, "sources/rows/log/<n>.json"): Row(
-        "stops", "stops", "stops", "stops", "restore it: without it nobody knows what was read"
+    (
+        (WHOLE,),
+        "spark/<n>/state/<n>/_metadata/v2/.<n>.crc",
+        always("goes on", "a new directory begins with a snapshot"),
     ),
-    (WHOLE, "sources/rows/log/identity"): Row(
-        "stops", "stops", "stops", "goes on", "restore it: it ties the log to the input directory"
+    ((WHOLE,), "spark/<n>/state/<n>/_metadata/v2/<n>", always("goes on", "a new directory begins with a snapshot")),
+    (
+        (WHOLE,),
+        "spark/<n>/state/<n>/_stateSchema/default/.<n>_<x>.crc",
+        always("goes on", "a new directory begins with a snapshot"),
     ),
-    (WHOLE, "spark/<n>/.metadata.crc"): Row(
-        "goes on", "goes on", "goes on", "goes on", "a new directory begins with a snapshot; older entries are not read"
+    (
+        (WHOLE,),
+        "spark/<n>/state/<n>/_stateSchema/default/<n>_<x>",
+        always("goes on", "a new directory begins with a snapshot"),
     ),
-    (WHOLE, "spark/<n>/commits/.<n>.crc"): Row(
-        "goes on", "goes on", "goes on", "goes on", "a new directory begins with a snapshot; older entries are not read"
-    ),
-    (WHOLE, "spark/<n>/commits/<n>"): Row(
-        "goes on", "goes on", "goes on", "goes on", "a new directory begins with a snapshot; older entries are not read"
-    ),
-    (WHOLE, "spark/<n>/graph.json"): Row("stops", "stops", "stops", "goes on", "restore it"),
-    (WHOLE, "spark/<n>/metadata"): Row(
-        "goes on", "goes on", "goes on", "goes on", "a new directory begins with a snapshot; older entries are not read"
-    ),
-    (WHOLE, "spark/<n>/offsets/.<n>.crc"): Row(
-        "goes on", "goes on", "goes on", "goes on", "a new directory begins with a snapshot; older entries are not read"
-    ),
-    (WHOLE, "spark/<n>/offsets/<n>"): Row(
-        "goes on", "goes on", "goes on", "goes on", "a new directory begins with a snapshot; older entries are not read"
-    ),
-    (WHOLE, "spark/<n>/origin.json"): Row(
-        "goes on",
-        "goes on",
-        "goes on",
-        "stops",
-        "a new directory begins with a snapshot; where it is missing, restore it, or remove the directory",
-    ),
-    (WHOLE, "spark/<n>/state.json"): Row("stops", "stops", "stops", "goes on", "restore it"),
-    (WHOLE, "spark/<n>/state/<n>/<n>/.<n>.changelog.crc"): Row(
-        "goes on; stops, goes on",
-        "goes on; stops, goes on",
-        "goes on; stops, goes on",
-        "goes on",
-        "a new directory begins with a snapshot; versions that no epoch needs any more are not read",
-    ),
-    (WHOLE, "spark/<n>/state/<n>/<n>/.<n>.zip.crc"): Row(
-        "stops, goes on",
-        "goes on; stops, goes on",
-        "stops, goes on",
-        "goes on",
-        "a new directory begins with a snapshot; versions that no epoch needs any more are not read",
-    ),
-    (WHOLE, "spark/<n>/state/<n>/<n>/<n>.changelog"): Row(
-        "goes on; stops, goes on",
-        "goes on; stops, goes on",
-        "goes on; stops, goes on",
-        "goes on; stops, goes on",
-        "a new directory begins with a snapshot; versions that no epoch needs any more are not read",
-    ),
-    (WHOLE, "spark/<n>/state/<n>/<n>/<n>.zip"): Row(
-        "stops, goes on",
-        "stops, goes on",
-        "stops, goes on",
-        "stops, goes on",
-        "a new directory begins with a snapshot; versions that no epoch needs any more are not read",
-    ),
-    (WHOLE, "spark/<n>/state/<n>/<n>/SSTs/.<n>-<x>.sst.crc"): Row(
-        "stops, goes on",
-        "goes on; stops, goes on",
-        "stops, goes on",
-        "goes on",
-        "a new directory begins with a snapshot; versions that no epoch needs any more are not read",
-    ),
-    (WHOLE, "spark/<n>/state/<n>/<n>/SSTs/<n>-<x>.sst"): Row(
-        "stops, goes on",
-        "stops, goes on",
-        "stops, goes on",
-        "stops, goes on",
-        "a new directory begins with a snapshot; versions that no epoch needs any more are not read",
-    ),
-    (WHOLE, "spark/<n>/state/<n>/_metadata/v2/.<n>.crc"): Row(
-        "goes on", "goes on", "goes on", "goes on", "a new directory begins with a snapshot"
-    ),
-    (WHOLE, "spark/<n>/state/<n>/_metadata/v2/<n>"): Row(
-        "goes on", "goes on", "goes on", "goes on", "a new directory begins with a snapshot"
-    ),
-    (WHOLE, "spark/<n>/state/<n>/_stateSchema/default/.<n>_<x>.crc"): Row(
-        "goes on", "goes on", "goes on", "goes on", "a new directory begins with a snapshot"
-    ),
-    (WHOLE, "spark/<n>/state/<n>/_stateSchema/default/<n>_<x>"): Row(
-        "goes on", "goes on", "goes on", "goes on", "a new directory begins with a snapshot"
-    ),
-    (WHOLE, "state/report.json"): Row(
-        "goes on", "goes on", "goes on", "goes on", "for `holdfast inspect`; the next epoch writes it"
-    ),
-}
+    ((WHOLE, LOST), "state/report.json", always("goes on", "for `holdfast inspect`; the next epoch writes it")),
+)
+
+TABLE = {(base, kind): row for bases, kind, row in _ROWS for base in bases}

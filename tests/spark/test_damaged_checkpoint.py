@@ -68,7 +68,6 @@ def test_a_handful(left: Left, tmp_path: Path, spark: SparkSession) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("base", BASES)
 def test_every_file(left: Left, tmp_path: Path, spark: SparkSession, base: str, how: str) -> None:
