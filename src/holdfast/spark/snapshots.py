@@ -127,8 +127,9 @@ class Snapshotting:
                         self.store, batch_id, keeps, self.shape.buckets, known=known, seed=seed, only=missing
                     )
                     found |= {(name, at): of for name, each in states.items() for at, of in each.buckets.items()}
-                for error in self._spoilt(seed, found, known).values():
-                    raise error  # the store does not have it, so nobody has
+                    anew = {at: found[at] for at in missing if at in found}
+                    for error in self._spoilt(seed, anew, known).values():
+                        raise error  # the store does not have it, so nobody has
                 return gathered(keeps, found)
             except Exception as error:
                 raise translate(error, pipeline.name, f"the snapshot of epoch {ended.epoch}") from error
