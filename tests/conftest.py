@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +27,11 @@ from tests.servers import (  # noqa: E402
     postgres_server_plain,
     postgres_server_prepared,
 )
+
+# Thousands of syncs to a disk take minutes, and tests cut no power.  The memory of small containers is too small.
+MEMORY = "/dev/shm"
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 # No example has a time limit: a machine that is busy is no defect of the code.
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -46,3 +54,10 @@ def spark() -> Iterator[SparkSession]:
     session = create_session("local[2, 2]", "2g")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def new_path(tmp_path: Path) -> Callable[[], Path]:
+    """Return what gives a path at which there is nothing yet, another one with each call."""
+    numbers = itertools.count()
+    return lambda: tmp_path / str(next(numbers))

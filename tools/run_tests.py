@@ -7,9 +7,6 @@ divide the tests without rest: every combination of markers belongs to exactly o
 appears when the first has ended.  The group ``spark`` is shared by two workers, each with one Spark session; ``crash``
 by three, with a session for each life of every process that is killed: many of its tests wait, for the steps of a slow
 sink or for a database that is away.  All JVMs of tests start from an archive of classes (:mod:`tools.class_archive`).
-
-``unit`` and ``fast`` keep their files in memory where the system has a place for that: thousands of syncs to a disk
-cost more than what is tested, and these groups cut no power.  The other groups use the disk.
 """
 
 from __future__ import annotations
@@ -33,7 +30,14 @@ FAST = "not spark and not postgres and not crash and not slow and not nightly"
 GROUPS = {
     "unit": ("-m", FAST, "tests/unit", "tests/arch"),
     "fast": ("-m", FAST, "--ignore=tests/unit", "--ignore=tests/arch"),
-    "slow": ("-m", "slow and not spark and not postgres and not crash and not nightly"),
+    "slow": (
+        "-m",
+        "slow and not spark and not postgres and not crash and not nightly",
+        "-n",
+        "2",
+        "--dist",
+        "worksteal",
+    ),
     "postgres": ("-m", "postgres and not spark and not crash and not nightly"),
     "spark": ("-m", "spark and not crash and not nightly", "-n", "2", "--dist", "loadfile"),
     "crash": ("-m", "crash and not nightly", "--durations=15", "-n", "3", "--dist", "worksteal"),
@@ -43,9 +47,6 @@ GROUPS = {
 """Name -> arguments for pytest.  The last one repeats a part of ``crash``, with as many kills as are asked for."""
 
 WITH_JVM = {"spark", "crash", "nightly", "kills"}
-
-IN_MEMORY = {"unit", "fast"}
-MEMORY = "/dev/shm"
 
 NO_TESTS = 5  # pytest's exit code for an empty selection
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?)")
@@ -108,8 +109,6 @@ def start(group: str, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
     environment = dict(os.environ)
     if group in WITH_JVM:
         environment.setdefault("SPARK_SUBMIT_OPTS", class_archive.options())
-    if group in IN_MEMORY and os.access(MEMORY, os.W_OK):
-        environment.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
     command = [sys.executable, "-m", "pytest", *GROUPS[group]]
     return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
 

@@ -7,9 +7,7 @@ Afterwards every directory equals the reference result, the ledger is clean, and
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.dataset as dataset
@@ -22,15 +20,6 @@ from holdfast.testing.world import PIPELINE
 
 _SHORT = Setting(load=Load(row_count=6))
 """A few epochs: the number of pairs grows with the square."""
-
-
-@pytest.fixture
-def new_directory() -> Iterator[Callable[[], Path]]:
-    """Directories in memory where there is such a place: thousands of syncs to a disk take minutes."""
-    memory = Path("/dev/shm")
-    numbers = count()
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as above:
-        yield lambda: Path(above, str(next(numbers)))
 
 
 def _files(name: str, directory: Path, spec: FilesSpec) -> SinkUnderTest:
@@ -54,27 +43,27 @@ def _json_by_segment(name: str, directory: Path) -> SinkUnderTest:
 
 
 @pytest.mark.slow
-def test_one_directory_survives_a_crash_at_every_write_and_during_recovery(new_directory: Callable[[], Path]) -> None:
+def test_one_directory_survives_a_crash_at_every_write_and_during_recovery(new_path: Callable[[], Path]) -> None:
     """The fast path: the log entry of the sink is the decision."""
-    crash_loop(lambda: World([_parquet("out", new_directory())], setting=_SHORT), second_stride=5)
+    crash_loop(lambda: World([_parquet("out", new_path())], setting=_SHORT), second_stride=5)
 
 
 @pytest.mark.nightly
 def test_two_unlike_directories_survive_a_crash_at_every_write_and_during_recovery(
-    new_directory: Callable[[], Path],
+    new_path: Callable[[], Path],
 ) -> None:
     crash_loop(
-        lambda: World([_parquet("left", new_directory()), _json_by_segment("right", new_directory())], setting=_SHORT),
+        lambda: World([_parquet("left", new_path()), _json_by_segment("right", new_path())], setting=_SHORT),
         second_stride=7,
     )
 
 
 @pytest.mark.slow
-def test_a_directory_beside_another_system_with_the_checkpoint_in_files_too(new_directory: Callable[[], Path]) -> None:
+def test_a_directory_beside_another_system_with_the_checkpoint_in_files_too(new_path: Callable[[], Path]) -> None:
     crash_loop(
         lambda: World(
-            [simulated_sink("table"), _parquet("out", new_directory())],
-            store=LocalStore(os.fspath(new_directory())),
+            [simulated_sink("table"), _parquet("out", new_path())],
+            store=LocalStore(os.fspath(new_path())),
         ),
         pairs=False,
     )
@@ -90,9 +79,9 @@ def test_a_directory_beside_another_system_with_the_checkpoint_in_files_too(new_
     ],
 )
 def test_stray_workers_the_commit_thread_and_grouping_change_nothing(
-    new_directory: Callable[[], Path], setting: Setting
+    new_path: Callable[[], Path], setting: Setting
 ) -> None:
     crash_loop(
-        lambda: World([_parquet("left", new_directory()), _parquet("right", new_directory())], seed=7, setting=setting),
+        lambda: World([_parquet("left", new_path()), _parquet("right", new_path())], seed=7, setting=setting),
         pairs=False,
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -153,22 +152,14 @@ def _survived(act: Callable[[], None], directory: Path, at: int) -> bool:
     return not MORTAL.is_dead
 
 
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    """In memory where there is such a place: thousands of syncs to a disk take minutes, and no power is cut here."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
-        yield Path(name)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "fast path"])
 @pytest.mark.parametrize("partition_by", [(), ("word",)], ids=["flat", "partitioned"])
 def test_a_death_before_any_file_operation_loses_and_doubles_nothing(
-    directory: Path, is_decided: bool, partition_by: tuple[str, ...]
+    tmp_path: Path, is_decided: bool, partition_by: tuple[str, ...]
 ) -> None:
     for n in count():
-        driver = Driver(directory / str(n), is_decided=is_decided, partition_by=partition_by)
+        driver = Driver(tmp_path / str(n), is_decided=is_decided, partition_by=partition_by)
         if _survived(driver.run, driver.directory, n):
             break
         driver.run()
@@ -178,11 +169,11 @@ def test_a_death_before_any_file_operation_loses_and_doubles_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_decided", [True, False], ids=["decided", "fast path"])
-def test_a_second_death_during_recovery_loses_and_doubles_nothing(directory: Path, is_decided: bool) -> None:
+def test_a_second_death_during_recovery_loses_and_doubles_nothing(tmp_path: Path, is_decided: bool) -> None:
     """Every first death, each with every fifth second one; where these begin moves on with the first."""
     for n in count():
         for m in count(n % 5, 5):
-            driver = Driver(directory / f"{n}-{m}", is_decided=is_decided, partition_by=())
+            driver = Driver(tmp_path / f"{n}-{m}", is_decided=is_decided, partition_by=())
             if _survived(driver.run, driver.directory, n):
                 return
             is_last = _survived(driver.run, driver.directory, m)

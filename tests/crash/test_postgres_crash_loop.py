@@ -8,9 +8,7 @@ result, the ledger is clean, and nothing is prepared, staged or in progress (des
 
 from __future__ import annotations
 
-import itertools
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,15 +71,6 @@ def deaf(postgres_prepared: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Da
     monkeypatch.setattr(postgres_sink, "TAKEOVER_LOCK_TIMEOUT", "20ms")
     yield database
     database.close()
-
-
-@pytest.fixture
-def new_path() -> Iterator[NewPath]:
-    """Paths in memory where there is such a place: thousands of syncs to a disk take minutes."""
-    memory = Path("/dev/shm")
-    numbers = itertools.count()
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as above:
-        yield lambda: Path(above, str(next(numbers)))
 
 
 def one(database: Database, way: str, load: dict[str, Any]) -> World:

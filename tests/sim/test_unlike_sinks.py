@@ -3,10 +3,8 @@
 What they have in common is the port alone.  PostgreSQL and every sink by itself: ``tests/crash/``, ``tests/contract/``.
 """
 
-import itertools
 import os
 import sqlite3
-import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -20,15 +18,6 @@ from holdfast.testing import SCHEMA, Load, Setting, World, crash_loop, real_sink
 from holdfast.testing.world import PIPELINE
 
 SHORT = Load(row_count=4, epoch_rows_max=3, task_failure_rate=0.2)
-
-
-@pytest.fixture
-def new_path():
-    """Paths in memory where there is such a place: thousands of syncs to a disk take minutes."""
-    memory = Path("/dev/shm")
-    numbers = itertools.count()
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as above:
-        yield lambda: Path(above, str(next(numbers)))
 
 
 def sqlite(name, path):
