@@ -79,13 +79,7 @@ _ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
     (
         (WHOLE, LOST),
         "fences/<n>.json",
-        Row(
-            "goes on; stops",
-            "goes on; stops",
-            "goes on; stops",
-            "stops",
-            "each run has its own; restore that of the last run",
-        ),
+        always("goes on; stops", "each run has its own; restore that of the last run"),
     ),
     ((WHOLE, LOST), "generations/<n>.json", always("goes on", "each run has its own")),
     ((WHOLE, LOST), "graph/<x>.json", always("goes on", "a description for people; each start writes it")),
@@ -95,12 +89,7 @@ _ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
         Row("stops", "stops", "stops", "goes on", "restore it: it ties the checkpoint to its sinks"),
     ),
     (
-        (LOST,),
-        "ledger/<n>-<n>",
-        Row("stops", "stops", "stops", "goes on", _LEDGER),
-    ),
-    (
-        (WHOLE,),
+        (WHOLE, LOST),
         "ledger/<n>-<n>",
         Row("goes on; stops", "goes on; stops", "goes on; stops", "goes on", _LEDGER),
     ),
@@ -189,12 +178,12 @@ _ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
     (
         (WHOLE,),
         "spark/<n>/state/<n>/<n>/.<n>.changelog.crc",
-        Row("goes on; stops, goes on", "goes on; stops, goes on", "goes on; stops, goes on", "goes on", _VERSIONS),
+        Row("goes on; stops, goes on", "goes on", "goes on; stops, goes on", "goes on", _VERSIONS),
     ),
     (
         (WHOLE,),
         "spark/<n>/state/<n>/<n>/.<n>.zip.crc",
-        Row("stops, goes on", "goes on; stops, goes on", "stops, goes on", "goes on", _VERSIONS),
+        Row("stops, goes on", "goes on", "stops, goes on", "goes on", _VERSIONS),
     ),
     (
         (WHOLE,),
@@ -209,7 +198,7 @@ _ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
     (
         (WHOLE,),
         "spark/<n>/state/<n>/<n>/SSTs/.<n>-<x>.sst.crc",
-        Row("stops, goes on", "goes on; stops, goes on", "stops, goes on", "goes on", _VERSIONS),
+        Row("stops, goes on", "goes on", "stops, goes on", "goes on", _VERSIONS),
     ),
     (
         (WHOLE,),
