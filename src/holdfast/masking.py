@@ -14,13 +14,14 @@ COVER = "***"
 _VALUE = r"""(?:'(?:\\.|''|[^'\\])*'|"(?:\\.|""|[^"\\])*"|\\"(?:[^"\\]|\\[^"])*\\"|[^\s,;&)}\]'"]+)"""
 _WORDS = r"password|passwd|passphrase|pwd|secret|access[_.-]?key|api[_.-]?key|account[_.-]?key|token|credentials?"
 
-_PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
-    # postgresql://user:secret@host/db: up to the last @ before a blank, because a password may hold an @ itself.
-    (re.compile(r"(://[^\s:/@]*:)\S*@"), rf"\1{COVER}@"),
-    # password=secret, PGPASSWORD = 'se cret', "db.password": "secret", &sslpassword=secret
-    (re.compile(rf"(?i)([\w.-]*(?:{_WORDS})[\w.-]*\\?[\"']?\s*[=:]\s*){_VALUE}"), rf"\1{COVER}"),
-    (re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{8,}"), rf"\1{COVER}"),
+# Each pattern looks at a place of the text a few times at most, however long a word is: messages quote lines of users.
+_WORD_WITH_URL = re.compile(r"(?<!\S)\S*?://\S*+")
+_LOGIN = re.compile(r"://[^\s:/@]*+:")
+# password=secret, PGPASSWORD = 'se cret', "db.password": "secret", &sslpassword=secret
+_NAMED = re.compile(
+    rf"(?i)(?<![\w.-])(?=[\w.-]*?(?:{_WORDS}))([\w.-]++\\?[\"']?\s*+[=:]\s*+){_VALUE}",
 )
+_AUTHORIZATION = re.compile(r"(?i)\b((?:bearer|basic)\s+)[\w.~+/=-]{8,}")
 
 
 def masked(text: str) -> str:
@@ -33,9 +34,18 @@ def masked(text: str) -> str:
     >>> masked("connect: host=db password=hunter2 user=app")
     'connect: host=db password=*** user=app'
     """
-    for pattern, cover in _PATTERNS:
-        text = pattern.sub(cover, text)
-    return text
+    if "://" in text:
+        text = _WORD_WITH_URL.sub(_without_login, text)
+    text = _NAMED.sub(rf"\1{COVER}", text)
+    return _AUTHORIZATION.sub(rf"\1{COVER}", text)
+
+
+def _without_login(found: re.Match[str]) -> str:
+    """Cover the password in ``postgresql://user:secret@host``: up to the last @, for it may hold an @ itself."""
+    word = found[0]
+    end = word.rfind("@")
+    login = _LOGIN.search(word, 0, end) if end >= 0 else None
+    return word if login is None else f"{word[: login.end()]}{COVER}{word[end:]}"
 
 
 def masked_json(value: Any) -> Any:

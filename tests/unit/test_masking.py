@@ -84,3 +84,13 @@ def test_any_password_that_a_dsn_can_hold_is_covered(password):
 @given(st.text())
 def test_masking_twice_changes_nothing_more(text):
     assert masked(masked(text)) == masked(text)
+
+
+@pytest.mark.timeout(60)  # a search that begins anew at each letter of such a text takes hours
+@pytest.mark.parametrize(
+    "part",
+    ["x", ".", "password", "password='", 'password="', "password  ", 'password=\\"', "http://h:80/,", "://", "bearer "],
+)
+def test_a_message_may_quote_a_million_letters_without_a_blank(part):
+    text = part * (1_000_000 // len(part))
+    assert SECRET not in masked(f"a@b,{text} password=hunter2")
