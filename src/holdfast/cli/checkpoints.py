@@ -1,20 +1,117 @@
-"""``holdfast checkpoint``: what there is to say of named checkpoints, and when one cannot be made from here."""
+"""``holdfast checkpoint``: the named checkpoints of a pipeline, and when one cannot be made from here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from holdfast.checkpoint import named
+import typer
+
+from holdfast.checkpoint import named, portable
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.snapshot import verify
+from holdfast.checkpoint.store import directory_of, open_store
+from holdfast.cli import frame
+from holdfast.cli.frame import AsJson, Checkpoint
+from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.observe.inspection import Inspection
 from holdfast.observe.times import utc
 from holdfast.ports import Store
 
+app = typer.Typer(
+    help="Named checkpoints: snapshots of a pipeline that stay until they are deleted.", no_args_is_help=True
+)
 
-def as_json(name: str, manifest: Manifest) -> dict[str, Any]:
+CheckpointName = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, '-' and '_'.")]
+
+
+@app.command("list")
+def list_(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
+    """List the named checkpoints."""
+    with frame.settings(as_json):
+        found = listed(frame.existing_store(checkpoint))
+        frame.answer(found, list_lines(found), as_json)
+
+
+@app.command("create")
+def create_(
+    name: CheckpointName,
+    checkpoint: Checkpoint,
+    force: Annotated[bool, typer.Option("--force", help="Even if the process of the last run is alive.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Keep the state of a pipeline that does not run, as of its last finished epoch, under a name."""
+    with frame.settings(as_json) as settings:
+        inspection = frame.inspected(checkpoint, None)
+        if not force:
+            check_may_create(inspection, name)
+        from holdfast.spark.named_checkpoint import create
+
+        directory = directory_of(checkpoint)
+        made = create(
+            open_store(str(directory)),
+            directory,
+            name,
+            pipeline=inspection.pipeline,
+            generation=inspection.owner.generation,
+            settings=settings,
+            clock=SystemClock(),
+        )
+        found = described(name, made)
+        frame.answer(found, list_lines([found]), as_json)
+
+
+@app.command("show")
+def show_(name: CheckpointName, checkpoint: Checkpoint, as_json: AsJson = False) -> None:
+    """Show what a named checkpoint holds, and read every file of it."""
+    with frame.settings(as_json):
+        found = shown(frame.existing_store(checkpoint), name)
+        frame.answer(found, show_lines(found), as_json)
+
+
+@app.command("export")
+def export_(
+    name: CheckpointName,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Empty, or not there yet.")],
+    checkpoint: Checkpoint,
+    as_json: AsJson = False,
+) -> None:
+    """Write a named checkpoint into a directory that needs nothing else."""
+    with frame.settings(as_json):
+        found = portable.export(frame.existing_store(checkpoint), name, directory.expanduser().absolute())
+        value = described(name, found.manifest)
+        frame.answer(value, [f"{name} is exported: {directory}"], as_json)
+
+
+@app.command("import")
+def import_(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What an export wrote.")],
+    checkpoint: Checkpoint,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Default: the name it was exported by.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take an exported checkpoint in; every checksum is compared."""
+    with frame.settings(as_json):
+        store = open_store(str(directory_of(checkpoint)))
+        taken = portable.import_from(store, directory.expanduser().absolute(), name)
+        found = shown(store, taken)
+        frame.answer(found, list_lines([found]), as_json)
+
+
+@app.command("delete")
+def delete_(name: CheckpointName, checkpoint: Checkpoint, as_json: AsJson = False) -> None:
+    """Delete a named checkpoint; what only it needed goes with the next pruning."""
+    with frame.settings(as_json):
+        delete(frame.existing_store(checkpoint), name)
+        frame.answer({"deleted": name}, [f"{name} is deleted."], as_json)
+
+
+# --- what the commands do and say ----------------------------------------------------------------------------------
+
+
+def described(name: str, manifest: Manifest) -> dict[str, Any]:
     """Return what there is to say of a named checkpoint, as a JSON value."""
     operators = {
         operator: {"kind": of.keeps.kind, "rows": sum(f.rows for b in of.buckets.values() for f in b.files.values())}
@@ -38,7 +135,7 @@ def listed(store: Store) -> list[dict[str, Any]]:
     found = []
     for name in named.names(store):
         try:
-            found.append(as_json(name, named.read_named(store, name)))
+            found.append(described(name, named.read_named(store, name)))
         except Corrupt as error:
             found.append({"name": name, "problem": error.what})
     return found
@@ -54,7 +151,7 @@ def shown(store: Store, name: str) -> dict[str, Any]:
     """
     manifest = named.read_named(store, name)
     verify(store, manifest)
-    return as_json(name, manifest)
+    return described(name, manifest)
 
 
 def delete(store: Store, name: str) -> None:

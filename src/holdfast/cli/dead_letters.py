@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from holdfast.checkpoint.dead_letters import Letter, read_letters, send_again
+from holdfast.checkpoint.store import directory_of
+from holdfast.cli import frame
+from holdfast.cli.frame import AsJson, Checkpoint
+from holdfast.cli.resolve import check_nobody_runs
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.observe.times import utc
 from holdfast.ports import Store
@@ -15,6 +21,45 @@ from holdfast.sources.lettered import LETTERS
 from holdfast.spark.directory import newest
 from holdfast.spark.offsets import last_logged, read_offsets
 from holdfast.spark.origin import FILE_NAME, read_origin
+
+app = typer.Typer(help="Show the rows that were isolated, or send them through the graph again.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_letters(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
+    """Show every dead letter: the row, where it stands, the error, and what became of it.  Changes nothing."""
+    with frame.settings(as_json):
+        letters = described(frame.existing_store(checkpoint), directory_of(checkpoint))
+        if as_json:
+            frame.print_json({"dead_letters": letters})
+        else:
+            frame.print_lines(letter_lines(letters))
+
+
+@app.command("replay")
+def replay_letters(
+    checkpoint: Checkpoint,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[LETTER]...", help="Which, by name; default: all not sent again.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Even if the process of the last run is alive.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send dead letters through the graph again: each is part of one epoch of the next run."""
+    with frame.settings(as_json):
+        if not force:
+            why = "a start that isolates rows writes the letters too, and would undo what is noted here."
+            check_nobody_runs(frame.inspected(checkpoint, None).owner, why)
+        sent = replay(frame.existing_store(checkpoint), directory_of(checkpoint), names or ())
+        if as_json:
+            frame.print_json({"replayed_at_next_start": [letter.name for letter in sent]})
+        else:
+            frame.print_lines(
+                [*(letter.name for letter in sent), f"{len(sent)} dead letters come back with the next start."]
+            )
+
+
+# --- what the commands do and say ----------------------------------------------------------------------------------
 
 
 def described(store: Store, directory: Path) -> list[dict[str, Any]]:

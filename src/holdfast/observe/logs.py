@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from logging.handlers import RotatingFileHandler
+from logging.handlers import RotatingFileHandler, WatchedFileHandler
 from pathlib import Path
 
 from holdfast.errors import InvalidPipeline
@@ -33,7 +33,9 @@ QUIET: dict[str, int] = {"py4j": logging.ERROR, "pyspark": logging.WARNING, "asy
 
 
 @contextmanager
-def logging_to(file: Path | None, *, level: str = "INFO", as_json: bool = False) -> Iterator[None]:
+def logging_to(
+    file: Path | None, *, level: str = "INFO", as_json: bool = False, another_rotates: bool = False
+) -> Iterator[None]:
     """Send the records of this process to stderr and, where given, to a file; afterwards all is as it was before.
 
     Parameters
@@ -44,6 +46,8 @@ def logging_to(file: Path | None, *, level: str = "INFO", as_json: bool = False)
         Lowest level on stderr.  Tracebacks appear on stderr at DEBUG only.
     as_json : bool
         One JSON object per line.
+    another_rotates : bool
+        Another process writes to the file too, and sets it aside when it is full: follow it to the new one.
 
     Raises
     ------
@@ -54,7 +58,7 @@ def logging_to(file: Path | None, *, level: str = "INFO", as_json: bool = False)
     is_debug = lowest <= logging.DEBUG
     handlers: list[logging.Handler] = [_to_stderr(lowest, as_json, is_debug=is_debug)]
     if file is not None:
-        handlers.append(_to_file(file, min(lowest, logging.INFO), as_json))
+        handlers.append(_to_file(file, min(lowest, logging.INFO), as_json, another_rotates=another_rotates))
     root = logging.getLogger()
     before = (root.level, root.handlers[:], {name: logging.getLogger(name).level for name in QUIET})
     root.handlers[:] = handlers
@@ -156,10 +160,14 @@ def _to_stderr(level: int, as_json: bool, *, is_debug: bool) -> logging.Handler:
     return handler
 
 
-def _to_file(file: Path, level: int, as_json: bool) -> logging.Handler:
+def _to_file(file: Path, level: int, as_json: bool, *, another_rotates: bool) -> logging.Handler:
+    handler: logging.Handler
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        handler = RotatingFileHandler(file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
+        if another_rotates:
+            handler = WatchedFileHandler(file, encoding="utf-8")
+        else:
+            handler = RotatingFileHandler(file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
     except OSError as error:
         raise InvalidPipeline(
             f"the checkpoint {str(file.parent)!r} cannot be written.",

@@ -1,0 +1,122 @@
+"""What every command stands in: settings, messages, errors as exit codes, the log, the checkpoint, the answer."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from holdfast import __version__
+from holdfast.checkpoint.store import directory_of, open_store
+from holdfast.cli.failures import reported
+from holdfast.config import Settings, unknown_variables
+from holdfast.errors import InvalidPipeline
+from holdfast.masking import masked, masked_json
+from holdfast.observe.configuration import configuration
+from holdfast.observe.inspection import Inspection, inspect_checkpoint
+from holdfast.observe.logs import FILE_NAME, FILE_ONLY, logging_to
+from holdfast.observe.sink_answers import inspect_sinks
+from holdfast.pipeline import Pipeline
+from holdfast.ports import Store
+
+_log = logging.getLogger(__name__)
+
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="file.py:name or module:name of the pipeline.")]
+Checkpoint = Annotated[str, typer.Option("--checkpoint", metavar="DIR", help="The pipeline's own directory.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer on stdout as JSON.")]
+
+
+@contextmanager
+def settings(as_json: bool) -> Iterator[Settings]:
+    """Settings, messages on stderr, and errors as exit codes."""
+    with logging_to(None), reported(as_json=as_json):
+        read = Settings()
+        with logging_to(None, level=read.log_level, as_json=read.log_json):
+            for warning in unknown_variables():
+                _log.warning("%s", warning)
+            # Inside too, for the traceback of an unforeseen error to be shown at level DEBUG.
+            with reported(as_json=as_json):
+                yield read
+
+
+@contextmanager
+def log_file(directory: Path, settings: Settings, as_json: bool, *, another_rotates: bool = False) -> Iterator[None]:
+    """Besides, the log in the checkpoint; it gets the traceback of whatever ends the command."""
+    file = directory / FILE_NAME
+    with (
+        logging_to(file, level=settings.log_level, as_json=settings.log_json, another_rotates=another_rotates),
+        reported(as_json=as_json, log_file=file),
+    ):
+        yield
+
+
+def note_start(command: str) -> None:
+    """Begin each command's part of the log with what whoever reads it asks first."""
+    where = f"Python {platform.python_version()} on {platform.platform()}, process {os.getpid()}"
+    _log.info("holdfast %s: %s; %s", __version__, command, where, extra={FILE_ONLY: True})
+
+
+def note_settings(settings: Settings) -> None:
+    """Note what is set, and by what; values of secrets are covered."""
+    given = [f"{one.variable}={one.value} ({one.whence})" for one in configuration(settings).settings if one.is_given]
+    _log.info("settings: %s", ", ".join(given) or "all at their defaults", extra={FILE_ONLY: True})
+
+
+def inspected(checkpoint: str, pipeline: Pipeline | None) -> Inspection:
+    """Look into a checkpoint; with its pipeline, ask the sinks too."""
+    store = existing_store(checkpoint)
+    inspection = inspect_checkpoint(checkpoint, store, directory_of(checkpoint))
+    if pipeline is None:
+        return inspection
+    check_owner(inspection, pipeline)
+    return replace(inspection, sinks=inspect_sinks(pipeline, store, inspection))
+
+
+def existing_store(checkpoint: str) -> Store:
+    """Return the store of a checkpoint that is there; InvalidPipeline otherwise."""
+    directory = directory_of(checkpoint)
+    if not directory.is_dir():
+        raise InvalidPipeline(
+            f"there is no checkpoint {checkpoint!r}.", why=f"{directory} is no directory.", do="name an existing one."
+        )
+    return open_store(str(directory))
+
+
+def check_owner(inspection: Inspection, pipeline: Pipeline) -> None:
+    """Refuse a pipeline that the checkpoint does not belong to: InvalidPipeline."""
+    if inspection.pipeline not in ("", pipeline.name):
+        raise InvalidPipeline(
+            f"the checkpoint belongs to pipeline {inspection.pipeline!r}, not to {pipeline.name!r}.",
+            why="positions and decisions of one pipeline mean nothing to another.",
+            do="name the checkpoint of this pipeline, or the TARGET that the checkpoint belongs to.",
+            pipeline=pipeline.name,
+        )
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print an answer for people."""
+    for line in lines:
+        sys.stdout.write(masked(line) + "\n")
+    sys.stdout.flush()
+
+
+def answer(value: Any, lines: Iterable[str], as_json: bool) -> None:
+    """Print an answer as a JSON value or as lines."""
+    if as_json:
+        print_json(value)
+    else:
+        print_lines(lines)
+
+
+def print_json(value: Any) -> None:
+    """Print an answer as one line of JSON."""
+    print_lines([json.dumps(masked_json(value), ensure_ascii=False)])
