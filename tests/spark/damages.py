@@ -73,6 +73,7 @@ _VERSIONS = "a new directory begins with a snapshot; versions that no epoch need
 _ENTRIES = "a new directory begins with a snapshot; older entries are not read"
 _ANOTHER = "another snapshot serves"
 _OR_REMOVE = "restore it; or remove it, if the sink is to begin at the present"
+_OR_MOVE = "restore it; or move Spark's directory away: a new one begins with a snapshot"
 _LEDGER = "sinks know what they hold; the newest decision has to be restored, where a sink lacks its epoch"
 
 _ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
@@ -147,7 +148,7 @@ _ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
         "spark/<n>/commits/<n>",
         always("goes on", _ENTRIES),
     ),
-    ((WHOLE,), "spark/<n>/graph.json", Row("stops", "stops", "stops", "goes on", "restore it")),
+    ((WHOLE,), "spark/<n>/graph.json", Row("stops", "stops", "stops", "goes on", _OR_MOVE)),
     (
         (WHOLE,),
         "spark/<n>/metadata",
@@ -171,10 +172,10 @@ _ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
             "goes on",
             "goes on",
             "stops",
-            "a new directory begins with a snapshot; where it is missing, restore it, or remove the directory",
+            "a new directory begins with a snapshot; where it is missing, restore it, or move the directory away",
         ),
     ),
-    ((WHOLE,), "spark/<n>/state.json", Row("stops", "stops", "stops", "goes on", "restore it")),
+    ((WHOLE,), "spark/<n>/state.json", Row("stops", "stops", "stops", "goes on", _OR_MOVE)),
     (
         (WHOLE,),
         "spark/<n>/state/<n>/<n>/.<n>.changelog.crc",

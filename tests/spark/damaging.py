@@ -205,14 +205,26 @@ def tried(left: Left, base: str, work: Path, file: str, how: str, spark: SparkSe
     word = (CONTINUES, RESTORES, STOPS)[len(errors)]
     if word == STOPS:
         problems += _neither_before_nor_behind(shown(before), shown(work))
+        for directory in re.findall(r"or move the directory '([^']+)' out of the checkpoint", errors[-1]):
+            cured = work.with_suffix(".cured")
+            shutil.copytree(work, cured)
+            shutil.rmtree(cured / "checkpoint" / directory)
+            problems += _cured("with the directory moved", left.inputs, cured, spark)
         shutil.copy(before / "checkpoint" / file, checkpoint / file)
-        try:
-            run(left.inputs, work, spark)
-            problems += [f"with the file restored: {problem}" for problem in _wrong(work)]
-        except Exception as error:
-            problems.append(f"with the file restored: {error}")
-    shutil.rmtree(work)
+        problems += _cured("with the file restored", left.inputs, work, spark)
+    shutil.rmtree(work, ignore_errors=True)
     return Outcome(word, tuple(problems), errors[0] if errors else "")
+
+
+def _cured(how: str, inputs: Path, work: Path, spark: SparkSession) -> list[str]:
+    """Run after a cure that an error has named; say what is wrong all the same."""
+    try:
+        run(inputs, work, spark)
+        return [f"{how}: {problem}" for problem in _wrong(work)]
+    except Exception as error:
+        return [f"{how}: {error}"]
+    finally:
+        shutil.rmtree(work)
 
 
 def _neither_before_nor_behind(before: tuple[list[Any], list[Any]], now: tuple[list[Any], list[Any]]) -> list[str]:

@@ -119,12 +119,18 @@ class Graph:
             keeps = {name: Keeps.from_json(of) for name, of in value["keeps"].items()}
             return Graph(value["fingerprint"], nodes, keeps, int(value["buckets"]))
         except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
-            raise Corrupt(
-                f"{key!r} in the checkpoint cannot be read.",
-                why=f"{error}; it says what each operator of the graph that ran here keeps.",
-                do="restore it from a copy of the checkpoint.",
-                participant=key,
-            ) from error
+            raise unreadable(key, error, "it says what each operator of the graph that ran here keeps") from error
+
+
+def unreadable(key: str, error: Exception, says: str) -> Corrupt:
+    """Return the error of a damaged record in one of Spark's directories, whose loss costs no row."""
+    return Corrupt(
+        f"{key!r} in the checkpoint cannot be read.",
+        why=f"{error}; {says}.",
+        do=f"restore it from a copy of the checkpoint; or move the directory {key.rpartition('/')[0]!r} out of the "
+        "checkpoint: the next start then takes the state from the newest snapshot.",
+        participant=key,
+    )
 
 
 def described(pipeline: Pipeline, keeps: Mapping[str, Keeps], buckets: int = 0) -> Graph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,7 +64,7 @@ def replay_letters(
 
 def described(store: Store, directory: Path) -> list[dict[str, Any]]:
     """Return every letter as a JSON value, the row as people read it, with what became of it."""
-    finished = _finished(store, directory)
+    finished, retired = _finished(store, directory)
     return [
         {
             "name": letter.name,
@@ -74,7 +74,7 @@ def described(store: Store, directory: Path) -> list[dict[str, Any]]:
             "at_us": letter.at_us,
             "error": dict(letter.error),
             "row": {name: _plain(value) for name, value in letter.table.to_pylist()[0].items()},
-            "standing": _standing(letter, finished),
+            "standing": _standing(letter, finished, retired),
         }
         for letter in read_letters(store)
     ]
@@ -105,24 +105,28 @@ def replay(store: Store, directory: Path, wanted: Sequence[str]) -> list[Letter]
             why="a letter is named source/segment/position/ordinal.",
             do="holdfast dead-letters list --checkpoint DIR shows them.",
         )
-    return send_again(store, wanted, _finished(store, directory))
+    return send_again(store, wanted, _finished(store, directory)[0])
 
 
-def _standing(letter: Letter, finished: Positions) -> str:
+def _standing(letter: Letter, finished: Positions, retired: Collection[str]) -> str:
     if letter.again is None:
         return "left out"
     is_done = int(finished.get(letter.source, {}).get(LETTERS, 0)) > letter.again
-    return "replayed" if is_done else "to be replayed at the next start"
+    if is_done:
+        return "replayed"
+    return "to be replayed when its source is back" if letter.source in retired else "to be replayed at the next start"
 
 
-def _finished(store: Store, directory: Path) -> Positions:
-    """Return up to where epochs are finished, as Spark's newest directory tells it."""
+def _finished(store: Store, directory: Path) -> tuple[Positions, Collection[str]]:
+    """Return up to where epochs are finished, as Spark's newest directory tells it; and the sources that it retired."""
     spark = directory / "spark" / str(newest(store))
     batch_id = last_logged(spark, "commits")
     try:
-        return read_offsets(spark, batch_id).positions if batch_id >= 0 else read_origin(spark / FILE_NAME).start
+        origin = read_origin(spark / FILE_NAME)
+        now = read_offsets(spark, batch_id).positions if batch_id >= 0 else origin.start
     except Corrupt:
-        return {}
+        return {}, ()
+    return {**origin.retired, **now}, origin.retired.keys() - now.keys()
 
 
 def _plain(value: Any) -> Any:

@@ -55,11 +55,11 @@ class PostgresEpochs:
             (*self._ours, epoch - rewinds.EPOCHS_KEPT),
         )
 
-    def withdrawal(self, connection: Connection, to: Positions) -> Withdrawal:
+    def withdrawal(self, connection: Connection, to: Positions, row: LedgerRow | None) -> Withdrawal:
         """Say what going back to some positions would withdraw."""
-        if not self._exists(connection):
+        if not self._exists(connection) or row is None:
             return Withdrawal(obstacle=rewinds.not_held([]))
-        epochs = self._epochs(connection)
+        epochs = rewinds.leading(self._epochs(connection), row)
         last = rewinds.last_at(epochs, to)
         if last is None:
             return Withdrawal(obstacle=rewinds.not_held(sorted(epochs)))

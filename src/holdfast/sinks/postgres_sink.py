@@ -357,7 +357,8 @@ class PostgresSink:
         if self._epochs is None:
             return Withdrawal(obstacle=rewinds.not_rewindable(self._table.mode))
         with self._session.explained():
-            return self._epochs.withdrawal(self._session.connection(), to)
+            connection = self._session.connection()
+            return self._epochs.withdrawal(connection, to, self._ledger.row_if_any(connection))
 
     def inspect(self) -> tuple[Held, list[str]]:
         """Return the ledger row, and the names of what is staged and not decided on."""

@@ -82,6 +82,11 @@ def has_gap(epochs: Mapping[int, str], row: LedgerRow) -> bool:
     return row.epoch > 0 and (not epochs or epochs[max(epochs)] != row.positions)
 
 
+def leading(epochs: Mapping[int, str], row: LedgerRow) -> Mapping[int, str]:
+    """Return the ends that a sink can go back to, as it will note them when it is opened."""
+    return {row.epoch: row.positions} if has_gap(epochs, row) else epochs
+
+
 def last_at(epochs: Mapping[int, str], to: Positions) -> int | None:
     """Return the last epoch that ended at exactly these positions; None where none did."""
     text = positions_text(to)

@@ -283,7 +283,8 @@ class SqliteSink:
         if self._epochs is None:
             return Withdrawal(obstacle=rewinds.not_rewindable(self._table.mode))
         with self._explained():
-            return self._epochs.withdrawal(self._open(), to)
+            connection = self._open()
+            return self._epochs.withdrawal(connection, to, self._row(connection))
 
     def _write(self, connection: sqlite3.Connection, publication: Publication) -> None:
         record = publication.record

@@ -50,11 +50,12 @@ class SqliteEpochs:
             (*self._ours, epoch - rewinds.EPOCHS_KEPT),
         )
 
-    def withdrawal(self, connection: sqlite3.Connection, to: Positions) -> Withdrawal:
+    def withdrawal(self, connection: sqlite3.Connection, to: Positions, row: LedgerRow | None) -> Withdrawal:
         """Say what going back to some positions would withdraw."""
-        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (EPOCHS,)).fetchone() is None:
+        listed = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (EPOCHS,)).fetchone()
+        if listed is None or row is None:
             return Withdrawal(obstacle=rewinds.not_held([]))
-        epochs = self._epochs(connection)
+        epochs = rewinds.leading(self._epochs(connection), row)
         last = rewinds.last_at(epochs, to)
         if last is None:
             return Withdrawal(obstacle=rewinds.not_held(sorted(epochs)))

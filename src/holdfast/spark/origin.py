@@ -118,7 +118,8 @@ def read_origin(path: Path) -> Origin:
         raise Corrupt(
             f"{path} cannot be read.",
             why=f"{error}; it says which epoch Spark's first batch is.",
-            do="restore it from a copy; or remove the directory it is in: the run then continues where the sinks are.",
+            do=f"restore it from a copy; or move the directory '{'/'.join(path.parts[-3:-1])}' out of the checkpoint: "
+            "the run then continues where the sinks are.",
             participant=str(path),
         ) from error
 

@@ -11,9 +11,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from holdfast import checked_json
+from holdfast.checkpoint.graph_change import unreadable
 from holdfast.checkpoint.manifest import Keeps
 from holdfast.checkpoint.state_moves import Means
-from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.errors import InvalidPipeline
 from holdfast.graph import is_stateful
 from holdfast.naming import canonical_json
 from holdfast.pipeline import Pipeline
@@ -143,12 +144,7 @@ def noted_shape(store: Store, directory: str) -> Shape | None:
         value = checked_json.load(noted)
         return Shape(int(value["buckets"]), int(value["partitions"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(
-            f"{key} of the checkpoint cannot be read.",
-            why=f"{error}; it says into how many buckets state is divided.",
-            do="restore it from a copy.",
-            participant=key,
-        ) from error
+        raise unreadable(key, error, "it says into how many buckets state is divided") from error
 
 
 def keeps_of(pipeline: Pipeline, stages: Stages) -> dict[str, Keeps]:

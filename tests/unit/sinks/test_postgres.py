@@ -797,3 +797,21 @@ def test_epochs_before_it_was_not_rewindable_for_a_while_are_no_target_any_more(
         assert isinstance(sink, Rewindable)
         assert "lie between 2 and 3" in sink.withdrawal({"given": {"log": 1}}).obstacle
         assert sink.withdrawal({"given": {"log": 2}}).row_count == 1
+
+
+def test_what_a_sink_says_before_it_is_opened_is_what_it_says_then(postgres_plain: str) -> None:
+    """``rewind --dry-run`` takes nobody over."""
+    for generation, rewindable in enumerate([True, False], start=1):
+        with opened(postgres_plain, generation=generation, rewindable=rewindable) as sink:
+            rows = pa.table({"id": [generation], "word": ["a"]}, schema=SCHEMA)
+            record = EpochRecord("words", generation, generation, {"given": {"log": generation}})
+            sink.publish([Publication(record, (Carried(rows),))])
+    unopened = PostgresSpec(postgres_plain, "words", rewindable=True).connect("words_table", "words", SCHEMA)
+    assert isinstance(unopened, Rewindable)
+    said = [unopened.withdrawal({"given": {"log": end}}) for end in (1, 2)]
+    unopened.close()
+    with opened(postgres_plain, generation=3, rewindable=True) as sink:
+        assert isinstance(sink, Rewindable)
+        assert [sink.withdrawal({"given": {"log": end}}) for end in (1, 2)] == said
+    assert "lie between 2 and 2" in said[0].obstacle
+    assert said[1].epoch == 2

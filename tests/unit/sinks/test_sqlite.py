@@ -364,3 +364,20 @@ def test_epochs_that_went_to_another_table_are_no_target(path: str) -> None:
     sink = words_sink(path, 3, rewindable=True)
     assert sink.withdrawal({"given": {"log": 1}}).obstacle  # type: ignore[attr-defined]
     sink.close()
+
+
+def test_what_a_sink_says_before_it_is_opened_is_what_it_says_then(path: str) -> None:
+    """``rewind --dry-run`` takes nobody over."""
+    for generation, rewindable in enumerate([True, False], start=1):
+        sink = words_sink(path, generation, rewindable=rewindable)
+        publish_epoch(sink, generation)
+        sink.close()
+    unopened = SqliteSpec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA)
+    assert isinstance(unopened, Rewindable)
+    said = [unopened.withdrawal({"given": {"log": end}}) for end in (1, 2)]
+    unopened.close()
+    sink = words_sink(path, 3, rewindable=True)
+    assert [sink.withdrawal({"given": {"log": end}}) for end in (1, 2)] == said  # type: ignore[attr-defined]
+    sink.close()
+    assert "lie between 2 and 2" in said[0].obstacle
+    assert said[1].epoch == 2
