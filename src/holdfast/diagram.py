@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
 
 from holdfast.errors import InvalidPipeline
 from holdfast.explain import arguments_text
@@ -103,7 +103,7 @@ def _svg(pipeline: Pipeline) -> str:
     height = max(place.y + place.height for column in columns for place in column) + _MARGIN
     body = [line for column in columns for place in column for line in _edges(place, lefts, widths)]
     body += [line for column in columns for place in column for line in _box(place, lefts, widths)]
-    title = f"Pipeline {escape(pipeline.name)}"
+    title = f"Pipeline {escape(pipeline.name, quote=False)}"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
@@ -213,17 +213,18 @@ def _box(place: _Place, lefts: Sequence[float], widths: Sequence[float]) -> Iter
     corner = _BOX_HEIGHT / 2 if role == "source" else 5
     tip = "\n".join(text for text in (str(node.origin), arguments_text(node.arguments())) if text)
     yield (
-        f'<g><title>{escape(tip)}</title><rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_BOX_HEIGHT}" '
+        f"<g><title>{escape(tip, quote=False)}</title>"
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_BOX_HEIGHT}" '
         f'rx="{corner:g}" fill="{_FILLS[role]}" stroke="{_STROKES[role]}" stroke-width="1.5"/>'
     )
     middle = x + width / 2
     yield (
         f'<text x="{middle:.1f}" y="{y + 20:.1f}" text-anchor="middle" font-size="13" font-weight="600" '
-        f'fill="#1c1c1a">{escape(node.name)}</text>'
+        f'fill="#1c1c1a">{escape(node.name, quote=False)}</text>'
     )
     yield (
         f'<text x="{middle:.1f}" y="{y + 36:.1f}" text-anchor="middle" font-size="11" '
-        f'fill="#4a4a45">{escape(_second_line(node))}</text></g>'
+        f'fill="#4a4a45">{escape(_second_line(node), quote=False)}</text></g>'
     )
 
 

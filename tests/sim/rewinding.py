@@ -22,8 +22,8 @@ from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.config import Settings
 from holdfast.ports import Carried, EpochRecord, Store
+from holdfast.spark.beginning import Beginning, settle_origin
 from holdfast.spark.directory import newest
-from holdfast.spark.origin import Beginning, settle_origin
 from holdfast.spark.rewind import Rewinding
 
 SCHEMA = pa.schema([("x", pa.int64()), ("version", pa.int64())])

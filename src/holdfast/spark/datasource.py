@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -36,11 +36,13 @@ from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.lettered import lettered, mask_file, read_mask, readable
 from holdfast.spark.controls import ControlSpec, mark_end
+from holdfast.spark.holds import hold_file, is_held
 from holdfast.spark.offsets import plain
 from holdfast.spark.origin import read_origin
 from holdfast.spark.state_chunks import SCHEMA
-from holdfast.spark.state_packing import Packing
-from holdfast.spark.state_pressure import hold_file, is_held
+
+if TYPE_CHECKING:  # every source's planning process starts with these imports
+    from holdfast.spark.state_packing import Packing
 
 try:
     from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper as _Prefetching

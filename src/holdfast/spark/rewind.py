@@ -30,9 +30,10 @@ from holdfast.graph import SinkNode
 from holdfast.pipeline import Pipeline
 from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
 from holdfast.positions import Positions
+from holdfast.spark.beginning import Beginning, above_all, restorable, settle_origin, steps_of
 from holdfast.spark.directory import newest, remove_older
 from holdfast.spark.offsets import last_logged, plain
-from holdfast.spark.origin import FILE_NAME, Beginning, above_all, read_origin, restorable, settle_origin, steps_of
+from holdfast.spark.origin import FILE_NAME, read_origin
 from holdfast.spark.state_change import GRAPH, read_graph, write_graph
 from holdfast.spark.state_plan import Shape, note_shape, noted_shape
 

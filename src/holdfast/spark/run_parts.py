@@ -22,10 +22,11 @@ from holdfast.spark.assembly import Assembly
 from holdfast.spark.directory import give_up
 from holdfast.spark.epoch_loop import EpochLoop, Limits
 from holdfast.spark.ground import Asked, Ground
+from holdfast.spark.holds import hold_file
 from holdfast.spark.isolate import Isolating, Suspicion, told_of
 from holdfast.spark.origin import Origin
 from holdfast.spark.run import Run
-from holdfast.spark.state_pressure import BackPressure, hold_file, limited_operators
+from holdfast.spark.state_pressure import BackPressure, limited_operators
 from holdfast.spark.state_report import OperatorReports
 from holdfast.spark.state_seed import seed_of
 from holdfast.spark.trials import COPY, Trials

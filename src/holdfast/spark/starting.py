@@ -20,12 +20,13 @@ from holdfast.hooks import Lifecycle
 from holdfast.ports import Guarantee, Sink
 from holdfast.spark.assembly import Assembly, assemble
 from holdfast.spark.backfill import Backfill
+from holdfast.spark.beginning import Beginning, settle_origin
 from holdfast.spark.epoch_loop import check_commit_every
 from holdfast.spark.first import First
 from holdfast.spark.ground import Asked, Ground, ground_of
 from holdfast.spark.isolate import check_addresses
 from holdfast.spark.offsets import last_logged
-from holdfast.spark.origin import Beginning, Origin, settle_origin
+from holdfast.spark.origin import Origin
 from holdfast.spark.read import timestamp_of
 from holdfast.spark.run import Run
 from holdfast.spark.run_parts import RunParts

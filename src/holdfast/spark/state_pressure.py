@@ -12,9 +12,7 @@ MediaPipe, ``CalculatorGraph``: throttled sources, and the relief of a graph tha
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +23,7 @@ import pyarrow.compute as pc
 from holdfast.operators import sync_report
 from holdfast.operators.step import Step
 from holdfast.operators.sync_step import SyncStep
+from holdfast.spark.holds import write_held
 from holdfast.spark.state_stages import Hosted, Stages
 
 log = logging.getLogger("holdfast.run")
@@ -34,8 +33,6 @@ PRESSURE = "pressure"
 
 PATIENCE_US = 5_000_000
 """How long a source that lags may bring nothing before the others are let go on, where a run waits for more to come."""
-
-FILE_NAME = "held"
 
 
 # --- in a bucket ----------------------------------------------------------------------------------------------------
@@ -126,7 +123,7 @@ class BackPressure:
     operators : mapping of str to Limited
         The operators with a limit.
     path : str
-        The file that planning processes look at; see :func:`is_held`.
+        The file that planning processes look at; see :mod:`holdfast.spark.holds`.
     is_bounded : bool
         Whether the run ends when there is nothing more to read: then nobody waits for a source that lags.
     """
@@ -236,25 +233,5 @@ class BackPressure:
         if held == self._held:
             return
         self._held = held
-        aside = f"{self._path}.new"
-        with open(aside, "w", encoding="utf-8") as file:
-            json.dump(sorted(held), file)
-        os.replace(aside, self._path)
+        write_held(self._path, held)
         log.info("back-pressure holds %s", ", ".join(sorted(held)) or "no source any more")
-
-
-# --- in a source's planning process ---------------------------------------------------------------------------------
-
-
-def hold_file(stop_file: str) -> str:
-    """Return the path of the file that names held sources: beside the one that stops a run."""
-    return os.path.join(os.path.dirname(stop_file), FILE_NAME)
-
-
-def is_held(path: str, source: str) -> bool:
-    """Tell whether a source is to bring nothing in the next epoch."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return source in json.load(file)
-    except FileNotFoundError:
-        return False

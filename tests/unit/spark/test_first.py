@@ -19,8 +19,9 @@ from holdfast.checkpoint.store import LocalStore
 from holdfast.errors import InvalidPipeline
 from holdfast.past import Past
 from holdfast.ports import Held, Store
+from holdfast.spark.beginning import Beginning, settle_origin
 from holdfast.spark.first import Begins, First, stateful_change
-from holdfast.spark.origin import Beginning, Origin, noted_beginning, settle_origin
+from holdfast.spark.origin import Origin, noted_beginning
 from holdfast.spark.state_seed import seed_of
 from holdfast.spark.state_transfer import Transfer
 from holdfast.testing.clock import SimulatedClock

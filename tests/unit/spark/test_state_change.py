@@ -17,9 +17,10 @@ from holdfast.checkpoint.snapshot import checked, commit
 from holdfast.checkpoint.store import LocalStore
 from holdfast.errors import Corrupt, Diverged, from_text
 from holdfast.ports import Held
+from holdfast.spark.beginning import steps_of
 from holdfast.spark.directory import Directory, choose_directory, give_up, newest, remove_older
 from holdfast.spark.failure import STATE
-from holdfast.spark.origin import Origin, read_origin, steps_of
+from holdfast.spark.origin import Origin, read_origin
 from holdfast.spark.state_change import StateChange
 from holdfast.spark.state_plan import Division, Shape, noted_shape, settle_shape
 from holdfast.testing.clock import SimulatedClock

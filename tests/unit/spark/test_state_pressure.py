@@ -15,12 +15,12 @@ from holdfast.operators import tables
 from holdfast.operators.call import call
 from holdfast.operators.step import PLACE, Arrivals, Moment
 from holdfast.operators.sync_step import SyncStep
+from holdfast.spark.holds import is_held
 from holdfast.spark.state_pressure import (
     PATIENCE_US,
     PRESSURE,
     BackPressure,
     Limited,
-    is_held,
     limited_operators,
     pressure_of,
 )

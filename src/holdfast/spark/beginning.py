@@ -1,0 +1,317 @@
+"""How a new Spark checkpoint directory begins, so that every epoch is held by a sink whole or not at all.
+
+When Spark's directory was lost and sinks hold epochs already, the sources *seek*: reading starts at the earliest
+positions that a sink holds, and the first epochs end exactly at those of the other sinks.  So every sink holds either
+the whole of such an epoch or nothing of it, and it is left out where it is held.  With state, reading starts at a
+snapshot, and the epochs behind it are replayed with the ends and batch times that they had
+(:mod:`holdfast.checkpoint.restore`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol, cast
+
+from holdfast.checkpoint import progress
+from holdfast.checkpoint.manifest import Ended, Keeps, decode
+from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.restore import Restoration, restoration
+from holdfast.checkpoint.snapshot import snapshot_keys
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline
+from holdfast.graph import Node
+from holdfast.ports import Held, SourceSpec, Store
+from holdfast.positions import Positions, ascending
+from holdfast.spark.offsets import check_logs, logged, plain, read_offsets
+from holdfast.spark.origin import FILE_NAME, Origin, note_beginning, noted_beginning, read_origin
+from holdfast.spark.state_transfer import Transfer
+
+log = logging.getLogger("holdfast.checkpoint")
+
+
+class First(Protocol):
+    """How a pipeline begins that does not begin at the beginning."""
+
+    @property
+    def given(self) -> str:
+        """The option that says so, as the user wrote it."""
+
+    def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
+        """Return the record of the first directory, given the one that begins at the beginning."""
+
+
+class Change(Protocol):
+    """How the state of another graph becomes the beginning of a directory."""
+
+    def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
+        """Return the record of the new directory, given the one without state, and what sinks hold."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a new Spark directory is begun with.
+
+    Parameters
+    ----------
+    store, directory : Store, Path
+        The checkpoint, and where it lies.
+    below : str
+        Spark's directory below it.
+    pipeline : str
+        Its name.
+    sources : sequence of Node
+        The pipeline's sources.
+    keeps : mapping of str to Keeps
+        What the operators keep whose state is in the directory.
+    graph : str
+        Fingerprint of the graph's state.
+    previous : str
+        The directory that was used before, where it is left; empty when there is none.
+    change : Change, optional
+        How state comes from the directory before; None where the graph has not changed.
+    transfer : Transfer, optional
+        Brings state of another form over; None: there is none.
+    first : First, optional
+        Where the pipeline begins; None where it has begun, or begins at the beginning.
+    """
+
+    store: Store
+    directory: Path
+    below: str
+    pipeline: str
+    sources: Sequence[Node]
+    keeps: Mapping[str, Keeps] = field(default_factory=dict)
+    graph: str = ""
+    previous: str = ""
+    change: Change | None = None
+    transfer: Transfer | None = None
+    first: First | None = None
+
+
+def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: int) -> Origin:
+    """Return the record of a Spark checkpoint directory, made now if the directory is new.
+
+    Parameters
+    ----------
+    beginning : Beginning
+        The directory, and what it is for.
+    held : mapping of str to Held
+        What each sink holds.
+    last_epoch : int
+        Highest epoch that any sink or the ledger knows.
+
+    Raises
+    ------
+    Corrupt
+        If Spark's files are there and the record is not, or one of them is damaged.
+    Diverged
+        If sinks hold epochs, and state is gone and no snapshot serves; or a source cannot seek to their positions
+        because what it needs for that is gone too.
+    """
+    store, directory, below = beginning.store, beginning.directory, beginning.below
+    path = directory / below / FILE_NAME
+    has_batches = any((directory / below / "offsets").glob("[0-9]*"))
+    if path.exists() or has_batches:
+        check_logs(directory / below)
+        return read_origin(path)
+    holders = {name: each for name, each in held.items() if each.epoch > 0}
+    stops = [] if beginning.change is not None else ascending([each.positions for each in holders.values()])
+    if stops is None:
+        raise Diverged(
+            "the sinks hold positions that cannot be put in an order.",
+            why="they were written with different checkpoints.",
+            do="restore the sinks to states that belong together.",
+        )
+    before = _read_if_there(directory / beginning.previous / FILE_NAME)
+    retired = {} if before is None else before.retired
+    origin = Origin(above_all(store, last_epoch) + 1, tuple(stops), retired=retired, graph=beginning.graph)
+    if beginning.first is not None:
+        origin = beginning.first.origin(origin, holders)
+        note_beginning(store, beginning.first.given, origin)
+    elif beginning.change is not None:
+        origin = beginning.change.origin(origin, holders)
+    elif not holders and (begun := noted_beginning(store)) is not None:
+        origin = _begun(beginning, replace(begun[1], base=max(origin.base, begun[1].base), graph=beginning.graph))
+    elif stops:
+        newest = max(holders.items(), key=lambda item: item[1].epoch)
+        if beginning.keeps:
+            origin = _restored(beginning, origin, list(holders.values()), newest)
+    if origin.seek and holders:
+        newest = max(holders.items(), key=lambda item: item[1].epoch)
+        _check_can_seek(directory, beginning.sources, [origin.seek[0], origin.seek[-1]], newest)
+    store.put(f"{below}/{FILE_NAME}", origin.to_json())
+    return origin
+
+
+def above_all(store: Store, last_epoch: int) -> int:
+    """Return the highest epoch that anybody knows, replayed ones that no sink was told of included."""
+    return max(
+        [last_epoch, *(key.epoch for key in snapshot_keys(store)), *(s.ended.epoch for s in progress.read(store))]
+    )
+
+
+def _begun(beginning: Beginning, origin: Origin) -> Origin:
+    """Return the noted beginning as that of a directory made now, which may be for another graph or other buckets."""
+    if not origin.seed:
+        return origin
+    manifest = origin.seeding(decode(beginning.store.get(origin.seed) or b"", origin.seed))
+    seed, kept = _fitting(beginning, Restoration(manifest, (), ()))
+    return replace(origin, seed=seed, kept=origin.kept if kept is None else kept)
+
+
+def _restored(beginning: Beginning, origin: Origin, held: Sequence[Held], newest: tuple[str, Held]) -> Origin:
+    """Return where a directory begins whose state comes from a snapshot."""
+    refused: list[str] = []
+    found = restorable(beginning, held, refused.append)
+    if found is None:
+        raise _state_is_gone(beginning.directory, list(beginning.keeps), newest, refused)
+    seed, kept = _fitting(beginning, found)
+    ended = found.manifest.ended
+    log.warning(
+        "state is restored from the snapshot of epoch %d, made %s; %s",
+        ended.epoch,
+        _utc(found.manifest.at_us),
+        _what_is_replayed(found),
+    )
+    replayed = tuple((each.step_epoch, each.batch_us) for each in found.replayed)
+    return replace(origin, seek=found.seek, seed=seed, replayed=replayed, kept=kept)
+
+
+def restorable(
+    beginning: Beginning, held: Sequence[Held], passed_over: Callable[[str], None] = lambda why: None
+) -> Restoration | None:
+    """Return the snapshot that a directory would begin with, and what is replayed behind it; None: no snapshot."""
+    steps = [*steps_of(beginning.directory, beginning.previous), *progress.read(beginning.store)]
+    return restoration(beginning.store, beginning.pipeline, held, steps, graph=beginning.graph, passed_over=passed_over)
+
+
+def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, tuple[str, ...] | None]:
+    """Return the snapshot to begin with, and the operators that it fits; None: all, it is of the same graph.
+
+    Raises
+    ------
+    Diverged
+        If the graph has changed, and the snapshot is not of the change point.
+    """
+    manifest = found.manifest
+    transfer = beginning.transfer
+    if manifest.graph == beginning.graph:
+        same = {name: name for name in manifest.operators}
+        if transfer is not None and transfer.is_needed(manifest, same):  # into other buckets
+            return transfer.made(manifest, same).key.path, None
+        return manifest.key.path, None
+    if found.replayed or found.stops:
+        raise Diverged(
+            "the graph has changed, and Spark's part of the checkpoint, with the state of the old graph, is lost.",
+            why=f"the newest good snapshot is of epoch {manifest.ended.epoch}, and sinks hold later ones: the new "
+            "graph would evaluate again what the old one has published.",
+            do="start the old graph once: it takes its state from the snapshot, and leaves a new one when it is "
+            "stopped; then start the changed one.",
+            pipeline=beginning.pipeline,
+            epoch=manifest.ended.epoch,
+        )
+    sources = {name: name for name in beginning.keeps if name in manifest.operators}
+    if transfer is not None:
+        sources = transfer.sources(manifest.operators)
+    for name, was in sources.items():
+        keeps = manifest.operators[was].keeps
+        reasons = () if transfer is None else transfer.move(name, keeps).reasons
+        if reasons or (transfer is None and not keeps.fits(beginning.keeps[name])):
+            raise InvalidPipeline(
+                f"the state of operator {name!r} does not fit the changed graph.",
+                why="; ".join(reasons or ("its key or its tables have changed",)) + "; and Spark's part of the "
+                "checkpoint is lost.",
+                do="give the operator another name, so that it begins without state; or change it back.",
+                pipeline=beginning.pipeline,
+                participant=name,
+            )
+    if transfer is not None and transfer.is_needed(manifest, sources):
+        manifest = transfer.made(manifest, sources)
+    return manifest.key.path, tuple(sources)
+
+
+def _read_if_there(path: Path) -> Origin | None:
+    try:
+        return read_origin(path)
+    except Corrupt:
+        return None
+
+
+def _utc(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _what_is_replayed(found: Restoration) -> str:
+    """Say which epochs are evaluated again for their state; the sinks hold them."""
+    parts = []
+    if found.replayed:
+        first, last = found.replayed[0], found.replayed[-1]
+        parts.append(
+            f"{len(found.replayed)} epochs behind it, {first.epoch} to {last.epoch}, planned {_utc(first.batch_us)} to "
+            f"{_utc(last.batch_us)}, are replayed as they were"
+        )
+    if found.stops:
+        parts.append("what no progress record tells is replayed as one epoch, with the time of now")
+    return " and ".join(parts) or "nothing has to be replayed"
+
+
+def steps_of(directory: Path, previous: str) -> list[Step]:
+    """Return the ends of the epochs that are left in the offset log of a directory."""
+    spark = directory / previous
+    try:
+        origin = read_origin(spark / FILE_NAME)
+    except Corrupt:
+        return []
+    steps: list[Step] = []
+    before = (-1, origin.start)
+    for number in logged(spark, "offsets"):
+        try:
+            found = read_offsets(spark, number)
+        except Corrupt:
+            break
+        if before[0] == number - 1:
+            step_epoch, batch_us = origin.step_time(number, found.batch_us)
+            steps.append(Step(before[1], Ended(origin.base + number, step_epoch, found.positions, batch_us)))
+        before = (number, found.positions)
+    return steps
+
+
+def _state_is_gone(
+    directory: Path, stateful: Sequence[str], newest: tuple[str, Held], refused: Sequence[str]
+) -> Diverged:
+    sink, held = newest
+    return Diverged(
+        f"Spark's part of the checkpoint {directory} is new, and sink {sink!r} holds epoch {held.epoch}.",
+        why=f"the state of {', '.join(stateful)} was in it, and no snapshot serves: without it, what comes next "
+        "would be wrong." + "".join(f" {each}" for each in refused),
+        do="restore the checkpoint, or its directory snapshots/; or empty the targets and their holdfast_ledger rows "
+        "(files: the _holdfast "
+        "directory), and start over.",
+        participant=sink,
+        epoch=held.epoch,
+    )
+
+
+def _check_can_seek(
+    directory: Path, sources: Sequence[Node], stops: Sequence[Positions], newest: tuple[str, Held]
+) -> None:
+    sink, held = newest
+    for node in sources:
+        spec = cast("SourceSpec", node.spec)
+        for positions in [stop[node.name] for stop in stops if node.name in stop]:  # none: nothing of it was read
+            why = spec.obstacle(node.name, str(directory / "sources" / node.name), plain(positions)[0])
+            if not why:
+                continue
+            raise Diverged(
+                f"Spark's part of the checkpoint {directory} is new, and sink {sink!r} holds epoch {held.epoch} of the "
+                "pipeline.",
+                why=f"source {node.name!r} cannot be taken to the positions that the sinks hold: {why}",
+                do="start with the checkpoint that the sink was written with; if it is lost, empty the targets and "
+                "their holdfast_ledger rows (files: the _holdfast directory) and start over, or give the pipeline "
+                "another name.",
+                participant=sink,
+                epoch=held.epoch,
+            )
