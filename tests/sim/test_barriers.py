@@ -16,9 +16,9 @@ from holdfast.checkpoint.barriers import Barriers, gathered, taken_from
 from holdfast.checkpoint.manifest import Ended, Manifest
 from holdfast.checkpoint.snapshot import Bucket, commit, good_snapshots, prune, read_part, verify, write_part
 from holdfast.operators.step import Change, Result
+from holdfast.spark.state_cutting import build_stages
 from holdfast.spark.state_plan import keeps_of
 from holdfast.spark.state_seed import tables_of
-from holdfast.spark.state_stages import build_stages
 from holdfast.testing.levels import StatefulWorkload, Stores
 from holdfast.testing.process import Process
 from holdfast.testing.store import SimulatedStore

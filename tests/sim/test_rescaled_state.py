@@ -16,8 +16,9 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState, TableFile
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
+from holdfast.spark.state_cutting import build_stages
 from holdfast.spark.state_plan import keeps_of, means_of
-from holdfast.spark.state_stages import Stages, build_stages
+from holdfast.spark.state_stages import Stages
 from holdfast.spark.state_store import Record, load
 from holdfast.spark.state_transfer import Transfer
 from holdfast.testing.clock import SimulatedClock

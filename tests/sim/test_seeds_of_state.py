@@ -17,7 +17,7 @@ from holdfast.checkpoint.manifest import BucketState, TableFile
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
 from holdfast.errors import Corrupt
 from holdfast.operators.step import Step
-from holdfast.spark.state_stages import build_stages
+from holdfast.spark.state_cutting import build_stages
 from holdfast.spark.state_store import Record, load
 from holdfast.testing.levels import StatefulEvaluation, StatefulWorkload, Stores
 from holdfast.testing.process import Process

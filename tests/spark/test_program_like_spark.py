@@ -19,7 +19,7 @@ import holdfast as hf
 from holdfast.errors import BadRow
 from holdfast.graph import Node, Stream
 from holdfast.spark.compile import as_spark_has_it, compile_pipeline
-from holdfast.spark.program import build_program
+from holdfast.spark.program_build import build_program
 from holdfast.spark.session import run_session
 from tests.graphs import paper as to
 from tests.graphs import source

@@ -22,7 +22,8 @@ from holdfast.sources.lettered import Mask
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Observed, Reader, SparkEvaluation
 from holdfast.spark.ground import Asked, Ground
-from holdfast.spark.program import Program, build_program
+from holdfast.spark.program import Program
+from holdfast.spark.program_build import build_program
 from holdfast.spark.read import SourceReader
 from holdfast.spark.snapshots import Snapshotting
 from holdfast.spark.state_evaluation import StateEvaluation

@@ -27,6 +27,7 @@ from holdfast.operators import tables
 from holdfast.operators.call import call
 from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment, Result, Step
 from holdfast.operators.waits import longest_waits
+from holdfast.spark.state_bounds import all_keys
 from holdfast.spark.state_chunks import (
     BOUNDS,
     CHUNKS,
@@ -239,12 +240,6 @@ def bounds_for(
         keyed = bounds.filter(pc.invert(bounds.column(ALL_KEYS)))
         schema = tables.bounds_schema(wanted)
         yield from divided(keyed.select(schema.names).cast(schema), wanted, buckets)
-
-
-def all_keys(key: pa.Schema, bound: int) -> pa.Table:
-    """Return one bound row that holds for all keys."""
-    row: dict[str, Any] = dict.fromkeys(key.names)
-    return pa.Table.from_pylist([{**row, ALL_KEYS: True, BOUND: bound}], schema=tables.bounds_schema(key))
 
 
 class _Feeds:

@@ -25,7 +25,7 @@ from holdfast.spark.batches import BatchFunction, BranchFunction
 from holdfast.spark.compile_steps import Step, Steps, explained_at, steps_of
 from holdfast.spark.fanout import STEP, WideFrame, column_name
 from holdfast.spark.routes import TAG, Routes, struct_name
-from holdfast.spark.state_stages import Part
+from holdfast.spark.state_cutting import Part
 
 
 @dataclass(frozen=True)

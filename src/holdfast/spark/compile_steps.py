@@ -12,7 +12,7 @@ from holdfast.graph import Node, OperatorSpec, Rejects, SinkNode
 from holdfast.pipeline import Pipeline
 from holdfast.spark import apply
 from holdfast.spark.failure import summary
-from holdfast.spark.state_stages import Part
+from holdfast.spark.state_cutting import Part
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,8 +24,8 @@ from holdfast.spark.origin import noted_beginning
 from holdfast.spark.rewind import Rewinding
 from holdfast.spark.session import create_session, run_session
 from holdfast.spark.state_change import outgrown, read_graph
+from holdfast.spark.state_cutting import has_state
 from holdfast.spark.state_plan import Division
-from holdfast.spark.state_stages import has_state
 from holdfast.trigger import Trigger
 
 

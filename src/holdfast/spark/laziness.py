@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.operators.columnar import Columnar
+from holdfast.operators.columnar_value import Columnar
 
 
 @dataclass(frozen=True)

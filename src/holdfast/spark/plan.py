@@ -19,8 +19,9 @@ from holdfast.spark.directory import Directory, choose_directory
 from holdfast.spark.read import SourceReader
 from holdfast.spark.session import create_session, run_session
 from holdfast.spark.state_change import compared, outgrown
+from holdfast.spark.state_cutting import Part, build_stages, has_state
 from holdfast.spark.state_plan import Division, Shape, compile_stateful, keeps_of, means_of
-from holdfast.spark.state_stages import Part, Stages, build_stages, has_state
+from holdfast.spark.state_stages import Stages
 
 
 @dataclass(frozen=True)

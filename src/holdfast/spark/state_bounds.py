@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -152,3 +153,9 @@ class Bounding:
             if told[row] > (told[cuts[-1]] if cuts else 0):
                 cuts.append(row)
         return cuts
+
+
+def all_keys(key: pa.Schema, bound: int) -> pa.Table:
+    """Return one bound row that holds for all keys."""
+    row: dict[str, Any] = dict.fromkeys(key.names)
+    return pa.Table.from_pylist([{**row, ALL_KEYS: True, BOUND: bound}], schema=tables.bounds_schema(key))

@@ -30,10 +30,10 @@ from holdfast.spark.directory import Directory
 from holdfast.spark.failure import translate
 from holdfast.spark.offsets import ended, logged, newest_positions, plain, read_offsets
 from holdfast.spark.origin import FILE_NAME, Origin, read_origin
+from holdfast.spark.state_cutting import has_state
 from holdfast.spark.state_plan import Division, noted_shape
 from holdfast.spark.state_reader import StateReader
 from holdfast.spark.state_seed import seed_of
-from holdfast.spark.state_stages import has_state
 from holdfast.spark.state_transfer import Transfer
 
 log = logging.getLogger("holdfast.checkpoint")

@@ -10,11 +10,10 @@ from pyspark import TaskContext
 
 from holdfast.operators.step import CLOSED, UNBOUNDED
 from holdfast.ports import Source, Span
-from holdfast.spark.columnar_state import all_keys
 from holdfast.spark.evaluation import Counts
 from holdfast.spark.program import Program
 from holdfast.spark.routes import Routes
-from holdfast.spark.state_bounds import Bounding
+from holdfast.spark.state_bounds import Bounding, all_keys
 from holdfast.spark.state_chunks import Chunk, Packer, Routing, rank_of
 
 

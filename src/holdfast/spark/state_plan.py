@@ -27,10 +27,11 @@ from holdfast.spark.origin import FILE_NAME
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.routes import Routes
 from holdfast.spark.state_chunks import CHUNKS
+from holdfast.spark.state_cutting import Part, build_stages
 from holdfast.spark.state_packing import Packing, PackTask, packings
 from holdfast.spark.state_parts import Parts
 from holdfast.spark.state_seed import Seeds
-from holdfast.spark.state_stages import Part, Stages, build_stages
+from holdfast.spark.state_stages import Stages
 
 log = logging.getLogger("holdfast.run")
 

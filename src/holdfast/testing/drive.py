@@ -314,7 +314,7 @@ def _in_order(end: Node) -> list[Node]:
 
 
 def _compiled(nodes: Sequence[Node]) -> _Operators:
-    from holdfast.spark.program import Builder  # of all that stands there it alone is wanted, and only here
+    from holdfast.spark.program_build import Builder  # of all that stands there it alone is wanted, and only here
 
     builder = Builder(lambda schema: schema, "drive")
     steps: dict[Node, Step] = {}

@@ -31,11 +31,12 @@ from holdfast.pipeline import Pipeline
 from holdfast.sources.rows import to_batch
 from holdfast.spark import columnar_state
 from holdfast.spark.state_chunks import COUNTS, Chunk, from_batch, spark_partition
+from holdfast.spark.state_cutting import build_stages
 from holdfast.spark.state_evaluation import StateEvaluation, counted
 from holdfast.spark.state_packing import Packing, packings
 from holdfast.spark.state_parts import Parts
 from holdfast.spark.state_seed import Seeds
-from holdfast.spark.state_stages import Stages, build_stages
+from holdfast.spark.state_stages import Stages
 from holdfast.spark.state_store import Cache
 from holdfast.testing.evaluation import TaskRun
 from holdfast.testing.process import Process

@@ -13,7 +13,8 @@ import holdfast as hf
 from holdfast.errors import BadRow
 from holdfast.graph import Stream
 from holdfast.operators.columnar import columnar
-from holdfast.spark.program import Program, build_program
+from holdfast.spark.program import Program
+from holdfast.spark.program_build import build_program
 from tests.graphs import paper as to
 from tests.graphs import source
 

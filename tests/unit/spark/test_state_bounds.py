@@ -20,8 +20,9 @@ from holdfast.operators.step import ALL_KEYS, BOUND, PLACE, UNBOUNDED
 from holdfast.operators.sync import sync
 from holdfast.spark.columnar_state import _Feeds, arrivals_of
 from holdfast.spark.state_chunks import BOUNDS, PLACED, ROWS, Chunk, from_batch, in_order
+from holdfast.spark.state_cutting import build_stages
 from holdfast.spark.state_packing import Packing, packings
-from holdfast.spark.state_stages import Stages, build_stages
+from holdfast.spark.state_stages import Stages
 from holdfast.testing.drive import bound, drive
 from holdfast.window import tumbling
 

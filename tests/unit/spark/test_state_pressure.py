@@ -16,6 +16,7 @@ from holdfast.operators.call import call
 from holdfast.operators.step import PLACE, Arrivals, Moment
 from holdfast.operators.sync_step import SyncStep
 from holdfast.spark.holds import is_held
+from holdfast.spark.state_cutting import build_stages
 from holdfast.spark.state_pressure import (
     PATIENCE_US,
     PRESSURE,
@@ -24,7 +25,6 @@ from holdfast.spark.state_pressure import (
     limited_operators,
     pressure_of,
 )
-from holdfast.spark.state_stages import build_stages
 
 LIMIT = 15
 ROW = pa.schema([("k", pa.string()), ("t", pa.int64())])
