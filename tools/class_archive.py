@@ -30,10 +30,12 @@ def options() -> str:
 
 
 def _version() -> str:
-    """Return what the archive depends on: the JVM, Spark, and where its jars are."""
+    """Return what the archive depends on: the JVM, Spark, and where its jars are, and since when (a JVM compares)."""
     java = Path(os.environ.get("JAVA_HOME", "")) / "bin" / "java"
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
-    return hashlib.sha256(f"{said} {pyspark.__version__} {pyspark.__file__}".encode()).hexdigest()[:16]
+    jars = Path(pyspark.__file__).parent / "jars"
+    times = sorted(jar.stat().st_mtime_ns for jar in jars.glob("*.jar"))
+    return hashlib.sha256(f"{said} {pyspark.__version__} {jars} {times}".encode()).hexdigest()[:16]
 
 
 def _make(archive: Path) -> bool:
@@ -61,6 +63,9 @@ def _make(archive: Path) -> bool:
         beside = archive.with_suffix(f".{os.getpid()}")
         beside.write_bytes(half_made.read_bytes())
         beside.replace(archive)
+    for older in archive.parent.glob("spark-classes-*.jsa"):
+        if older != archive:
+            older.unlink(missing_ok=True)
     return True
 
 

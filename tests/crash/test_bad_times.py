@@ -299,6 +299,7 @@ def _fill(disk: Path) -> Path:
     return filler
 
 
+@pytest.mark.nightly
 def test_the_checkpoint_of_another_pipeline_is_refused_and_left_alone(tmp_path: Path) -> None:
     case = case_of(tmp_path, "sqlite")
     check_goes_on(case)
@@ -330,6 +331,7 @@ def test_a_truncated_decision_is_named_and_nothing_of_its_epoch_is_dropped(tmp_p
     check_goes_on(case)
 
 
+@pytest.mark.nightly
 def test_a_truncated_decision_that_every_sink_has_carried_out_is_passed_over(tmp_path: Path) -> None:
     case = case_of(tmp_path, "sqlite", "files")
     check_goes_on(case)

@@ -26,6 +26,8 @@ ROWS = {"left": 10, "right": 5}
 LEFT_ENDS, RIGHT_ENDS = FILES["left"], FILES["right"]
 """The epochs in which they end, with their last rows, where nobody is held and Arrow evaluates what stands before."""
 
+DEATHS = (f"before-stage:{LEFT_ENDS}", f"after-decide:{LEFT_ENDS}", f"after-forget:{RIGHT_ENDS}")
+
 
 def rows_of(side: str, number: int) -> list[tuple[str, int]]:
     """Return the rows of one file: times of a key that both sides have, and a key of its own."""
@@ -60,9 +62,10 @@ def check(lives: Lives) -> None:
     assert sorted(tuple(row.values()) for row in told.to_pylist()) == counts
 
 
-def test_an_end_is_told_once_whenever_its_epoch_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("deaths", [DEATHS[1:], pytest.param(DEATHS, marks=pytest.mark.nightly)], ids=" ".join)
+def test_an_end_is_told_once_whenever_its_epoch_is_killed(tmp_path: Path, deaths: tuple[str, ...]) -> None:
     lives = begun(tmp_path, "carried", "arrow")
-    for where in (f"before-stage:{LEFT_ENDS}", f"after-decide:{LEFT_ENDS}", f"after-forget:{RIGHT_ENDS}"):
+    for where in deaths:
         lives.die(where)
     check(lives)
     assert f"epoch {RIGHT_ENDS} is held by every sink: evaluated for its state alone" in lives.logged()

@@ -67,7 +67,7 @@ CHAINS: dict[str, tuple[tuple[str, ...], dict[str, str], list[str]]] = {
 }
 
 
-EVERYDAY = ("postgres alone, carried", "sqlite, postgres tables and files, staged")
+EVERYDAY = ("sqlite, postgres tables and files, staged",)
 
 
 @pytest.mark.parametrize("chain", everyday(CHAINS, EVERYDAY))

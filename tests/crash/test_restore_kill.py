@@ -18,16 +18,21 @@ from tests.crash.test_stateful_kill import expected, held, write_input
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
+DEATHS = ("snapshot-manifest", "moment:2", "snapshot-files")
+
 
 def without_numbers(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """Leave out what says in which epoch a count was made: after a loss epochs are counted on from the highest."""
     return {**rows, "counts": sorted(row[1:] for row in rows["counts"])}
 
 
-def test_the_sinks_are_exact_after_kills_that_each_cost_sparks_directory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("deaths", [DEATHS[::2], pytest.param(DEATHS, marks=pytest.mark.nightly)], ids=" ".join)
+def test_the_sinks_are_exact_after_kills_that_each_cost_sparks_directory(
+    tmp_path: Path, deaths: tuple[str, ...]
+) -> None:
     write_input(tmp_path)
     lives = Lives(tmp_path, "stateful_pipeline", {"HOLDFAST_CHECKPOINT_FREQ": "1"})
-    for number, where in enumerate(("snapshot-manifest", "moment:2", "snapshot-files")):
+    for number, where in enumerate(deaths):
         lives.die(where)
         assert snapshot_keys(LocalStore(str(tmp_path / "checkpoint"))), "the first life died behind one"
         shutil.rmtree(tmp_path / "checkpoint" / "spark")

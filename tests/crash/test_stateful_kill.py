@@ -48,8 +48,8 @@ CHAINS: dict[str, tuple[str, ...]] = {
 }
 
 EVERYDAY: dict[str, tuple[str, ...]] = {
-    "carried": ("after-decide:3", "after-forget:5", "moment:1"),
-    "staged": ("publish-uncommitted:3", "before-forget:5", "jvm:1"),
+    "carried": ("after-decide:3", "after-forget:5"),
+    "staged": ("publish-uncommitted:3", "jvm:1"),
 }
 """What ``make test`` takes of each chain."""
 

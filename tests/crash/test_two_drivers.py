@@ -32,7 +32,7 @@ INTERLEAVINGS: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     "staged as prepared transactions": (("postgres",), {**STAGED, "CRASH_STAGE": "prepared"}, "*.staging"),
     "staged, asleep before a sink publishes": (("postgres", "files"), {**STAGED, "CRASH_STAGE": "table"}, "*.publish*"),
 }
-EVERYDAY = ("carried into PostgreSQL", "staged as prepared transactions")
+EVERYDAY = ("staged as prepared transactions",)
 
 
 @pytest.mark.parametrize("name", everyday(INTERLEAVINGS, EVERYDAY))

@@ -35,7 +35,7 @@ def test_every_pair_of_crashes_is_survived_with_one_sink(load):
 
 @pytest.mark.slow
 @BOTH
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_every_pair_of_crashes_is_survived_with_several_sinks(count, load):
     report = crash_loop(lambda: world(count, load=load))
     assert report.run_count > 500
