@@ -47,6 +47,17 @@ def test_importing_holdfast_loads_nothing_that_is_not_asked_for():
     assert python(program) == "['holdfast', 'holdfast.later']\n"
 
 
+def test_workers_and_planning_processes_start_without_what_builds_a_graph():
+    """Spark starts several of these processes for each run; every import is part of how long a start takes."""
+    program = """
+import sys
+import holdfast.spark.columnar_state, holdfast.spark.datasource, holdfast.spark.state_packing
+heavy = {"sqlglot", "typer", "psycopg", "holdfast.pipeline", "holdfast.expressions", "urllib.request"}
+print(sorted(heavy & sys.modules.keys()))
+"""
+    assert python(program) == "[]\n"
+
+
 def test_without_psycopg_everything_but_the_postgres_sink_works():
     program = """
 import sys
