@@ -157,11 +157,7 @@ class Supervisor:
         total = in_a_row = 0
         while True:
             before = self._progress()
-            self._child = self._start()
-            if self._undelivered is not None:  # it came while there was no child, or no name for it
-                self._child.signal(self._undelivered)
-            ended = self._child.wait()
-            self._child = None
+            ended = self._one()
             if self._is_asked or ended.is_final or ended.code in FINAL_CODES:
                 return ended.exit_code
             in_a_row = 0 if self._progress() != before else in_a_row
@@ -181,6 +177,18 @@ class Supervisor:
             self._note(total, in_a_row, ended.words)
             if self._is_asked_within(wait_s):
                 return ended.exit_code
+
+    def _one(self) -> Ended:
+        """Start a child, and wait for its end; where the system has no room for a process, that is its end."""
+        try:
+            self._child = self._start()
+        except OSError as error:
+            return Ended(1, f"no process could be started: {error.strerror or error}")
+        if self._undelivered is not None:  # it came while there was no child, or no name for it
+            self._child.signal(self._undelivered)
+        ended = self._child.wait()
+        self._child = None
+        return ended
 
     def _is_asked_within(self, wait_s: float) -> bool:
         with suppress(Empty):

@@ -56,6 +56,21 @@ def test_what_was_killed_or_failed_is_started_again_and_counted():
     assert play.notes == [(1, 1, "killed by SIGKILL"), (2, 2, "ended with code 1: the database is away.")]
 
 
+def test_a_system_without_room_for_a_process_is_tried_again():
+    play = Play(Ended(0))
+    refusals = [OSError(11, "Resource temporarily unavailable")] * 2
+
+    def start():
+        if refusals:
+            raise refusals.pop()
+        return play.start()
+
+    play.supervisor._start = start
+    assert play.run() == 0
+    said = "ended with code 1: no process could be started: Resource temporarily unavailable"
+    assert play.notes == [(1, 1, said), (2, 2, said)]
+
+
 @pytest.mark.parametrize("end", [Ended(2), Ended(3), Ended(4, "Diverged", True), Ended(1, "a bad row", True)])
 def test_what_a_start_would_meet_again_is_final(end):
     play = Play(end)
