@@ -14,13 +14,13 @@ between the positions *k* and *k* + 1 of the segment ``letters`` (:mod:`holdfast
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from holdfast import checked_json
 from holdfast.errors import Corrupt
 from holdfast.ports import Store
 from holdfast.positions import Positions
@@ -210,12 +210,12 @@ def _keys(store: Store) -> list[str]:
 
 
 def _encoded(letters: Sequence[Letter]) -> bytes:
-    return json.dumps([letter.to_json() for letter in letters]).encode()
+    return checked_json.dump({"letters": [letter.to_json() for letter in letters]})
 
 
 def _read(store: Store, key: str) -> tuple[Letter, ...]:
     try:
-        return tuple(Letter.from_json(one) for one in json.loads(store.get(key) or b""))
+        return tuple(Letter.from_json(one) for one in checked_json.load(store.get(key) or b"")["letters"])
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"{key!r} in the checkpoint cannot be read.",

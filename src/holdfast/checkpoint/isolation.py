@@ -14,11 +14,11 @@ tried once more, and then counts as failed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast import checked_json
 from holdfast.ports import Store
 
 PREFIX = "poison/"
@@ -135,7 +135,7 @@ class Search:
 
     def _note(self, known: Bounds, trial: list[int] | None, tries: int) -> None:
         note = {"low": known.low, "high": known.high, "trial": trial, "tries": tries, "condemned": self._condemned()}
-        self._store.put(SEARCH, json.dumps({"epoch": self._epoch, **note}).encode())
+        self._store.put(SEARCH, checked_json.dump({"epoch": self._epoch, **note}))
 
 
 def count_attempt(store: Store, epoch: str | None) -> int:
@@ -154,13 +154,12 @@ def count_attempt(store: Store, epoch: str | None) -> int:
             store.delete(ATTEMPTS)
         return 0
     count = int(noted["count"]) + 1 if noted.get("epoch") == epoch else 1
-    store.put(ATTEMPTS, json.dumps({"epoch": epoch, "count": count}).encode())
+    store.put(ATTEMPTS, checked_json.dump({"epoch": epoch, "count": count}))
     return count
 
 
 def _json(store: Store, key: str) -> dict[str, Any]:
     try:
-        found = json.loads(store.get(key) or b"{}")
+        return checked_json.load(store.get(key) or b"{}")
     except ValueError:  # what is known is lost: counted, and searched, anew
         return {}
-    return found if isinstance(found, dict) else {}

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast import checked_json
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Clock, Store
 
@@ -118,7 +119,7 @@ def _newest(store: Store) -> Any:
     if not keys:
         return None
     try:
-        record = json.loads(store.get(keys[-1]) or b"")
+        record = checked_json.load(store.get(keys[-1]) or b"")
         decoded(record["value"])
         return {"lineage": record["lineage"], "value": record["value"]}
     except (ValueError, KeyError, TypeError) as error:
@@ -198,7 +199,7 @@ class UserData:
         value = encoded(self._ask(), self._pipeline)
         self._check_fenced()
         record = {"epoch": self._epoch, "lineage": self._lineage, "value": value}
-        self._store.put(self._key, json.dumps(record).encode())
+        self._store.put(self._key, checked_json.dump(record))
         self.latest = value
         for key in self._store.keys(PREFIX):
             if key < self._key:

@@ -1,5 +1,7 @@
 """Dead letters: kept once, honoured by every later start, by no run that was fenced (design/0013, section 4)."""
 
+from contextlib import suppress
+
 import pyarrow as pa
 import pytest
 
@@ -7,6 +9,7 @@ from holdfast.checkpoint.dead_letters import DeadLetters, Letter, masks_of, one_
 from holdfast.errors import Corrupt, Fenced
 from holdfast.sources.lettered import Address
 from holdfast.testing.store import SimulatedStore
+from tests.unit.checkpoint.flips import flipped
 
 BATCH = pa.RecordBatch.from_pydict({"id": [1, 2, 3], "text": ["a", None, "c"]})
 ERROR = {"kind": "BadRow", "what": "it fails.", "why": "because."}
@@ -95,6 +98,17 @@ def test_damaged_letters_stop_the_start():
     store.put("dead-letters/00000001.json", b"[{")
     with pytest.raises(Corrupt, match=r"dead-letters/00000001\.json"):
         DeadLetters(store, 2, isolates=True)
+
+
+def test_no_bit_of_a_letter_changes_unnoticed():
+    """A wrong address would leave out a good row, and let the bad one back in."""
+    store = SimulatedStore()
+    DeadLetters(store, 1, isolates=True).add(letter(1), is_owner)
+    (key,) = store.keys("dead-letters/")
+    for damaged in flipped(store.get(key)):
+        store.put(key, damaged)
+        with suppress(Corrupt):
+            assert read_letters(store) == (letter(1),)
 
 
 def test_one_row_does_not_carry_its_batch_along():

@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from holdfast.checkpoint.isolation import Bounds, Search, count_attempt, isolate
+from holdfast.checkpoint.isolation import ATTEMPTS, SEARCH, Bounds, Search, count_attempt, isolate
 from holdfast.testing.store import SimulatedStore
+from tests.unit.checkpoint.flips import flipped
 
 
 class Killed(BaseException):
@@ -99,3 +100,15 @@ def test_another_epoch_is_searched_anew_and_so_is_one_whose_note_is_damaged():
 def test_only_starts_that_find_the_same_epoch_unfinished_are_counted_together():
     store = SimulatedStore()
     assert [count_attempt(store, name) for name in ("a", "a", "a", "b", "b", None, "b")] == [1, 2, 3, 1, 2, 0, 1]
+
+
+def test_a_note_of_which_a_bit_has_changed_is_believed_as_it_was_or_not_at_all():
+    store = SimulatedStore()
+    Search(store, "5").begin(0, 50, Bounds(0, 100))
+    for damaged in flipped(store.get(SEARCH)):
+        store.put(SEARCH, damaged)
+        assert Search(store, "5").known in (Bounds(0, 100), Bounds())
+    count_attempt(store, "5")
+    for damaged in flipped(store.get(ATTEMPTS)):
+        store.put(ATTEMPTS, damaged)
+        assert count_attempt(store, "5") in (1, 2)

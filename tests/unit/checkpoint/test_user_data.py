@@ -1,11 +1,14 @@
 """User data: what ``on_checkpoint`` returns is kept, and the right value is given back (design/0013, section 2)."""
 
+from contextlib import suppress
+
 import pytest
 
 from holdfast.checkpoint.user_data import SIZE_MAX, Recovered, UserData, decoded, encoded, recovered
 from holdfast.errors import Corrupt, Fenced, InvalidPipeline
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.store import SimulatedStore
+from tests.unit.checkpoint.flips import flipped
 
 
 class Bench:
@@ -110,3 +113,13 @@ def test_a_damaged_value_is_named():
     store.put("user-data/00000001.json", b'{"epoch": 1, "dir')
     with pytest.raises(Corrupt, match=r"user-data/00000001\.json"):
         recovered(store, "spark/1", None)
+
+
+def test_no_bit_of_a_value_changes_unnoticed():
+    bench = Bench()
+    bench.data.note(1)
+    (key,) = bench.store.keys("user-data/")
+    for damaged in flipped(bench.store.get(key)):
+        bench.store.put(key, damaged)
+        with suppress(Corrupt):
+            assert recovered(bench.store, "spark/1", None).value == {"value": 1}
