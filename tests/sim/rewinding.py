@@ -17,6 +17,7 @@ import holdfast as hf
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.manifest import Ended
 from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.schemas import note_schema
 from holdfast.checkpoint.store import LocalStore
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
@@ -57,7 +58,7 @@ class Flow:
         try:
             resumption = coordinator.open()
             for sink in sinks:
-                store.put(f"schemas/{sink.name}.arrow", SCHEMA.serialize().to_pybytes())
+                note_schema(store, sink.name, SCHEMA)
             below = f"spark/{newest(store) or 1}"
             directory = self.work / "checkpoint"
             beginning = Beginning(store, directory, below, "flow", self.pipeline.sources)

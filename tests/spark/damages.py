@@ -99,8 +99,8 @@ _ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
         "progress/<n>-<n>-<n>",
         always("goes on", "Spark's offset log has these ends, too; without both they are replayed as one epoch"),
     ),
-    ((WHOLE, LOST), "schemas/files.arrow", always("goes on", "each start writes it")),
-    ((WHOLE, LOST), "schemas/table.arrow", always("goes on", "each start writes it")),
+    ((WHOLE, LOST), "schemas/files.json", always("goes on", "each start writes it")),
+    ((WHOLE, LOST), "schemas/table.json", always("goes on", "each start writes it")),
     (
         (WHOLE, LOST),
         "sinks/files.json",

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from holdfast import faults
 from holdfast.checkpoint.dead_letters import DeadLetters, Letter, one_row
+from holdfast.checkpoint.schemas import note_schema
 from holdfast.checkpoint.store import open_store
 from holdfast.cli.app import app
 from holdfast.clock import SystemClock
@@ -61,7 +62,7 @@ def run_epochs(name, last_epoch, *, crash_at=None):
     )  # fmt: skip
     resumption = coordinator.open()
     for sink in sinks:
-        store.put(f"schemas/{sink.name}.arrow", SCHEMA.serialize().to_pybytes())
+        note_schema(store, sink.name, SCHEMA)
     spark = Path("ckpt/spark/1")
     for directory in ("offsets", "commits"):
         (spark / directory).mkdir(parents=True, exist_ok=True)

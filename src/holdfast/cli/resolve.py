@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 
+from holdfast.checkpoint.schemas import noted_schema
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.ledger import Standing
@@ -15,7 +16,7 @@ from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.observe.inspection import Inspection, Owner
-from holdfast.observe.sink_answers import OUT_OF_REACH, recorded_schema
+from holdfast.observe.sink_answers import OUT_OF_REACH
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Sink, Store
 
@@ -102,7 +103,7 @@ def check_epoch_is_open(inspection: Inspection, epoch: int) -> None:
 
 def _connect(pipeline: Pipeline, store: Store, decided_for: Collection[str]) -> Iterator[Sink]:
     for node in pipeline.sinks:
-        schema = recorded_schema(store, node.name)
+        schema = noted_schema(store, node.name)
         if node.kind in OUT_OF_REACH and node.name in decided_for:
             raise InvalidPipeline(
                 f"sink {node.name!r} ({node.kind}) cannot be resolved here.",

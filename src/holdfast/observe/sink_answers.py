@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-import pyarrow as pa
-
+from holdfast.checkpoint.schemas import noted_schema
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import VERDICTS, Decision
 from holdfast.errors import Unavailable
 from holdfast.graph import SinkNode
-from holdfast.observe.inspection import Answer, Inspection, SinkReport, unreadable
+from holdfast.observe.inspection import Answer, Inspection, SinkReport
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, Inspectable, Outcome, Sink, Store
 
@@ -93,24 +92,6 @@ def highest_held(sink: Sink, at_least: int = 0) -> int:
     return low
 
 
-def recorded_schema(store: Store, sink: str) -> pa.Schema | None:
-    """Return the schema with which a sink was opened last, from the checkpoint; None when it never was.
-
-    Raises
-    ------
-    Corrupt
-        If it cannot be read.
-    """
-    key = f"schemas/{sink}.arrow"
-    data = store.get(key)
-    if data is None:
-        return None
-    try:
-        return pa.ipc.read_schema(pa.BufferReader(data))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise unreadable(key, str(error)) from error
-
-
 def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) -> SinkReport:
     report = SinkReport(node.name, node.kind, node.guarantee.value)
     if node.kind in OUT_OF_REACH:
@@ -118,7 +99,7 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
     if node.guarantee is Guarantee.AT_LEAST_ONCE:
         return replace(report, problem="keeps no ledger, so it cannot say what it holds")
     try:
-        schema = recorded_schema(store, node.name)
+        schema = noted_schema(store, node.name)
         if schema is None:
             return replace(report, problem="never opened by this checkpoint: it holds nothing of this pipeline")
         sink = node.spec.connect(node.name, pipeline, schema)

@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-import pyarrow as pa
-
 from holdfast.checkpoint import portable
 from holdfast.checkpoint.manifest import Keeps
 from holdfast.checkpoint.restore import Restoration
 from holdfast.checkpoint.rewind import Rewound, Target, known_steps, pts_of, take_back, target, unfinished
+from holdfast.checkpoint.schemas import noted_schema
 from holdfast.checkpoint.snapshot import commit
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, Resumption
@@ -262,10 +261,9 @@ class Rewinding:
         with ExitStack() as closing:
             sinks: dict[str, Sink] = {}
             for node in self.pipeline.sinks:
-                data = self.store.get(f"schemas/{node.name}.arrow")
-                if data is None or node.kind in _UNREACHABLE:
+                schema = None if node.kind in _UNREACHABLE else noted_schema(self.store, node.name)
+                if schema is None:
                     continue
-                schema = pa.ipc.read_schema(pa.py_buffer(data))
                 sinks[node.name] = node.spec.connect(node.name, self.pipeline.name, schema)
                 closing.callback(sinks[node.name].close)
             yield sinks

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast import checked_json
 from holdfast.checkpoint.graph_change import GraphChange, state_fingerprint
+from holdfast.checkpoint.schemas import note_schema
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.retry import Retry
 from holdfast.errors import Corrupt, Diverged
@@ -168,7 +169,7 @@ class _Owned:
     def _note_graph(self) -> None:
         store, pipeline = self.ground.store, self.asked.pipeline
         for sink, schema in zip(pipeline.sinks, self.assembly.compiled.routes.schemas, strict=True):
-            store.put(f"schemas/{sink.name}.arrow", schema.serialize().to_pybytes())
+            note_schema(store, sink.name, schema)
         store.put(f"graph/{pipeline.fingerprint()}.json", json.dumps(pipeline.spec()).encode())
 
     # --- where it begins ----------------------------------------------------------------------------------------

@@ -1,18 +1,20 @@
 """Sinks are asked without being opened; one that does not answer hides nothing of the others."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.checkpoint.schemas import note_schema
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import Decision, Verdict
-from holdfast.errors import Corrupt, Unavailable
+from holdfast.errors import Unavailable
 from holdfast.observe.inspection import DecisionSummary, Inspection, Owner, SparkHeads
-from holdfast.observe.sink_answers import highest_held, inspect_sinks, questions, recorded_schema
+from holdfast.observe.sink_answers import highest_held, inspect_sinks, questions
 from holdfast.ports import Guarantee, Held, Outcome
+from holdfast.testing.store import SimulatedStore
 
 SCHEMA = pa.schema([("x", pa.int64())])
 
@@ -71,12 +73,10 @@ class FakePipeline:
     name: str = "trips"
 
 
-@dataclass
-class FakeStore:
-    objects: dict = field(default_factory=lambda: {"schemas/target.arrow": SCHEMA.serialize().to_pybytes()})
-
-    def get(self, key):
-        return self.objects.get(key)
+def a_store():
+    store = SimulatedStore()
+    note_schema(store, "target", SCHEMA)
+    return store
 
 
 def an_inspection(*decisions, planned=0, last_done=0):
@@ -84,7 +84,7 @@ def an_inspection(*decisions, planned=0, last_done=0):
 
 
 def asked(node, inspection=None, store=None):
-    (report,) = inspect_sinks(FakePipeline([node]), store or FakeStore(), inspection or an_inspection())
+    (report,) = inspect_sinks(FakePipeline([node]), store or a_store(), inspection or an_inspection())
     return report
 
 
@@ -196,8 +196,3 @@ def test_the_verdict_is_that_of_the_recovery_table():
         (7, Verdict.ABORT),
     ]
     assert all(answer.why for answer in report.answers)
-
-
-def test_a_damaged_schema_is_corrupt_and_names_its_key():
-    with pytest.raises(Corrupt, match=r"schemas/target\.arrow"):
-        recorded_schema(FakeStore({"schemas/target.arrow": b"\x00\x01"}), "target")
