@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from holdfast import faults
-from tests.crash.everyday import everyday
 from tests.crash.processes import Case
+from tests.everyday import everyday
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.postgres]
 

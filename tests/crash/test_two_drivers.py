@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests.crash.drivers import Driver
-from tests.crash.everyday import everyday
 from tests.crash.processes import ROWS_PER_FILE, Case, frames
+from tests.everyday import everyday
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.postgres]
 

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from tests.crash.everyday import everyday
 from tests.docs.pages import EXAMPLES, ROOT, environment
 
 SAY = {
@@ -57,8 +56,8 @@ SAY = {
 
 
 RUN_AGAIN = ("align_streams", "several_sinks")
-ALONE = (*RUN_AGAIN, "kill_and_resume")
-"""Run as their readers do, in processes of their own."""
+ALONE = ("kill_and_resume",)
+"""Run as their readers do, in processes of their own; those of ``RUN_AGAIN`` too, with ``make nightly``."""
 
 
 def said(example, directory):
@@ -89,7 +88,8 @@ def test_an_example_shows_what_it_promises(example, tmp_path, spark, monkeypatch
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", everyday(RUN_AGAIN, RUN_AGAIN[:1]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", RUN_AGAIN)
 def test_an_example_that_is_run_again_doubles_nothing(name, tmp_path):
     example = ROOT / "examples" / f"{name}.py"
     first = said(example, tmp_path)

@@ -47,7 +47,11 @@ def check(work: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "point"),
-    [("carried", "after-forget"), ("staged", "after-decide"), ("staged", "after-stage")],
+    [
+        ("carried", "after-forget"),
+        ("staged", "after-decide"),
+        pytest.param("staged", "after-stage", marks=pytest.mark.nightly),
+    ],
 )
 def test_an_epoch_that_is_evaluated_twice_is_in_the_state_once(
     spark: SparkSession, tmp_path: Path, mode: str, point: str, caplog: pytest.LogCaptureFixture

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.checkpoint.store import open_store
 from holdfast.observe.inspection import inspect_checkpoint
+from tests.everyday import everyday
 from tests.spark.running import MODES, sqlite_rows
 
 pytestmark = pytest.mark.spark
@@ -26,7 +27,7 @@ def source(name: str, *epochs: list[dict[str, Any]]) -> hf.Stream:
     return hf.read.rows([*epochs], schema=SCHEMA, timestamp="t", name=name)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", everyday(MODES, ["staged"]))
 def test_a_silent_input_is_named_by_the_status_and_by_inspect(spark: SparkSession, tmp_path: Path, mode: str) -> None:
     camera = source("camera", [row(5), row(5, "b")], [row(6), row(4, "b")])
     lidar = source("lidar", [row(9, "b")], [])

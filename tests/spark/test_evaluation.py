@@ -71,7 +71,7 @@ def rows_of(run: Any, prefix: str) -> dict[str, list[str]]:
     return {name: sorted(map(repr, table.to_pylist())) for name, table in tables.items()}
 
 
-@pytest.mark.parametrize("with_user_code", [False, True])
+@pytest.mark.parametrize("with_user_code", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_both_ways_give_the_same_rows_carried_and_staged(
     tmp_path: Path, spark: SparkSession, with_user_code: bool
 ) -> None:

@@ -22,6 +22,7 @@ from holdfast.cli.dead_letters import described, replay
 from holdfast.config import Settings
 from holdfast.errors import BadRow, HoldfastError
 from holdfast.hooks import NONE
+from tests.everyday import everyday
 from tests.spark.counting import counting
 from tests.spark.running import die_at, sqlite_rows
 
@@ -65,7 +66,7 @@ def run(pipeline: hf.Pipeline, work: Path, spark: SparkSession) -> None:
     pipeline.run(checkpoint=str(work / "checkpoint"), trigger=hf.available_now(), session=spark, settings=SETTINGS)
 
 
-@pytest.mark.parametrize("kind", ["program", "plan", pytest.param("state", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kind", everyday(("program", "plan", "state"), ["program"]))
 def test_rows_that_kill_the_run_are_isolated_and_come_back_when_they_are_sent_again(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:

@@ -163,6 +163,7 @@ def test_a_replay_sees_the_clock_and_the_number_of_then(spark: SparkSession, tmp
     assert {k: epoch for k in "abc" for _, epoch in by_key[k]} == {"a": 1, "b": 2, "c": 3}
 
 
+@pytest.mark.nightly
 def test_a_damaged_directory_gives_way_to_a_new_one(spark: SparkSession, tmp_path: Path) -> None:
     run(tmp_path, spark, count=2)
     die_at("after-forget", 4)
@@ -176,6 +177,7 @@ def test_a_damaged_directory_gives_way_to_a_new_one(spark: SparkSession, tmp_pat
     assert [path.name for path in (tmp_path / "checkpoint" / "spark").iterdir()] == ["2"]
 
 
+@pytest.mark.nightly
 def test_state_that_spark_cannot_read_is_restored_by_the_next_start(spark: SparkSession, tmp_path: Path) -> None:
     run(tmp_path, spark, count=3)
     for path in (tmp_path / "checkpoint" / "spark" / "1" / "state").glob("[01]/*/[23].*"):
@@ -213,7 +215,7 @@ def damage(path: Path, how: str) -> None:
     ("what", "how"),
     [
         pytest.param("manifest", "truncated", marks=pytest.mark.nightly),
-        ("file", "flipped"),
+        pytest.param("file", "flipped", marks=pytest.mark.nightly),
         pytest.param("file", "removed", marks=pytest.mark.nightly),
     ],
 )
