@@ -88,9 +88,8 @@ def check_goes_on(case: Case, **environment: str) -> None:
 # --- input --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "environment", [pytest.param({}, id="carried"), pytest.param(STAGED, id="staged", marks=pytest.mark.nightly)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("environment", [pytest.param({}, id="carried"), pytest.param(STAGED, id="staged")])
 def test_a_malformed_line_is_named_and_after_mending_it_the_run_goes_on(
     environment: dict[str, str], tmp_path: Path
 ) -> None:

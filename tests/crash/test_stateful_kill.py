@@ -141,6 +141,7 @@ def check(lives: Lives, **more: str) -> None:
     assert held(lives.work) == expected()
 
 
+@pytest.mark.nightly  # test_ends_and_holds_kill.py kills carried epochs with every make test
 @pytest.mark.parametrize("chains", BOTH)
 def test_the_sinks_are_exact_after_a_chain_of_kills_of_carried_epochs(
     chains: dict[str, tuple[str, ...]], tmp_path: Path

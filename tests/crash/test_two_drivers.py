@@ -32,7 +32,8 @@ INTERLEAVINGS: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
     "staged as prepared transactions": (("postgres",), {**STAGED, "CRASH_STAGE": "prepared"}, "*.staging"),
     "staged, asleep before a sink publishes": (("postgres", "files"), {**STAGED, "CRASH_STAGE": "table"}, "*.publish*"),
 }
-EVERYDAY = ("staged as prepared transactions",)
+EVERYDAY: tuple[str, ...] = ()
+"""None: the test below, of two that are both at work, is the harder one."""
 
 
 @pytest.mark.parametrize("name", everyday(INTERLEAVINGS, EVERYDAY))

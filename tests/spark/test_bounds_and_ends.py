@@ -74,6 +74,7 @@ def test_bound_rows_that_sparks_plan_would_lose_are_refused(spark: SparkSession,
         pipeline.run(checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark)
 
 
+@pytest.mark.nightly
 def test_ends_of_rows_files_and_a_union_reach_an_operator_behind_sparks_plan(
     spark: SparkSession, tmp_path: Path
 ) -> None:

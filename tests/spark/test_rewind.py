@@ -114,6 +114,7 @@ def test_from_each_of_ten_epochs_the_sinks_become_those_of_a_run_that_never_went
     assert "cannot go back to 5" in refused.output
 
 
+@pytest.mark.nightly
 def test_a_name_is_always_within_reach(spark: SparkSession, tmp_path: Path) -> None:
     give(tmp_path, 3)
     running = pipeline_of(tmp_path).start(
@@ -138,6 +139,7 @@ def test_a_name_is_always_within_reach(spark: SparkSession, tmp_path: Path) -> N
     check(tmp_path, 7)
 
 
+@pytest.mark.nightly
 def test_it_reaches_behind_a_new_division_of_state(spark: SparkSession, tmp_path: Path) -> None:
     divided = Settings(buckets=5, checkpoint_freq=86_400_000)
     for count, settings in ((1, SETTINGS), (4, SETTINGS), (7, divided)):
