@@ -2,7 +2,7 @@
 #
 #   make check                 format, lint, types, import ladder, tests without JVM and database: under a minute, no Java
 #   make test                  check, then the tests on Spark, on PostgreSQL, and those that kill processes
-#   make nightly               the complete pairs of crashes, and thirty kills of the JVM for each way of staging
+#   make nightly               all pairs of crashes, whole chains of kills, every damaged file, thirty kills of the JVM
 #   make demo                  real data, five SIGKILLs, every row once (SINK=postgres, MASTER=cluster, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
 #   make clean                 remove what the commands made, .venv apart

@@ -313,6 +313,7 @@ def _generations(case: Case) -> list[str]:
     return sorted(path.name for path in (case.checkpoint / "generations").iterdir())
 
 
+@pytest.mark.nightly
 def test_a_truncated_decision_is_named_and_nothing_of_its_epoch_is_dropped(tmp_path: Path) -> None:
     """Two sinks, one of them published: whether the other one gets the epoch is written in that file alone."""
     case = case_of(tmp_path, "sqlite", "files", **STAGED)

@@ -170,7 +170,7 @@ def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None
             os.kill(process.pid, number)
 
 
-EVERYDAY = ("postgres, prepared transactions", "files, rows that never enter the JVM")
+EVERYDAY = ("postgres, prepared transactions",)
 
 
 @pytest.mark.timeout(300 + 120 * KILLS)

@@ -172,12 +172,12 @@ def test_the_commit_thread_and_grouping_change_nothing(
 
 @pytest.mark.parametrize("way", ["carried", "prepared", "table"])
 def test_one_table_survives_a_second_crash_during_recovery(database: Database, way: str) -> None:
-    survive(lambda: one(database, way, SHORT), stride=7, second_stride=7)
+    survive(lambda: one(database, way, SHORT), stride=11, second_stride=11)
 
 
 @pytest.mark.parametrize("names", UNLIKE)
 def test_unlike_sinks_survive_a_second_crash_during_recovery(database: Database, new_path: NewPath, names: str) -> None:
-    survive(lambda: several(database, names, new_path, SHORT), stride=13, second_stride=13)
+    survive(lambda: several(database, names, new_path, SHORT), stride=19, second_stride=19)
 
 
 @pytest.mark.nightly

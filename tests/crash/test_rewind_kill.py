@@ -16,7 +16,7 @@ from tests.sim.rewinding import Flow, expected
 
 pytestmark = pytest.mark.slow
 
-STRIDE = 5
+STRIDE = 7
 NOT_BEGUN = expected((5, 1), (7, 2))
 CARRIED_THROUGH = expected((3, 1), (7, 2))
 

@@ -136,7 +136,7 @@ def test_three_changes_in_a_row_after_clean_stops(spark: SparkSession, tmp_path:
     assert pipelines.rows("again") == wanted.sorted("second")
 
 
-@pytest.mark.parametrize("point", ["after-publish", "before-stage"])
+@pytest.mark.parametrize("point", ["after-publish", pytest.param("before-stage", marks=pytest.mark.nightly)])
 def test_a_change_after_a_death_begins_at_the_last_epoch_that_was_published(
     spark: SparkSession, tmp_path: Path, point: str
 ) -> None:
@@ -168,6 +168,7 @@ def test_state_may_come_and_go(spark: SparkSession, tmp_path: Path) -> None:
     assert sqlite_rows(tmp_path / "raw.db", "SELECT k FROM rows") == sorted("".join(GIVEN[:2]))
 
 
+@pytest.mark.nightly
 def test_a_change_whose_old_directory_is_lost_needs_a_snapshot_of_the_change_point(
     spark: SparkSession, tmp_path: Path
 ) -> None:
