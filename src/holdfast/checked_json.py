@@ -42,7 +42,10 @@ def load(data: bytes) -> dict[str, Any]:
     Traceback (most recent call last):
     ValueError: its checksum does not match: it was changed
     """
-    value = json.loads(data)
+    try:
+        value = json.loads(data)
+    except ValueError:
+        raise ValueError("it is not the JSON that was written there: it was truncated or changed") from None
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")  # noqa: TRY004 - the bytes are wrong, not the argument
     check = value.pop(_CHECK, None)
