@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -37,11 +38,16 @@ OTHER_VARIABLES: dict[str, str] = {
 """Variables that are no settings: read by tests, demo and benchmark."""
 
 
+_MASTERS = "local, local[2], local[*], spark://host:7077, k8s://host:443, yarn"
+_THREADS = r"([1-9]\d*|\*)"
+_MASTER = re.compile(rf"yarn|(spark|k8s)://.+|local(\[{_THREADS}(\s*,\s*[1-9]\d*)?\])?|local-cluster\[.+\]")
+
+
 @dataclass(frozen=True)
 class Limit:
     """What a setting may be: its kind, and the range or the choices, inclusive."""
 
-    kind: Literal["size", "duration", "count", "choice", "switch", "text"]
+    kind: Literal["size", "duration", "count", "choice", "switch", "master"]
     low: str | int | None = None
     high: str | int | None = None
     choices: tuple[str, ...] = ()
@@ -51,7 +57,7 @@ class Limit:
         """The range as people read it."""
         if self.choices:
             return ", ".join(self.choices)
-        return {"switch": "true, false", "text": "any"}.get(self.kind) or f"{self.low} to {self.high}"
+        return {"switch": "true, false", "master": _MASTERS}.get(self.kind) or f"{self.low} to {self.high}"
 
 
 def _setting(default: Any, limit: Limit, reason: str) -> Any:
@@ -225,8 +231,8 @@ class Settings(BaseSettings):
     )
     master: str = _setting(
         "local[*]",
-        Limit("text"),
-        "Spark master: `local[2]`, `spark://host:7077`, `yarn`, ...  The default uses every core of this machine.",
+        Limit("master"),
+        "Spark master, as Spark writes it.  The default uses every core of this machine.",
     )
     driver_memory: str = _setting(
         "2 GiB",
@@ -374,9 +380,10 @@ def _checked(name: str, value: Any, limit: Limit) -> Any:
         raise _refused(name, value, f"it may be {limit.words}.", limit.choices[0])
     if limit.kind == "switch":
         return _switch(name, value)
-    if isinstance(value, str) and value.strip():
-        return value.strip()
-    raise _refused(name, value, "it must not be empty.", "local[*]")
+    master = str(value).strip()
+    if _MASTER.fullmatch(master):
+        return master
+    raise _refused(name, value, f"it may be {_MASTERS}.", "local[*]")
 
 
 def _quantity(name: str, value: Any, limit: Limit, measure: Callable[..., int]) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -208,3 +211,27 @@ def test_the_next_run_goes_on_where_a_failed_one_stopped(spark: SparkSession, tm
     gate.touch()
     pipeline.run(checkpoint=str(tmp_path / "c"), trigger=hf.available_now(), session=spark, settings=STAGED)
     assert memory.rows(kept)["id"].to_pylist() == [1, 2, 3]
+
+
+def test_a_jvm_that_does_not_start_is_one_message_that_names_what_to_look_at(tmp_path: Path):
+    (tmp_path / "one.py").write_text(
+        "import holdfast as hf\n"
+        "rows = hf.read.rows([[{'id': 1}]], schema='id BIGINT', name='rows')\n"
+        "pipeline = hf.Pipeline('one', rows | hf.write.sqlite('one.db', table='t', name='t'))\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-m", "holdfast", "run", "one.py", "--checkpoint", "c", "--available-now"],
+        cwd=tmp_path,
+        env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:NoSuchOption=1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert answer.returncode == 1
+    message = answer.stderr[answer.stderr.index("Unavailable: ") :]
+    assert "Spark did not start" in message
+    assert "HOLDFAST_MASTER" in message
+    assert "Traceback" not in answer.stderr
+    assert "Traceback" in (tmp_path / "c" / "holdfast.log").read_text()
+    assert not (tmp_path / "one.db").exists()

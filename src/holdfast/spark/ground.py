@@ -38,7 +38,6 @@ class Asked:
     trigger: Trigger
     commit_every_us: int | None
     commit_thread: bool
-    master: str | None
     session: SparkSession | None
     settings: Settings
     from_checkpoint: str | None = None
@@ -131,7 +130,7 @@ def ground_of(asked: Asked) -> Ground:
     fork = None if begins is None or begins.where is None else find(store, begins.where)
     begun = noted_beginning(store)
     memory = f"{asked.settings.driver_memory_mib}m"
-    base_session = asked.session or create_session(asked.master or asked.settings.master, memory)
+    base_session = asked.session or create_session(asked.settings.master, memory)
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
     session.dataSource.register(HoldfastDataSource)

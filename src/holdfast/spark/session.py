@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 import holdfast
+from holdfast.errors import Unavailable
 from holdfast.java import require_java
+from holdfast.spark.failure import summary
 
 STATIC: dict[str, tuple[str, str]] = {
     # key: (value, why)
@@ -86,6 +89,8 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
     ------
     InvalidPipeline
         If no Java 17 or newer is found.
+    Unavailable
+        If the JVM ends at once, or the master does not answer.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -106,11 +111,26 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
     for key, (value, _) in STATIC.items():
         builder = builder.config(key, value)
     with _python_path_of_workers():
-        session = builder.getOrCreate()
+        try:
+            session = builder.getOrCreate()
+        except Exception as error:
+            raise Unavailable(
+                f"Spark did not start, with master {master!r} and a heap of {driver_memory}.",
+                why=_why_not(error),
+                do="what the JVM printed stands above, its trace in the log; look at HOLDFAST_MASTER (--master), "
+                "HOLDFAST_DRIVER_MEMORY, JAVA_HOME, and options for Java or Spark in the environment.",
+            ) from error
     session.sparkContext.setLogLevel("ERROR")
     for name in TOLD_TWICE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return session
+
+
+def _why_not(error: Exception) -> str:
+    if "JAVA_GATEWAY_EXITED" in str(error):
+        return "the JVM ended before it was ready."
+    # The text of py4j's own error begins with the call that failed.
+    return summary(str(error.java_exception if isinstance(error, Py4JJavaError) else error))
 
 
 @contextmanager

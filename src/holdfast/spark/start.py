@@ -104,6 +104,7 @@ def start(
         "checkpoint_keep": keep,
         "force_graph_change": force,
         "on_poison": on_poison,
+        "master": master,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     if chosen:
@@ -115,7 +116,6 @@ def start(
         trigger=trigger,
         commit_every_us=None if commit_every is None else duration_us(commit_every, argument="commit_every"),
         commit_thread=commit_thread,
-        master=master,
         session=session,
         settings=settings,
         from_checkpoint=from_checkpoint,
