@@ -165,3 +165,28 @@ def test_a_sink_that_was_emptied_is_noticed(tmp_path: Path, spark: SparkSession)
     write_files(tmp_path, range(2, 3))
     with pytest.raises(Diverged, match="holds nothing"):
         run_alone()
+
+
+def test_a_sink_that_is_added_while_others_hold_an_epoch_that_spark_replays_may_wait_for_its_first_row(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    def run_with(*names: str) -> None:
+        rows = hf.read.files(tmp_path / "in", format="json", schema="id BIGINT", name="rows")
+        sinks = [rows | hf.write.sqlite(tmp_path / f"{name}.db", table="rows", name=name) for name in names]
+        pipeline = hf.Pipeline("joined", *sinks)
+        pipeline.run(checkpoint=str(tmp_path / "checkpoint"), trigger=hf.available_now(), session=spark)
+
+    def held_by(name: str) -> list[int]:
+        with sqlite3.connect(tmp_path / f"{name}.db") as connection:
+            return sorted(number for (number,) in connection.execute("SELECT id FROM rows"))
+
+    write_files(tmp_path, range(2))
+    run_with("first")
+    for entry in (tmp_path / "checkpoint/spark/1/commits").glob("*0*"):
+        entry.unlink()  # as if it had been killed between publishing and Spark's commit log
+    run_with("first", "second")  # replays the epoch, which is not for the second
+    run_with("first", "second")
+    write_files(tmp_path, range(2, 3))
+    run_with("first", "second")
+    assert held_by("first") == list(range(3 * PER_FILE))
+    assert held_by("second") == list(range(2 * PER_FILE, 3 * PER_FILE))

@@ -121,8 +121,7 @@ class Delivery:
 
     def remembers(self, name: str) -> bool:
         """Tell whether a sink's word on what another process published can be relied upon."""
-        sink = self._sinks[name]
-        return sink.guarantee is Guarantee.EXACTLY_ONCE and not getattr(sink, "is_volatile", False)
+        return remembers(self._sinks[name])
 
     def judge(self, name: str, epoch: int, decision: Decision) -> Resolution:
         """Ask a sink about an epoch, and take the verdict from the table.
@@ -226,6 +225,11 @@ class Delivery:
     def _tell(self, publications: Sequence[Publication], event: Event, name: str, detail: str) -> None:
         for publication in publications:
             self._stories.take(publication.record.epoch, event, name, detail)
+
+
+def remembers(sink: Sink) -> bool:
+    """Tell whether a sink knows what another process published: not one that lives in a process, or never knows."""
+    return sink.guarantee is Guarantee.EXACTLY_ONCE and not getattr(sink, "is_volatile", False)
 
 
 def _one_line(error: HoldfastError) -> str:

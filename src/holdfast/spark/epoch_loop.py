@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,6 +78,8 @@ class EpochLoop:
         Takes in what stateful operators report.
     pressure : BackPressure, optional
         Holds sources back where operators limit what waits.
+    note_parts : callable, optional
+        Told which sinks take part in an epoch, once that is decided.
     note_end : callable, optional
         Told where each epoch began and how it ended, once its state is complete and every sink's part decided.
     """
@@ -97,6 +99,7 @@ class EpochLoop:
         pts: int | None,
         reports: OperatorReports,
         pressure: BackPressure | None = None,
+        note_parts: Callable[[Iterable[str], int], None] = lambda sinks, epoch: None,
         note_end: Callable[[Positions, Ended], None] | None = None,
     ) -> None:
         self._pipeline = pipeline
@@ -109,6 +112,7 @@ class EpochLoop:
         self._limits = limits
         self._reports = reports
         self._pressure = pressure
+        self._note_parts = note_parts
         self._note_end = note_end
         self._reached: dict[str, int | None] = dict.fromkeys(timed_sources, pts)
         self._last_sweep_us = clock.now_us()
@@ -160,6 +164,7 @@ class EpochLoop:
             pts=self._advance_pts(observed),
         )
         self._coordinator.commit(record, parts)
+        self._note_parts(parts, epoch)
         committed = time.perf_counter()
         self._note(end, observed)
         self._has_ended(start, replace(ended, pts=record.pts))

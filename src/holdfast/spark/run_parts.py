@@ -11,6 +11,7 @@ from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.dead_letters import DeadLetters
 from holdfast.checkpoint.manifest import Ended, decode
+from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.user_data import UserData, recovered
 from holdfast.commit.coordinator import Coordinator
 from holdfast.graph import is_stateful as is_stateful_node
@@ -52,6 +53,8 @@ class RunParts:
         Has taken over.
     origin : Origin
         Where Spark's directory begins.
+    participation : Participation
+        Takes note of the sinks that take part.
     """
 
     asked: Asked
@@ -61,6 +64,7 @@ class RunParts:
     sinks: Mapping[str, Sink]
     coordinator: Coordinator
     origin: Origin
+    participation: Participation
 
     def begun(self, timed: Sequence[str], pts: int | None) -> Run:
         """Isolate what killed earlier runs, if that is asked for and due; put a run together, and begin it.
@@ -91,6 +95,7 @@ class RunParts:
             pts=pts,
             reports=reports,
             pressure=self._pressure(),
+            note_parts=self.participation.note,
             note_end=_noting(user_data, checkpointer),
         )
         given = recovered(self.ground.store, self._lineage, self._user_data_of_seed())

@@ -11,14 +11,14 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast import checked_json
 from holdfast.checkpoint.graph_change import GraphChange, state_fingerprint
+from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.commit.coordinator import Coordinator, Resumption
+from holdfast.commit.delivery import remembers
 from holdfast.commit.retry import Retry
-from holdfast.errors import Corrupt, Diverged
 from holdfast.hooks import Lifecycle
-from holdfast.ports import Guarantee, Sink
+from holdfast.ports import Sink
 from holdfast.spark.assembly import Assembly, assemble
 from holdfast.spark.backfill import Backfill
 from holdfast.spark.beginning import Beginning, settle_origin
@@ -26,7 +26,6 @@ from holdfast.spark.epoch_loop import check_commit_every
 from holdfast.spark.first import First
 from holdfast.spark.ground import Asked, Ground, ground_of
 from holdfast.spark.isolate import check_addresses
-from holdfast.spark.offsets import last_logged
 from holdfast.spark.origin import Origin
 from holdfast.spark.read import timestamp_of
 from holdfast.spark.run import Run
@@ -70,9 +69,14 @@ class Starting:
             coordinator = self._coordinator(ground, sinks)
             try:
                 resumption = coordinator.open()
-                origin = _Owned(self.asked, ground, assembly, change, sinks, coordinator, resumption).settled()
+                remembering = [name for name, sink in sinks.items() if remembers(sink)]
+                participation = Participation(pipeline.name, ground.store, remembering)
+                owned = _Owned(self.asked, ground, assembly, change, sinks, coordinator, resumption, participation)
+                origin = owned.settled()
                 held = resumption.held.values()
-                parts = RunParts(self.asked, self.lifecycle, ground, assembly, sinks, coordinator, origin)
+                parts = RunParts(
+                    self.asked, self.lifecycle, ground, assembly, sinks, coordinator, origin, participation
+                )
                 run = parts.begun(timed, pts=min((each.pts for each in held if each.pts is not None), default=None))
             except BaseException:
                 coordinator.close()
@@ -133,38 +137,18 @@ class _Owned:
     sinks: Mapping[str, Sink]
     coordinator: Coordinator
     resumption: Resumption
+    participation: Participation
 
     def settled(self) -> Origin:
-        """Note sinks and graph; return where Spark's directory begins, settled now if it is new."""
+        """Check the sinks, note the graph; return where Spark's directory begins, settled now if it is new."""
         self.ground.rewinding.check_none_was_resolved(self.resumption)
-        self._note_sinks()
+        self.participation.check(self.resumption.held)
         self._note_graph()
         beginning = self._beginning()
         write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)
         return settle_origin(beginning, self.resumption.held, self.resumption.last_epoch)
 
     # --- what the checkpoint is told ----------------------------------------------------------------------------
-
-    def _note_sinks(self) -> None:
-        """Note since when each sink takes part; refuse one that took part in finished epochs and holds nothing."""
-        store = self.ground.store
-        finished = last_logged(self.ground.spark, "commits")
-        for name, sink in self.sinks.items():
-            key = f"sinks/{name}.json"
-            noted = store.get(key)
-            if noted is None:
-                store.put(key, checked_json.dump({"after_batch": finished}))
-                continue
-            remembers = sink.guarantee is Guarantee.EXACTLY_ONCE and not getattr(sink, "is_volatile", False)
-            if remembers and self.resumption.held[name].epoch == 0 and finished > _noted_batch(noted, key):
-                raise Diverged(
-                    f"sink {name!r} holds nothing, and this checkpoint has finished epochs with it.",
-                    why="the target was removed, emptied together with its ledger, or replaced after it had published.",
-                    do=f"restore sink {name!r}; or start over with a new checkpoint and empty targets; or, to let it "
-                    f"begin at the present, remove {key} from the checkpoint.",
-                    pipeline=self.asked.pipeline.name,
-                    participant=name,
-                )
 
     def _note_graph(self) -> None:
         store, pipeline = self.ground.store, self.asked.pipeline
@@ -235,19 +219,6 @@ class _Owned:
             transfer,
             self.asked.settings.force_graph_change,
         )
-
-
-def _noted_batch(noted: bytes, key: str) -> int:
-    """Return up to which of Spark's batches a sink took no part."""
-    try:
-        return int(checked_json.load(noted)["after_batch"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(
-            f"{key} of the checkpoint cannot be read.",
-            why=f"{error}; it says since when the sink takes part, and the sink holds nothing.",
-            do=f"restore {key} from a copy; or remove it, if the sink is to begin at the present.",
-            participant=key,
-        ) from error
 
 
 def _to_dataframe(session: SparkSession) -> Any:

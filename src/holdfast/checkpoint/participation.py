@@ -1,0 +1,103 @@
+"""Which sinks have taken part in an epoch: ``sinks/<sink>.json``.  One of them that holds nothing was emptied.
+
+A note is written when the first epoch is decided in which the sink has a part.  A crash before it loses the note and
+not the part: the next start finds that the sink holds something, and writes it.  So a note is never there without a
+part, and an epoch that a sink was left out of, because others held it before its time, says nothing about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from holdfast import checked_json
+from holdfast.errors import Corrupt, Diverged
+from holdfast.ports import Held, Store
+
+
+class Participation:
+    """The notes of one pipeline's sinks.
+
+    Parameters
+    ----------
+    pipeline : str
+        Its name.
+    store : Store
+        The checkpoint.
+    sinks : iterable of str
+        Those that remember what they hold; the others are not noted.
+    """
+
+    def __init__(self, pipeline: str, store: Store, sinks: Iterable[str]) -> None:
+        self._pipeline = pipeline
+        self._store = store
+        self._unnoted = set(sinks)
+
+    def check(self, held: Mapping[str, Held]) -> None:
+        """Refuse a sink that took part and holds nothing; note each that holds something.
+
+        Parameters
+        ----------
+        held : mapping of str to Held
+            What each sink answered, with everything resolved.
+
+        Raises
+        ------
+        Diverged
+            If a sink took part and holds nothing.
+        Corrupt
+            If its note cannot be read, and it holds nothing.
+        """
+        for name in sorted(self._unnoted):
+            epoch = held[name].epoch
+            if not epoch:
+                self._check_new(name)
+            elif self._is_noted(name):
+                self._unnoted.remove(name)
+            else:
+                self.note([name], epoch)
+
+    def note(self, sinks: Iterable[str], epoch: int) -> None:
+        """Note that sinks take part in an epoch that is decided; the first one of each counts."""
+        for name in self._unnoted.intersection(sinks):
+            self._store.put(_key(name), checked_json.dump({"first_epoch": epoch}))
+            self._unnoted.remove(name)
+
+    def _is_noted(self, name: str) -> bool:
+        try:
+            return _first_epoch(self._store, name) is not None
+        except ValueError:
+            return False  # it is written anew
+
+    def _check_new(self, name: str) -> None:
+        key = _key(name)
+        try:
+            first = _first_epoch(self._store, name)
+        except ValueError as error:
+            raise Corrupt(
+                f"{key} of the checkpoint cannot be read.",
+                why=f"{error}; it says whether the sink has taken part, and the sink holds nothing.",
+                do=f"restore {key} from a copy; or remove it, if the sink is to begin at the present.",
+                participant=key,
+            ) from error
+        if first is not None:
+            raise Diverged(
+                f"sink {name!r} holds nothing, and has taken part since epoch {first}.",
+                why="the target was removed, emptied together with its ledger, or replaced after it had published.",
+                do=f"restore sink {name!r}; or start over with a new checkpoint and empty targets; or, to let it "
+                f"begin at the present, remove {key} from the checkpoint.",
+                pipeline=self._pipeline,
+                participant=name,
+            )
+
+
+def _first_epoch(store: Store, name: str) -> int | None:
+    """Return the epoch in a note; None where there is none.  Raises ValueError where it cannot be read."""
+    data = store.get(_key(name))
+    if data is None:
+        return None
+    first = checked_json.load(data).get("first_epoch")  # an older version noted something else: as if it were not there
+    return None if first is None else int(first)
+
+
+def _key(name: str) -> str:
+    return f"sinks/{name}.json"

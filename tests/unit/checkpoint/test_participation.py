@@ -1,0 +1,84 @@
+"""Who has taken part is noted once, and one that did and holds nothing is refused."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+
+from holdfast.checkpoint.participation import Participation
+from holdfast.errors import Corrupt, Diverged
+from holdfast.ports import Held
+from holdfast.testing.store import SimulatedStore
+from tests.unit.checkpoint.flips import flipped
+
+NOTHING = Held(0, 0, {}, None)
+KEY = "sinks/table.json"
+
+
+def start(store: SimulatedStore, epoch: int) -> Participation:
+    participation = Participation("trips", store, ["table"])
+    participation.check({"table": Held(epoch, 1, {}, None), "console": NOTHING})
+    return participation
+
+
+def test_a_sink_that_took_part_and_holds_nothing_was_emptied():
+    store = SimulatedStore()
+    start(store, 0).note(["table"], 7)
+    with pytest.raises(Diverged, match="holds nothing, and has taken part since epoch 7"):
+        start(store, 0)
+    store.delete(KEY)  # the cure that it names
+    start(store, 0)
+
+
+def test_a_sink_that_was_given_nothing_yet_may_hold_nothing_for_as_long_as_it_likes():
+    store = SimulatedStore()
+    for _ in range(3):
+        start(store, 0).note(["another"], 9)
+    assert not [*store.keys("sinks/")]
+
+
+def test_a_crash_between_the_first_epoch_and_its_note_is_made_up_for_by_the_next_start():
+    store = SimulatedStore()
+    start(store, 0)
+    start(store, 5)
+    with pytest.raises(Diverged, match="since epoch 5"):
+        start(store, 0)
+
+
+def test_the_first_epoch_counts_and_is_written_once():
+    store = SimulatedStore()
+    participation = start(store, 0)
+    participation.note(["table", "console"], 3)
+    written = store.get(KEY)
+    participation.note(["table"], 4)
+    start(store, 4)
+    assert store.get(KEY) == written
+    assert [*store.keys("sinks/")] == [KEY]
+
+
+def test_a_damaged_note_is_written_anew_where_the_sink_holds_something_and_named_where_it_does_not():
+    store = SimulatedStore()
+    start(store, 5)
+    written = store.get(KEY)
+    for damaged in [b"", *flipped(written)]:
+        store.put(KEY, damaged)
+        with suppress(Corrupt, Diverged):
+            start(store, 0)
+            pytest.fail(f"{damaged!r} says that the sink never took part")
+        start(store, 5)
+        with pytest.raises(Diverged):
+            start(store, 0)
+    store.put(KEY, b"{")
+    with pytest.raises(Corrupt, match=r"sinks/table\.json") as refused:
+        start(store, 0)
+    assert "remove it" in refused.value.do
+
+
+def test_a_note_of_an_older_version_counts_as_none():
+    store = SimulatedStore()
+    store.put(KEY, b'{"after_batch": 4}')
+    start(store, 0)
+    start(store, 6)
+    with pytest.raises(Diverged, match="since epoch 6"):
+        start(store, 0)
