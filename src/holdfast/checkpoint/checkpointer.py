@@ -52,7 +52,7 @@ class Intervals:
     Parameters
     ----------
     snapshot_us : int
-        Between two snapshots; 0: only when asked.
+        Between two snapshots; 0: only when asked, and no progress records.
     progress_us : int
         Between two progress records.
     keep : int
@@ -308,7 +308,7 @@ class Checkpointer:
     def _prune(self) -> None:
         """Remove what is older than is kept; each removal may be the last thing that this process does."""
         pinned: frozenset[SnapshotKey] = frozenset() if self._seed is None else frozenset({self._seed.key})
-        oldest = prune(self._store, keep=self._intervals.keep, pinned=pinned)
+        oldest = prune(self._store, keep=self._intervals.keep, pinned=pinned, check_fenced=self._check_fenced)
         if oldest is not None:
             progress.prune(self._store, oldest.epoch)
             kept = read_manifest(self._store, oldest)
@@ -325,8 +325,8 @@ class Checkpointer:
     def _write_progress(self) -> None:
         with self._lock:
             gathered, self._gathered = self._gathered, []
-        if not gathered:
-            return
+        if not gathered or not self._intervals.snapshot_us:
+            return  # switched off: nothing would ever remove them
         try:
             self._check_fenced()
             progress.write(self._store, gathered, self._generation)

@@ -102,7 +102,7 @@ def target(store: Store, pipeline: str, to: str, steps: Sequence[Step], *, has_s
         found = ends.get(int(to))
     else:
         assert at_us is not None
-        found = max((e for e in ends.values() if e.batch_us <= at_us), key=lambda e: e.epoch, default=None)
+        found = _at(at_us, ends, steps)
     if found is None:
         raise _out_of_reach(pipeline, to, ends, has_state=has_state)
     restored = _restored(store, pipeline, found, steps) if has_state else None
@@ -188,6 +188,24 @@ def _stays(ended: Ended, record: EpochRecord) -> bool:
     return covers_all(record.positions, ended.positions)
 
 
+def _at(at_us: int, ends: Mapping[int, Ended], steps: Iterable[Step]) -> Ended | None:
+    """Return the last epoch that was planned up to a time; None where nobody knows which that is.
+
+    Where ends are missing behind the last one that is known, the epoch that was asked for may be one of them.
+    """
+    found = max((end for end in ends.values() if end.batch_us <= at_us), key=lambda end: end.epoch, default=None)
+    following = min((epoch for epoch in ends if found is not None and epoch > found.epoch), default=None)
+    if found is None or following is None:
+        return found
+    is_next = any(step.ended.epoch == following and _goes_on(found.positions, step.start) for step in steps)
+    return found if is_next else None
+
+
+def _goes_on(end: Positions, start: Positions) -> bool:
+    """Tell whether an epoch begins where another one ended; sources may have come and gone between them."""
+    return all(start[name] == of for name, of in end.items() if name in start)
+
+
 def _named(store: Store, pipeline: str, name: str) -> Target:
     manifest = named.read_named(store, name)
     if manifest.pipeline != pipeline:
@@ -209,13 +227,30 @@ def _restored(store: Store, pipeline: str, ended: Ended, steps: Iterable[Step]) 
 
 def _out_of_reach(pipeline: str, to: str, ends: dict[int, Ended], *, has_state: bool) -> InvalidPipeline:
     keeps = "snapshots are pruned, and with them the ends of older epochs" if has_state else "older ends are not kept"
-    reach = f"the earliest is epoch {min(ends)}, the latest {max(ends)}" if ends else "no end of an epoch is known"
+    reach = f"it can go back to epoch {_spans(ends)}" if ends else "no end of an epoch is known"
     return InvalidPipeline(
         f"pipeline {pipeline!r} cannot go back to {to}.",
-        why=f"of the epochs it can go back to {reach}: {keeps}.",
+        why=f"{reach}: {keeps}.",
         do="choose one of these; a named checkpoint (holdfast checkpoint create) is kept as long as you want.",
         pipeline=pipeline,
     )
+
+
+def _spans(epochs: Iterable[int]) -> str:
+    """Return numbers as people read them: those without a gap between them in one.
+
+    Examples
+    --------
+    >>> _spans([1, 7, 8, 9, 12, 13])
+    '1, 7 to 9, 12 to 13'
+    """
+    spans: list[list[int]] = []
+    for epoch in sorted(epochs):
+        if spans and epoch == spans[-1][1] + 1:
+            spans[-1][1] = epoch
+        else:
+            spans.append([epoch, epoch])
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in spans)
 
 
 def _time_us(text: str) -> int | None:

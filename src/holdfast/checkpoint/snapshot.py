@@ -226,7 +226,13 @@ def good_snapshots(store: Store, refused: Callable[[SnapshotKey, str], None]) ->
         yield manifest
 
 
-def prune(store: Store, *, keep: int, pinned: frozenset[SnapshotKey] = frozenset()) -> SnapshotKey | None:
+def prune(
+    store: Store,
+    *,
+    keep: int,
+    pinned: frozenset[SnapshotKey] = frozenset(),
+    check_fenced: Callable[[], None] = lambda: None,
+) -> SnapshotKey | None:
     """Remove all snapshots but the newest, and the files that neither these nor named checkpoints need.
 
     Parameters
@@ -236,19 +242,23 @@ def prune(store: Store, *, keep: int, pinned: frozenset[SnapshotKey] = frozenset
     keep : int
         How many stay; at least 1.
     pinned : frozenset of SnapshotKey
-        Those that stay in any case.
+        Those whose manifest and files stay in any case.
+    check_fenced : callable, optional
+        Raises ``Fenced`` if another run has taken over, whose snapshots this one does not know.
 
     Returns
     -------
     SnapshotKey, optional
-        The oldest good one that is left.
+        The oldest of the newest; None where none can be read.
 
     Notes
     -----
-    A manifest that cannot be read does not count as one of ``keep``; it goes once all that stay are newer.  Manifests
+    A manifest that cannot be read does not count as one of ``keep``; it goes once those are newer.  Manifests
     go before their files, so that no crash leaves one that names a file which is gone.  Files of a later version than
-    the newest snapshot stay: workers write them for the next one.
+    the newest snapshot stay: workers write them for the next one.  What is removed was there before the manifests were
+    read: a snapshot that is committed meanwhile has written its files after that, or this run is fenced.
     """
+    files = store.keys(FILES)
     readable: dict[SnapshotKey, Manifest] = {}
     keys = snapshot_keys(store)
     for key in keys:
@@ -256,23 +266,26 @@ def prune(store: Store, *, keep: int, pinned: frozenset[SnapshotKey] = frozenset
             readable[key] = read_manifest(store, key)
         except Corrupt as error:
             log.warning("%s", error.message)
-    stay = {*sorted(readable)[-keep:], *(key for key in pinned if key in readable)}
-    if not stay:
+    newest = sorted(readable)[-keep:]
+    if not newest:
         return None
+    stay = {*newest, *(key for key in pinned if key in readable)}
+    check_fenced()
     for key in keys:
-        if key < min(stay) or (key in readable and key not in stay):
+        if key not in stay and (key in readable or key < newest[0]):
             store.delete(key.path)
     try:
         kept = [*(readable[key] for key in stay), *named.named_manifests(store)]
     except Corrupt as error:
         log.warning("no file of a snapshot is removed: %s", error.message)
-        return min(stay)
+        return newest[0]
     needed = {file.key for manifest in kept for file in manifest.files}
-    reached = readable[max(stay)].ended.step_epoch
-    for path in store.keys(FILES):
+    reached = readable[newest[-1]].ended.step_epoch
+    check_fenced()
+    for path in files:
         if path not in needed and _version(path) <= reached:
             store.delete(path)
-    return min(stay)
+    return newest[0]
 
 
 def _version(path: str) -> int:

@@ -113,6 +113,7 @@ def test_none_is_made_by_itself_when_they_are_switched_off() -> None:
     bench.wait(1000)
     bench.checkpointer.end(is_clean=True)
     assert bench.epochs == []
+    assert bench.store.keys("progress/") == [], "nothing would ever remove them"
     assert bench.checkpointer.snapshot() is not None
     assert bench.epochs == [1]
 
@@ -191,7 +192,7 @@ def test_progress_is_recorded_several_epochs_at_a_time_and_pruned_with_the_snaps
 
 
 def test_a_record_that_could_not_be_written_is_written_later() -> None:
-    bench = Bench(every_s=0)
+    bench = Bench(every_s=3600)
     put, bench.store.put = bench.store.put, _refuse  # type: ignore[method-assign]
     bench.end_epoch(1)
     bench.wait(5)
@@ -213,6 +214,9 @@ def test_the_seed_of_the_directory_is_not_pruned() -> None:
         bench.end_epoch(epoch)
         bench.wait(10)
     assert snapshot_keys(bench.store) == [SnapshotKey(1, 1), SnapshotKey(3, 3)]
+    verify(bench.store, seed)
+    assert checked_json.load(bench.store.objects[KEY]) == ended(3).positions, "it holds no rows of any source"
+    assert bench.store.keys("progress/") == [], "and no ends of epochs"
 
 
 def test_one_with_a_name_stays_and_holds_the_floor_until_the_name_is_gone() -> None:
@@ -249,7 +253,7 @@ def test_a_name_that_cannot_be_given_leaves_the_snapshot_and_one_of_a_fenced_run
 
 
 def test_the_thread_works_until_it_is_told_to_end() -> None:
-    bench = Bench(every_s=0)
+    bench = Bench(every_s=3600)
 
     def corrupt() -> None:
         raise Corrupt("state cannot be read.")

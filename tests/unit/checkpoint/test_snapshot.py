@@ -19,7 +19,7 @@ from holdfast.checkpoint.snapshot import (
     verify,
     write_bucket,
 )
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, Fenced
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.snapshots import KEEPS, SCHEMA, bucket, manifest, snapshot
 
@@ -115,10 +115,44 @@ def test_the_seed_stays_and_damaged_ones_do_not_count_among_those_that_are_kept(
     for epoch in range(1, 7):
         snapshot(store, epoch)
     store.damage(SnapshotKey(6, 1).path, keep=3)
-    assert prune(store, keep=1, pinned=frozenset({SnapshotKey(2, 1)})) == SnapshotKey(2, 1)
+    assert prune(store, keep=1, pinned=frozenset({SnapshotKey(2, 1)})) == SnapshotKey(5, 1)
     assert epochs(store) == [2, 5, 6]
     verify(store, read_manifest(store, SnapshotKey(5, 1)))
     store.damage(SnapshotKey(5, 1).path, keep=3)
     store.damage(SnapshotKey(2, 1).path, keep=3)
     assert prune(store, keep=1) is None
     assert epochs(store) == [2, 5, 6], "nothing goes where nothing good is left"
+
+
+def test_pruning_removes_no_file_of_a_snapshot_that_is_committed_meanwhile() -> None:
+    class Interrupted(SimulatedStore):
+        """Commits a snapshot, whose state is older than its end, at the moment in which the files are listed."""
+
+        def keys(self, prefix: str) -> list[str]:
+            found = super().keys(prefix)
+            if prefix == FILES and not self.is_done:
+                self.is_done = True
+                snapshot(self, 5, quiet_since=2)
+            return found
+
+        is_done = True
+
+    store = Interrupted()
+    for epoch in (3, 4):
+        snapshot(store, epoch)
+    store.is_done = False
+    prune(store, keep=1)
+    verify(store, read_manifest(store, SnapshotKey(5, 1)))
+
+
+def test_a_run_that_was_fenced_removes_nothing() -> None:
+    def check_fenced() -> None:
+        raise Fenced("another run has taken over.")
+
+    store = SimulatedStore()
+    for epoch in (1, 2):
+        snapshot(store, epoch)
+    before = dict(store.objects)
+    with pytest.raises(Fenced):
+        prune(store, keep=1, check_fenced=check_fenced)
+    assert store.objects == before
