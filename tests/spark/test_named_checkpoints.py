@@ -12,9 +12,11 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import holdfast as hf
+from holdfast.checkpoint.store import LocalStore
 from holdfast.cli.app import app
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.spark.rewind import Rewinding
 from tests.spark.counting import counting
 from tests.spark.running import arrive, sqlite_rows
 
@@ -88,3 +90,37 @@ def test_a_fork_goes_on_as_the_original_did(spark: SparkSession, tmp_path: Path)
     with pytest.raises(Corrupt, match=file.name):
         run(tmp_path, spark, "damaged", from_checkpoint=str(tmp_path / "exported"))
     assert rows(tmp_path, "damaged") == []
+
+
+@pytest.mark.parametrize("has_state", [True, False], ids=["with state, snapshots switched off", "without state"])
+def test_a_name_keeps_rows_of_a_feed_where_nothing_else_does(
+    spark: SparkSession, tmp_path: Path, has_state: bool
+) -> None:
+    settings = Settings(buckets=1, checkpoint_freq=0)
+    directory = tmp_path / "checkpoint"
+    feed = hf.read.CallbackFeed(tmp_path / "feed", schema="k STRING, v BIGINT")
+    fed = hf.read.callback(feed, name="fed")
+    table = hf.write.sqlite(tmp_path / "fed.db", table="rows", name="table", rewindable=True)
+    counts = counting(fed, name="counts") if has_state else fed | hf.select("k", n="v", name="counts")
+    pipeline = hf.Pipeline("fed", counts | table)
+
+    def push_and_run(numbers: range) -> None:
+        for number in numbers:
+            feed.push([{"k": "a", "v": number}])
+            pipeline.run(checkpoint=str(directory), trigger=hf.available_now(), session=spark, settings=settings)
+
+    def entries() -> int:
+        return len([*(tmp_path / "feed").glob("*.entry")])
+
+    push_and_run(range(1, 4))
+    assert entries() <= 2, "what is published goes"
+    holdfast("create", "third", "--checkpoint", directory, "--force")
+    push_and_run(range(4, 7))
+    assert entries() >= 3
+    assert Rewinding(pipeline, LocalStore(str(directory)), directory, settings).do("third").to == 3
+    assert sqlite_rows(tmp_path / "fed.db", "SELECT n FROM rows") == [1, 2, 3]
+    push_and_run(range(7, 8))
+    assert sqlite_rows(tmp_path / "fed.db", "SELECT n FROM rows") == [1, 2, 3, 4, 5, 6, 7]
+    holdfast("delete", "third", "--checkpoint", directory)
+    push_and_run(range(8, 10))
+    assert entries() <= 2

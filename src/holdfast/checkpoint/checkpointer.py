@@ -237,6 +237,7 @@ class Checkpointer:
         """
         named.checked_name(name)
         with self._working:  # nothing is pruned before the name is there
+            self._hold()
             made = self._snapshot()
             if made is not None:
                 named.put_named(self._store, name, made)
@@ -246,6 +247,13 @@ class Checkpointer:
                     named.delete_named(self._store, name)
                     raise
             return made
+
+    def _hold(self) -> None:
+        """Let sources keep what comes behind the snapshot that is made now; where others are, they do."""
+        with self._lock:
+            ended = self._newest
+        if ended is not None and not self._intervals.snapshot_us:
+            named.hold(self._store, self._pipeline, ended)
 
     def _snapshot(self, at: _Moment | None = None) -> Manifest | None:
         """Make a snapshot of a barrier; None: of the last epoch that ended."""

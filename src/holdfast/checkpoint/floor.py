@@ -1,17 +1,22 @@
 """The floor: the positions from which rows may still have to be replayed, for sources that drop what is published.
 
-Moved by the checkpointer when older snapshots are gone, read by the planning processes of sources.
+Where snapshots are made by themselves, the checkpointer moves it when older ones are gone: nothing goes before that.
+Where none are, everything goes that is published, but for what named checkpoints need: a floor of theirs alone.  Both
+are read by the planning processes of sources.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from holdfast import checked_json
 from holdfast.ports import Store
 from holdfast.positions import Positions
 
 KEY = "snapshots/floor.json"
+NAMED_KEY = "named/floor.json"
 
 
 def write_floor(store: Store, positions: Positions) -> None:
@@ -26,3 +31,22 @@ def read_floor(path: Path) -> Positions:
     except (OSError, ValueError):
         return {}
     return found
+
+
+def write_named_floor(store: Store, of_pipelines: Mapping[str, Positions]) -> None:
+    """Move the floor of named checkpoints, which may be of several pipelines; it is removed where there are none."""
+    if of_pipelines:
+        store.put(NAMED_KEY, checked_json.dump(of_pipelines))
+    else:
+        store.delete(NAMED_KEY)
+
+
+def read_named_floor(path: Path, pipeline: str) -> Positions | None:
+    """Return from where the names of a pipeline need rows; empty: from nowhere; None: it cannot be read."""
+    try:
+        found: Any = checked_json.load(path.read_bytes()).get(pipeline, {})
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

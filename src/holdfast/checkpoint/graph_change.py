@@ -250,6 +250,11 @@ class GraphChange:
         """Whether nothing is another than it was."""
         return all(node.verdict is Verdict.KEPT for node in self.nodes)
 
+    def over(self, finished: Sequence[str]) -> GraphChange:
+        """Return the change as one over sources that have ended; those that are gone count no more."""
+        gone = {node.name for node in self.nodes if node.verdict is Verdict.GONE}
+        return replace(self, finished=tuple(name for name in finished if name not in gone))
+
     def problems(self) -> Iterator[str]:
         """Yield what stands in the way, unless it is forced."""
         for node in self.nodes:
@@ -299,7 +304,6 @@ class GraphChange:
 def compare(
     before: Graph,
     after: Graph,
-    finished: Sequence[str] = (),
     means: Mapping[str, Means] | None = None,
     backfilled: Sequence[str] = (),
 ) -> GraphChange:
@@ -309,8 +313,6 @@ def compare(
     ----------
     before, after : Graph
         The graph that ran last, and the one that is to run.
-    finished : sequence of str
-        Sources of the old graph that have ended.
     means : mapping of str to Means, optional
         With what each stateful operator of the new graph takes over the state of another version of itself.
     backfilled : sequence of str
@@ -323,8 +325,7 @@ def compare(
     if backfilled:
         found = [_from_the_beginning(node, backfilled) for node in found]
     gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes and name not in taken]
-    taken_up = tuple(name for name in finished if name in after.nodes)
-    return GraphChange((*found, *gone), taken_up, tuple(backfilled))
+    return GraphChange((*found, *gone), backfilled=tuple(backfilled))
 
 
 def _compared(name: str, before: Graph, after: Graph, means: Means) -> NodeChange:

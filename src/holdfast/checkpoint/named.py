@@ -9,13 +9,17 @@ Nothing takes a named checkpoint by itself: it is asked for by name, for a fork 
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from holdfast.checkpoint.manifest import Manifest, decode, encode
-from holdfast.errors import InvalidPipeline
+from holdfast.checkpoint.floor import write_named_floor
+from holdfast.checkpoint.manifest import Ended, Manifest, decode, encode
+from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Store
 from holdfast.positions import Positions
+
+log = logging.getLogger("holdfast.checkpoint")
 
 PREFIX = "named/"
 SUFFIX = ".manifest"
@@ -104,7 +108,10 @@ def claim(store: Store, name: str) -> None:
 
 def put_claimed(store: Store, name: str, manifest: Manifest) -> None:
     """Make a named checkpoint of a name that was claimed, with the files that lie below it by now."""
-    if not store.put_if_absent(key_of(name), encode(manifest)):
+    hold(store, manifest.pipeline, manifest.ended)
+    is_made = store.put_if_absent(key_of(name), encode(manifest))
+    settle_floor(store)  # a start that settles it too may have come between the two
+    if not is_made:
         raise _taken(name)
 
 
@@ -121,6 +128,26 @@ def delete_named(store: Store, name: str) -> None:
     store.delete(key_of(checked_name(name)))
     for key in store.keys(f"{PREFIX}{name}/"):
         store.delete(key)
+    settle_floor(store)
+
+
+def hold(store: Store, pipeline: str, ended: Ended) -> None:
+    """Keep what sources would drop from here on, for a name that is to come."""
+    settle_floor(store, {pipeline: ended})
+
+
+def settle_floor(store: Store, to_come: Mapping[str, Ended] | None = None) -> None:
+    """Put the floor of all names where the oldest of each pipeline needs it; it stays where one cannot be read."""
+    oldest = dict(to_come or {})
+    try:
+        for manifest in named_manifests(store):
+            known = oldest.get(manifest.pipeline)
+            if known is None or manifest.ended.epoch < known.epoch:
+                oldest[manifest.pipeline] = manifest.ended
+    except Corrupt as error:
+        log.warning("what sources keep for named checkpoints is not lessened: %s", error.message)
+        return
+    write_named_floor(store, {pipeline: ended.positions for pipeline, ended in oldest.items()})
 
 
 def named_manifests(store: Store) -> Iterator[Manifest]:

@@ -262,7 +262,7 @@ def plan_(
             frame.print_json(inspected_json(planned))
         else:
             frame.print_lines(words.plan_lines(pipeline.name, planned.directory, planned.change))
-        if planned.change is not None and planned.directory.is_changed:
+        if planned.change is not None:
             planned.change.check(pipeline.name, is_forced=force or settings.force_graph_change)
 
 

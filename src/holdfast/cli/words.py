@@ -111,7 +111,7 @@ def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) 
         yield f"{marks[node.verdict.value]} {node.verdict.value:<8} {node.role.value} {node.name}{effect}"
         for detail in node.details:
             yield f"             {detail}"
-    for name in change.finished if directory.is_changed else ():
+    for name in change.finished:
         yield f"! finished source {name}: it has ended, and a changed graph would take it up again"
 
 

@@ -112,6 +112,7 @@ def assemble(asked: Asked, ground: Ground) -> Assembly:
         ground.chosen.below,
         has_rows=program is None,
         keeps_replays=asked.is_stateful and settings.checkpoint_freq > 0,
+        pipeline=pipeline.name,
         from_us=ground.from_us,
     )
     if asked.is_stateful:

@@ -31,7 +31,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from holdfast.checkpoint.floor import read_floor
+from holdfast.checkpoint.floor import read_floor, read_named_floor
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.lettered import lettered, mask_file, read_mask, readable
@@ -82,7 +82,9 @@ class Reading:
         Where to leave a mark when the source has ended (:mod:`holdfast.spark.controls`); empty: nobody asks.
     floor_file : str
         The positions from which rows may still be replayed (:mod:`holdfast.checkpoint.floor`); empty: from the last
-        epoch on.
+        epoch on, or as far as named checkpoints need them.
+    named_floor_file, pipeline : str
+        The positions that named checkpoints need, and those of which pipeline count; empty: none.
     """
 
     spec: SourceSpec
@@ -96,6 +98,8 @@ class Reading:
     packing: Packing | None = None
     end_mark: str = ""
     floor_file: str = ""
+    named_floor_file: str = ""
+    pipeline: str = ""
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -231,12 +235,20 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     def commit(self, end: dict[str, Any]) -> None:
         if not self.reading.floor_file:
-            self.source.committed(end["positions"])
+            self._commit_unnamed(end["positions"])
             return
         # Behind a snapshot rows are replayed: they must stay until the oldest one that may be used has them.
         floor = read_floor(Path(self.reading.floor_file)).get(self.reading.name)
         if floor is not None:
             self.source.committed(plain(floor)[0])
+
+    def _commit_unnamed(self, positions: dict[str, Any]) -> None:
+        """Let go of what is published, as far as no named checkpoint needs it."""
+        named_file = self.reading.named_floor_file
+        needed = read_named_floor(Path(named_file), self.reading.pipeline) if named_file else {}
+        if needed is not None:
+            first = plain(needed.get(self.reading.name, {}))[0]
+            self.source.committed({segment: min(at, first.get(segment, at)) for segment, at in positions.items()})
 
     def stop(self) -> None:
         pass

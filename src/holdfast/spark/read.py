@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from holdfast.checkpoint.floor import KEY as FLOOR
+from holdfast.checkpoint.floor import NAMED_KEY as NAMED_FLOOR
 from holdfast.graph import Node
 from holdfast.ports import REJECT_COLUMN, SourceSpec
 from holdfast.sources.from_time import from_time
@@ -34,6 +35,7 @@ class SourceReader:
     has_rows: bool = True
     marks_ends: bool = False
     keeps_replays: bool = False
+    pipeline: str = ""
     from_us: int | None = None
 
     def spec(self, node: Node) -> SourceSpec:
@@ -80,6 +82,8 @@ class SourceReader:
             packing,
             mark_of(self._marks, node.name) if self.marks_ends and packing is None else "",
             str(self.directory / FLOOR) if self.keeps_replays else "",
+            str(self.directory / NAMED_FLOOR),
+            self.pipeline,
         )
         if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()

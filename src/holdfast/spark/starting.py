@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.checkpoint import named
 from holdfast.checkpoint.graph_change import GraphChange, state_fingerprint
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
@@ -143,6 +144,7 @@ class _Owned:
         """Check the sinks, note the graph; return where Spark's directory begins, settled now if it is new."""
         self.ground.rewinding.check_none_was_resolved(self.resumption)
         self.participation.check(self.resumption.held)
+        named.settle_floor(self.ground.store)
         self._note_graph()
         beginning = self._beginning()
         write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)

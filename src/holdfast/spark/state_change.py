@@ -89,9 +89,9 @@ def compared(
         return None
     if not chosen.is_changed and store.get(f"{below}/{GRAPH}") is None:
         return None
-    finished = _finished(checkpoint, below, pipeline) if chosen.is_changed else ()
     before = read_graph(store, below)
-    return compare(before, graph, finished, means, backfilled(pipeline.sinks, before) if chosen.is_changed else ())
+    change = compare(before, graph, means, backfilled(pipeline.sinks, before) if chosen.is_changed else ())
+    return change if change.is_empty else change.over(_finished(checkpoint, below, pipeline))
 
 
 def backfilled(sinks: Sequence[SinkNode], before: Graph) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from holdfast import checked_json
 from holdfast.checkpoint import named
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
-from holdfast.checkpoint.floor import KEY
+from holdfast.checkpoint.floor import KEY, NAMED_KEY
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState, SnapshotKey
 from holdfast.checkpoint.progress import read
 from holdfast.checkpoint.snapshot import snapshot_keys, verify, write_bucket
@@ -235,6 +235,16 @@ def test_one_with_a_name_stays_and_holds_the_floor_until_the_name_is_gone() -> N
     bench.end_epoch(4)
     bench.checkpointer.snapshot()
     assert checked_json.load(bench.store.get(KEY) or b"") == ended(4).positions
+
+
+def test_a_name_holds_the_rows_behind_its_own_snapshot_where_no_others_are_made() -> None:
+    bench = Bench(every_s=0)
+    bench.end_epoch(1)
+    # Epochs end, and sources let go of them, while the snapshot is made: it is of an end behind which all rows stay.
+    bench.during = lambda: bench.end_epoch(2)
+    made = bench.checkpointer.snapshot_named("early")
+    assert made is not None
+    assert checked_json.load(bench.store.objects[NAMED_KEY]) == {"counts": made.ended.positions}
 
 
 def test_a_name_that_cannot_be_given_leaves_the_snapshot_and_one_of_a_fenced_run_goes() -> None:

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint import named, portable
+from holdfast.checkpoint.floor import NAMED_KEY, read_named_floor
 from holdfast.checkpoint.manifest import encode
 from holdfast.checkpoint.snapshot import FILES, prune, snapshot_keys, verify
 from holdfast.checkpoint.store import LocalStore
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.testing.store import SimulatedStore
-from tests.unit.checkpoint.snapshots import snapshot
+from tests.unit.checkpoint.snapshots import ended, snapshot
 
 
 def test_pruning_keeps_what_a_name_needs_until_the_name_is_deleted() -> None:
@@ -46,6 +47,35 @@ def test_the_floor_stays_at_the_oldest_name_of_the_pipeline() -> None:
     newest = snapshot(store, 7)
     assert named.earliest(store, "counts", newest) == {"given": {"log": 3}}
     assert named.earliest(store, "another", newest) == {"given": {"log": 7}}
+
+
+def test_what_names_need_of_a_feed_is_noted_before_they_count_and_until_they_are_gone(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    file = tmp_path / NAMED_KEY
+
+    def needed(pipeline: str = "counts") -> object:
+        return read_named_floor(file, pipeline)
+
+    assert needed() == {}
+    named.hold(store, "counts", ended(2))
+    assert needed() == {"given": {"log": 2}}, "held for the name that is to come"
+    for name, epoch in (("later", 5), ("early", 3), ("last", 7)):
+        named.put_named(store, name, snapshot(store, epoch))
+    assert (needed(), needed("another")) == ({"given": {"log": 3}}, {})
+    with pytest.raises(InvalidPipeline, match="already"):
+        named.put_claimed(store, "later", snapshot(store, 1))
+    assert needed() == {"given": {"log": 3}}
+    named.delete_named(store, "early")
+    assert needed() == {"given": {"log": 5}}
+
+    store.put(named.key_of("later"), b"holdfast")
+    named.delete_named(store, "last")
+    assert needed() == {"given": {"log": 5}}, "nobody knows what the damaged one needs"
+    file.write_bytes(file.read_bytes()[:-3])
+    assert needed() is None
+    named.delete_named(store, "later")
+    assert needed() == {}
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "ä", "a b", "-x", "x" * 61, "a.manifest"])
