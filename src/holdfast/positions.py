@@ -70,6 +70,28 @@ def ascending(several: Iterable[Positions]) -> list[Positions] | None:
     return ordered if in_order else None
 
 
+def least(one: Positions, other: Positions) -> Positions:
+    """Return positions that lie before both; without the sources that one of them lacks: they begin at the beginning.
+
+    Opaque positions are those of the first: which of two lies before the other only Spark knows.
+
+    Examples
+    --------
+    >>> least({"a": {"log": 7}, "b": {"log": 1}}, {"a": {"log": 5}, "c": {"log": 2}})
+    {'a': {'log': 5}}
+    """
+    return {source: _least(of, other[source]) for source, of in one.items() if source in other}
+
+
+def _least(one: SourcePositions, other: SourcePositions) -> SourcePositions:
+    found = {**other, **one}
+    for segment in one.keys() & other.keys():
+        left, right = one[segment], other[segment]
+        if isinstance(left, int) and isinstance(right, int):
+            found[segment] = min(left, right)
+    return found
+
+
 def _not_before(left: Position, right: Position) -> bool:
     if isinstance(left, int) and isinstance(right, int):
         return left >= right

@@ -11,6 +11,7 @@ import pytest
 from holdfast.checkpoint.graph_change import Graph
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
+from holdfast.checkpoint.stood import note_stood
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Publication, Run
 from holdfast.spark.origin import FILE_NAME, read_origin
@@ -204,11 +205,22 @@ def test_where_sources_stood_that_are_gone_is_remembered_behind_a_rewind_too(tmp
     """Else one that comes back would be read from its beginning, and its rows be published twice."""
     flow = Flow(tmp_path)
     flow.run(4, version=1)
-    record = tmp_path / "checkpoint" / "spark" / "1" / FILE_NAME
-    retired = {"gone": {"log": 7}}
-    record.write_bytes(replace(read_origin(record), retired=retired).to_json())  # as a changed graph leaves it
+    left_before = {"gone": {"log": 7}, "elsewhere": {"log": 3}}
+    note_stood(flow.store, 2, left_before, else_known={})
+    note_stood(flow.store, 3, {"elsewhere": {"log": 4}, "withdrawn": {"log": 1}}, else_known={})
     flow.rewinding().do("2")
-    assert read_origin(tmp_path / "checkpoint" / "spark" / "2" / FILE_NAME).retired == retired
+    retired = read_origin(tmp_path / "checkpoint" / "spark" / "2" / FILE_NAME).retired
+    assert retired == {**left_before, "rows": {"log": 2}}, "as it was then"
+
+
+def test_what_an_older_version_knew_of_sources_that_are_gone_is_remembered(tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.run(4, version=1)
+    record = tmp_path / "checkpoint" / "spark" / "1" / FILE_NAME
+    record.write_bytes(replace(read_origin(record), retired={"gone": {"log": 7}}).to_json())
+    flow.rewinding().do("2")
+    retired = read_origin(tmp_path / "checkpoint" / "spark" / "2" / FILE_NAME).retired
+    assert retired == {"gone": {"log": 7}, "rows": {"log": 2}}
 
 
 def test_state_of_another_number_of_buckets_goes_on_in_as_many(tmp_path: Path) -> None:

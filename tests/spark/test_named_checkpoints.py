@@ -99,7 +99,7 @@ def test_a_name_keeps_rows_of_a_feed_where_nothing_else_does(
     settings = Settings(buckets=1, checkpoint_freq=0)
     directory = tmp_path / "checkpoint"
     feed = hf.read.CallbackFeed(tmp_path / "feed", schema="k STRING, v BIGINT")
-    fed = hf.read.callback(feed, name="fed")
+    fed = hf.read.callback(feed, max_rows_per_epoch=1, name="fed")
     table = hf.write.sqlite(tmp_path / "fed.db", table="rows", name="table", rewindable=True)
     counts = counting(fed, name="counts") if has_state else fed | hf.select("k", n="v", name="counts")
     pipeline = hf.Pipeline("fed", counts | table)

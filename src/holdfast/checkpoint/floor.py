@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast import checked_json
 from holdfast.ports import Store
-from holdfast.positions import Positions
+from holdfast.positions import Positions, least
 
 KEY = "snapshots/floor.json"
 NAMED_KEY = "named/floor.json"
@@ -22,6 +22,20 @@ NAMED_KEY = "named/floor.json"
 def write_floor(store: Store, positions: Positions) -> None:
     """Move the floor: nothing before these positions is replayed any more."""
     store.put(KEY, checked_json.dump(positions))
+
+
+def lower_floor(store: Store, positions: Positions) -> None:
+    """Bring the floor down to where reading begins anew, if it stands above that; it moves up with the snapshots."""
+    data = store.get(KEY)
+    if data is None:
+        return
+    try:
+        floor: Positions = checked_json.load(data)
+    except ValueError:
+        return  # what cannot be read holds everything
+    lower = least(floor, positions)
+    if lower != floor:
+        write_floor(store, lower)
 
 
 def read_floor(path: Path) -> Positions:
@@ -42,7 +56,7 @@ def write_named_floor(store: Store, of_pipelines: Mapping[str, Positions]) -> No
 
 
 def read_named_floor(path: Path, pipeline: str) -> Positions | None:
-    """Return from where the names of a pipeline need rows; empty: from nowhere; None: it cannot be read."""
+    """Return from where the names of a pipeline need rows; empty: there are none; None: it cannot be read."""
     try:
         found: Any = checked_json.load(path.read_bytes()).get(pipeline, {})
     except FileNotFoundError:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping
+from functools import reduce
 
 from holdfast.checkpoint.floor import write_named_floor
 from holdfast.checkpoint.manifest import Ended, Manifest, decode, encode
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Store
-from holdfast.positions import Positions
+from holdfast.positions import Positions, least
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -133,21 +134,20 @@ def delete_named(store: Store, name: str) -> None:
 
 def hold(store: Store, pipeline: str, ended: Ended) -> None:
     """Keep what sources would drop from here on, for a name that is to come."""
-    settle_floor(store, {pipeline: ended})
+    settle_floor(store, {pipeline: ended.positions})
 
 
-def settle_floor(store: Store, to_come: Mapping[str, Ended] | None = None) -> None:
-    """Put the floor of all names where the oldest of each pipeline needs it; it stays where one cannot be read."""
-    oldest = dict(to_come or {})
+def settle_floor(store: Store, to_come: Mapping[str, Positions] | None = None) -> None:
+    """Put the floor of all names where those of each pipeline need it; it stays where one cannot be read."""
+    floors = dict(to_come or {})
     try:
         for manifest in named_manifests(store):
-            known = oldest.get(manifest.pipeline)
-            if known is None or manifest.ended.epoch < known.epoch:
-                oldest[manifest.pipeline] = manifest.ended
+            positions = manifest.ended.positions
+            floors[manifest.pipeline] = least(floors.get(manifest.pipeline, positions), positions)
     except Corrupt as error:
         log.warning("what sources keep for named checkpoints is not lessened: %s", error.message)
         return
-    write_named_floor(store, {pipeline: ended.positions for pipeline, ended in oldest.items()})
+    write_named_floor(store, floors)
 
 
 def named_manifests(store: Store) -> Iterator[Manifest]:
@@ -165,9 +165,6 @@ def named_manifests(store: Store) -> Iterator[Manifest]:
 
 
 def earliest(store: Store, pipeline: str, snapshot: Manifest) -> Positions:
-    """Return the positions of the oldest checkpoint of a pipeline that may still be gone back to."""
-    oldest = snapshot
-    for manifest in named_manifests(store):
-        if manifest.pipeline == pipeline and manifest.ended.epoch < oldest.ended.epoch:
-            oldest = manifest
-    return oldest.ended.positions
+    """Return the least positions of all checkpoints of a pipeline that may still be gone back to."""
+    ours = (manifest.ended.positions for manifest in named_manifests(store) if manifest.pipeline == pipeline)
+    return reduce(least, ours, snapshot.ended.positions)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from holdfast import checked_json
 from holdfast.checkpoint import named, progress
 from holdfast.checkpoint.manifest import Ended, Manifest
 from holdfast.checkpoint.progress import Step, chain
@@ -20,6 +21,9 @@ from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import EpochRecord, Held, Store, Withdrawal
 from holdfast.positions import Positions, covers_all
 from holdfast.units import time_us
+
+REWINDS = "rewinds.json"
+"""Record of all rewinds: their epochs, and the positions that they went back to."""
 
 
 @dataclass(frozen=True)
@@ -162,30 +166,79 @@ def unfinished(store: Store, base: int) -> EpochRecord | None:
     return newest if newest is not None and newest.rewound_to is not None and base <= newest.epoch else None
 
 
-def take_back(store: Store, record: EpochRecord, steps: Iterable[Step]) -> None:
+def take_back(store: Store, to: Positions, generation: int, steps: Iterable[Step]) -> None:
     """Remove snapshots and ends of epochs that a rewind has made untrue; keep the ends of those that stay.
 
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    to : Positions
+        What the rewind went back to, with the sources that had left the graph by then.
+    generation : int
+        Of the rewind.
+    steps : iterable of Step
+        The ends that Spark's logs have.
+
+    Notes
+    -----
     Durable writes, each of which may be repeated: 1. one progress record with the ends that stay, which Spark's log
     may be alone to have; 2. the snapshots go; 3. the records that speak of anything else go.
     """
+
+    def stays(ended: Ended) -> bool:
+        """Tell whether an end lies at or before the target: by positions, as numbers of replays are higher."""
+        return covers_all(to, ended.positions)
+
     recorded = {step.ended.epoch for step in progress.read(store)}
-    stay = [step for step in steps if _stays(step.ended, record)]
-    lacking = sorted((step for step in stay if step.ended.epoch not in recorded), key=lambda step: step.ended.epoch)
+    lacking = [step for step in steps if stays(step.ended) and step.ended.epoch not in recorded]
     if lacking:
-        progress.write(store, lacking, record.generation)
+        progress.write(store, sorted(lacking, key=lambda step: step.ended.epoch), generation)
     for key in snapshot_keys(store):
         try:
             ended = read_manifest(store, key).ended
         except Corrupt:
             continue  # never used; pruned once all that stay are newer
-        if not _stays(ended, record):
+        if not stays(ended):
             store.delete(key.path)
-    progress.keep_only(store, lambda ended: _stays(ended, record))
+    progress.keep_only(store, stays)
 
 
-def _stays(ended: Ended, record: EpochRecord) -> bool:
-    """Tell whether an end lies at or before the target: by positions, as numbers of replays are higher."""
-    return covers_all(record.positions, ended.positions)
+def note_rewind(store: Store, epoch: int, to: Positions) -> None:
+    """Note that a rewind has happened: names stay, and one that was given behind its target stands for nothing now.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    epoch : int
+        Of the rewind.
+    to : Positions
+        As for :func:`take_back`.
+    """
+    rewinds = [each for each in _rewinds(store) if each[0] != epoch]
+    store.put(REWINDS, checked_json.dump({"rewinds": [*rewinds, (epoch, to)]}))
+
+
+def _rewinds(store: Store) -> list[tuple[int, Positions]]:
+    data = store.get(REWINDS)
+    if data is None:
+        return []
+    try:
+        return [(int(epoch), positions) for epoch, positions in checked_json.load(data)["rewinds"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{REWINDS} of the checkpoint cannot be read.",
+            why=f"{error}; it says which named checkpoints a rewind has taken back.",
+            do=f"restore {REWINDS} from a copy; or remove it, and rewind to no name that an earlier rewind took back.",
+            participant=REWINDS,
+        ) from error
+
+
+def _taken_back(store: Store, ended: Ended) -> int | None:
+    """Return the rewind that has withdrawn an epoch; None where it stands."""
+    behind = (epoch for epoch, to in _rewinds(store) if ended.epoch < epoch and not covers_all(to, ended.positions))
+    return next(behind, None)
 
 
 def _at(at_us: int, ends: Mapping[int, Ended], steps: Iterable[Step]) -> Ended | None:
@@ -208,6 +261,16 @@ def _goes_on(end: Positions, start: Positions) -> bool:
 
 def _named(store: Store, pipeline: str, name: str) -> Target:
     manifest = named.read_named(store, name)
+    taken_back = _taken_back(store, manifest.ended)
+    if taken_back is not None:
+        raise InvalidPipeline(
+            f"checkpoint {name!r} stands for what was taken back.",
+            why=f"it is of epoch {manifest.ended.epoch}, which epoch {taken_back}, a rewind, has withdrawn: its state "
+            "is not that of the rows which the sinks hold.",
+            do="choose a checkpoint of before that rewind's target, or of after the rewind; or begin another pipeline "
+            "with it (--from-checkpoint).",
+            pipeline=pipeline,
+        )
     if manifest.pipeline != pipeline:
         raise InvalidPipeline(
             f"checkpoint {name!r} is of pipeline {manifest.pipeline!r}.",

@@ -18,6 +18,7 @@ from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.checkpoint.state_moves import Means
 from holdfast.errors import InvalidPipeline
 from holdfast.pipeline import Pipeline
+from holdfast.positions import Positions
 from holdfast.sources.lettered import Mask
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Observed, Reader, SparkEvaluation
@@ -84,7 +85,12 @@ class Assembly:
         return described(self.pipeline, self.keeps, 0 if self.snapshotting is None else self.snapshotting.shape.buckets)
 
     def evaluation(
-        self, observe: Callable[[], Mapping[str, Observed]], barriers: Barriers, masks: Mapping[str, Mask]
+        self,
+        observe: Callable[[], Mapping[str, Observed]],
+        barriers: Barriers,
+        masks: Mapping[str, Mask],
+        *,
+        retired: Positions,
     ) -> Evaluation:
         """Return how batches are evaluated."""
         if self.stateful is not None:
@@ -95,7 +101,7 @@ class Assembly:
         readers = {
             node.name: Reader(reader.spec(node), node.name, reader.workspace(node)) for node in self.pipeline.sources
         }
-        return ColumnarEvaluation(self.session, self.program, readers, self.parallelism, masks)
+        return ColumnarEvaluation(self.session, self.program, readers, self.parallelism, masks, retired)
 
 
 def assemble(asked: Asked, ground: Ground) -> Assembly:

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from holdfast.checkpoint import progress
+from holdfast.checkpoint.floor import lower_floor
 from holdfast.checkpoint.manifest import Ended, Keeps, decode
 from holdfast.checkpoint.progress import Step
 from holdfast.checkpoint.restore import Restoration, restoration
 from holdfast.checkpoint.snapshot import snapshot_keys
+from holdfast.checkpoint.stood import note_stood, stood
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.graph import Node
 from holdfast.ports import Held, SourceSpec, Store
@@ -76,6 +78,8 @@ class Beginning:
         Brings state of another form over; None: there is none.
     first : First, optional
         Where the pipeline begins; None where it has begun, or begins at the beginning.
+    backfilled : frozenset of str
+        Sinks that get everything from the beginning.
     """
 
     store: Store
@@ -89,6 +93,7 @@ class Beginning:
     change: Change | None = None
     transfer: Transfer | None = None
     first: First | None = None
+    backfilled: frozenset[str] = frozenset()
 
 
 def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: int) -> Origin:
@@ -125,9 +130,7 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
             why="they were written with different checkpoints.",
             do="restore the sinks to states that belong together.",
         )
-    before = _read_if_there(directory / beginning.previous / FILE_NAME)
-    retired = {} if before is None else before.retired
-    origin = Origin(above_all(store, last_epoch) + 1, tuple(stops), retired=retired, graph=beginning.graph)
+    origin = Origin(above_all(store, last_epoch) + 1, tuple(stops), graph=beginning.graph)
     if beginning.first is not None:
         origin = beginning.first.origin(origin, holders)
         note_beginning(store, beginning.first.given, origin)
@@ -136,14 +139,33 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
     elif not holders and (begun := noted_beginning(store)) is not None:
         origin = _begun(beginning, replace(begun[1], base=max(origin.base, begun[1].base), graph=beginning.graph))
     elif stops:
+        _check_no_backfill(beginning, held)
         newest = max(holders.items(), key=lambda item: item[1].epoch)
         if beginning.keeps:
             origin = _restored(beginning, origin, list(holders.values()), newest)
     if origin.seek and holders:
         newest = max(holders.items(), key=lambda item: item[1].epoch)
         _check_can_seek(directory, beginning.sources, [origin.seek[0], origin.seek[-1]], newest)
+    if origin.seek:
+        # Durable before the directory counts: a source that leaves with it is in none of its positions.
+        note_stood(store, origin.base, origin.seek[-1], else_known=_retired_before(beginning))
+        lower_floor(store, origin.seek[0])
+    origin = replace(origin, retired=stood(store))
     store.put(f"{below}/{FILE_NAME}", origin.to_json())
     return origin
+
+
+def _check_no_backfill(beginning: Beginning, held: Mapping[str, Held]) -> None:
+    """Refuse a new sink that gets everything where the sinks alone say where reading begins: it would be left out."""
+    for name in sorted(beginning.backfilled):
+        if name in held and held[name].epoch == 0:
+            raise InvalidPipeline(
+                f"sink {name!r} is to get everything (backfill=True), and Spark's part of the checkpoint is lost.",
+                why="reading goes on where the other sinks are; how the epochs before were cut is not known.",
+                do=f"start once without sink {name!r}, then with it.",
+                pipeline=beginning.pipeline,
+                participant=name,
+            )
 
 
 def above_all(store: Store, last_epoch: int) -> int:
@@ -233,11 +255,12 @@ def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, tuple[str, 
     return manifest.key.path, tuple(sources)
 
 
-def _read_if_there(path: Path) -> Origin | None:
+def _retired_before(beginning: Beginning) -> Positions:
+    """Return where sources stood that left by an older version, which noted it in Spark's directory alone."""
     try:
-        return read_origin(path)
+        return read_origin(beginning.directory / beginning.previous / FILE_NAME).retired
     except Corrupt:
-        return None
+        return {}
 
 
 def _utc(at_us: int) -> str:
@@ -256,6 +279,21 @@ def _what_is_replayed(found: Restoration) -> str:
     if found.stops:
         parts.append("what no progress record tells is replayed as one epoch, with the time of now")
     return " and ".join(parts) or "nothing has to be replayed"
+
+
+def all_steps(directory: Path) -> list[Step]:
+    """Return the ends of the epochs that are left in the offset logs of all directories.
+
+    What an older one had planned and not finished, the next one has planned anew, under the same numbers.
+    """
+    numbers = sorted(int(path.name) for path in (directory / "spark").glob("[0-9]*") if path.name.isdigit())
+    found: dict[int, Step] = {}
+    for number in numbers:
+        steps = steps_of(directory, f"spark/{number}")
+        if steps:
+            found = {epoch: step for epoch, step in found.items() if epoch < steps[0].ended.epoch}
+        found.update((step.ended.epoch, step) for step in steps)
+    return [found[epoch] for epoch in sorted(found)]
 
 
 def steps_of(directory: Path, previous: str) -> list[Step]:

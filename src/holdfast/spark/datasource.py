@@ -240,15 +240,20 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         # Behind a snapshot rows are replayed: they must stay until the oldest one that may be used has them.
         floor = read_floor(Path(self.reading.floor_file)).get(self.reading.name)
         if floor is not None:
-            self.source.committed(plain(floor)[0])
+            self._let_go(end["positions"], plain(floor)[0])
 
     def _commit_unnamed(self, positions: dict[str, Any]) -> None:
         """Let go of what is published, as far as no named checkpoint needs it."""
         named_file = self.reading.named_floor_file
         needed = read_named_floor(Path(named_file), self.reading.pipeline) if named_file else {}
-        if needed is not None:
-            first = plain(needed.get(self.reading.name, {}))[0]
-            self.source.committed({segment: min(at, first.get(segment, at)) for segment, at in positions.items()})
+        if needed == {}:
+            self._let_go(positions, {})
+        elif needed is not None and self.reading.name in needed:  # else the oldest name is of before its first row
+            self._let_go(positions, plain(needed[self.reading.name])[0])
+
+    def _let_go(self, end: dict[str, Any], needed: dict[str, Any]) -> None:
+        """Let go of what lies before both: a floor of before may lie ahead of a directory that began anew."""
+        self.source.committed({segment: min(at, needed.get(segment, at)) for segment, at in end.items()})
 
     def stop(self) -> None:
         pass

@@ -134,6 +134,8 @@ class ColumnarEvaluation:
         Tasks that can run at a time.
     masks : mapping of str to Mask
         What is left out of sources, and sent again.
+    retired : Positions
+        Where a source begins that has come back: the epoch before says nothing of it.
     """
 
     def __init__(
@@ -143,12 +145,14 @@ class ColumnarEvaluation:
         readers: Mapping[str, Reader],
         parallelism: int,
         masks: Mapping[str, Mask],
+        retired: Positions,
     ) -> None:
         self._session = session
         self._program = program
         self._readers = readers
         self._parallelism = parallelism
         self._masks = masks
+        self._retired = retired
         self._sources: dict[str, Source] = {}
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
@@ -184,7 +188,8 @@ class ColumnarEvaluation:
     def _spans(self, start: Positions, end: Positions, parallelism: int) -> Iterator[tuple[str, Span]]:
         for name, until in end.items():
             source = self._source(name)
-            for span in source.spans(start.get(name) or source.initial(), until, parallelism=parallelism):
+            begin = start.get(name) or self._retired.get(name) or source.initial()
+            for span in source.spans(begin, until, parallelism=parallelism):
                 yield name, span
 
     def _timestamps(self) -> dict[str, str | None]:

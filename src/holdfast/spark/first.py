@@ -186,7 +186,6 @@ class First:
             seek=(ended.positions,),
             seed=ours.key.path if change.restored else "",
             kept=change.restored,
-            retired=ended.positions,
         )
 
     def _check_sinks_are_new(self, held: Mapping[str, Held]) -> None:

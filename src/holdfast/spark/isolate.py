@@ -80,16 +80,21 @@ class Rows:
         Opened, with what is sent again.
     start, end : Positions
         Of the epoch.
+    retired : Positions
+        Where a source begins that has come back.
     """
 
-    def __init__(self, sources: Mapping[str, LetteredSource], start: Positions, end: Positions) -> None:
+    def __init__(
+        self, sources: Mapping[str, LetteredSource], start: Positions, end: Positions, retired: Positions
+    ) -> None:
         self.sources = sources
         self._units: list[tuple[str, str, int]] = []
         counts: list[int] = []
         for name, source in sources.items():
             if name not in end:
                 continue
-            begin, until = plain(start.get(name) or source.initial())[0], plain(end[name])[0]
+            first = start.get(name) or retired.get(name) or source.initial()
+            begin, until = plain(first)[0], plain(end[name])[0]
             for segment in (segment_of(until), LETTERS):
                 low = int(begin.get(segment, source.initial().get(segment, 0)))
                 for position in range(low, int(until.get(segment, 0))):
@@ -203,7 +208,7 @@ class Isolating:
         return made
 
     def _isolate(self, epoch: Planned, search: Search) -> list[Letter]:
-        rows = Rows(self._sources(), epoch.start.positions, epoch.end.positions)
+        rows = Rows(self._sources(), epoch.start.positions, epoch.end.positions, self.origin.retired)
         errors: list[HoldfastError] = []
         made: list[Letter] = []
 

@@ -17,9 +17,10 @@ from typing import cast
 from holdfast.checkpoint import portable
 from holdfast.checkpoint.manifest import Keeps
 from holdfast.checkpoint.restore import Restoration
-from holdfast.checkpoint.rewind import Rewound, Target, known_steps, pts_of, take_back, target, unfinished
+from holdfast.checkpoint.rewind import Rewound, Target, known_steps, note_rewind, pts_of, take_back, target, unfinished
 from holdfast.checkpoint.schemas import noted_schema
 from holdfast.checkpoint.snapshot import commit
+from holdfast.checkpoint.stood import forget_behind, stood
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.retry import Retry
@@ -29,9 +30,9 @@ from holdfast.graph import SinkNode
 from holdfast.pipeline import Pipeline
 from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
 from holdfast.positions import Positions
-from holdfast.spark.beginning import Beginning, above_all, restorable, settle_origin, steps_of
+from holdfast.spark.beginning import Beginning, above_all, all_steps, restorable, settle_origin
 from holdfast.spark.directory import newest, remove_older
-from holdfast.spark.offsets import last_logged, plain
+from holdfast.spark.offsets import last_logged, newest_positions, plain
 from holdfast.spark.origin import FILE_NAME, read_origin
 from holdfast.spark.state_change import GRAPH, read_graph, write_graph
 from holdfast.spark.state_plan import Shape, note_shape, noted_shape
@@ -91,8 +92,8 @@ class Rewinding:
         Notes
         -----
         Durable writes: those of a takeover; 1. with a name, its snapshot; 2. the decision: from here on the rewind
-        happens; 3. one transaction for each sink; 4. "done"; 5. what is untrue now is removed from the checkpoint;
-        6. the next directory, whose ``origin.json`` comes last.
+        happens; 3. one transaction for each sink; 4. "done"; 5. a note of the rewind; what is untrue now is removed
+        from the checkpoint; 6. the next directory, whose ``origin.json`` comes last.
         """
         self.plan(to)  # nobody is fenced for something that cannot be done
         with self._opened() as (coordinator, sinks, last_epoch):
@@ -163,7 +164,7 @@ class Rewinding:
                 pipeline=self.pipeline.name,
             )
         below = f"spark/{number}"
-        steps = known_steps(self.store, steps_of(self.directory, below))
+        steps = known_steps(self.store, all_steps(self.directory))
         keeps = read_graph(self.store, below).keeps
         found = target(self.store, self.pipeline.name, to, steps, has_state=bool(keeps))
         self._check_state(to, found, keeps, read_origin(self.directory / below / FILE_NAME).graph)
@@ -177,7 +178,7 @@ class Rewinding:
                     pipeline=self.pipeline.name,
                     participant=name,
                 )
-        self._check_sources(to, found.read_from)
+        self._check_sources(to, found.read_from, newest_positions(self.directory / below))
         return found, withdrawn
 
     def _check_state(self, to: str, found: Target, keeps: Mapping[str, Keeps], graph: str | None) -> None:
@@ -189,9 +190,10 @@ class Rewinding:
         if not fits:
             raise InvalidPipeline(
                 f"pipeline {self.pipeline.name!r} cannot go back to {to}: its graph has changed since.",
-                why="the state of then is another graph's, and does not fit, or the epochs behind it would have to be "
-                "evaluated by the new graph.",
-                do="choose a later epoch, or a named checkpoint of before the change whose operators fit.",
+                why="the state of then is another graph's: it does not fit, it is of an operator that the graph has no "
+                "more or under another name, or the epochs behind it would have to be evaluated by the new graph.",
+                do="choose a later epoch; or start the graph of then once (renamed_from= takes the state back to an "
+                "old name), and rewind to a named checkpoint of that time after it.",
                 pipeline=self.pipeline.name,
             )
 
@@ -207,13 +209,13 @@ class Rewinding:
             return Withdrawal(obstacle=f"a sink of kind {node.kind!r} cannot withdraw rows")
         return sink.withdrawal(to)
 
-    def _check_sources(self, to: str, positions: Positions) -> None:
+    def _check_sources(self, to: str, positions: Positions, now: Positions) -> None:
         for node in self.pipeline.sources:
-            if node.name not in positions:
-                continue
+            if node.name not in positions and node.name not in now:
+                continue  # nothing of it was read
             spec = cast("SourceSpec", node.spec)
             workspace = str(self.directory / "sources" / node.name)
-            why = spec.obstacle(node.name, workspace, plain(positions[node.name])[0])
+            why = spec.obstacle(node.name, workspace, plain(positions.get(node.name, {}))[0])
             if why:
                 raise InvalidPipeline(
                     f"pipeline {self.pipeline.name!r} cannot go back to {to}: source {node.name!r} cannot be read "
@@ -234,8 +236,11 @@ class Rewinding:
         """Begin the directory behind a rewind that every sink has followed."""
         number = newest(self.store)
         previous, below = f"spark/{number}", f"spark/{number + 1}"
-        steps = steps_of(self.directory, previous) if number else []
-        take_back(self.store, record, steps)
+        assert record.rewound_to is not None
+        forget_behind(self.store, record.rewound_to)
+        to = {**stood(self.store), **record.positions}
+        note_rewind(self.store, record.epoch, to)
+        take_back(self.store, to, record.generation, all_steps(self.directory))
         if not number:
             return  # Spark's directory is lost besides: the next start begins one where the sinks are
         before = read_origin(self.directory / previous / FILE_NAME)
@@ -298,9 +303,9 @@ class Rewinding:
 
 
 def _fits(restored: Restoration, keeps: Mapping[str, Keeps]) -> bool:
-    """Tell whether the snapshot of another graph is of the very target, and its state can be kept."""
+    """Tell whether the snapshot of another graph is of the very target, and all its state can be kept."""
     before = restored.manifest.keeps
-    return not restored.replayed and all(before[name].fits(keeps[name]) for name in before if name in keeps)
+    return not restored.replayed and all(name in keeps and before[name].fits(keeps[name]) for name in before)
 
 
 _UNREACHABLE = ("memory", "foreach_batch", "console")

@@ -86,7 +86,7 @@ class RunParts:
             pipeline=self.asked.pipeline.name,
             origin=self.origin,
             spark_checkpoint=self.ground.spark,
-            evaluation=self.assembly.evaluation(run.observed, barriers, masks),
+            evaluation=self.assembly.evaluation(run.observed, barriers, masks, retired=self.origin.retired),
             sinks=self.sinks,
             coordinator=self.coordinator,
             clock=self.ground.clock,
@@ -128,7 +128,9 @@ class RunParts:
         trials = Trials(
             pipeline=self.asked.pipeline.name,
             frame=None if assembly.program is not None else assembly.compiled.frame,
-            evaluation=partial(assembly.evaluation, dict, Barriers()),  # its own: a trial is no epoch of the run
+            evaluation=partial(
+                assembly.evaluation, dict, Barriers(), retired=self.origin.retired
+            ),  # its own: a trial is no epoch of the run
             sinks=self.sinks,
             coordinator=self.coordinator,
             spark=ground.spark,

@@ -185,6 +185,7 @@ class _Owned:
             transfer=transfer,
             change=self._state_change(transfer),
             first=self._first(transfer),
+            backfilled=frozenset(sink.name for sink in pipeline.sinks if sink.backfill),
         )
 
     def _state_change(self, transfer: Transfer) -> StateChange | None:

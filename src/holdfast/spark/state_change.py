@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
-from holdfast.checkpoint.graph_change import Graph, GraphChange, Verdict, compare
+from holdfast.checkpoint.graph_change import Graph, GraphChange, Role, Verdict, compare
 from holdfast.checkpoint.manifest import Ended, Manifest
 from holdfast.checkpoint.restore import restoration
 from holdfast.checkpoint.snapshot import commit
@@ -104,9 +104,20 @@ def outgrown(pipeline: Pipeline, store: Store, asked: Division, below: str) -> I
     shape = noted_shape(store, below)
     if shape is not None and has_state(pipeline):
         yield from asked.outgrown(shape)
-    if store.get(f"{below}/{GRAPH}") is not None:  # else an older version has made it: nobody knows which sinks it had
-        for name in backfilled(pipeline.sinks, read_graph(store, below)):
-            yield f"sink {name!r} is new and gets everything from the beginning (backfill=True)"
+    if store.get(f"{below}/{GRAPH}") is None:
+        return  # an older version has made it: nobody knows which sinks it had
+    before = read_graph(store, below)
+    for name in backfilled(pipeline.sinks, before):
+        yield f"sink {name!r} is new and gets everything from the beginning (backfill=True)"
+    if not has_state(pipeline) and all(node.kind != "spark" for node in pipeline.sources):
+        yield from _other_sources(before, [node.name for node in pipeline.sources])
+
+
+def _other_sources(before: Graph, sources: Sequence[str]) -> Iterator[str]:
+    """Yield which sources have come or gone: Spark's log forgets where one stood that it does not read."""
+    known = [name for name, node in before.nodes.items() if node.role is Role.SOURCE]
+    yield from (f"source {name!r} has come" for name in sources if name not in known)
+    yield from (f"source {name!r} has gone" for name in known if name not in sources)
 
 
 def told(change: GraphChange) -> Iterator[str]:
@@ -184,16 +195,14 @@ class StateChange:
             point = read_offsets(spark, batch_id).positions if batch_id >= 0 else began.seek[-1]
             seek = self.backfill.seek(point, held)
             log.warning("%s: everything is read again, in %d epochs", ", ".join(self.change.backfilled), len(seek) - 1)
-            return replace(origin, seek=seek, kept=(), retired={**began.retired, **point})
+            return replace(origin, seek=seek, kept=())
         if batch_id < 0:  # nothing was finished: it is where it began
             manifest = seed_of(self.checkpoint, self.previous)
             there = {} if manifest is None else manifest.operators
             sources = {name: was for name, was in self.change.sources.items() if was in there}
             seed = self._moved(manifest, sources) if manifest is not None and sources else ""
             replayed = began.replayed if is_only_divided else ()
-            return replace(
-                origin, seek=began.seek, seed=seed, replayed=replayed, kept=tuple(sources), retired=began.retired
-            )
+            return replace(origin, seek=began.seek, seed=seed, replayed=replayed, kept=tuple(sources))
         found = read_offsets(spark, batch_id)
         step_epoch, batch_us = began.step_time(batch_id, found.batch_us)
         last = Ended(began.base + batch_id, step_epoch, found.positions, batch_us)
@@ -201,8 +210,7 @@ class StateChange:
         log.warning(
             "the graph has changed: the old one holds up to the end of epoch %d, the new one from there on", last.epoch
         )
-        retired: Positions = {**began.retired, **last.positions}
-        return replace(origin, seek=(last.positions,), seed=seed, kept=self.change.restored, retired=retired)
+        return replace(origin, seek=(last.positions,), seed=seed, kept=self.change.restored)
 
     def _seed(self, batch_id: int, last: Ended, held: Mapping[str, Held]) -> str:
         """Return the key of a snapshot of the change point, for the new graph; made now if there is none."""

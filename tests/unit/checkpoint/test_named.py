@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from holdfast.checkpoint import named, portable
-from holdfast.checkpoint.floor import NAMED_KEY, read_named_floor
+from holdfast.checkpoint.floor import KEY, NAMED_KEY, lower_floor, read_floor, read_named_floor, write_floor
 from holdfast.checkpoint.manifest import encode
 from holdfast.checkpoint.snapshot import FILES, prune, snapshot_keys, verify
 from holdfast.checkpoint.store import LocalStore
@@ -76,6 +77,29 @@ def test_what_names_need_of_a_feed_is_noted_before_they_count_and_until_they_are
     named.delete_named(store, "later")
     assert needed() == {}
     assert not file.exists()
+
+
+def test_names_of_before_and_after_a_rewind_hold_the_least_that_one_of_them_needs() -> None:
+    """Behind a rewind epochs have higher numbers, and lower positions."""
+    store = SimulatedStore()
+    named.put_named(store, "withdrawn", snapshot(store, 10))
+    after = replace(snapshot(store, 12), ended=replace(ended(12), positions=ended(4).positions))
+    named.put_named(store, "after", after)
+    assert named.earliest(store, "counts", snapshot(store, 14)) == ended(4).positions
+    new = {**ended(3).positions, "new": {"log": 2}}
+    named.put_named(store, "more", replace(snapshot(store, 15), ended=replace(ended(15), positions=new)))
+    assert named.earliest(store, "counts", snapshot(store, 16)) == ended(3).positions, "of the new one everything"
+
+
+def test_a_directory_that_begins_anew_brings_the_floor_down(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    lower_floor(store, ended(1).positions)
+    assert read_floor(tmp_path / KEY) == {}
+    write_floor(store, {"given": {"log": 6}, "fed": {"entry": 6}})
+    lower_floor(store, {"given": {"log": 8}, "fed": {"entry": 2}})
+    assert read_floor(tmp_path / KEY) == {"given": {"log": 6}, "fed": {"entry": 2}}
+    lower_floor(store, {"given": {"log": 8}})
+    assert read_floor(tmp_path / KEY) == {"given": {"log": 6}}, "the other one holds everything"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "ä", "a b", "-x", "x" * 61, "a.manifest"])

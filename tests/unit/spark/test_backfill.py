@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.graph_change import GraphChange, Role, Verdict, compare, described
+from holdfast.checkpoint.store import LocalStore
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Held
 from holdfast.spark.backfill import STOPS_MAX, Backfill
+from holdfast.spark.beginning import Beginning, settle_origin
 from holdfast.spark.state_change import backfilled
 
 
@@ -88,3 +91,16 @@ def test_a_sink_is_filled_when_it_is_new_and_then_no_more(tmp_path: Path) -> Non
     assert [node.name for node in moved.nodes if node.role is Role.SOURCE and node.verdict is Verdict.GONE] == ["more"]
     with pytest.raises(InvalidPipeline, match="backfill=True"):
         Backfill(after, tmp_path, has_state=False).check(moved)
+
+
+def test_a_sink_that_gets_everything_does_not_begin_where_only_the_other_sinks_say_where_reading_begins(
+    tmp_path: Path,
+) -> None:
+    """It would begin there too, and be known from then on: nobody would fill it any more."""
+    store = LocalStore(str(tmp_path))
+    beginning = Beginning(store, tmp_path, "spark/1", "p", (), backfilled=frozenset({"new"}))
+    sinks = {"old": held(given=3), "new": Held(0, 0, {}, None)}
+    with pytest.raises(InvalidPipeline, match="Spark's part of the checkpoint is lost"):
+        settle_origin(beginning, sinks, 9)
+    without = replace(beginning, backfilled=frozenset())  # the cure that it names
+    assert settle_origin(without, {"old": sinks["old"]}, 9).seek == (at(given=3),)

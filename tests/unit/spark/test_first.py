@@ -94,7 +94,7 @@ def test_a_fork_is_not_begun_or_begins_in_the_same_place_whatever_write_is_the_l
             break
         assert begin(original, directory, store) == whole, n
     assert n > 6
-    assert begun == 2, "after beginning.json, and after origin.json"
+    assert begun == 3, "after beginning.json, after sources.json, and after origin.json"
 
 
 def test_a_fork_that_begins_with_another_number_of_buckets_than_it_was_noted_with_divides_the_state_anew(

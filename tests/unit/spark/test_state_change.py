@@ -77,7 +77,6 @@ def test_the_change_point_is_the_last_epoch_that_spark_committed_or_a_sink_holds
     assert checkpoint.changed({}).seek == (at(5),), "nobody to ask: Spark's word"
     origin = checkpoint.changed({"table": 5})
     assert (origin.base, origin.graph, origin.seed, origin.kept) == (100, "new", "", ())
-    assert origin.retired == at(5)
 
 
 def test_a_torn_entry_that_nobody_acted_on_is_no_epoch(tmp_path: Path) -> None:
@@ -92,18 +91,11 @@ def test_a_torn_entry_that_nobody_acted_on_is_no_epoch(tmp_path: Path) -> None:
 
 def test_a_directory_that_has_finished_nothing_hands_on_where_it_began(tmp_path: Path) -> None:
     made = snapshot(LocalStore(str(tmp_path)), 4)
-    began = Origin(7, (at(4),), made.key.path, (), ("counted", "second"), {"other": {"log": 2}})
+    began = Origin(7, (at(4),), made.key.path, (), ("counted", "second"))
     checkpoint = Checkpoint(tmp_path, began, number=2)
     checkpoint.planned(0, 6, is_committed=False)
     origin = checkpoint.changed({"table": 4}, restored=("counted", "third"))
     assert (origin.seek, origin.seed, origin.kept) == ((at(4),), made.key.path, ("counted",))
-    assert origin.retired == {"other": {"log": 2}}
-
-
-def test_a_source_that_left_long_ago_is_remembered(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path, Origin(7, (at(4),), retired={"gone": {"log": 2}, "given": {"log": 1}}))
-    checkpoint.planned(0, 6)
-    assert checkpoint.changed({"table": 6}).retired == {"gone": {"log": 2}, "given": {"log": 6}}
 
 
 def test_a_change_before_the_replay_is_through_is_refused(tmp_path: Path) -> None:
