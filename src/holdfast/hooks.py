@@ -4,7 +4,8 @@ The order, and what a hook that raises does::
 
     start      on_setup  ->  take over, resolve  ->  on_recover(value)  ->  on_start     raises: the start fails
     running    ... on_checkpoint() at the end of an epoch, when a checkpoint is due      raises: the run fails
-    end well   last epoch is published  ->  on_checkpoint()  ->  on_finish               raises: told in the log
+    end well   last epoch is published  ->  on_checkpoint(), the last time               raises: the run fails
+               last checkpoint is made  ->  on_finish                                    raises: told in the log
     failure    on_error(error, operator, rows)                                           raises: told in the log
     always     on_teardown, last                                                         raises: told in the log
 

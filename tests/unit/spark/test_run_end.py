@@ -13,8 +13,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.commit.coordinator import Coordinator
-from holdfast.errors import Corrupt, HoldfastError, Unavailable
-from holdfast.hooks import Lifecycle
+from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
+from holdfast.hooks import Lifecycle, raised
 from holdfast.spark.epoch_loop import EpochLoop, Limits
 from holdfast.spark.offsets import NOWHERE
 from holdfast.spark.origin import Origin
@@ -145,6 +145,16 @@ def test_a_hook_that_exits_does_not_keep_the_run_from_ending(tmp_path: Path, nam
     bench = Bench(tmp_path, hooks={name: lambda: sys.exit(0)})
     assert bench.has_ended()
     assert bench.run.wait()
+
+
+def test_a_last_checkpoint_hook_that_raises_fails_the_run_though_all_is_published(tmp_path: Path) -> None:
+    """design/0013, section 2."""
+    broken = raised("on_checkpoint", ValueError("no value"), "trips")
+    bench = Bench(tmp_path, user_data=SimpleNamespace(end=raising(broken)))
+    assert bench.has_ended()
+    with pytest.raises(InvalidPipeline, match="on_checkpoint of pipeline 'trips' raised ValueError"):
+        bench.run.wait()
+    assert bench.calls == ["on_error", "on_teardown"]
 
 
 def test_a_thread_of_the_run_that_is_told_to_exit_ends_the_run_with_that_reason(tmp_path: Path) -> None:
