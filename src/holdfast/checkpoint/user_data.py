@@ -31,7 +31,7 @@ Encoded = Mapping[str, Any]
 
 
 def encoded(value: Any, pipeline: str) -> Encoded:
-    """Return a value as it is stored.
+    """Return a value as it is stored; what the caller does to it later does not change that.
 
     Raises
     ------
@@ -43,8 +43,10 @@ def encoded(value: Any, pipeline: str) -> Encoded:
         size = len(bytes(value))
     else:
         _check_json(value, "", pipeline)
-        stored = {"json": value}
-        size = len(json.dumps(value))
+        text = json.dumps(value)
+        # A copy: hooks return what they go on counting in, and a snapshot may take the value much later.
+        stored = {"json": json.loads(text)}
+        size = len(text)
     if size > SIZE_MAX:
         raise _refused(f"it has {size} bytes, and at most {SIZE_MAX} are kept.", pipeline)
     return stored

@@ -75,6 +75,17 @@ def test_the_value_is_asked_for_at_the_first_epoch_then_when_it_is_due_and_at_th
     assert decoded(bench.data.latest) == {"value": 3}
 
 
+def test_a_value_is_that_of_the_moment_at_which_it_was_asked_for_whatever_becomes_of_it():
+    """A hook may return what it goes on counting in: on_checkpoint=lambda: seen."""
+    seen = {"files": [1]}
+    bench = Bench()
+    bench.data._ask = lambda: seen
+    bench.data.note(1)
+    of_snapshot = bench.data.latest
+    seen["files"].append(2)
+    assert decoded(of_snapshot) == {"files": [1]}
+
+
 def test_nothing_is_asked_for_where_checkpoints_are_off():
     bench = Bench(every_us=0)
     bench.data.note(1)
