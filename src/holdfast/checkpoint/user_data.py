@@ -20,6 +20,7 @@ from typing import Any
 
 from holdfast import checked_json
 from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.numbered import numbered
 from holdfast.ports import Clock, Store
 
 PREFIX = "user-data/"
@@ -117,19 +118,20 @@ def recovered(store: Store, lineage: str, of_seed: Encoded | None) -> Recovered:
 
 
 def _newest(store: Store) -> Any:
-    keys = [key for key in store.keys(PREFIX) if key.endswith(".json")]
+    keys = numbered(store, PREFIX)
     if not keys:
         return None
+    key = keys[max(keys)]
     try:
-        record = checked_json.load(store.get(keys[-1]) or b"")
+        record = checked_json.load(store.get(key) or b"")
         decoded(record["value"])
         return {"lineage": record["lineage"], "value": record["value"]}
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(
-            f"{keys[-1]!r} in the checkpoint cannot be read.",
+            f"{key!r} in the checkpoint cannot be read.",
             why=f"{error}; it holds what on_checkpoint returned last.",
             do="restore it from a copy; or remove it: on_recover is then given an older value, or not called.",
-            participant=keys[-1],
+            participant=key,
         ) from error
 
 
@@ -203,8 +205,8 @@ class UserData:
         record = {"epoch": self._epoch, "lineage": self._lineage, "value": value}
         self._store.put(self._key, checked_json.dump(record))
         self.latest = value
-        for key in self._store.keys(PREFIX):
-            if key < self._key:
+        for generation, key in numbered(self._store, PREFIX).items():
+            if generation < self._generation:
                 self._store.delete(key)
 
     @property

@@ -119,6 +119,20 @@ def test_state_restored_from_a_snapshot_goes_with_the_value_of_then_until_a_newe
     assert len(bench.store.keys("user-data/")) == 1
 
 
+def test_the_newest_value_is_that_of_the_highest_generation_however_many_digits_it_has():
+    """As text 100000000 stands before 99999999."""
+    old = Bench(generation=99_999_999)
+    old.data.note(1)
+    new = Bench(old.store, generation=100_000_000)
+    new.value = 10
+    old.data.keep()
+    new.data.note(2)
+    old.data.keep()  # late, and fenced
+    assert recovered(old.store, "spark/1", None).value == {"value": 11}
+    new.data.keep()
+    assert old.store.keys("user-data/") == ["user-data/100000000.json"]
+
+
 def test_a_damaged_value_is_named():
     store = SimulatedStore()
     store.put("user-data/00000001.json", b'{"epoch": 1, "dir')
