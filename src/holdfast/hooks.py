@@ -4,7 +4,8 @@ The order, and what a hook that raises does::
 
     start      on_setup  ->  take over, resolve  ->  on_recover(value)  ->  on_start     raises: the start fails
     running    ... on_checkpoint() at the end of an epoch, when a checkpoint is due      raises: the run fails
-    end well   last epoch is published  ->  on_checkpoint()  ->  on_finish               raises: told in the log
+    end well   last epoch is published  ->  on_checkpoint(), the last time               raises: the run fails
+               last checkpoint is made  ->  on_finish                                    raises: told in the log
     failure    on_error(error, operator, rows)                                           raises: told in the log
     always     on_teardown, last                                                         raises: told in the log
 
@@ -111,7 +112,10 @@ class Lifecycle:
 
     def ask(self) -> Any:
         """Return what ``on_checkpoint`` returns; raises if it does."""
-        return self._demand("on_checkpoint", self.hooks.on_checkpoint)
+        try:
+            return self._demand("on_checkpoint", self.hooks.on_checkpoint)
+        except SystemExit as error:  # it would end a thread of the run's, and neither the run nor the process
+            raise raised("on_checkpoint", error, self.pipeline) from error
 
     def fail(self, error: HoldfastError, rows: Any = None) -> None:
         """Call ``on_error``."""
@@ -140,7 +144,7 @@ class Lifecycle:
             return
         try:
             hook(*arguments)
-        except Exception:  # the run is ending: what it ends of must not be hidden, nor its end be prevented
+        except (Exception, SystemExit):  # the run is ending: what it ends of must not be hidden, nor its end prevented
             log.exception("%s of pipeline %r raised; the run ends as it would have", name, self.pipeline)
 
 

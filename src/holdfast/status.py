@@ -83,6 +83,34 @@ class Wait:
         """Return the fields as JSON values."""
         return _as_json(self)
 
+    @staticmethod
+    def from_json(value: Any) -> Wait:
+        """Return the wait that :meth:`as_json` gave; what a later version added is left out.
+
+        Raises
+        ------
+        ValueError
+            If it is none.
+
+        Examples
+        --------
+        >>> Wait.from_json({"key": {"origin": "JFK"}, "input": "weather", "since_us": 7, "mood": 1})
+        Wait(key={'origin': 'JFK'}, input='weather', since_us=7, bound=None, waiting_rows=0)
+        >>> Wait.from_json({"key": {"origin": "JFK"}, "input": "weather"})
+        Traceback (most recent call last):
+        ValueError: {'key': {'origin': 'JFK'}, 'input': 'weather'} is no wait
+        """
+        known = {f.name: value[f.name] for f in fields(Wait) if f.name in value} if isinstance(value, Mapping) else {}
+        if (
+            isinstance(known.get("key"), Mapping)
+            and isinstance(known.get("input"), str)
+            and all(is_number(known.get(name, 0)) for name in ("since_us", "waiting_rows"))
+            and "since_us" in known
+            and (known.get("bound") is None or is_number(known["bound"]))
+        ):
+            return Wait(**known)
+        raise ValueError(f"{value!r} is no wait")
+
 
 @dataclass(frozen=True)
 class OperatorStatus:
@@ -129,9 +157,7 @@ class OperatorStatus:
         True
         """
         known = {f.name: value[f.name] for f in fields(OperatorStatus) if f.name in value}
-        names = {f.name for f in fields(Wait)}
-        waits = (Wait(**{name: one[name] for name in names & one.keys()}) for one in value.get("waits", ()))
-        return OperatorStatus(**{**known, "waits": tuple(waits)})
+        return OperatorStatus(**{**known, "waits": tuple(map(Wait.from_json, value.get("waits", ())))})
 
 
 @dataclass(frozen=True)
@@ -331,6 +357,11 @@ def lag_between(positions: SourcePositions, newest: SourcePositions | None) -> i
         elif end != here:
             return None
     return lag
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a JSON value is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _as_json(value: Any) -> dict[str, Any]:

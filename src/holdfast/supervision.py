@@ -251,10 +251,11 @@ def finished(directory: Path) -> tuple[Any, ...]:
     ('', -1)
     """
     searched: tuple[Any, ...] = ()
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, KeyError, TypeError):  # damaged: the child tells of it, if it matters
         noted = json.loads((directory / SEARCH).read_text())
         searched = (noted["low"], noted["high"], *(noted["trial"] or ()))
-    commits = [path for path in directory.glob("spark/*/commits/[0-9]*") if path.name.isdigit()]
+    found = directory.glob("spark/*/commits/[0-9]*")
+    commits = [path for path in found if path.name.isdigit() and path.parts[-3].isdigit()]  # not a copy that lies there
     newest = max(commits, key=lambda path: (int(path.parts[-3]), int(path.name)), default=None)
     return (*(("", -1) if newest is None else (newest.parts[-3], int(newest.name))), *searched)
 
@@ -280,7 +281,8 @@ def supervise(
     arguments : sequence of str
         More arguments for ``holdfast run``, for instance ``["--every", "1s"]``.
     settings : Settings, optional
-        Default: read from ``HOLDFAST_*`` variables.
+        Default: read from ``HOLDFAST_*`` variables.  Only the limits of restarts count (``max_restarts``,
+        ``restart_first_s``, ``restart_cap_s``): the child is another process, and reads the variables itself.
 
     Returns
     -------

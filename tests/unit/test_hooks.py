@@ -1,6 +1,7 @@
 """Lifecycle hooks: what is called, with what, and what becomes of one that raises (design/0013, section 2)."""
 
 import logging
+import sys
 
 import pytest
 
@@ -64,6 +65,14 @@ def test_a_hook_that_raises_at_the_end_hides_nothing_and_is_told_of(caplog):
         life.finish()
         life.tear_down()
     assert [message.split()[0] for message in caplog.messages] == ["on_error", "on_finish", "on_teardown"]
+
+
+def test_a_hook_that_exits_ends_no_thread_of_the_run_instead_of_the_run(caplog):
+    life = Lifecycle(hf.Hooks(on_checkpoint=lambda: sys.exit(0), on_finish=lambda: sys.exit(0)), "trips")
+    with pytest.raises(InvalidPipeline, match="on_checkpoint of pipeline 'trips' raised SystemExit"):
+        life.ask()
+    life.finish()
+    assert [message.split()[0] for message in caplog.messages] == ["on_finish"]
 
 
 def test_what_was_not_set_up_is_not_torn_down():

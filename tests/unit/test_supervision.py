@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from holdfast.checkpoint.isolation import SEARCH
 from holdfast.commit.retry import Retry
 from holdfast.errors import KINDS, Corrupt, Fenced, Unavailable
 from holdfast.supervision import VARIABLE, Ended, Supervisor, finished, is_final, told_to_supervisor
@@ -170,3 +171,13 @@ def test_progress_is_read_from_the_log_of_finished_epochs(tmp_path):
         (tmp_path / name).touch()
         seen.append(finished(tmp_path))
     assert seen == [("", -1), ("1", 0), ("1", 9), ("1", 10), ("2", 0)]
+
+
+@pytest.mark.parametrize("noted", ["[]", "{}", "7", '{"low": 1, "high": 2}', '{"low": 1, "high": 2, "trial": 3}', "{"])
+def test_a_damaged_note_of_a_search_and_a_copy_of_a_directory_do_not_stop_the_supervisor(tmp_path, noted):
+    for name in ("spark/1/commits/4", "spark/1.bak/commits/9"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    (tmp_path / SEARCH).parent.mkdir()
+    (tmp_path / SEARCH).write_text(noted)
+    assert finished(tmp_path) == ("1", 4)

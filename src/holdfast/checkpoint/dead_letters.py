@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from holdfast import checked_json
 from holdfast.errors import Corrupt
+from holdfast.numbered import numbered
 from holdfast.ports import Store
 from holdfast.positions import Positions
 from holdfast.sources.lettered import LETTERS, Address, Mask
@@ -96,8 +97,8 @@ def read_letters(store: Store) -> tuple[Letter, ...]:
     Corrupt
         If they cannot be read: without them rows would come back that were left out.
     """
-    keys = _keys(store)
-    return _read(store, keys[-1]) if keys else ()
+    newest = _newest(store)
+    return _read(store, newest) if newest else ()
 
 
 class DeadLetters:
@@ -117,14 +118,14 @@ class DeadLetters:
     def __init__(self, store: Store, generation: int, *, isolates: bool) -> None:
         self._store = store
         self._key = f"{PREFIX}{generation:08d}.json"
-        keys = _keys(store)
-        self.letters = _read(store, keys[-1]) if keys else ()
+        keys = numbered(store, PREFIX)
+        self.letters = _read(store, keys[max(keys)]) if keys else ()
         if not keys and not isolates:
             return
         # 1. the copy.  A crash after it leaves both: the newer one counts.  2. removal of older ones.
         self._put(self.letters)
-        for key in keys:
-            if key < self._key:
+        for other, key in keys.items():
+            if other < generation:
                 store.delete(key)
 
     def add(self, letter: Letter, check_fenced: Callable[[], None]) -> None:
@@ -179,8 +180,8 @@ def send_again(store: Store, wanted: Collection[str], finished: Positions) -> li
     One put.  It goes into the newest object: if a run takes over meanwhile, either it has read the note, or the note is
     in an object that nobody reads.
     """
-    keys = _keys(store)
-    letters = list(read_letters(store))
+    newest = _newest(store)
+    letters = list(_read(store, newest)) if newest else []
     counts = {letter.source: int(finished.get(letter.source, {}).get(LETTERS, 0)) for letter in letters}
     for letter in letters:
         if letter.again is not None:
@@ -191,8 +192,8 @@ def send_again(store: Store, wanted: Collection[str], finished: Positions) -> li
             letters[number] = replace(letter, again=counts[letter.source])
             counts[letter.source] += 1
             sent.append(letters[number])
-    if sent:
-        store.put(keys[-1], _encoded(letters))
+    if newest and sent:
+        store.put(newest, _encoded(letters))
     return sent
 
 
@@ -205,8 +206,9 @@ def one_row(batch: pa.RecordBatch, ordinal: int) -> bytes:
     return bytes(buffer.getvalue())
 
 
-def _keys(store: Store) -> list[str]:
-    return [key for key in store.keys(PREFIX) if key.endswith(".json")]
+def _newest(store: Store) -> str | None:
+    keys = numbered(store, PREFIX)
+    return keys[max(keys)] if keys else None
 
 
 def _encoded(letters: Sequence[Letter]) -> bytes:

@@ -47,7 +47,7 @@ def read(store: Store) -> Iterator[Step]:
 
     A record that cannot be read is left out: what it held is replayed in one epoch.
     """
-    for path in store.keys(PREFIX):
+    for path in sorted(store.keys(PREFIX), key=_numbers):
         try:
             found = list(_steps(store.get(path)))
         except (ValueError, KeyError, TypeError) as error:
@@ -93,9 +93,15 @@ def keep_only(store: Store, stays: Callable[[Ended], bool]) -> None:
 def prune(store: Store, before_epoch: int) -> None:
     """Remove the records of epochs up to a snapshot."""
     for path in store.keys(PREFIX):
-        numbers = path.removeprefix(PREFIX).split("-")
-        if len(numbers) == 3 and numbers[1].isdigit() and int(numbers[1]) <= before_epoch:
+        numbers = _numbers(path)
+        if len(numbers) == 3 and numbers[1] <= before_epoch:
             store.delete(path)
+
+
+def _numbers(path: str) -> tuple[int, ...]:
+    """Return first epoch, last epoch and generation, by which records are in order; nothing for other keys."""
+    numbers = path.removeprefix(PREFIX).split("-")
+    return tuple(map(int, numbers)) if len(numbers) == 3 and all(map(str.isdigit, numbers)) else ()
 
 
 def _steps(data: bytes | None) -> Iterator[Step]:

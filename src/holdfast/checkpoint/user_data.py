@@ -20,6 +20,7 @@ from typing import Any
 
 from holdfast import checked_json
 from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.numbered import numbered
 from holdfast.ports import Clock, Store
 
 PREFIX = "user-data/"
@@ -31,7 +32,7 @@ Encoded = Mapping[str, Any]
 
 
 def encoded(value: Any, pipeline: str) -> Encoded:
-    """Return a value as it is stored.
+    """Return a value as it is stored; what the caller does to it later does not change that.
 
     Raises
     ------
@@ -43,8 +44,10 @@ def encoded(value: Any, pipeline: str) -> Encoded:
         size = len(bytes(value))
     else:
         _check_json(value, "", pipeline)
-        stored = {"json": value}
-        size = len(json.dumps(value))
+        text = json.dumps(value)
+        # A copy: hooks return what they go on counting in, and a snapshot may take the value much later.
+        stored = {"json": json.loads(text)}
+        size = len(text)
     if size > SIZE_MAX:
         raise _refused(f"it has {size} bytes, and at most {SIZE_MAX} are kept.", pipeline)
     return stored
@@ -115,19 +118,20 @@ def recovered(store: Store, lineage: str, of_seed: Encoded | None) -> Recovered:
 
 
 def _newest(store: Store) -> Any:
-    keys = [key for key in store.keys(PREFIX) if key.endswith(".json")]
+    keys = numbered(store, PREFIX)
     if not keys:
         return None
+    key = keys[max(keys)]
     try:
-        record = checked_json.load(store.get(keys[-1]) or b"")
+        record = checked_json.load(store.get(key) or b"")
         decoded(record["value"])
         return {"lineage": record["lineage"], "value": record["value"]}
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(
-            f"{keys[-1]!r} in the checkpoint cannot be read.",
+            f"{key!r} in the checkpoint cannot be read.",
             why=f"{error}; it holds what on_checkpoint returned last.",
             do="restore it from a copy; or remove it: on_recover is then given an older value, or not called.",
-            participant=keys[-1],
+            participant=key,
         ) from error
 
 
@@ -201,8 +205,8 @@ class UserData:
         record = {"epoch": self._epoch, "lineage": self._lineage, "value": value}
         self._store.put(self._key, checked_json.dump(record))
         self.latest = value
-        for key in self._store.keys(PREFIX):
-            if key < self._key:
+        for generation, key in numbered(self._store, PREFIX).items():
+            if generation < self._generation:
                 self._store.delete(key)
 
     @property

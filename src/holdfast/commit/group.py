@@ -42,6 +42,7 @@ class Group:
         self._every_us = every_us
         self._carried_limit_bytes = carried_limit_bytes
         self._waiting: list[Underway] = []
+        self._waiting_bytes = 0
         self._published_pts: int | None = None
 
     @property
@@ -58,19 +59,20 @@ class Group:
         if self._every_us is None:
             return [epoch]
         self._waiting.append(epoch)
+        self._waiting_bytes += epoch.decided.carried_bytes
         pts = epoch.record.pts
         is_due = (
             pts is None  # some input has not had a row yet: there is nothing to measure by
             or self._published_pts is None
             or pts - self._published_pts >= self._every_us
-            or sum(each.decided.carried_bytes for each in self._waiting) >= self._carried_limit_bytes
+            or self._waiting_bytes >= self._carried_limit_bytes
             or len(self._waiting) >= GROUP_EPOCHS_MAX
         )
         return self.take() if is_due else []
 
     def take(self) -> list[Underway]:
         """Return the epochs that wait, and begin a new group."""
-        group, self._waiting = self._waiting, []
+        group, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if group and group[-1].record.pts is not None:
             self._published_pts = group[-1].record.pts
         return group

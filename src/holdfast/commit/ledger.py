@@ -35,6 +35,7 @@ from typing import Any
 from holdfast import checked_json
 from holdfast.commit.records import Decided, Done, decode, encode
 from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
+from holdfast.numbered import numbered
 from holdfast.ports import Store
 
 log = logging.getLogger("holdfast.commit")
@@ -298,7 +299,7 @@ class _Fence:
 
 
 def _newest_fence(store: Store) -> _Fence:
-    fences = _numbered(store, "fences/")
+    fences = numbered(store, "fences/")
     if not fences:
         return _Fence(0, frozenset())
     newest = max(fences)
@@ -313,17 +314,11 @@ def _keys(store: Store) -> list[Key]:
 
 def newest_generation(store: Store) -> tuple[int, str] | None:
     """Return the highest generation that was taken, and the key that says by whom; None when none was."""
-    return max(_numbered(store, "generations/").items(), default=None)
+    return max(numbered(store, "generations/").items(), default=None)
 
 
 def _generations(store: Store) -> list[int]:
-    return sorted(_numbered(store, "generations/"))
-
-
-def _numbered(store: Store, prefix: str) -> dict[int, str]:
-    """Return number -> key.  As text keys are in order up to eight digits only: compare the numbers."""
-    names = ((path, path.rpartition("/")[2].removesuffix(".json")) for path in store.keys(prefix))
-    return {int(name): path for path, name in names if name.isdigit()}
+    return list(numbered(store, "generations/"))
 
 
 def _generation_path(generation: int) -> str:

@@ -295,7 +295,8 @@ def _state(store: Store) -> StateReport | None:
 
 
 def _spark_heads(directory: Path) -> Iterator[SparkHeads]:
-    for place in sorted((directory / "spark").glob("[0-9]*"), key=lambda path: path.name.zfill(9)):
+    places = [path for path in (directory / "spark").glob("[0-9]*") if path.name.isdigit()]
+    for place in sorted(places, key=lambda path: int(path.name)):
         try:
             base = int(json.loads((place / "origin.json").read_text())["base"])
         except (OSError, ValueError, KeyError, TypeError):

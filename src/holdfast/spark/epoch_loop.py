@@ -131,7 +131,7 @@ class EpochLoop:
         except HoldfastError as error:
             self.failure = error
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a function of the user may exit: the JVM would wait for an answer
             self.failure = translate(error, self._pipeline, f"epoch {epoch}")
             raise self.failure from error
 

@@ -257,40 +257,64 @@ class Run:
                 self._coordinator.sweep(self.status().epoch + 1)
                 if self._user_data is not None:
                     self._user_data.end()
-        except Exception as error:
+        except BaseException as error:  # of whatever kind: nobody else ends this run
             # Waiting raises what the query failed of, as a text from the JVM; the loop has the error itself.
-            failure = self._loop.failure or translate(error, self.pipeline.name, "the run")
+            failure = self._loop.failure or self._translated(error)
         self._end(failure)
 
+    def _translated(self, error: BaseException) -> HoldfastError:
+        try:
+            return translate(error, self.pipeline.name, "the run")
+        except Exception as silence:  # the text of the JVM's error is asked of the JVM, which may be gone meanwhile
+            return translate(silence, self.pipeline.name, "the run")
+
     def _end(self, failure: HoldfastError | None) -> None:
+        """End the run.  Each step is done whatever became of those before it: somebody waits for the end.
+
+        What a step raises is told in the log, and never is what the run failed of: no row depends on it.  What is
+        decided is published, or is the next run's to publish.
+        """
+        self._error = failure
         try:
             if failure is not None:
-                self._error = self._fenced_instead(failure)
-                if self._suspicion is not None:
-                    self._error = self._suspicion.of(self._error)
-        finally:
+                self._tried("find out why it failed", lambda: self._find_reason(failure))
             if not isinstance(self._error, Fenced):  # then the report is the new owner's to keep
-                self._reports.keep()
-            self._end_checkpoints(failure)
-            self._coordinator.close()
-            shutil.rmtree(self._stop_directory, ignore_errors=True)
+                self._tried("keep the report on its state", self._reports.keep)
+            if self._checkpointer is not None:
+                checkpointer = self._checkpointer
+                self._tried("end its checkpoints", lambda: checkpointer.end(is_clean=failure is None))
+                self._tried("note that its state is damaged", self._give_up_state)
+            self._tried("close its sinks", self._coordinator.close)
+            self._tried("remove its stop file", lambda: shutil.rmtree(self._stop_directory, ignore_errors=True))
             self._state = "stopped" if failure is None else "failed"
-            if self._error is not None:
-                log.error("pipeline %r failed", self.pipeline.name, exc_info=self._error)
-                self._lifecycle.fail(self._error)
-            else:
-                self._lifecycle.finish()
-            self._lifecycle.tear_down()
+            self._tried("call the hooks of its end", self._call_hooks)
+            self._tried("call on_teardown", self._lifecycle.tear_down)
+        finally:
             self._ended.set()
 
-    def _end_checkpoints(self, failure: HoldfastError | None) -> None:
-        """Make the last snapshot of a clean stop; note where state cannot be read, so that the next start restores."""
-        if self._checkpointer is None:
-            return
-        self._checkpointer.end(is_clean=failure is None)
+    def _tried(self, doing: str, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except BaseException:  # SystemExit too: it would end this thread, and the run would never end
+            log.exception("pipeline %r has ended, and could not %s", self.pipeline.name, doing)
+
+    def _find_reason(self, failure: HoldfastError) -> None:
+        self._error = self._fenced_instead(failure)
+        if self._suspicion is not None:
+            self._error = self._suspicion.of(self._error)
+
+    def _give_up_state(self) -> None:
+        """Note where state cannot be read, so that the next start restores it."""
         error = self._error
         if isinstance(error, Corrupt) and self._give_up is not None:
             self._give_up(error)
+
+    def _call_hooks(self) -> None:
+        if self._error is None:
+            self._lifecycle.finish()
+            return
+        log.error("pipeline %r failed", self.pipeline.name, exc_info=self._error)
+        self._lifecycle.fail(self._error)
 
     def _fenced_instead(self, failure: HoldfastError) -> HoldfastError:
         """Return Fenced where the real reason of a failure is a newer generation: Spark's logs then collide first."""

@@ -4,12 +4,15 @@ In a barrier (:mod:`holdfast.checkpoint.barriers`) a level offers the tables of 
 immutable, and what writes them (Parquet, checksum, disk) leaves Python to others; so the epoch does not wait for it.
 The last thing that is written is a note; as long as there is none, the driver does not use the files, and when none
 comes it reads the state out of Spark's store.  So it does not matter whether a worker dies over it.
+
+Of each bucket one offer waits at most, the newest: a disk that is slower than barriers come would else let tables pile
+up in memory.  What it replaces was of an older barrier, whose snapshot was made or given up before the next one was
+wished for, or of another attempt.  Should somebody wait for it all the same, no note comes, and the store is read.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,7 +28,10 @@ class Parts(Protocol):
     """Takes a worker's part of snapshots.  Picklable; used in workers."""
 
     def offer(self, bucket: Bucket) -> None:
-        """Take the tables of a bucket as they are at the end of the epoch that runs."""
+        """Take the tables of a bucket as they are at the end of the epoch that runs.
+
+        They need not be written: those of an older barrier are dropped where newer ones come first.
+        """
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,14 @@ class BackgroundParts:
     def offer(self, bucket: Bucket) -> None:
         """Hand the tables to the thread."""
         _begin()
-        _offered.put((self, bucket))
+        with _changed:
+            _offered[self, bucket.operator, bucket.number] = bucket  # keeps the turn of the one that it replaces
+            _changed.notify()
 
 
-_offered: queue.SimpleQueue[tuple[BackgroundParts, Bucket]] = queue.SimpleQueue()
+_offered: dict[tuple[BackgroundParts, str, int], Bucket] = {}
+"""The newest offer of each bucket that nobody has begun to write, by its run: a worker serves several."""
+_changed = threading.Condition()
 _begun: list[threading.Thread] = []
 
 
@@ -60,10 +70,17 @@ def _begin() -> None:
         _begun[0].start()
 
 
+def _next() -> tuple[BackgroundParts, Bucket]:
+    with _changed:
+        _changed.wait_for(lambda: _offered)
+        first = next(iter(_offered))
+        return first[0], _offered.pop(first)
+
+
 def _write() -> None:
     opened: dict[str, Store] = {}
     while True:
-        parts, bucket = _offered.get()
+        parts, bucket = _next()
         try:
             if parts.checkpoint not in opened:
                 opened = {parts.checkpoint: open_store(parts.checkpoint)}

@@ -11,12 +11,12 @@ import heapq
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.operators.waits import WAITS_MAX
 from holdfast.ports import Clock, Store
-from holdfast.status import STATE_REPORT_KEY, OperatorStatus, Wait
+from holdfast.status import STATE_REPORT_KEY, OperatorStatus, Wait, is_number
 
 KEEP_EVERY_S = 30
 """How often the report in the checkpoint is replaced, besides the first epoch and the end of a run."""
@@ -107,15 +107,15 @@ class OperatorReports:
         if not self._epoch:
             return
         self._kept_us = self._clock.now_us()
-        report = {
-            "format": 1,
-            "epoch": self._epoch,
-            "generation": self._generation,
-            "at_us": self._kept_us,
-            "operators": [status.as_json() for status in self.statuses()],
-            "buckets": self._buckets,
-        }
         try:
+            report = {
+                "format": 1,
+                "epoch": self._epoch,
+                "generation": self._generation,
+                "at_us": self._kept_us,
+                "operators": [status.as_json() for status in self.statuses()],
+                "buckets": self._buckets,
+            }
             self._store.put(STATE_REPORT_KEY, json.dumps(report).encode())
         except Exception:  # of whatever kind: it is for people to read, and the run goes on
             log.warning("the report on state cannot be kept", exc_info=True)
@@ -135,7 +135,7 @@ def _status(
         late=counts.get("late", 0),
         shed=counts.get("shed", 0),
         counts={what: count for what, count in counts.items() if what not in ("late", "shed")},
-        waits=tuple(Wait(**wait) for wait in waits),
+        waits=tuple(map(Wait.from_json, waits)),
         **sizes,
     )
 
@@ -146,11 +146,18 @@ def _kept_buckets(store: Store, kinds: Mapping[str, str]) -> Mapping[str, Mappin
         kept = json.loads(store.get(STATE_REPORT_KEY) or b"{}")
         buckets = kept.get("buckets", {}) if kept.get("format") == 1 else {}
         return {bucket: report for bucket, report in buckets.items() if _is_sound(bucket, report, kinds)}
-    except (ValueError, AttributeError):
+    except Exception as error:  # of whatever kind: what it said is shown again once the buckets are called
+        log.warning("the last run's report on state cannot be read: %s", error)
         return {}
 
 
 def _is_sound(bucket: str, report: Any, kinds: Mapping[str, str]) -> bool:
-    waits: Sequence[Any] = report.get(WAITS, ()) if isinstance(report, dict) else (None,)
-    is_known = bucket.partition("/")[0] in kinds
-    return is_known and all(isinstance(wait, dict) and "since_us" in wait for wait in waits)
+    """Tell whether a bucket's part can be added up and shown.  It has no checksum: a change may leave it JSON."""
+    if bucket.partition("/")[0] not in kinds or not isinstance(report, dict):
+        return False
+    try:
+        for wait in report.get(WAITS, ()):
+            Wait.from_json(wait)
+    except (ValueError, TypeError):
+        return False
+    return all(is_number(report.get(size, 0)) for size in SIZES)

@@ -49,6 +49,19 @@ def test_what_a_fenced_run_adds_late_counts_for_nobody():
     assert [one.name for one in DeadLetters(store, 3, isolates=True).letters] == ["in/log/2/0"]
 
 
+def test_the_letters_that_count_are_those_of_the_highest_generation_however_many_digits_it_has():
+    """As text 100000000 stands before 99999999: a row that was left out would come back."""
+    store = SimulatedStore()
+    old, new = (DeadLetters(store, generation, isolates=True) for generation in (99_999_999, 100_000_000))
+    old.add(letter(1), is_owner)  # late, and fenced
+    new.add(letter(2), is_owner)
+    assert names(store) == ["in/log/2/0"]
+    assert [one.name for one in send_again(store, [], {})] == ["in/log/2/0"]
+    later = DeadLetters(store, 100_000_001, isolates=True)
+    assert later.letters[0].name == "in/log/2/0"
+    assert store.keys("dead-letters/") == ["dead-letters/100000001.json"]
+
+
 def test_a_run_that_does_not_isolate_writes_nothing_until_there_are_letters_and_then_its_copy():
     store = SimulatedStore()
     assert DeadLetters(store, 1, isolates=False).masks() == {}

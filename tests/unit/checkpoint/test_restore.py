@@ -79,6 +79,16 @@ def test_only_one_of_exactly_these_positions_is_taken_where_that_is_asked() -> N
     assert restoration(store, "counts", held(5), [], at(5), graph="of another one") is None
 
 
+def test_ends_of_epochs_are_in_the_order_of_their_numbers_however_many_digits_they_have():
+    """As text 1000000000000 stands before 999999999999."""
+    store = SimulatedStore()
+    for first in (10**12 - 2, 10**12):
+        progress.write(store, steps(first, first + 1), generation=1)
+    found = [step.ended.epoch for step in progress.read(store)]
+    assert found == sorted(found)
+    assert len(found) == 4
+
+
 def test_records_are_written_together_and_followed_by_positions() -> None:
     store = SimulatedStore()
     progress.write(store, steps(1, 3), generation=1)

@@ -75,6 +75,17 @@ def test_the_value_is_asked_for_at_the_first_epoch_then_when_it_is_due_and_at_th
     assert decoded(bench.data.latest) == {"value": 3}
 
 
+def test_a_value_is_that_of_the_moment_at_which_it_was_asked_for_whatever_becomes_of_it():
+    """A hook may return what it goes on counting in: on_checkpoint=lambda: seen."""
+    seen = {"files": [1]}
+    bench = Bench()
+    bench.data._ask = lambda: seen
+    bench.data.note(1)
+    of_snapshot = bench.data.latest
+    seen["files"].append(2)
+    assert decoded(of_snapshot) == {"files": [1]}
+
+
 def test_nothing_is_asked_for_where_checkpoints_are_off():
     bench = Bench(every_us=0)
     bench.data.note(1)
@@ -106,6 +117,20 @@ def test_state_restored_from_a_snapshot_goes_with_the_value_of_then_until_a_newe
     Bench(bench.store, generation=2, lineage="spark/2").data.note(2)
     assert recovered(bench.store, "spark/2", of_seed).value == {"value": 1}
     assert len(bench.store.keys("user-data/")) == 1
+
+
+def test_the_newest_value_is_that_of_the_highest_generation_however_many_digits_it_has():
+    """As text 100000000 stands before 99999999."""
+    old = Bench(generation=99_999_999)
+    old.data.note(1)
+    new = Bench(old.store, generation=100_000_000)
+    new.value = 10
+    old.data.keep()
+    new.data.note(2)
+    old.data.keep()  # late, and fenced
+    assert recovered(old.store, "spark/1", None).value == {"value": 11}
+    new.data.keep()
+    assert old.store.keys("user-data/") == ["user-data/100000000.json"]
 
 
 def test_a_damaged_value_is_named():

@@ -667,6 +667,20 @@ def test_close_may_be_called_at_any_time_and_again(bench):
     coordinator.close()
 
 
+def test_a_sink_that_raises_when_it_is_closed_keeps_no_other_one_open(bench, caplog):
+    coordinator = bench.open("table", "files")
+    closed = []
+
+    def refuse():
+        raise OSError("the connection is gone")
+
+    coordinator.sinks_for_tests["table"].close = refuse
+    coordinator.sinks_for_tests["files"].close = lambda: closed.append("files")
+    coordinator.close()
+    assert closed == ["files"]
+    assert "sink 'table' could not be closed" in caplog.text
+
+
 def test_stories_are_bounded(bench):
     coordinator = bench.open("table")
     for epoch in range(1, 200):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.errors import Corrupt
 from holdfast.spark.state_report import KEEP_EVERY_S, OperatorReports, Pace
 from holdfast.status import STATE_REPORT_KEY, Wait
 from holdfast.testing import SimulatedClock, SimulatedStore
@@ -97,6 +98,40 @@ def test_the_next_run_knows_the_buckets_that_nothing_arrives_for(store: Simulate
 def test_a_damaged_report_is_as_good_as_none(store: SimulatedStore, clock: SimulatedClock, damaged: bytes) -> None:
     store.put(STATE_REPORT_KEY, damaged)
     assert OperatorReports(KINDS, store, clock, 1).statuses()[0].state_rows == 0
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"waits": [wait(5) | {"inqut": "lidar"}]},
+        {"waits": [wait(5) | {"waiting_rows": 1}, {"key": {}, "inqut": "lidar", "since_us": 5}]},
+        {"waits": [wait(5) | {"since_us": "5"}]},
+        {"waits": [wait(5) | {"key": 7}]},
+        {"waits": [7]},
+        {"waits": 7},
+        {"state_rows": "many"},
+        {"state_bytes": None},
+    ],
+    ids=str,
+)
+def test_a_report_that_was_changed_and_is_still_json_neither_fails_an_epoch_nor_the_end(
+    store: SimulatedStore, clock: SimulatedClock, damaged: dict[str, Any]
+) -> None:
+    buckets = {"aligned/0": {"state_rows": 5, "waiting_rows": 1} | damaged, "aligned/1": {"state_rows": 3}}
+    store.put(STATE_REPORT_KEY, json.dumps({"format": 1, "buckets": buckets}).encode())
+    reports = OperatorReports(KINDS, store, clock, 1)
+    reports.note(7, {"seen/0": {"state_rows": 1}})
+    reports.keep()
+    assert reports.statuses()[0].state_rows in (3, 8)  # what cannot be used of a bucket is left out, with the bucket
+    assert json.loads(store.objects[STATE_REPORT_KEY])["epoch"] == 7
+
+
+def test_a_report_on_a_disk_that_does_not_answer_is_as_good_as_none(clock: SimulatedClock) -> None:
+    class Broken(SimulatedStore):
+        def get(self, key: str) -> bytes | None:
+            raise Corrupt(f"{key} cannot be read.", why="the disk reports an input/output error.")
+
+    assert OperatorReports(KINDS, Broken(), clock, 1).statuses()[0].state_rows == 0
 
 
 def test_a_store_that_cannot_be_written_does_not_stop_the_run(clock: SimulatedClock) -> None:

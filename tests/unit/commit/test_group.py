@@ -1,0 +1,47 @@
+"""Commit grouping: when a group is due."""
+
+import pyarrow as pa
+
+from holdfast.commit.group import Group, Underway
+from holdfast.commit.ledger import Key
+from holdfast.commit.records import Decided
+from holdfast.ports import Carried, EpochRecord
+
+ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
+
+
+class Counted(Decided):
+    """Counts how often its size is asked for."""
+
+    asked = 0
+
+    @property
+    def carried_bytes(self):
+        Counted.asked += 1
+        return super().carried_bytes
+
+
+def epoch(number):
+    record = EpochRecord("trips", number, 1, {}, 0)
+    return Underway(Counted(record, {"table": (Carried(ROWS),)}), Key(number, 1))
+
+
+def begun(carried_limit_bytes):
+    group = Group(1, carried_limit_bytes)
+    group.begin([0])
+    return group
+
+
+def test_a_group_is_due_when_the_driver_holds_enough_and_the_next_one_begins_with_nothing():
+    group = begun(3 * ROWS.nbytes)
+    sizes = [len(group.due(epoch(number))) for number in range(1, 8)]
+    assert sizes == [0, 0, 3, 0, 0, 3, 0]
+    assert len(group.take()) == 1
+    assert [len(group.due(epoch(number))) for number in (8, 9, 10)] == [0, 0, 3]
+
+
+def test_the_size_of_an_epoch_is_looked_at_once_however_long_it_waits():
+    group, Counted.asked = begun(10**9), 0
+    for number in range(1, 500):
+        assert not group.due(epoch(number))
+    assert Counted.asked == 499

@@ -1,0 +1,197 @@
+"""The end of a run: whatever fails in it, every later step is done, and whoever waits learns that it is over."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import holdfast as hf
+from holdfast.commit.coordinator import Coordinator
+from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
+from holdfast.hooks import Lifecycle, raised
+from holdfast.spark.epoch_loop import EpochLoop, Limits
+from holdfast.spark.offsets import NOWHERE
+from holdfast.spark.origin import Origin
+from holdfast.spark.run import Run
+from holdfast.spark.state_report import OperatorReports
+from holdfast.testing import SimulatedClock, SimulatedSink, SimulatedStore
+from holdfast.trigger import available_now
+
+
+class Query:
+    """A query that is over at once; it is its own frame and writer too."""
+
+    isActive = False
+    lastProgress = None
+
+    @property
+    def writeStream(self) -> Query:
+        return self
+
+    def __getattr__(self, name: str) -> Callable[..., Query]:
+        return lambda *arguments, **options: self
+
+    def exception(self) -> None:
+        return None
+
+
+class Bench:
+    """A run without Spark, with a real coordinator, and what it did."""
+
+    def __init__(self, directory: Path, *, failure: HoldfastError | None = None, **given: Any) -> None:
+        self.calls: list[str] = []
+        self.closed: list[str] = []
+        hooks = {name: self.noting(name) for name in ("on_error", "on_finish", "on_teardown")} | given.pop("hooks", {})
+        rows = hf.read.rows([{"id": 1}], schema="id BIGINT", name="rows")
+        pipeline = hf.Pipeline("trips", rows | hf.write.memory(name="out"), hooks=hf.Hooks(**hooks))
+        store, clock = SimulatedStore(), SimulatedClock()
+        sink = SimulatedSink("out")
+        sink.close = lambda: self.closed.append("out")  # type: ignore[method-assign]
+        coordinator = Coordinator(pipeline="trips", store=store, sinks=[sink], clock=clock)
+        coordinator.open()
+        lifecycle = Lifecycle(pipeline.hooks, "trips")
+        lifecycle.set_up()
+        self.stop_directory = directory / "stop"
+        self.stop_directory.mkdir()
+        parts: dict[str, Any] = {"reports": OperatorReports({}, store, clock, 1)} | given
+        self.run = Run(
+            pipeline=pipeline,
+            sinks={"out": sink},
+            coordinator=coordinator,
+            stop_directory=self.stop_directory,
+            lifecycle=lifecycle,
+            **parts,
+        )
+        loop: Any = SimpleNamespace(
+            failure=failure, last_epoch=None, last_positions=NOWHERE, source_rows={}, source_rejects={}
+        )
+        query: Any = Query()
+        self.run.begin(loop, query, available_now(), "nowhere")
+
+    def noting(self, name: str) -> Callable[..., None]:
+        return lambda *arguments: self.calls.append(name)
+
+    def has_ended(self) -> bool:
+        """Wait for the end; tell whether everything was tidied up."""
+        assert self.run._ended.wait(30), "the run never ends"
+        return self.closed == ["out"] and not self.stop_directory.exists() and not self.run.is_active
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def step(*arguments: Any, **options: Any) -> Any:
+        raise error
+
+    return step
+
+
+def checkpointer(end: Callable[..., Any]) -> Any:
+    return SimpleNamespace(start=lambda: None, end=end, status=None)
+
+
+NO_ROOM = Unavailable("the disk is full.")
+
+
+def test_a_run_that_ends_well_calls_its_hooks_in_their_order(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    assert bench.has_ended()
+    assert bench.run.wait()
+    assert (bench.calls, bench.run.status().state) == (["on_finish", "on_teardown"], "stopped")
+
+
+def test_damaged_state_that_cannot_be_noted_for_want_of_room_is_still_what_the_run_failed_of(tmp_path: Path) -> None:
+    lost = Corrupt("state cannot be read.", participant="state")
+    bench = Bench(tmp_path, failure=lost, checkpointer=checkpointer(lambda **_: None), give_up=raising(NO_ROOM))
+    assert bench.has_ended()
+    with pytest.raises(Corrupt, match="state cannot be read"):
+        bench.run.wait()
+    assert (bench.calls, bench.run.status().state) == (["on_error", "on_teardown"], "failed")
+
+
+@pytest.mark.parametrize("error", [TypeError("of the report"), SystemExit(0)], ids=repr)
+@pytest.mark.parametrize("step", ["reports", "checkpointer"])
+def test_what_fails_when_all_is_published_is_told_and_is_no_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, step: str, error: BaseException
+) -> None:
+    steps = {
+        "reports": SimpleNamespace(keep=raising(error), statuses=lambda: ()),
+        "checkpointer": checkpointer(raising(error)),
+    }
+    with caplog.at_level(logging.ERROR, "holdfast"):
+        bench = Bench(tmp_path, **{step: steps[step]})
+        assert bench.has_ended()
+    assert bench.run.wait()
+    assert bench.calls == ["on_finish", "on_teardown"]
+    assert "pipeline 'trips' has ended, and could not" in caplog.text
+
+
+def test_a_reason_that_cannot_be_looked_into_leaves_the_failure_as_it_was(tmp_path: Path) -> None:
+    """Whether rows are suspected is read from Spark's log, which may be damaged."""
+    suspicion: Any = SimpleNamespace(of=raising(Corrupt("offsets/3 cannot be read.")))
+    bench = Bench(tmp_path, failure=Unavailable("the sink is away."), suspicion=suspicion)
+    assert bench.has_ended()
+    with pytest.raises(Unavailable, match="the sink is away"):
+        bench.run.wait()
+    assert bench.calls == ["on_error", "on_teardown"]
+
+
+@pytest.mark.parametrize("name", ["on_finish", "on_teardown"])
+def test_a_hook_that_exits_does_not_keep_the_run_from_ending(tmp_path: Path, name: str) -> None:
+    bench = Bench(tmp_path, hooks={name: lambda: sys.exit(0)})
+    assert bench.has_ended()
+    assert bench.run.wait()
+
+
+def test_a_last_checkpoint_hook_that_raises_fails_the_run_though_all_is_published(tmp_path: Path) -> None:
+    """design/0013, section 2."""
+    broken = raised("on_checkpoint", ValueError("no value"), "trips")
+    bench = Bench(tmp_path, user_data=SimpleNamespace(end=raising(broken)))
+    assert bench.has_ended()
+    with pytest.raises(InvalidPipeline, match="on_checkpoint of pipeline 'trips' raised ValueError"):
+        bench.run.wait()
+    assert bench.calls == ["on_error", "on_teardown"]
+
+
+def test_a_thread_of_the_run_that_is_told_to_exit_ends_the_run_with_that_reason(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, user_data=SimpleNamespace(end=raising(SystemExit(3))))
+    assert bench.has_ended()
+    with pytest.raises(HoldfastError, match="the run of pipeline 'trips'"):
+        bench.run.wait()
+    assert bench.calls == ["on_error", "on_teardown"]
+
+
+def test_an_error_whose_text_the_jvm_does_not_tell_any_more_ends_the_run_too(tmp_path: Path) -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError("the gateway is gone")
+
+    bench = Bench(tmp_path, user_data=SimpleNamespace(end=raising(MuteError())))
+    assert bench.has_ended()
+    with pytest.raises(HoldfastError):
+        bench.run.wait()
+
+
+def test_a_function_that_exits_within_an_epoch_fails_the_epoch_and_answers_the_jvm() -> None:
+    """Its thread belongs to the JVM, which would wait for an answer for ever."""
+    never: Any = None
+    loop = EpochLoop(
+        pipeline="trips",
+        origin=Origin(1, {}),
+        spark_checkpoint=Path("nowhere"),
+        evaluation=never,
+        sinks={},
+        coordinator=cast("Any", SimpleNamespace(check_fenced=raising(SystemExit(0)))),
+        clock=SimulatedClock(),
+        limits=Limits(0, 0),
+        timed_sources=(),
+        pts=None,
+        reports=never,
+    )
+    with pytest.raises(HoldfastError, match="epoch 1 of pipeline 'trips'"):
+        loop(never, 0)
+    assert loop.failure is not None
