@@ -200,6 +200,21 @@ def test_inspect_changes_nothing_in_the_checkpoint_and_fences_nobody():
     assert (everything_below("ckpt"), rows_in("two.db"), everything_below("out")) == before
 
 
+def test_commands_that_only_look_leave_no_directory_behind():
+    run_epochs("one", 1)
+    Path("ckpt/.writing").rmdir()
+    before = sorted(Path("ckpt").rglob("*"))
+    for command in (
+        ["inspect", "flows.py:one"],
+        ["resolve", "flows.py:one", "--dry-run"],
+        ["checkpoint", "list"],
+        ["dead-letters", "list"],
+    ):
+        assert holdfast(*command, "--checkpoint", "ckpt").exit_code == 0
+    holdfast("plan", "flows.py:one", "--checkpoint", "ckpt")
+    assert sorted(Path("ckpt").rglob("*")) == before
+
+
 def test_inspect_tells_a_sink_that_lost_what_the_ledger_calls_done():
     run_epochs("two", 2)
     for path in Path().glob("two.db*"):

@@ -124,6 +124,7 @@ def ground_of(asked: Asked) -> Ground:
     pipeline = asked.pipeline
     directory = directory_of(asked.checkpoint)
     store = open_store(str(directory))
+    store.prepare()  # before a JVM is started for nothing
     rewinding = Rewinding(pipeline, store, directory, asked.settings)
     rewinding.carry_through()
     begins = _begins(asked, store)

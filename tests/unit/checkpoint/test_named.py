@@ -143,6 +143,22 @@ def test_a_name_of_which_a_deletion_has_left_files_is_given_anew_without_them(
     }
 
 
+def test_who_looks_for_a_checkpoint_changes_nothing_where_it_looks(store: LocalStore, tmp_path: Path) -> None:
+    """Neither in the original of a fork nor in an export, nor in a directory that somebody named by mistake."""
+    portable.export(store, "start", tmp_path / "out")
+    (tmp_path / "out" / ".writing").rmdir()
+    (tmp_path / "checkpoint" / ".writing").rmdir()
+    before = sorted(tmp_path.rglob("*"))
+    own = LocalStore(str(tmp_path / "own"))
+    for where in ("out", "checkpoint/start"):
+        found = portable.find(own, str(tmp_path / where))
+        assert dict(found.workspaces()) == {"sources/given/log/1": b"one"}
+        assert list(found.files())
+    with pytest.raises(InvalidPipeline, match="no checkpoint named 'strat'"):
+        portable.find(own, str(tmp_path / "strat"))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_an_export_wants_a_directory_of_its_own(store: LocalStore, tmp_path: Path) -> None:
     with pytest.raises(InvalidPipeline, match="is not empty"):
         portable.export(store, "start", tmp_path)

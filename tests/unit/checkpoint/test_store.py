@@ -55,6 +55,20 @@ def test_an_address_may_hold_a_secret_that_no_error_repeats() -> None:
     assert "hunter2" not in str(caught.value)
 
 
+def test_who_only_reads_leaves_no_trace(tmp_path: Path) -> None:
+    """Nor does who looks for a checkpoint in the wrong place."""
+    store = LocalStore(os.fspath(tmp_path / "copied"))
+    store.put("k", b"1")
+    os.rmdir(tmp_path / "copied" / ".writing")  # as a copy of the objects has it
+    before = sorted(tmp_path.rglob("*"))
+    for directory in ("copied", "absent"):
+        reader = LocalStore(os.fspath(tmp_path / directory))
+        assert reader.get("k") == (b"1" if directory == "copied" else None)
+        assert reader.keys("x") == []
+        reader.delete("x")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_hidden_files_of_others_are_no_objects(store: LocalStore) -> None:
     store.put("spark/1/offsets/0", b"v1")
     Path(store.directory, "spark/1/offsets/.0.crc").write_bytes(b"x")
@@ -63,9 +77,10 @@ def test_hidden_files_of_others_are_no_objects(store: LocalStore) -> None:
 
 def test_what_a_dead_process_was_writing_is_swept_and_what_a_live_one_writes_stays(store: LocalStore) -> None:
     aside = os.path.join(store.directory, ".writing")
+    store.put("before", b"1")
     Path(aside, "of-a-dead-process").write_bytes(b"half")
     with durable._written_aside(b"being written", aside) as (_, path):
-        LocalStore(store.directory)
+        LocalStore(store.directory).put("by another process", b"1")
         assert os.listdir(aside) == [os.path.basename(path)]
         os.rename(path, os.path.join(store.directory, "k"))
     assert store.get("k") == b"being written"
@@ -77,6 +92,7 @@ def test_a_writer_whose_file_was_swept_before_it_was_locked_takes_another(
 ) -> None:
     """The one moment in which a live writer's file is unlocked: between creating and locking it."""
     aside = os.path.join(store.directory, ".writing")
+    store.prepare()
     lock, swept = durable.fcntl.flock, []
 
     def sweep_first(fd: int, operation: int) -> None:
@@ -96,7 +112,7 @@ def test_a_directory_that_cannot_be_written_is_refused_before_the_run(tmp_path: 
     directory = tmp_path / "closed"
     directory.mkdir(mode=0o500)
     with unprivileged(), pytest.raises(InvalidPipeline) as caught:
-        LocalStore(os.fspath(directory))
+        LocalStore(os.fspath(directory)).prepare()
     assert os.fspath(directory) in caught.value.what
     assert "write permission" in caught.value.do
 
@@ -104,9 +120,9 @@ def test_a_directory_that_cannot_be_written_is_refused_before_the_run(tmp_path: 
 def test_a_file_in_the_place_of_the_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(InvalidPipeline, match="is a file"):
-        LocalStore(os.fspath(tmp_path / "file"))
+        LocalStore(os.fspath(tmp_path / "file")).put("k", b"1")
     with pytest.raises(InvalidPipeline, match="is a file"):
-        LocalStore(os.fspath(tmp_path / "file" / "below"))
+        LocalStore(os.fspath(tmp_path / "file" / "below")).put_if_absent("k", b"1")
 
 
 def test_a_directory_that_cannot_be_synced_leaves_the_caller_in_doubt(
