@@ -111,7 +111,10 @@ class Lifecycle:
 
     def ask(self) -> Any:
         """Return what ``on_checkpoint`` returns; raises if it does."""
-        return self._demand("on_checkpoint", self.hooks.on_checkpoint)
+        try:
+            return self._demand("on_checkpoint", self.hooks.on_checkpoint)
+        except SystemExit as error:  # it would end a thread of the run's, and neither the run nor the process
+            raise raised("on_checkpoint", error, self.pipeline) from error
 
     def fail(self, error: HoldfastError, rows: Any = None) -> None:
         """Call ``on_error``."""
@@ -140,7 +143,7 @@ class Lifecycle:
             return
         try:
             hook(*arguments)
-        except Exception:  # the run is ending: what it ends of must not be hidden, nor its end be prevented
+        except (Exception, SystemExit):  # the run is ending: what it ends of must not be hidden, nor its end prevented
             log.exception("%s of pipeline %r raised; the run ends as it would have", name, self.pipeline)
 
 

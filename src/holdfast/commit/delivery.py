@@ -218,10 +218,13 @@ class Delivery:
         return count
 
     def close(self) -> None:
-        """Close every sink."""
+        """Close every sink.  One that raises is told of in the log: what it published it holds."""
         for name, sink in self._sinks.items():
-            with self._locks[name]:
-                sink.close()
+            try:
+                with self._locks[name]:
+                    sink.close()
+            except Exception:  # it must not raise; the others have connections too
+                log.warning("sink %r could not be closed", name, exc_info=True)
 
     def _tell(self, publications: Sequence[Publication], event: Event, name: str, detail: str) -> None:
         for publication in publications:
