@@ -426,6 +426,17 @@ def test_named_checkpoints_are_listed_and_one_that_is_not_there_is_told():
     assert (answer.exit_code, "is no name of a checkpoint" in answer.stderr) == (2, True)
 
 
+def test_files_of_an_import_that_was_killed_are_listed_and_deleted():
+    run_epochs("one", 1)
+    open_store("ckpt").put("named/late/snapshots/files/x", b"of state")
+    text = holdfast("checkpoint", "list", "--checkpoint", "ckpt").stdout
+    assert text.startswith("late  files of an import")
+    assert "holdfast checkpoint delete late" in text
+    assert holdfast("checkpoint", "delete", "late", "--checkpoint", "ckpt").stdout == "late is deleted.\n"
+    assert open_store("ckpt").keys("named/") == []
+    assert holdfast("checkpoint", "list", "--checkpoint", "ckpt").stdout == "no checkpoint has a name.\n"
+
+
 def test_beside_a_run_that_is_alive_no_name_is_given_from_here():
     run_epochs("one", 1)
     for path in Path("ckpt/generations").iterdir():

@@ -56,6 +56,14 @@ def names(store: Store) -> list[str]:
     return [name.removesuffix(SUFFIX) for name in found if "/" not in name and name.endswith(SUFFIX)]
 
 
+def remains(store: Store) -> list[str]:
+    """Return the names that have files and no manifest: of an import or a deletion that did not come to its end."""
+    below = {
+        key.removeprefix(PREFIX).partition("/")[0] for key in store.keys(PREFIX) if "/" in key.removeprefix(PREFIX)
+    }
+    return sorted(below.difference(names(store)))
+
+
 def read_named(store: Store, name: str) -> Manifest:
     """Return the manifest of a named checkpoint.
 
@@ -98,8 +106,13 @@ def claim(store: Store, name: str) -> None:
     """
     if checked_name(name) in names(store):
         raise _taken(name)
-    for key in store.keys(f"{PREFIX}{name}/"):
-        store.delete(key)
+    _remove_files(store, name)
+
+
+def discard(store: Store, name: str) -> None:
+    """Remove the files that lie below a name which was claimed, unless somebody has made a checkpoint of it."""
+    if name not in names(store):
+        _remove_files(store, name)
 
 
 def put_claimed(store: Store, name: str, manifest: Manifest) -> None:
@@ -117,8 +130,12 @@ def _taken(name: str) -> InvalidPipeline:
 
 
 def delete_named(store: Store, name: str) -> None:
-    """Remove a named checkpoint; what only it needed goes with the next pruning."""
+    """Remove a named checkpoint, or what is left of one; what only it needed goes with the next pruning."""
     store.delete(key_of(checked_name(name)))
+    _remove_files(store, name)
+
+
+def _remove_files(store: Store, name: str) -> None:
     for key in store.keys(f"{PREFIX}{name}/"):
         store.delete(key)
 

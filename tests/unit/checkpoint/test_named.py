@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,8 @@ from holdfast.checkpoint.manifest import encode
 from holdfast.checkpoint.snapshot import FILES, prune, snapshot_keys, verify
 from holdfast.checkpoint.store import LocalStore
 from holdfast.errors import Corrupt, InvalidPipeline
-from holdfast.testing.store import SimulatedStore
+from holdfast.testing.process import CrashAt, Process, SimulatedCrash
+from holdfast.testing.store import FaultyStore, SimulatedStore
 from tests.unit.checkpoint.snapshots import snapshot
 
 
@@ -109,7 +112,7 @@ def test_damage_to_any_object_of_an_export_is_noticed_and_named(store: LocalStor
         with pytest.raises((Corrupt, InvalidPipeline)) as refused:
             portable.import_from(other, tmp_path / "out", None)
         assert path.name in refused.value.message
-        assert named.names(other) == []
+        assert other.keys("") == [], "nothing is left of an import that failed"
         path.write_bytes(data)
     assert portable.import_from(LocalStore(str(tmp_path / "other")), tmp_path / "out", None) == "start"
 
@@ -127,6 +130,49 @@ def test_what_an_import_that_failed_has_left_is_part_of_no_later_checkpoint_of_t
         portable.import_from(other, tmp_path / "damaged", "x")
     assert portable.import_from(other, tmp_path / "whole", "x") == "x"
     assert dict(portable.kept(other, "x").workspaces()) == {"sources/given/log/2": b"two"}
+
+
+def test_an_import_that_fails_leaves_the_checkpoint_that_another_has_made_meanwhile(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portable.export(store, "start", tmp_path / "out")
+    put = named.put_claimed
+
+    def overtaken(*arguments: Any) -> None:
+        put(*arguments)
+        put(*arguments)
+
+    monkeypatch.setattr(named, "put_claimed", overtaken)
+    other = LocalStore(str(tmp_path / "other"))
+    with pytest.raises(InvalidPipeline, match="named 'x' already"):
+        portable.import_from(other, tmp_path / "out", "x")
+    assert dict(portable.kept(other, "x").files()) == dict(portable.kept(store, "start").files())
+
+
+@pytest.mark.parametrize("what", ["import", "deletion"])
+def test_what_a_killed_import_or_deletion_leaves_is_found_and_removed(
+    store: LocalStore, tmp_path: Path, what: str
+) -> None:
+    """Killed before write 1, 2, ... until it survives."""
+    portable.export(store, "start", tmp_path / "out")
+    found: list[list[str]] = []
+    for write in count(1):
+        kept = SimulatedStore()
+        dying = FaultyStore(kept, Process(CrashAt(write)))
+        try:
+            if what == "import":
+                portable.import_from(dying, tmp_path / "out", "x")
+            else:
+                portable.import_from(kept, tmp_path / "out", "x")
+                named.delete_named(dying, "x")
+            break
+        except SimulatedCrash:
+            found.append(named.names(kept) + named.remains(kept))
+            named.delete_named(kept, "x")
+            assert kept.objects == {}
+    assert len(found) > 3
+    assert found.pop(0) == ([] if what == "import" else ["x"])
+    assert all(names == ["x"] for names in found)
 
 
 def test_a_name_of_which_a_deletion_has_left_files_is_given_anew_without_them(
