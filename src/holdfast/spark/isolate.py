@@ -182,7 +182,6 @@ class Isolating:
         count = count_attempt(self.store, name)
         if found is None or name is None or count < attempts:
             return []
-        self.trials.clear()
         lacking = self.coordinator.missing(found.epoch, found.end.positions, found.start.positions)
         if lacking != {sink.name for sink in self.pipeline.sinks}:
             log.warning("epoch %d is in some sinks already, as it is: no row of it can be left out", found.epoch)
