@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast import durable
 from holdfast.checkpoint.store import LocalStore, open_store
+from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.errors import Corrupt, InDoubt, InternalError, InvalidPipeline, Unavailable
+from holdfast.supervision import is_final
+from holdfast.testing import SimulatedClock
 from tests.disks import small_disk, unprivileged
 
 
@@ -115,6 +118,50 @@ def test_a_directory_that_cannot_be_written_is_refused_before_the_run(tmp_path: 
         LocalStore(os.fspath(directory)).prepare()
     assert os.fspath(directory) in caught.value.what
     assert "write permission" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [
+        (errno.EACCES, "permission"),
+        (errno.EPERM, "permission"),
+        (errno.EROFS, "mount"),
+        (errno.ENAMETOOLONG, "shorter"),
+        (errno.ENOTDIR, "is a file"),
+    ],
+)
+def test_what_does_not_pass_by_itself_is_final_and_says_what_to_change(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int, cure: str
+) -> None:
+    """It was tried again for more than a minute, and then by the supervisor."""
+    store.put("k", b"1")
+    clock = SimulatedClock()
+    patient = PatientStore(store, Patience(Retry(), clock, on_retry=lambda *told: None))
+    monkeypatch.setattr(durable.os, "open", _failing(number, store.directory))
+    with pytest.raises(InvalidPipeline) as caught:
+        patient.put("k", b"2")
+    assert clock.slept_s == 0
+    assert is_final(caught.value)
+    assert cure in caught.value.do
+    assert os.strerror(number) in caught.value.why
+    assert store.directory in caught.value.message
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EMFILE])
+def test_what_may_pass_by_itself_is_unavailable(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    store.put("k", b"1")
+    monkeypatch.setattr(durable.os, "open", _failing(number, store.directory))
+    with pytest.raises(Unavailable):
+        store.put("k", b"2")
+
+
+def _failing(number: int, path: str) -> Callable[..., int]:
+    def fail(*arguments: object) -> int:
+        raise OSError(number, os.strerror(number), path)
+
+    return fail
 
 
 def test_a_file_in_the_place_of_the_directory_is_named(tmp_path: Path) -> None:
