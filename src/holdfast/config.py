@@ -127,9 +127,10 @@ class Settings(BaseSettings):
         60_000,
         Limit("count", 0, 86_400_000),
         "Milliseconds between two snapshots of the state of stateful operators; also `start(checkpoint_freq=...)`.  "
-        "0 makes none by itself.  Each reads all state, beside the epochs: 1.6 s of CPU for a million keys.  One a "
-        "minute bounds what has to be replayed when Spark's directory is lost.  One that is due while another is made "
-        "is dropped.",
+        "0 makes none by itself.  The workers write what they hold, beside the epochs, which do not wait for it: "
+        "0.14 s of CPU for a million keys; what they do not hold is read out of Spark's store: 1.6 s.  One a minute "
+        "bounds what has to be replayed when Spark's directory is lost.  One that is due while another is made is "
+        "dropped.",
     )
     controller_checkpoint_freq: int = _setting(
         5_000,

@@ -18,6 +18,8 @@ from urllib.parse import unquote, urlsplit
 from holdfast.errors import HoldfastError, InDoubt, InternalError, InvalidPipeline, Unavailable
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+_FINAL = _FORBIDDEN | {errno.ENAMETOOLONG, errno.ENOTDIR}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 _USABLE_LATER = _FULL | {errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT}
 
@@ -43,6 +45,8 @@ def create(path: str, data: bytes, *, aside: str) -> bool:
     ------
     Unavailable
         If the disk is full or does not answer; nothing was changed.
+    InvalidPipeline
+        If this user may not write there, or the file system is read-only; nothing was changed.
     InDoubt
         If the file is in place and its directory could not be synced.
 
@@ -171,17 +175,34 @@ def local_path(location: str) -> str | None:
 
 @contextmanager
 def explained(doing: str) -> Iterator[None]:
-    """Turn an ``OSError`` of the block into :class:`Unavailable`: the block must have changed nothing that lasts.
+    """Turn an ``OSError`` of the block into one of ours: the block must have changed nothing that lasts.
 
     Parameters
     ----------
     doing : str
         What the block does, for the message: "writing <path>".
+
+    Raises
+    ------
+    InvalidPipeline
+        For what does not pass by itself: somebody has to give permission, or to choose another path.
+    Unavailable
+        For everything else.
     """
     try:
         yield
     except OSError as error:
+        if error.errno in _FINAL:
+            raise _refused(error, doing) from error
         raise _unavailable(error, doing) from error
+
+
+def is_forbidden(error: HoldfastError) -> bool:
+    """Tell whether an error says that this user may not read or write somewhere: no row is the reason.
+
+    By its text: on the way through the JVM it loses its cause.
+    """
+    return isinstance(error, InvalidPipeline) and error.why in {f"{os.strerror(number)}." for number in _FORBIDDEN}
 
 
 @contextmanager
@@ -240,6 +261,24 @@ def _unavailable(error: OSError, doing: str) -> HoldfastError:
         do = "see that the file system answers and can be written, then start again: nothing was lost."
     return Unavailable(
         f"{doing[:1].upper()}{doing[1:]} failed.", why=f"{why}.", do=do, participant=error.filename or ""
+    )
+
+
+def _refused(error: OSError, doing: str) -> HoldfastError:
+    where = error.filename or "that path"
+    if error.errno == errno.EROFS:
+        do = "mount the file system writable (dmesg says so if the kernel has changed that, after an error of the disk)"
+    elif error.errno == errno.ENAMETOOLONG:
+        do = "choose a directory with a shorter path, or shorter names of nodes"
+    elif error.errno == errno.ENOTDIR:
+        do = f"a part of {where} is a file: move it away"
+    else:
+        do = f"give user {os.geteuid()} permission for {where} and the directories above it (ls -l, chown, chmod)"
+    return InvalidPipeline(
+        f"{doing[:1].upper()}{doing[1:]} failed.",
+        why=f"{_reason(error)}.",
+        do=f"{do}, then start again: nothing was lost.",
+        participant=error.filename or "",
     )
 
 

@@ -83,7 +83,7 @@ class HoldfastError(Exception):
 
 
 class InvalidPipeline(HoldfastError):
-    """The graph or an argument is wrong: change the code.  Raised while building or before a run starts."""
+    """The graph, an argument or a permission is wrong: change it.  Nearly always raised before a run starts."""
 
 
 class BadRow(HoldfastError):

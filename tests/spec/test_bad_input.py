@@ -378,8 +378,20 @@ def closed() -> Iterator[Path]:
 
 def test_a_checkpoint_that_cannot_be_written_is_refused_and_named(closed: Path) -> None:
     with unprivileged(), pytest.raises(InvalidPipeline) as caught:
-        open_store(str(closed / "c"))
+        open_store(str(closed / "c")).prepare()
     check_clear(caught.value, str(closed))
+
+
+def test_a_checkpoint_that_cannot_be_written_can_be_read() -> None:
+    """A backup on a read-only mount; an export of somebody else's."""
+    with TemporaryDirectory() as directory:
+        open_store(directory).put("k", b"1")
+        Path(directory, ".writing").rmdir()
+        os.chmod(directory, 0o555)
+        with unprivileged():
+            assert open_store(directory).get("k") == b"1"
+            assert open_store(directory).keys("") == ["k"]
+        os.chmod(directory, 0o755)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])

@@ -200,6 +200,21 @@ def test_inspect_changes_nothing_in_the_checkpoint_and_fences_nobody():
     assert (everything_below("ckpt"), rows_in("two.db"), everything_below("out")) == before
 
 
+def test_commands_that_only_look_leave_no_directory_behind():
+    run_epochs("one", 1)
+    Path("ckpt/.writing").rmdir()
+    before = sorted(Path("ckpt").rglob("*"))
+    for command in (
+        ["inspect", "flows.py:one"],
+        ["resolve", "flows.py:one", "--dry-run"],
+        ["checkpoint", "list"],
+        ["dead-letters", "list"],
+    ):
+        assert holdfast(*command, "--checkpoint", "ckpt").exit_code == 0
+    holdfast("plan", "flows.py:one", "--checkpoint", "ckpt")
+    assert sorted(Path("ckpt").rglob("*")) == before
+
+
 def test_inspect_tells_a_sink_that_lost_what_the_ledger_calls_done():
     run_epochs("two", 2)
     for path in Path().glob("two.db*"):
@@ -409,6 +424,17 @@ def test_named_checkpoints_are_listed_and_one_that_is_not_there_is_told():
         assert "there is no checkpoint named 'late'" in answer.stderr
     answer = holdfast("checkpoint", "create", "../x", "--checkpoint", "ckpt")
     assert (answer.exit_code, "is no name of a checkpoint" in answer.stderr) == (2, True)
+
+
+def test_files_of_an_import_that_was_killed_are_listed_and_deleted():
+    run_epochs("one", 1)
+    open_store("ckpt").put("named/late/snapshots/files/x", b"of state")
+    text = holdfast("checkpoint", "list", "--checkpoint", "ckpt").stdout
+    assert text.startswith("late  files of an import")
+    assert "holdfast checkpoint delete late" in text
+    assert holdfast("checkpoint", "delete", "late", "--checkpoint", "ckpt").stdout == "late is deleted.\n"
+    assert open_store("ckpt").keys("named/") == []
+    assert holdfast("checkpoint", "list", "--checkpoint", "ckpt").stdout == "no checkpoint has a name.\n"
 
 
 def test_beside_a_run_that_is_alive_no_name_is_given_from_here():

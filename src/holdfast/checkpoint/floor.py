@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from holdfast import checked_json
 from holdfast.ports import Store
-from holdfast.positions import Positions, least
+from holdfast.positions import Positions, SourcePositions, least
 
 KEY = "snapshots/floor.json"
 NAMED_KEY = "named/floor.json"
+EVERY_PIPELINE = "*"
+"""Stands for all pipelines in the floor of named checkpoints, where nobody knows of which they are."""
 
 
 def write_floor(store: Store, positions: Positions) -> None:
@@ -55,12 +56,16 @@ def write_named_floor(store: Store, of_pipelines: Mapping[str, Positions]) -> No
         store.delete(NAMED_KEY)
 
 
-def read_named_floor(path: Path, pipeline: str) -> Positions | None:
-    """Return from where the names of a pipeline need rows; empty: there are none; None: it cannot be read."""
+def read_named_floor(path: Path, pipeline: str, source: str) -> SourcePositions | None:
+    """Return from where names of a pipeline need the rows of a source; empty: they need none; None: they need all.
+
+    All of them also where it cannot be read.
+    """
     try:
-        found: Any = checked_json.load(path.read_bytes()).get(pipeline, {})
+        floors: dict[str, Positions] = checked_json.load(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    floor = floors.get(pipeline, floors.get(EVERY_PIPELINE))
+    return {} if floor is None else floor.get(source)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import reduce
 
-from holdfast.checkpoint.floor import write_named_floor
+from holdfast.checkpoint.floor import EVERY_PIPELINE, write_named_floor
 from holdfast.checkpoint.manifest import Ended, Manifest, decode, encode
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Store
@@ -61,6 +61,14 @@ def names(store: Store) -> list[str]:
     return [name.removesuffix(SUFFIX) for name in found if "/" not in name and name.endswith(SUFFIX)]
 
 
+def remains(store: Store) -> list[str]:
+    """Return the names that have files and no manifest: of an import or a deletion that did not come to its end."""
+    below = {
+        key.removeprefix(PREFIX).partition("/")[0] for key in store.keys(PREFIX) if "/" in key.removeprefix(PREFIX)
+    }
+    return sorted(below.difference(names(store)))
+
+
 def read_named(store: Store, name: str) -> Manifest:
     """Return the manifest of a named checkpoint.
 
@@ -103,8 +111,13 @@ def claim(store: Store, name: str) -> None:
     """
     if checked_name(name) in names(store):
         raise _taken(name)
-    for key in store.keys(f"{PREFIX}{name}/"):
-        store.delete(key)
+    _remove_files(store, name)
+
+
+def discard(store: Store, name: str) -> None:
+    """Remove the files that lie below a name which was claimed, unless somebody has made a checkpoint of it."""
+    if name not in names(store):
+        _remove_files(store, name)
 
 
 def put_claimed(store: Store, name: str, manifest: Manifest) -> None:
@@ -125,11 +138,15 @@ def _taken(name: str) -> InvalidPipeline:
 
 
 def delete_named(store: Store, name: str) -> None:
-    """Remove a named checkpoint; what only it needed goes with the next pruning."""
+    """Remove a named checkpoint, or what is left of one; what only it needed goes with the next pruning."""
     store.delete(key_of(checked_name(name)))
+    _remove_files(store, name)
+    settle_floor(store)
+
+
+def _remove_files(store: Store, name: str) -> None:
     for key in store.keys(f"{PREFIX}{name}/"):
         store.delete(key)
-    settle_floor(store)
 
 
 def hold(store: Store, pipeline: str, ended: Ended) -> None:
@@ -138,15 +155,15 @@ def hold(store: Store, pipeline: str, ended: Ended) -> None:
 
 
 def settle_floor(store: Store, to_come: Mapping[str, Positions] | None = None) -> None:
-    """Put the floor of all names where those of each pipeline need it; it stays where one cannot be read."""
+    """Put the floor of all names where those of each pipeline need it; where one cannot be read, nothing goes."""
     floors = dict(to_come or {})
     try:
         for manifest in named_manifests(store):
             positions = manifest.ended.positions
             floors[manifest.pipeline] = least(floors.get(manifest.pipeline, positions), positions)
     except Corrupt as error:
-        log.warning("what sources keep for named checkpoints is not lessened: %s", error.message)
-        return
+        log.warning("sources keep all rows for named checkpoints: %s", error.message)
+        floors = {EVERY_PIPELINE: {}}
     write_named_floor(store, floors)
 
 

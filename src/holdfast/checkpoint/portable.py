@@ -17,7 +17,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -27,7 +28,7 @@ from holdfast.checkpoint.manifest import Manifest, OperatorState, TableFile, dam
 from holdfast.checkpoint.named import PREFIX
 from holdfast.checkpoint.snapshot import checked
 from holdfast.checkpoint.store import LocalStore
-from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline
 from holdfast.ports import Store
 
 LIST = "exported.json"
@@ -191,12 +192,26 @@ def import_from(store: Store, directory: Path, name: str | None) -> str:
     InvalidPipeline
         If the directory is none, or the name is taken.
     Corrupt
-        If an object is missing or damaged: names it.  Nothing counts then.
+        If an object is missing or damaged: names it.
+
+    Notes
+    -----
+    What a failed one has written is removed; what a killed one has written, ``named.remains`` finds.
     """
     found = exported(directory)
     listed = _listed(found.store)
     name = name or str(listed["name"])
     named.claim(store, name)
+    try:
+        _import_claimed(store, directory, name, found, listed)
+    except BaseException:
+        with suppress(HoldfastError):  # of the two the first says more; and the files are listed
+            named.discard(store, name)
+        raise
+    return name
+
+
+def _import_claimed(store: Store, directory: Path, name: str, found: Kept, listed: Mapping[str, object]) -> None:
     below = f"{PREFIX}{name}/"
     objects: dict[str, list[object]] = listed["objects"]  # type: ignore[assignment]
     for key, (size, digest) in sorted(objects.items()):
@@ -210,7 +225,6 @@ def import_from(store: Store, directory: Path, name: str | None) -> str:
         raise damaged(str(directory / missing[0]), f"the manifest names it, and {LIST} does not")
     store.put(f"{below}{LIST}", found.store.get(LIST) or b"")
     named.put_claimed(store, name, _moved(found.manifest, "", below))
-    return name
 
 
 def _moved(manifest: Manifest, before: str, after: str) -> Manifest:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.manifest import Ended, Manifest, SnapshotKey
 from holdfast.checkpoint.progress import Step, chain
-from holdfast.checkpoint.snapshot import good_snapshots
+from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys, verify
+from holdfast.errors import Corrupt
 from holdfast.ports import Held, Store
 from holdfast.positions import Positions, ascending, covers_all
 
@@ -85,13 +86,19 @@ def restoration(
 
     known = list(steps)
     chosen: Manifest | None = None
-    for manifest in good_snapshots(store, refuse):
-        positions = manifest.ended.positions
-        if chosen is not None and chosen.ended.epoch != manifest.ended.epoch:
+    for key in reversed(snapshot_keys(store)):
+        if chosen is not None and chosen.ended.epoch != key.epoch:
             break
-        if at is not None and not (_same(positions, at) and manifest.graph == graph):
-            continue  # not what was asked for, and no fault of it
-        if chosen is not None and manifest.graph != graph:
+        try:
+            manifest = read_manifest(store, key)
+            positions = manifest.ended.positions
+            if at is not None and not (_same(positions, at) and manifest.graph == graph):
+                continue  # not what was asked for, and no fault of it
+            if chosen is not None and manifest.graph != graph:
+                continue
+            verify(store, manifest)  # last: it reads all of the state
+        except Corrupt as error:
+            refuse(key, error.message)
             continue
         if manifest.pipeline != pipeline:
             refuse(manifest.key, f"it is of pipeline {manifest.pipeline!r}")

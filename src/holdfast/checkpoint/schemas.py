@@ -1,4 +1,4 @@
-"""The schema with which each sink was opened last, for what connects sinks without Spark: ``schemas/<sink>.json``."""
+"""What connects sinks where no run does needs: the schema each was opened with last, ``schemas/<sink>.json``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ import pyarrow as pa
 from holdfast import checked_json
 from holdfast.errors import Corrupt
 from holdfast.ports import Store
+
+OUT_OF_REACH: dict[str, str] = {
+    "memory": "its rows live in the process of the run",
+    "foreach_batch": "its function wants a Spark DataFrame",
+}
+"""Kinds of sinks that only the run itself can ask and write, and why.  A console can be written from anywhere."""
 
 
 def note_schema(store: Store, sink: str, schema: pa.Schema) -> None:

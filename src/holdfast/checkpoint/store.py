@@ -13,14 +13,13 @@ from pathlib import Path
 
 from holdfast import durable
 from holdfast.errors import Corrupt, InternalError, InvalidPipeline
-from holdfast.ports import Store
 
 _ASIDE = ".writing"
 _NO_OBJECT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 
 
-def open_store(location: str) -> Store:
-    """Open the store at a path or a ``file://`` URL; its directory is created when absent.
+def open_store(location: str) -> LocalStore:
+    """Open the store at a path or a ``file://`` URL; its directory is created by the first write.
 
     Parameters
     ----------
@@ -30,9 +29,7 @@ def open_store(location: str) -> Store:
     Raises
     ------
     InvalidPipeline
-        If the directory cannot be written, or the location is of a kind that is not supported.
-    Unavailable
-        If the disk is full or does not answer.
+        If the location is of a kind that is not supported.
     """
     return LocalStore(str(directory_of(location)))
 
@@ -64,28 +61,38 @@ class LocalStore:
     Parameters
     ----------
     directory : str
-        Created when absent.  Files of others may lie in it (Spark's checkpoint does); hidden ones are no objects.
-
-    Raises
-    ------
-    InvalidPipeline
-        If the directory cannot be created or written.
-    Unavailable
-        If the disk is full or does not answer.
+        Created by the first write.  Files of others may lie in it (Spark's checkpoint does); hidden ones are no
+        objects.
 
     Notes
     -----
-    ``put`` and ``put_if_absent`` sync one file and one directory.  Opening removes the temporary files of
-    dead processes.
+    ``put`` and ``put_if_absent`` sync one file and one directory.  The first of them prepares the directory; who only
+    reads changes nothing there: it may be a backup that is mounted read-only, or the original of a fork.
     """
 
     def __init__(self, directory: str) -> None:
         self.directory = os.path.abspath(directory)
         self._aside = os.path.join(self.directory, _ASIDE)
-        durable.prepare(self.directory, aside=self._aside)
+        self._is_prepared = False
 
     def __repr__(self) -> str:
         return f"LocalStore({self.directory!r})"
+
+    def prepare(self) -> None:
+        """Create the directory, prove it writable, and remove the temporary files of dead processes.
+
+        The first write does it; whoever will write later, and wants to know now whether it can, does it first.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the directory cannot be created or written.
+        Unavailable
+            If the disk is full or does not answer.
+        """
+        if not self._is_prepared:  # of two threads both may do it: that is the same as two processes
+            durable.prepare(self.directory, aside=self._aside)
+            self._is_prepared = True
 
     def get(self, key: str) -> bytes | None:
         """Return the object, or None when absent."""
@@ -108,11 +115,15 @@ class LocalStore:
 
     def put(self, key: str, data: bytes) -> None:
         """Create or replace the object."""
-        durable.replace(self._path(key), data, aside=self._aside)
+        path = self._path(key)
+        self.prepare()
+        durable.replace(path, data, aside=self._aside)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Create the object; return False, changing nothing, when it exists.  Exactly one of several callers wins."""
-        return durable.create(self._path(key), data, aside=self._aside)
+        path = self._path(key)
+        self.prepare()
+        return durable.create(path, data, aside=self._aside)
 
     def delete(self, key: str) -> None:
         """Remove the object; absent is fine."""

@@ -131,13 +131,21 @@ def described(name: str, manifest: Manifest) -> dict[str, Any]:
 
 
 def listed(store: Store) -> list[dict[str, Any]]:
-    """Return all named checkpoints; one that cannot be read says so."""
+    """Return all named checkpoints; one that cannot be read says so, and so does what is left of one."""
     found = []
     for name in named.names(store):
         try:
             found.append(described(name, named.read_named(store, name)))
         except Corrupt as error:
             found.append({"name": name, "problem": error.what})
+    for name in named.remains(store):
+        found.append(
+            {
+                "name": name,
+                "problem": "files of an import or a deletion that did not come to its end; if none is under way, "
+                f"remove them: holdfast checkpoint delete {name}",
+            }
+        )
     return found
 
 
@@ -155,14 +163,14 @@ def shown(store: Store, name: str) -> dict[str, Any]:
 
 
 def delete(store: Store, name: str) -> None:
-    """Delete one, damaged ones too.
+    """Delete one, damaged ones too, and what an import or a deletion that was killed has left.
 
     Raises
     ------
     InvalidPipeline
         If there is none of that name.
     """
-    if named.checked_name(name) not in named.names(store):
+    if named.checked_name(name) not in (*named.names(store), *named.remains(store)):
         named.read_named(store, name)  # raises, and says which there are
     named.delete_named(store, name)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 
-from holdfast.checkpoint.schemas import noted_schema
+from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.ledger import Standing
@@ -16,7 +16,6 @@ from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.observe.inspection import Inspection, Owner
-from holdfast.observe.sink_answers import OUT_OF_REACH
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Sink, Store
 

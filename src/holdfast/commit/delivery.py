@@ -18,10 +18,13 @@ from holdfast.commit.recovery import VERDICTS, Decision, Verdict
 from holdfast.commit.retry import Patience
 from holdfast.commit.story import Stories
 from holdfast.commit.transaction import Event
-from holdfast.errors import Diverged, HoldfastError, InDoubt, Unavailable
+from holdfast.errors import Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Sink
 
 log = logging.getLogger("holdfast.commit")
+
+_LATER = (Unavailable, InDoubt, InvalidPipeline)
+"""Why an orphan may stay for now: it is invisible, and no reason to stop a run, though nobody may remove it."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,7 @@ class Delivery:
         try:
             with self._locks[name]:
                 self._sinks[name].discard(parts)
-        except (Unavailable, InDoubt) as failure:
+        except _LATER as failure:
             log.info("sink %r will sweep what it could not discard: %s", name, failure.what)
 
     def sweep(self, below_epoch: int) -> int:
@@ -210,7 +213,7 @@ class Delivery:
                 continue  # the commit thread is at work there: next time
             try:
                 count += sink.sweep(below_epoch=below_epoch)
-            except (Unavailable, InDoubt) as failure:
+            except _LATER as failure:
                 log.info("sink %r could not be swept now: %s", name, failure.what)
             finally:
                 self._locks[name].release()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from holdfast.checkpoint.schemas import noted_schema
+from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import VERDICTS, Decision
 from holdfast.errors import Unavailable
@@ -19,13 +19,6 @@ from holdfast.ports import Guarantee, Held, Inspectable, Outcome, Sink, Store
 
 EPOCH_MAX = 2**62
 """Bound of the search, for a sink that claims to hold whatever it is asked about."""
-
-
-OUT_OF_REACH: dict[str, str] = {
-    "memory": "its rows live in the process of the run",
-    "foreach_batch": "its function wants a Spark DataFrame",
-}
-"""Kinds of sinks that only the run itself can ask and write, and why."""
 
 
 def inspect_sinks(pipeline: Pipeline, store: Store, inspection: Inspection) -> tuple[SinkReport, ...]:

@@ -171,7 +171,7 @@ class FilesSink:
                 return Outcome.ABSENT
             if epoch > last.after_epoch and self._unfinished(last):
                 return Outcome.STAGED
-        except (Unavailable, OSError) as error:
+        except (Unavailable, InvalidPipeline, OSError) as error:
             log.warning("sink %s did not answer for epoch %d: %s", self.name, epoch, error)
             return Outcome.UNKNOWN
         return Outcome.PUBLISHED

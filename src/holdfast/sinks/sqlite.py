@@ -243,7 +243,7 @@ class SqliteSink:
                 )
                 faults.reach("publish-uncommitted", last.epoch)
         # Only now: a crash in between leaves files of a held epoch, which the next sweep finds by their names.
-        with suppress(Unavailable):
+        with suppress(Unavailable, InvalidPipeline):
             for publication in publications:
                 self.discard(publication.parts)
 

@@ -245,11 +245,10 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def _commit_unnamed(self, positions: dict[str, Any]) -> None:
         """Let go of what is published, as far as no named checkpoint needs it."""
         named_file = self.reading.named_floor_file
-        needed = read_named_floor(Path(named_file), self.reading.pipeline) if named_file else {}
-        if needed == {}:
-            self._let_go(positions, {})
-        elif needed is not None and self.reading.name in needed:  # else the oldest name is of before its first row
-            self._let_go(positions, plain(needed[self.reading.name])[0])
+        reading = self.reading
+        needed = read_named_floor(Path(named_file), reading.pipeline, reading.name) if named_file else {}
+        if needed is not None:
+            self._let_go(positions, plain(needed)[0])
 
     def _let_go(self, end: dict[str, Any], needed: dict[str, Any]) -> None:
         """Let go of what lies before both: a floor of before may lie ahead of a directory that began anew."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import uuid
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Store
+from holdfast.spark import stop_directory
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.directory import Directory, choose_directory, newest
 from holdfast.spark.first import Begins
@@ -124,6 +124,7 @@ def ground_of(asked: Asked) -> Ground:
     pipeline = asked.pipeline
     directory = directory_of(asked.checkpoint)
     store = open_store(str(directory))
+    store.prepare()  # before a JVM is started for nothing
     rewinding = Rewinding(pipeline, store, directory, asked.settings)
     rewinding.carry_through()
     begins = _begins(asked, store)
@@ -151,7 +152,7 @@ def ground_of(asked: Asked) -> Ground:
         session=session,
         parallelism=parallelism,
         token=uuid.uuid4().hex,
-        stop_directory=Path(tempfile.mkdtemp(prefix="holdfast-run-")),
+        stop_directory=stop_directory.create(),
         chosen=chosen,
         before=before,
         division=division,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast import hooks
+from holdfast import durable, hooks
 from holdfast.checkpoint.dead_letters import DeadLetters, Letter, one_row
 from holdfast.checkpoint.isolation import Bounds, Search, count_attempt, isolate
 from holdfast.commit.coordinator import Coordinator
@@ -56,7 +56,8 @@ class Suspicion:
     def of(self, error: HoldfastError) -> HoldfastError:
         """Return the error, as a ``BadRow`` that names its epoch where an epoch was under way and code failed in it."""
         found = planned(self.spark, self.origin)
-        if found is None or not isinstance(error, InvalidPipeline | BadRow) or error.participant in hooks.NAMES:
+        is_code = isinstance(error, InvalidPipeline | BadRow) and not durable.is_forbidden(error)
+        if found is None or not is_code or error.participant in hooks.NAMES:
             return error
         suspected = BadRow(
             error.what,
@@ -187,7 +188,6 @@ class Isolating:
         count = count_attempt(self.store, name)
         if found is None or name is None or count < attempts:
             return []
-        self.trials.clear()
         lacking = self.coordinator.missing(found.epoch, found.end.positions, found.start.positions)
         if lacking != {sink.name for sink in self.pipeline.sinks}:
             log.warning("epoch %d is in some sinks already, as it is: no row of it can be left out", found.epoch)
@@ -263,7 +263,7 @@ class Isolating:
                 self.trials.make(epoch, masks)
             except Exception as failure:
                 error = translate(failure, self.pipeline.name, f"a trial of epoch {epoch.epoch}")
-                if isinstance(error, BadRow | InvalidPipeline):
+                if isinstance(error, BadRow | InvalidPipeline) and not durable.is_forbidden(error):
                     return error
                 if not is_worker_lost(failure):
                     raise error from failure

@@ -18,7 +18,7 @@ from holdfast.checkpoint import portable
 from holdfast.checkpoint.manifest import Keeps
 from holdfast.checkpoint.restore import Restoration
 from holdfast.checkpoint.rewind import Rewound, Target, known_steps, note_rewind, pts_of, take_back, target, unfinished
-from holdfast.checkpoint.schemas import noted_schema
+from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.checkpoint.snapshot import commit
 from holdfast.checkpoint.stood import forget_behind, stood
 from holdfast.clock import SystemClock
@@ -201,8 +201,8 @@ class Rewinding:
         sink = sinks.get(node.name)
         if node.guarantee is Guarantee.AT_LEAST_ONCE:
             return Withdrawal(obstacle="it is at-least-once: it does not know what it holds")
-        if node.kind in _UNREACHABLE:
-            return Withdrawal(obstacle=f"a sink of kind {node.kind!r} lives in the process of a run")
+        if node.kind in OUT_OF_REACH:
+            return Withdrawal(obstacle=OUT_OF_REACH[node.kind])
         if sink is None:
             return Withdrawal()  # added to the graph and never opened: it holds nothing of this pipeline
         if not isinstance(sink, Rewindable):
@@ -266,7 +266,7 @@ class Rewinding:
         with ExitStack() as closing:
             sinks: dict[str, Sink] = {}
             for node in self.pipeline.sinks:
-                schema = None if node.kind in _UNREACHABLE else noted_schema(self.store, node.name)
+                schema = None if node.kind in OUT_OF_REACH else noted_schema(self.store, node.name)
                 if schema is None:
                     continue
                 sinks[node.name] = node.spec.connect(node.name, self.pipeline.name, schema)
@@ -306,7 +306,3 @@ def _fits(restored: Restoration, keeps: Mapping[str, Keeps]) -> bool:
     """Tell whether the snapshot of another graph is of the very target, and all its state can be kept."""
     before = restored.manifest.keeps
     return not restored.replayed and all(name in keeps and before[name].fits(keeps[name]) for name in before)
-
-
-_UNREACHABLE = ("memory", "foreach_batch", "console")
-"""Kinds of sinks that live in the process of a run."""

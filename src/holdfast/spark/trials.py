@@ -43,6 +43,11 @@ class Planned:
     end: Offsets
 
 
+def clear_copy(checkpoint: Path) -> None:
+    """Remove the copy that a process has left which was killed in a trial: its links keep old state on the disk."""
+    shutil.rmtree(checkpoint / COPY, ignore_errors=True)
+
+
 def planned(spark: Path, origin: Origin) -> Planned | None:
     """Return the epoch that Spark's next query begins with, where it has begun before; else None."""
     offsets, commits = last_logged(spark, "offsets"), last_logged(spark, "commits")

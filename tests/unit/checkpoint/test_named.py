@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,8 @@ from holdfast.checkpoint.manifest import encode
 from holdfast.checkpoint.snapshot import FILES, prune, snapshot_keys, verify
 from holdfast.checkpoint.store import LocalStore
 from holdfast.errors import Corrupt, InvalidPipeline
-from holdfast.testing.store import SimulatedStore
+from holdfast.testing.process import CrashAt, Process, SimulatedCrash
+from holdfast.testing.store import FaultyStore, SimulatedStore
 from tests.unit.checkpoint.snapshots import ended, snapshot
 
 
@@ -54,24 +57,29 @@ def test_what_names_need_of_a_feed_is_noted_before_they_count_and_until_they_are
     store = LocalStore(str(tmp_path))
     file = tmp_path / NAMED_KEY
 
-    def needed(pipeline: str = "counts") -> object:
-        return read_named_floor(file, pipeline)
+    def needed(pipeline: str = "counts", source: str = "given") -> object:
+        return read_named_floor(file, pipeline, source)
 
     assert needed() == {}
     named.hold(store, "counts", ended(2))
-    assert needed() == {"given": {"log": 2}}, "held for the name that is to come"
+    assert needed() == {"log": 2}, "held for the name that is to come"
     for name, epoch in (("later", 5), ("early", 3), ("last", 7)):
         named.put_named(store, name, snapshot(store, epoch))
-    assert (needed(), needed("another")) == ({"given": {"log": 3}}, {})
+    assert (needed(), needed("another")) == ({"log": 3}, {})
+    assert needed(source="new") is None, "of one that came later everything"
     with pytest.raises(InvalidPipeline, match="already"):
         named.put_claimed(store, "later", snapshot(store, 1))
-    assert needed() == {"given": {"log": 3}}
+    assert needed() == {"log": 3}
     named.delete_named(store, "early")
-    assert needed() == {"given": {"log": 5}}
+    assert needed() == {"log": 5}
 
+    later = store.get(named.key_of("later")) or b""
     store.put(named.key_of("later"), b"holdfast")
     named.delete_named(store, "last")
-    assert needed() == {"given": {"log": 5}}, "nobody knows what the damaged one needs"
+    assert (needed(), needed("another")) == (None, None), "nobody knows what the damaged one needs"
+    store.put(named.key_of("later"), later)
+    named.settle_floor(store)
+    assert needed() == {"log": 5}
     file.write_bytes(file.read_bytes()[:-3])
     assert needed() is None
     named.delete_named(store, "later")
@@ -163,7 +171,7 @@ def test_damage_to_any_object_of_an_export_is_noticed_and_named(store: LocalStor
         with pytest.raises((Corrupt, InvalidPipeline)) as refused:
             portable.import_from(other, tmp_path / "out", None)
         assert path.name in refused.value.message
-        assert named.names(other) == []
+        assert other.keys("") == [], "nothing is left of an import that failed"
         path.write_bytes(data)
     assert portable.import_from(LocalStore(str(tmp_path / "other")), tmp_path / "out", None) == "start"
 
@@ -183,6 +191,51 @@ def test_what_an_import_that_failed_has_left_is_part_of_no_later_checkpoint_of_t
     assert dict(portable.kept(other, "x").workspaces()) == {"sources/given/log/2": b"two"}
 
 
+def test_an_import_that_fails_leaves_the_checkpoint_that_another_has_made_meanwhile(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portable.export(store, "start", tmp_path / "out")
+    put = named.put_claimed
+
+    def overtaken(*arguments: Any) -> None:
+        put(*arguments)
+        put(*arguments)
+
+    monkeypatch.setattr(named, "put_claimed", overtaken)
+    other = LocalStore(str(tmp_path / "other"))
+    with pytest.raises(InvalidPipeline, match="named 'x' already"):
+        portable.import_from(other, tmp_path / "out", "x")
+    assert dict(portable.kept(other, "x").files()) == dict(portable.kept(store, "start").files())
+
+
+@pytest.mark.parametrize("what", ["import", "deletion"])
+def test_what_a_killed_import_or_deletion_leaves_is_found_and_removed(
+    store: LocalStore, tmp_path: Path, what: str
+) -> None:
+    """Killed before write 1, 2, ... until it survives."""
+    portable.export(store, "start", tmp_path / "out")
+    found: list[list[str]] = []
+    for write in count(1):
+        kept = SimulatedStore()
+        dying = FaultyStore(kept, Process(CrashAt(write)))
+        try:
+            if what == "import":
+                portable.import_from(dying, tmp_path / "out", "x")
+            else:
+                portable.import_from(kept, tmp_path / "out", "x")
+                named.delete_named(dying, "x")
+            break
+        except SimulatedCrash:
+            found.append(named.names(kept) + named.remains(kept))
+            named.delete_named(kept, "x")
+            assert kept.objects == {}
+    assert len(found) > 3
+    assert found.pop(0) == ([] if what == "import" else ["x"])
+    if what == "deletion":
+        assert found.pop() == [], "all but what sources keep for it"
+    assert all(names == ["x"] for names in found)
+
+
 def test_a_name_of_which_a_deletion_has_left_files_is_given_anew_without_them(
     store: LocalStore, tmp_path: Path
 ) -> None:
@@ -195,6 +248,22 @@ def test_a_name_of_which_a_deletion_has_left_files_is_given_anew_without_them(
         "sources/given/log/1": b"one",
         "sources/given/log/2": b"two",
     }
+
+
+def test_who_looks_for_a_checkpoint_changes_nothing_where_it_looks(store: LocalStore, tmp_path: Path) -> None:
+    """Neither in the original of a fork nor in an export, nor in a directory that somebody named by mistake."""
+    portable.export(store, "start", tmp_path / "out")
+    (tmp_path / "out" / ".writing").rmdir()
+    (tmp_path / "checkpoint" / ".writing").rmdir()
+    before = sorted(tmp_path.rglob("*"))
+    own = LocalStore(str(tmp_path / "own"))
+    for where in ("out", "checkpoint/start"):
+        found = portable.find(own, str(tmp_path / where))
+        assert dict(found.workspaces()) == {"sources/given/log/1": b"one"}
+        assert list(found.files())
+    with pytest.raises(InvalidPipeline, match="no checkpoint named 'strat'"):
+        portable.find(own, str(tmp_path / "strat"))
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_an_export_wants_a_directory_of_its_own(store: LocalStore, tmp_path: Path) -> None:

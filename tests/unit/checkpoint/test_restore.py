@@ -6,6 +6,7 @@ from holdfast.checkpoint import progress
 from holdfast.checkpoint.manifest import Ended, SnapshotKey
 from holdfast.checkpoint.progress import Step
 from holdfast.checkpoint.restore import Restoration, restoration
+from holdfast.checkpoint.snapshot import FILES
 from holdfast.ports import Held
 from holdfast.positions import Positions
 from holdfast.testing.store import SimulatedStore
@@ -68,6 +69,31 @@ def test_a_snapshot_beyond_what_a_sink_holds_is_passed_over() -> None:
     assert found.seek == (at(2), at(3), at(4), at(5), at(6))
     assert restoration(store, "counts", held(1), steps(1, 6)) is None
     assert restoration(store, "other", held(6), steps(1, 6)) is None
+
+
+class Counted(SimulatedStore):
+    """Notes which objects are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    def get(self, key: str) -> bytes | None:
+        self.read.append(key)
+        return super().get(key)
+
+
+def test_state_is_read_of_the_snapshot_that_is_taken_and_of_no_other() -> None:
+    """Only its files are verified: each is read whole, and there may be gigabytes of them."""
+    store = Counted()
+    made = {epoch: {file.key for file in snapshot(store, epoch).files} for epoch in (2, 5)}
+    assert made[2].isdisjoint(made[5])
+    store.read.clear()
+    assert restored(store, held(6), steps(1, 6)).manifest.ended.epoch == 5
+    assert {key for key in store.read if key.startswith(FILES)} == made[5]
+    store.read.clear()
+    assert restoration(store, "counts", held(6), [], at(6), graph="0123") is None
+    assert not {key for key in store.read if key.startswith(FILES)}
 
 
 def test_only_one_of_exactly_these_positions_is_taken_where_that_is_asked() -> None:

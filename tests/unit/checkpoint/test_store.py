@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast import durable
 from holdfast.checkpoint.store import LocalStore, open_store
+from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.errors import Corrupt, InDoubt, InternalError, InvalidPipeline, Unavailable
+from holdfast.supervision import is_final
+from holdfast.testing import SimulatedClock
 from tests.disks import small_disk, unprivileged
 
 
@@ -55,6 +58,20 @@ def test_an_address_may_hold_a_secret_that_no_error_repeats() -> None:
     assert "hunter2" not in str(caught.value)
 
 
+def test_who_only_reads_leaves_no_trace(tmp_path: Path) -> None:
+    """Nor does who looks for a checkpoint in the wrong place."""
+    store = LocalStore(os.fspath(tmp_path / "copied"))
+    store.put("k", b"1")
+    os.rmdir(tmp_path / "copied" / ".writing")  # as a copy of the objects has it
+    before = sorted(tmp_path.rglob("*"))
+    for directory in ("copied", "absent"):
+        reader = LocalStore(os.fspath(tmp_path / directory))
+        assert reader.get("k") == (b"1" if directory == "copied" else None)
+        assert reader.keys("x") == []
+        reader.delete("x")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_hidden_files_of_others_are_no_objects(store: LocalStore) -> None:
     store.put("spark/1/offsets/0", b"v1")
     Path(store.directory, "spark/1/offsets/.0.crc").write_bytes(b"x")
@@ -63,9 +80,10 @@ def test_hidden_files_of_others_are_no_objects(store: LocalStore) -> None:
 
 def test_what_a_dead_process_was_writing_is_swept_and_what_a_live_one_writes_stays(store: LocalStore) -> None:
     aside = os.path.join(store.directory, ".writing")
+    store.put("before", b"1")
     Path(aside, "of-a-dead-process").write_bytes(b"half")
     with durable._written_aside(b"being written", aside) as (_, path):
-        LocalStore(store.directory)
+        LocalStore(store.directory).put("by another process", b"1")
         assert os.listdir(aside) == [os.path.basename(path)]
         os.rename(path, os.path.join(store.directory, "k"))
     assert store.get("k") == b"being written"
@@ -77,6 +95,7 @@ def test_a_writer_whose_file_was_swept_before_it_was_locked_takes_another(
 ) -> None:
     """The one moment in which a live writer's file is unlocked: between creating and locking it."""
     aside = os.path.join(store.directory, ".writing")
+    store.prepare()
     lock, swept = durable.fcntl.flock, []
 
     def sweep_first(fd: int, operation: int) -> None:
@@ -96,17 +115,61 @@ def test_a_directory_that_cannot_be_written_is_refused_before_the_run(tmp_path: 
     directory = tmp_path / "closed"
     directory.mkdir(mode=0o500)
     with unprivileged(), pytest.raises(InvalidPipeline) as caught:
-        LocalStore(os.fspath(directory))
+        LocalStore(os.fspath(directory)).prepare()
     assert os.fspath(directory) in caught.value.what
     assert "write permission" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [
+        (errno.EACCES, "permission"),
+        (errno.EPERM, "permission"),
+        (errno.EROFS, "mount"),
+        (errno.ENAMETOOLONG, "shorter"),
+        (errno.ENOTDIR, "is a file"),
+    ],
+)
+def test_what_does_not_pass_by_itself_is_final_and_says_what_to_change(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int, cure: str
+) -> None:
+    """It was tried again for more than a minute, and then by the supervisor."""
+    store.put("k", b"1")
+    clock = SimulatedClock()
+    patient = PatientStore(store, Patience(Retry(), clock, on_retry=lambda *told: None))
+    monkeypatch.setattr(durable.os, "open", _failing(number, store.directory))
+    with pytest.raises(InvalidPipeline) as caught:
+        patient.put("k", b"2")
+    assert clock.slept_s == 0
+    assert is_final(caught.value)
+    assert cure in caught.value.do
+    assert os.strerror(number) in caught.value.why
+    assert store.directory in caught.value.message
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EMFILE])
+def test_what_may_pass_by_itself_is_unavailable(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    store.put("k", b"1")
+    monkeypatch.setattr(durable.os, "open", _failing(number, store.directory))
+    with pytest.raises(Unavailable):
+        store.put("k", b"2")
+
+
+def _failing(number: int, path: str) -> Callable[..., int]:
+    def fail(*arguments: object) -> int:
+        raise OSError(number, os.strerror(number), path)
+
+    return fail
 
 
 def test_a_file_in_the_place_of_the_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(InvalidPipeline, match="is a file"):
-        LocalStore(os.fspath(tmp_path / "file"))
+        LocalStore(os.fspath(tmp_path / "file")).put("k", b"1")
     with pytest.raises(InvalidPipeline, match="is a file"):
-        LocalStore(os.fspath(tmp_path / "file" / "below"))
+        LocalStore(os.fspath(tmp_path / "file" / "below")).put_if_absent("k", b"1")
 
 
 def test_a_directory_that_cannot_be_synced_leaves_the_caller_in_doubt(

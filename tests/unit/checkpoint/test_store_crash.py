@@ -78,7 +78,7 @@ def test_a_reader_never_sees_a_part_of_an_object_and_a_kill_leaves_none(tmp_path
         assert all(_is_whole(store.get(key)) for key in created)
         last = int(created[-1].rpartition("/")[2])
         assert all(f"created/{number:012}" in created for number in reported)
-    LocalStore(directory)
+    LocalStore(directory).prepare()
     assert os.listdir(os.path.join(directory, ".writing")) == []
 
 

@@ -660,6 +660,21 @@ def test_a_sink_that_cannot_be_swept_now_is_swept_later(bench):
     assert coordinator.sweep(below_epoch=2) == 1
 
 
+def test_orphans_that_this_user_may_not_remove_stop_no_run(bench, monkeypatch):
+    coordinator = bench.open("table")
+    parts = staged(coordinator, "table", 1)
+
+    def refused(*_, **__):
+        raise InvalidPipeline("Removing 1.arrow in /data failed.", why="Permission denied.")
+
+    with monkeypatch.context() as closed:
+        for call in ("discard", "sweep"):
+            closed.setattr(SimulatedSink, call, refused)
+        coordinator.abort(1, {"table": parts})
+        assert coordinator.sweep(below_epoch=2) == 0
+    assert coordinator.sweep(below_epoch=2) == 1
+
+
 def test_close_may_be_called_at_any_time_and_again(bench):
     bench.coordinator("table").close()
     coordinator = bench.open("table")

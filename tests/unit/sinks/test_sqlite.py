@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -381,3 +382,17 @@ def test_what_a_sink_says_before_it_is_opened_is_what_it_says_then(path: str) ->
     sink.close()
     assert "lie between 2 and 2" in said[0].obstacle
     assert said[1].epoch == 2
+
+
+def test_staged_files_that_cannot_be_removed_behind_a_commit_are_no_failure(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(name: str) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), name)
+
+    with opened(path) as sink:
+        monkeypatch.setattr("holdfast.sinks.sqlite_staging.os.unlink", refused)
+        publish(sink, 1, pa.table({"id": [1], "word": ["a"]}, SCHEMA), staged=True)
+        monkeypatch.undo()
+        assert query(path, "SELECT id FROM words") == [(1,)]
+        assert sink.sweep(below_epoch=2) == 1

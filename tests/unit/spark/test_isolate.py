@@ -3,15 +3,18 @@
 Design/0013, section 4.  Trials are fakes that read through masks, as the real ones do.
 """
 
+import errno
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 import holdfast as hf
+from holdfast import durable
 from holdfast.checkpoint.dead_letters import DeadLetters, read_letters, send_again
-from holdfast.errors import BadRow, InternalError, InvalidPipeline, Unavailable
+from holdfast.errors import BadRow, InternalError, InvalidPipeline, Unavailable, from_text
 from holdfast.sources.lettered import NOTHING, lettered
 from holdfast.spark.isolate import Isolating, Suspicion
 from holdfast.spark.offsets import Offsets, read_offsets
@@ -210,7 +213,22 @@ def test_a_row_that_is_refused_again_when_it_comes_again_is_a_letter_again(tmp_p
     assert sorted(world.sink) == EVERYTHING
 
 
-@pytest.mark.parametrize("error", [Unavailable("the database is away."), InternalError("Spark is ill.")])
+def forbidden(number):
+    """Return what a worker says that may not write where it stages rows, as it comes through the JVM."""
+    with pytest.raises(InvalidPipeline) as caught, durable.explained("staging rows in /data"):
+        raise OSError(number, os.strerror(number), "/data")
+    return from_text(f"...\nholdfast.errors.InvalidPipeline: {caught.value}")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unavailable("the database is away."),
+        InternalError("Spark is ill."),
+        forbidden(errno.EACCES),
+        forbidden(errno.EROFS),
+    ],
+)
 def test_what_says_nothing_about_rows_condemns_none(tmp_path, error):
     world = World(tmp_path, error=error)
     for _ in range(3):
@@ -257,6 +275,7 @@ def test_only_an_error_of_code_in_an_unfinished_epoch_is_suspected_to_be_that_of
         world.live()
     suspected = suspicion.of(InvalidPipeline("it."))
     assert (type(suspected), suspected.epoch) == (BadRow, 2)
+    assert suspicion.of(forbidden(errno.EACCES)).epoch is None, "no row is the reason"
     assert suspicion.of(InvalidPipeline("it.", participant="on_time_departures")).epoch == 2, "a node, and no hook"
     assert suspicion.of(InvalidPipeline("it.", participant="on_checkpoint")).epoch is None
     away = Unavailable("it.")

@@ -1,0 +1,88 @@
+"""The directory by which a driver talks to the processes of its sources: removed when its process is dead."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from holdfast.spark import stop_directory
+
+RUN = """
+import sys
+from holdfast.spark.stop_directory import create
+(create() / "stop").touch()
+print("runs", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Temporary files go here, in child processes too."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def running() -> subprocess.Popen[str]:
+    """Start a process that has a directory, and lives until it is killed."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "runs\n"
+    return process
+
+
+def test_a_start_removes_what_killed_runs_have_left_and_nothing_of_those_that_live(place: Path) -> None:
+    mine = stop_directory.create()
+    lives, dies = running(), running()
+    assert len(list(place.iterdir())) == 3
+    dies.kill()
+    dies.communicate()
+    second = stop_directory.create()
+    left = {path for path in place.iterdir() if path not in (mine, second)}
+    assert mine.is_dir(), "two runs of one process"
+    assert [(path / "stop").exists() for path in left] == [True]
+    lives.kill()
+    lives.communicate()
+    stop_directory.create()
+    assert not [path for path in left if path.exists()]
+
+
+def test_a_process_with_many_runs_one_after_the_other_holds_one_descriptor() -> None:
+    for _ in range(3):
+        path = stop_directory.create()
+        assert [each for each in stop_directory._locks if each.parent == path.parent] == [path]
+        path.rmdir()
+
+
+def test_what_others_call_alike_stays(place: Path) -> None:
+    (place / "holdfast-run-of-another-kind").mkdir()
+    (place / f"{stop_directory.PREFIX}file").touch()
+    (place / f"{stop_directory.PREFIX}link").symlink_to(place / "holdfast-run-of-another-kind")
+    stop_directory.create()
+    assert len(list(place.iterdir())) == 4
+
+
+def test_a_directory_that_another_start_has_swept_before_it_was_locked_is_made_anew(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, swept = stop_directory.fcntl.flock, []
+
+    def sweep_first(fd: int, operation: int) -> None:
+        if not swept:
+            swept.append(True)
+            stop_directory._sweep(place)
+        lock(fd, operation)
+
+    monkeypatch.setattr(stop_directory.fcntl, "flock", sweep_first)
+    made = stop_directory.create()
+    assert list(place.iterdir()) == [made]
+    assert swept
