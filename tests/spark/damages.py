@@ -127,6 +127,11 @@ _ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
         "snapshots/floor.json",
         always("goes on", "sources keep everything until it is written again"),
     ),
+    (
+        (SEEDED,),
+        "sources.json",
+        always("goes on", "read where a directory is begun; restore it, or remove it if no source is to come back"),
+    ),
     ((WHOLE, LOST), "sources/rows/log/<n>.json", always("stops", "restore it: without it nobody knows what was read")),
     (
         (WHOLE, LOST),

@@ -155,7 +155,7 @@ def damages(left: Left, base: str) -> Iterator[tuple[str, str]]:
     """Yield every file with every damage that it can have; of the seeded base those that the others do not have so."""
     checkpoint = left.checkpoint(base)
     for file in files_of(checkpoint):
-        if base == SEEDED and not re.match(r"snapshots/|spark/\d+/origin.json", file):
+        if base == SEEDED and not re.match(r"snapshots/|sources.json|spark/\d+/origin.json", file):
             continue
         for how in DAMAGES:
             if how == "removed" or (checkpoint / file).stat().st_size:
