@@ -10,14 +10,14 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from holdfast.checkpoint.graph_change import Graph, state_fingerprint
+from holdfast.checkpoint.place import checkpoint_directory
 from holdfast.checkpoint.portable import Kept, find
-from holdfast.checkpoint.store import directory_of, open_store
+from holdfast.checkpoint.store import open_store
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Store
 from holdfast.spark import stop_directory
-from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.directory import Directory, choose_directory, newest
 from holdfast.spark.first import Begins
 from holdfast.spark.origin import noted_beginning
@@ -122,7 +122,7 @@ class Ground:
 def ground_of(asked: Asked) -> Ground:
     """Open the checkpoint, carry through an unfinished rewind, get a session, and choose Spark's directory."""
     pipeline = asked.pipeline
-    directory = directory_of(asked.checkpoint)
+    directory = checkpoint_directory(asked.checkpoint)
     store = open_store(str(directory))
     store.prepare()  # before a JVM is started for nothing
     rewinding = Rewinding(pipeline, store, directory, asked.settings)
@@ -134,7 +134,6 @@ def ground_of(asked: Asked) -> Ground:
     base_session = asked.session or create_session(asked.settings.master, memory)
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
-    session.dataSource.register(HoldfastDataSource)
     division = Division(asked.settings.buckets, asked.settings.partitions)
     chosen = choose_directory(
         store, directory, state_fingerprint(pipeline), partial(outgrown, pipeline, store, division)
