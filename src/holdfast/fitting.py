@@ -39,6 +39,51 @@ def fitted_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column.cast(kind)
 
 
+def same_in(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the same values in another type: members by name, those that are missing null, others left out.
+
+    Raises
+    ------
+    ValueError
+        If a value would be another one there.
+
+    Examples
+    --------
+    >>> same_in(pa.array([1.0, None]), pa.int32()).to_pylist()
+    [1, None]
+    >>> same_in(pa.array([{"a": 1, "b": 2}]), pa.struct({"b": pa.int64(), "c": pa.string()})).to_pylist()
+    [{'b': 2, 'c': None}]
+    """
+    if column.type == kind:
+        return column
+    if column.null_count == len(column):
+        return pa.nulls(len(column), kind)
+    if pa.types.is_struct(kind) and pa.types.is_struct(column.type):
+        given = {field.name: part for field, part in zip(column.type, column.flatten(), strict=True)}
+        members = [
+            same_in(given[field.name], field.type) if field.name in given else pa.nulls(len(column), field.type)
+            for field in kind
+        ]
+        return pa.StructArray.from_arrays(members, fields=list(kind), mask=column.is_null())
+    if pa.types.is_list(kind) and pa.types.is_list(column.type):
+        return _with_children(column, kind, same_in(column.values, kind.value_type))
+    if pa.types.is_map(kind) and pa.types.is_map(column.type):
+        pairs = [same_in(column.keys, kind.key_type), same_in(column.items, kind.item_type)]
+        return _with_children(column, kind, pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field]))
+    return _same_leaf(column, kind)
+
+
+def _same_leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        there = column.cast(kind)
+        back = there.cast(column.type)
+    except pa.ArrowException:
+        raise ValueError("its value cannot be one of that type") from None  # Arrow's message shows the value
+    if repr(back.to_pylist()) != repr(column.to_pylist()):  # as texts: NaN is the same
+        raise ValueError("its value would be another one")
+    return there
+
+
 def _with_children(column: pa.Array, kind: pa.DataType, children: pa.Array) -> pa.Array:
     """Return a list or map of the same lengths and nulls with other elements."""
     return pa.Array.from_buffers(kind, len(column), column.buffers()[:2], offset=column.offset, children=[children])

@@ -292,6 +292,14 @@ class SourceSpec(Protocol):
         Asked when the engine's own record of positions is lost.  Creates and changes nothing.
         """
 
+    def reached(self, name: str, workspace: str) -> SourcePositions:
+        """Return the positions up to which this source can have given rows, as what it keeps of its past tells.
+
+        Asked at each start: a sink that holds more was written with a later past, in which the same positions may have
+        been other rows.  Empty where a position means the same rows whatever is kept.  Cheap; creates and changes
+        nothing.
+        """
+
 
 class Store(Protocol):
     """Small durable objects under keys (``a/b/c``): local directory, object store, or simulated.

@@ -23,6 +23,7 @@ from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.config import Settings
 from holdfast.ports import Carried, EpochRecord, Store
+from holdfast.sources.file_log import FileLog, whole
 from holdfast.spark.beginning import Beginning, settle_origin
 from holdfast.spark.directory import newest
 from holdfast.spark.rewind import Rewinding
@@ -50,7 +51,9 @@ class Flow:
         """Run epochs up to a position, as an engine does: take over, settle where to begin, commit."""
         self.rewinding().carry_through()
         store = self.store
-        (self.work / "checkpoint" / "sources" / "rows").mkdir(parents=True, exist_ok=True)
+        log = FileLog(str(self.work / "checkpoint" / "sources" / "rows" / "log"))
+        while log.end < last:
+            log.append([whole(f"{log.end}.json", 10)])
         sinks = [node.spec.connect(node.name, "flow", SCHEMA) for node in self.pipeline.sinks]
         coordinator = Coordinator(
             pipeline="flow", store=store, sinks=sinks, clock=SystemClock(), commit_thread=False

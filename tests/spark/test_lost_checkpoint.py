@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -190,3 +191,28 @@ def test_a_sink_that_is_added_while_others_hold_an_epoch_that_spark_replays_may_
     run_with("first", "second")
     assert held_by("first") == list(range(3 * PER_FILE))
     assert held_by("second") == list(range(2 * PER_FILE, 3 * PER_FILE))
+
+
+def test_a_checkpoint_that_is_older_than_its_sink_is_refused_before_other_files_take_the_places_of_those_it_holds(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    write_files(tmp_path, range(2))
+    run(tmp_path, spark)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    write_files(tmp_path, range(3, 4))
+    run(tmp_path, spark)
+    write_files(tmp_path, range(2, 3))  # comes late, and lies before the other by its time, as after mv or rsync -t
+    os.utime(tmp_path / "in" / "002.json", (1, 1))
+    (tmp_path / "checkpoint").rename(tmp_path / "newer")
+    shutil.copytree(tmp_path / "copy", tmp_path / "checkpoint")
+    for _ in range(2):
+        with pytest.raises(Diverged, match="holds source 'rows' up to position 3"):
+            run(tmp_path, spark)
+    shutil.rmtree(tmp_path / "checkpoint" / "spark")
+    with pytest.raises(Diverged, match="is new, and sink") as refused:
+        run(tmp_path, spark)
+    assert "ends at 2, and 3 is wanted" in refused.value.why
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / "newer").rename(tmp_path / "checkpoint")
+    run(tmp_path, spark)
+    check(tmp_path, 4)

@@ -20,7 +20,7 @@ from holdfast.checkpoint.dead_letters import read_letters
 from holdfast.checkpoint.store import LocalStore
 from holdfast.cli.dead_letters import described, replay
 from holdfast.config import Settings
-from holdfast.errors import BadRow, HoldfastError
+from holdfast.errors import BadRow, HoldfastError, InvalidPipeline
 from holdfast.hooks import NONE
 from tests.everyday import everyday
 from tests.spark.counting import counting
@@ -97,6 +97,33 @@ def test_rows_that_kill_the_run_are_isolated_and_come_back_when_they_are_sent_ag
     run(mended, tmp_path, spark)
     assert sqlite_rows(tmp_path / "out.db", query) == ([2, 4, 5, 7] if kind == "state" else [0, 1, 2, 3, 4, 5, 6])
     assert {each["standing"] for each in described(store, checkpoint)} == {"replayed"}
+
+
+def test_a_letter_comes_back_with_the_columns_that_its_source_has_now_or_is_refused_before_it_is_planned(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def read_with(schema: str, bad: tuple[int, ...]) -> hf.Pipeline:
+        given = hf.read.files(tmp_path / "in", schema=schema, max_files_per_epoch=1, name="given")
+        checked = given | hf.map_batches(
+            lambda batch: refusing(bad)(batch.select(["k", "v"])), "k STRING, v BIGINT", name="checked"
+        )
+        return hf.Pipeline("poisoned", checked | hf.write.sqlite(tmp_path / "out.db", table="rows", name="table"))
+
+    (tmp_path / "in").mkdir()
+    for number, values in enumerate(LISTS):
+        text = "".join(f'{{"k": "a", "v": {value}}}\n' for value in values)
+        (tmp_path / "in" / f"{number}.json").write_text(text)
+    poisoned = read_with("k STRING, v BIGINT", (4,))
+    with pytest.raises(BadRow, match="is poison"):
+        run(poisoned, tmp_path, spark)
+    run(poisoned, tmp_path, spark)
+    assert len(replay(LocalStore(str(tmp_path / "checkpoint")), tmp_path / "checkpoint", [])) == 1
+    planned = sorted((tmp_path / "checkpoint/spark/1/offsets").glob("[0-9]*"))
+    with pytest.raises(InvalidPipeline, match="dead letter 'given/log/1/2' is to be read again, and does not fit"):
+        run(read_with("x STRING NOT NULL, k STRING, v BIGINT", ()), tmp_path, spark)
+    assert sorted((tmp_path / "checkpoint/spark/1/offsets").glob("[0-9]*")) == planned
+    run(read_with("v BIGINT, x STRING, k STRING", ()), tmp_path, spark)
+    assert sqlite_rows(tmp_path / "out.db", "SELECT v FROM rows") == [0, 1, 2, 3, 4, 5, 6]
 
 
 def refusing_any_of(bad: tuple[int, ...]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:

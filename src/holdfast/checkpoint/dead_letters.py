@@ -14,18 +14,24 @@ between the positions *k* and *k* + 1 of the segment ``letters`` (:mod:`holdfast
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
 from holdfast import checked_json
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.graph import Node
 from holdfast.numbered import numbered
-from holdfast.ports import Store
+from holdfast.ports import SourceSpec, Store
 from holdfast.positions import Positions
+from holdfast.sources.convert import Unfit
+from holdfast.sources.letter_rows import refitted
 from holdfast.sources.lettered import LETTERS, Address, Mask
+
+log = logging.getLogger("holdfast.poison")
 
 PREFIX = "dead-letters/"
 
@@ -118,6 +124,7 @@ class DeadLetters:
     def __init__(self, store: Store, generation: int, *, isolates: bool) -> None:
         self._store = store
         self._key = f"{PREFIX}{generation:08d}.json"
+        self._fitted: dict[str, bytes] = {}
         keys = numbered(store, PREFIX)
         self.letters = _read(store, keys[max(keys)]) if keys else ()
         if not keys and not isolates:
@@ -143,9 +150,41 @@ class DeadLetters:
         if (letter.source, letter.address) not in known:
             self._put((*self.letters, letter))
 
+    def fit(self, sources: Iterable[Node], begins: Positions) -> None:
+        """Bring the rows that this run reads again to the schemas that their sources have now.
+
+        Parameters
+        ----------
+        sources : iterable of Node
+            Those of the pipeline.
+        begins : Positions
+            Where the run reads on: rows before are not read, and stay as they are.
+
+        Raises
+        ------
+        InvalidPipeline
+            If one does not fit: before it is part of an epoch that fails at every start.
+        """
+        for node in sources:
+            first = int(begins.get(node.name, {}).get(LETTERS, 0))
+            for letter in self._read_again(node.name, first):
+                try:
+                    row = refitted(letter.row, cast("SourceSpec", node.spec))
+                except Unfit as error:
+                    raise _unfit(letter, str(error)) from error
+                if row != letter.row:
+                    log.info("dead letter %s is read with the columns that its source has now", letter.name)
+                self._fitted[letter.name] = row
+
     def masks(self) -> dict[str, Mask]:
         """Return what is left out of each source, and what is sent again."""
-        return masks_of(self.letters)
+        return masks_of([replace(one, row=self._fitted.get(one.name, one.row)) for one in self.letters])
+
+    def _read_again(self, source: str, first: int) -> list[Letter]:
+        """Return the letters of a source that are sent again from a number on, without those that failed again."""
+        mine = [letter for letter in self.letters if letter.source == source]
+        failed = {letter.address.position for letter in mine if letter.address.segment == LETTERS}
+        return [one for one in mine if one.again is not None and one.again >= first and one.again not in failed]
 
     def _put(self, letters: Sequence[Letter]) -> None:
         self._store.put(self._key, _encoded(letters))
@@ -209,6 +248,18 @@ def one_row(batch: pa.RecordBatch, ordinal: int) -> bytes:
 def _newest(store: Store) -> str | None:
     keys = numbered(store, PREFIX)
     return keys[max(keys)] if keys else None
+
+
+def _unfit(letter: Letter, why: str) -> InvalidPipeline:
+    columns = ", ".join(f"{field.name} {field.type}" for field in letter.table.schema)
+    return InvalidPipeline(
+        f"dead letter {letter.name!r} is to be read again, and does not fit source {letter.source!r} as it is declared "
+        "now.",
+        why=f"{why}. The row was kept with {columns}.",
+        do="declare that column as it was (nullable, if the row lacks it) and start; once holdfast dead-letters list "
+        "says that the row is replayed, the column may change.",
+        participant=letter.source,
+    )
 
 
 def _encoded(letters: Sequence[Letter]) -> bytes:

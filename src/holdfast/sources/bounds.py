@@ -71,6 +71,10 @@ class MarkedSpec:
         """Return why reading cannot go on at these positions."""
         return self.given.obstacle(name, workspace, positions)
 
+    def reached(self, name: str, workspace: str) -> SourcePositions:
+        """Return how far the source has come."""
+        return self.given.reached(name, workspace)
+
 
 class MarkedSource:
     """A source whose :meth:`read` leaves bound rows out; all else is the source itself.

@@ -227,6 +227,10 @@ class CallbackSpec:
             return ""
         return f"its feed {self.given} reaches from entry {begin} to {end}, and does not hold {_number(positions)}."
 
+    def reached(self, name: str, workspace: str) -> SourcePositions:
+        """Return the end of the feed's journal, which may be an older copy as well; nothing where it is gone."""
+        return {SEGMENT: journal.bounds(self.directory)[1]} if os.path.isdir(self.directory) else {}
+
 
 class CallbackSource:
     """Position = number of the next journal entry."""

@@ -215,18 +215,57 @@ class FileLog:
         self.is_complete = self.is_complete or increment["complete"]
 
     def _stored(self) -> list[tuple[int, int]]:
-        """Return (first, last) of every object, ascending, the larger of two with one beginning first."""
-        matches = [match for name in os.listdir(self.directory) if (match := _NAME.fullmatch(name))]
-        found = [(int(match[1]), int(match[2] or match[1])) for match in matches]
-        return sorted(found, key=lambda one: (one[0], -one[1]))
+        return _stored(self.directory)
 
     def _remove(self, first: int, last: int) -> None:
         with durable.explained(f"removing {self._path(first, last)}"), suppress(FileNotFoundError):
             os.unlink(self._path(first, last))
 
     def _path(self, first: int, last: int) -> str:
-        name = f"{first:012d}" if first == last else f"{first:012d}-{last:012d}"
-        return os.path.join(self.directory, f"{name}.json")
+        return _path(self.directory, first, last)
+
+
+def log_end(directory: str) -> int:
+    """Return the position behind the last block of a log, of which only the newest object is read; 0 without a log.
+
+    Raises
+    ------
+    Corrupt
+        If that object cannot be read.
+    """
+    for _ in range(_READ_ATTEMPTS):
+        stored = _stored(directory) if os.path.isdir(directory) else []
+        if not stored:
+            return 0
+        path = _path(directory, *max(stored, key=lambda one: (one[1], -one[0])))
+        payload = sequence.read_sealed(path)
+        if payload is None:
+            continue  # another process has merged it meanwhile
+        try:
+            increment = json.loads(payload.rpartition(b"\n")[2])
+            return int(increment["first"]) + sum(len(blocks) for _, _, blocks in increment["files"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(
+                f"{path} cannot be read: {error}.", do="restore the file from a backup.", participant=path
+            ) from error
+    raise Corrupt(
+        f"the newest object of the file log {directory} is missing.",
+        why="it was listed again and again, and was not there.",
+        do="restore the directory from a backup; without it nobody can say what was already read.",
+        participant=directory,
+    )
+
+
+def _stored(directory: str) -> list[tuple[int, int]]:
+    """Return (first, last) of every object, ascending, the larger of two with one beginning first."""
+    matches = [match for name in os.listdir(directory) if (match := _NAME.fullmatch(name))]
+    found = [(int(match[1]), int(match[2] or match[1])) for match in matches]
+    return sorted(found, key=lambda one: (one[0], -one[1]))
+
+
+def _path(directory: str, first: int, last: int) -> str:
+    name = f"{first:012d}" if first == last else f"{first:012d}-{last:012d}"
+    return os.path.join(directory, f"{name}.json")
 
 
 def _cover(stored: Iterable[tuple[int, int]], number: int) -> list[tuple[int, int]]:

@@ -21,7 +21,7 @@ from holdfast.sources import csv_lines, discovery, json_lines, parquet, sequence
 from holdfast.sources.access import Part
 from holdfast.sources.bounds import with_bounds
 from holdfast.sources.discovery import Place
-from holdfast.sources.file_log import Block
+from holdfast.sources.file_log import Block, log_end
 from holdfast.sources.file_planner import FilePlanner
 from holdfast.sources.formats import Rows, read_texts
 from holdfast.sources.layout import Layout
@@ -84,8 +84,15 @@ class FilesSpec:
         return FilesSource(self, name, workspace)
 
     def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
-        """Return whether the log is lost: without it a position names no file."""
-        return sequence.obstacle(workspace)
+        """Return whether the log is lost, or does not reach these positions: without it a position names no file."""
+        if lost := sequence.obstacle(workspace):
+            return lost
+        wanted, known = int(positions.get(SEGMENT, 0)), int(self.reached(name, workspace)[SEGMENT])
+        return f"its log of what was read ends at {known}, and {wanted} is wanted." if wanted > known else ""
+
+    def reached(self, name: str, workspace: str) -> SourcePositions:
+        """Return the end of the log: which file a position names stands there before it leaves the source."""
+        return {SEGMENT: log_end(os.path.join(workspace, "log"))}
 
 
 class FilesSource:

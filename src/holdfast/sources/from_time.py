@@ -104,6 +104,10 @@ class ClippedSpec:
         """Return why reading cannot go on at these positions."""
         return self.given.obstacle(name, workspace, positions)
 
+    def reached(self, name: str, workspace: str) -> SourcePositions:
+        """Return how far the source has come."""
+        return self.given.reached(name, workspace)
+
 
 class ClippedSource:
     """A source whose :meth:`read` leaves out the rows before a time, and those without one; all else is the source.

@@ -70,6 +70,10 @@ class SparkSpec:
         """Return that Spark alone can read its positions."""
         return "positions of read.spark mean something to Spark's own checkpoint only."
 
+    def reached(self, name: str, workspace: str) -> SourcePositions:
+        """Return nothing: Spark alone can read its positions."""
+        return {}
+
 
 def _without_password(value: str) -> str:
     return _PASSWORD_PARAMETER.sub(rf"\1{_HIDDEN}", _USER_INFO.sub(f"{_HIDDEN}@", value))

@@ -66,6 +66,10 @@ class ControlSpec:
         """Return nothing: it has no rows."""
         return ""
 
+    def reached(self, name: str, workspace: str) -> SourcePositions:
+        """Return nothing: it has no rows."""
+        return {}
+
 
 class ControlSource:
     """Position = for each source that has ended, 1.  It has no rows."""

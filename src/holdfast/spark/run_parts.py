@@ -30,7 +30,7 @@ from holdfast.spark.run import Run
 from holdfast.spark.state_pressure import BackPressure, limited_operators
 from holdfast.spark.state_report import OperatorReports
 from holdfast.spark.state_seed import seed_of
-from holdfast.spark.trials import COPY, Trials, clear_copy
+from holdfast.spark.trials import COPY, Trials, clear_copy, reads_on
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,7 @@ class RunParts:
         """Isolate rows if that is asked for and due; return which rows of each source are left out or sent again."""
         clear_copy(self.ground.directory)  # here, where earlier runs are fenced; also if isolation is not asked for now
         letters = DeadLetters(self.ground.store, self.coordinator.generation, isolates=self.asked.isolates)
+        letters.fit(self.asked.pipeline.sources, reads_on(self.ground.spark, self.origin))
         masks_file = mask_file(self.ground.stop_file)
         if self.asked.isolates:
             isolating = self._isolating(letters, masks_file)

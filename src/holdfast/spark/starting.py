@@ -28,6 +28,7 @@ from holdfast.spark.first import First
 from holdfast.spark.ground import Asked, Ground, ground_of
 from holdfast.spark.isolate import check_addresses
 from holdfast.spark.origin import Origin
+from holdfast.spark.reach import check_reached
 from holdfast.spark.read import timestamp_of
 from holdfast.spark.run import Run
 from holdfast.spark.run_parts import RunParts
@@ -147,6 +148,7 @@ class _Owned:
         named.settle_floor(self.ground.store)
         self._note_graph()
         beginning = self._beginning()
+        check_reached(beginning, self.resumption.held)
         write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)
         return settle_origin(beginning, self.resumption.held, self.resumption.last_epoch)
 

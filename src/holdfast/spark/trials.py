@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import Unavailable
 from holdfast.ports import Sink
+from holdfast.positions import Positions
 from holdfast.sources.lettered import Mask, write_masks
 from holdfast.spark.evaluation import Evaluation
 from holdfast.spark.offsets import Offsets, last_logged, read_offsets
@@ -55,6 +56,12 @@ def planned(spark: Path, origin: Origin) -> Planned | None:
         return None
     start = read_offsets(spark, offsets - 1) if offsets else Offsets(origin.start, {}, {}, {})
     return Planned(offsets, origin.base + offsets, start, read_offsets(spark, offsets))
+
+
+def reads_on(spark: Path, origin: Origin) -> Positions:
+    """Return where Spark's next query begins to read: behind its last finished batch."""
+    finished = last_logged(spark, "commits")
+    return read_offsets(spark, finished).positions if finished >= 0 else origin.start
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
+import holdfast as hf
 from holdfast.checkpoint.dead_letters import DeadLetters, Letter, masks_of, one_row, read_letters, send_again
-from holdfast.errors import Corrupt, Fenced
-from holdfast.sources.lettered import Address
+from holdfast.errors import Corrupt, Fenced, InvalidPipeline
+from holdfast.sources.lettered import LETTERS, Address
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.flips import flipped
 
@@ -126,3 +127,50 @@ def test_no_bit_of_a_letter_changes_unnoticed():
 
 def test_one_row_does_not_carry_its_batch_along():
     assert len(one_row(pa.RecordBatch.from_pydict({"text": ["x" * 1000] * 1000}), 500)) < 5000
+
+
+def given(schema):
+    return [hf.read.rows([], schema=schema, name="in").node]
+
+
+def sent_again(*letters):
+    store = SimulatedStore()
+    first = DeadLetters(store, 1, isolates=True)
+    for one in letters:
+        first.add(one, is_owner)
+    send_again(store, (), {})
+    return store
+
+
+def rows_again(letters):
+    return [pa.ipc.open_stream(row).read_all().to_pylist()[0] for row in letters.masks()["in"].again]
+
+
+def test_what_is_sent_again_comes_with_the_columns_that_its_source_has_now():
+    store = sent_again(letter(1, 0), letter(1, 2))
+    letters = DeadLetters(store, 2, isolates=False)
+    letters.fit(given("more DOUBLE, text STRING, id INT"), {})
+    assert rows_again(letters) == [{"more": None, "text": text, "id": number} for number, text in [(1, "a"), (3, "c")]]
+    assert [one.table.column_names for one in read_letters(store)] == [["id", "text"]] * 2, "kept as they were"
+
+
+def test_a_letter_that_no_longer_fits_is_refused_before_it_is_read_and_named():
+    store = sent_again(letter(1, 0), letter(1, 1))
+    now = given("id BIGINT, text STRING NOT NULL")
+    with pytest.raises(InvalidPipeline, match="in/log/1/1") as refused:
+        DeadLetters(store, 2, isolates=False).fit(now, {})
+    assert "column 'text' is NOT NULL now" in refused.value.why
+    assert "id int64, text string" in refused.value.why
+    assert "declare that column as it was" in refused.value.do
+    letters = DeadLetters(store, 3, isolates=False)
+    letters.fit(now, {"in": {"log": 9, LETTERS: 2}})  # both were replayed
+    assert len(rows_again(letters)) == 2
+    letters.fit(given("id BIGINT, text STRING"), {})
+
+
+def test_a_letter_that_failed_again_need_not_fit():
+    store = sent_again(letter(1, 1))
+    again = DeadLetters(store, 2, isolates=True)
+    again.add(Letter("in", Address(LETTERS, 0, 0), one_row(BATCH, 1), 7, ERROR, 99), is_owner)
+    again.fit(given("id BIGINT, text STRING NOT NULL"), {})
+    again.fit([], {})

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.sources import file_log, sequence
-from holdfast.sources.file_log import FileLog, LoggedFile, whole
+from holdfast.sources.file_log import FileLog, LoggedFile, log_end, whole
 
 
 def add(log: FileLog, *names: str) -> bool:
@@ -38,6 +38,29 @@ def test_what_was_appended_is_read_again(directory: str) -> None:
     assert again.names == {"a", "b", "c", "skipped"}
     assert again.end == 3
     assert not again.is_new
+
+
+def test_its_end_is_known_from_its_newest_object_alone(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_log, "MERGED_AT_A_TIME", 3)
+    assert log_end(directory) == 0
+    log = FileLog(directory)
+    for number in range(7):
+        assert log_end(directory) == log.end
+        log.append(
+            [whole(f"{number}a", 10), LoggedFile(f"{number}b", 5, ())] if number % 2 else [whole(str(number), 1)]
+        )
+        log.merge()
+    assert log_end(directory) == log.end == 7
+    log.append([], is_complete=True)
+    assert log_end(directory) == 7
+    FileLog(directory)
+    log.append([whole("last", 10)])
+    log.merge()
+    assert log_end(directory) == 8
+    newest = max(name for name in os.listdir(directory) if name.endswith(".json"))
+    os.truncate(os.path.join(directory, newest), 9)
+    with pytest.raises(Corrupt, match=newest):
+        log_end(directory)
 
 
 def test_the_slower_planner_reads_what_the_faster_one_wrote(directory: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from holdfast.spark.origin import Origin
 from holdfast.spark.run_parts import RunParts
 from holdfast.spark.trials import COPY
 from holdfast.testing.store import SimulatedStore
@@ -20,10 +21,12 @@ def test_a_start_removes_what_a_killed_trial_has_left_whatever_on_poison_says_no
     (tmp_path / COPY).mkdir()
     os.link(state, tmp_path / COPY / "state")
     nothing: Any = None
-    asked: Any = SimpleNamespace(isolates=False)
-    ground: Any = SimpleNamespace(directory=tmp_path, store=SimulatedStore(), stop_file=str(tmp_path / "stop"))
+    asked: Any = SimpleNamespace(isolates=False, pipeline=SimpleNamespace(sources=()))
+    ground: Any = SimpleNamespace(
+        directory=tmp_path, spark=tmp_path / "spark" / "1", store=SimulatedStore(), stop_file=str(tmp_path / "stop")
+    )
     coordinator: Any = SimpleNamespace(generation=1)
-    assert RunParts(asked, nothing, ground, nothing, {}, coordinator, nothing, nothing)._masks() == {}
+    assert RunParts(asked, nothing, ground, nothing, {}, coordinator, Origin(1), nothing)._masks() == {}
     assert not (tmp_path / COPY).exists()
     assert state.read_bytes() == b"old"
     assert state.stat().st_nlink == 1
