@@ -19,6 +19,7 @@ from holdfast.checkpoint.manifest import Ended, Manifest, decode, encode
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Store
 from holdfast.positions import Positions, least
+from holdfast.units import time_us
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -48,6 +49,37 @@ def checked_name(name: str) -> str:
         why=f"it becomes the name of a file: letters, digits, '-' and '_', {NAME_LENGTH_MAX} characters at most.",
         do="choose for instance before-migration.",
     )
+
+
+def new_name(name: str) -> str:
+    """Return a name that a checkpoint may be given: one that ``rewind --to`` reads as neither an epoch nor a time.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is none.
+
+    Examples
+    --------
+    >>> new_name("before-2026-01-01")
+    'before-2026-01-01'
+    """
+    read_as = "the number of an epoch" if checked_name(name).isdigit() else "a time" if _is_time(name) else ""
+    if read_as:
+        raise InvalidPipeline(
+            f"{name!r} cannot be the name of a checkpoint.",
+            why=f"rewind --to {name} takes it for {read_as}, and would never find this checkpoint.",
+            do=f"choose another name, for instance before-{name}.",
+        )
+    return name
+
+
+def _is_time(name: str) -> bool:
+    try:
+        time_us(name, argument="name")
+    except InvalidPipeline:
+        return False
+    return True
 
 
 def key_of(name: str) -> str:
@@ -109,7 +141,7 @@ def claim(store: Store, name: str) -> None:
     InvalidPipeline
         If the name is taken, or is none.
     """
-    if checked_name(name) in names(store):
+    if new_name(name) in names(store):
         raise _taken(name)
     _remove_files(store, name)
 

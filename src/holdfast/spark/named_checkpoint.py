@@ -53,7 +53,7 @@ def create(
     Unavailable
         If somebody pruned the snapshot meanwhile.
     """
-    named.checked_name(name)
+    named.new_name(name)
     number = newest(store)
     below = f"spark/{number}"
     if number == 0:

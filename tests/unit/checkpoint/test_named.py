@@ -116,6 +116,25 @@ def test_a_name_that_is_no_file_name_everywhere_is_refused(name: str) -> None:
         named.put_named(SimulatedStore(), name, snapshot(SimulatedStore(), 1))
 
 
+@pytest.mark.parametrize(
+    ("name", "taken_for"),
+    [("41", "the number of an epoch"), ("20260101", "the number of an epoch"), ("2026-01-01", "a time")],
+)
+def test_a_name_that_a_rewind_would_take_for_something_else_is_not_given_and_can_still_be_read(
+    name: str, taken_for: str
+):
+    store = SimulatedStore()
+    with pytest.raises(InvalidPipeline, match="cannot be the name of a checkpoint") as refused:
+        named.put_named(store, name, snapshot(store, 1))
+    assert taken_for in refused.value.why
+    assert f"before-{name}" in refused.value.do
+    assert named.names(store) == []
+    store.put(named.key_of(name), encode(snapshot(store, 1)))  # as an older version gave it
+    assert named.read_named(store, name).ended.epoch == 1
+    named.delete_named(store, name)
+    assert named.names(store) == []
+
+
 def test_a_name_is_given_once_and_one_that_is_not_there_says_which_are() -> None:
     store = SimulatedStore()
     made = snapshot(store, 1)
