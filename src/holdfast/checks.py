@@ -17,6 +17,7 @@ from holdfast.naming import Origin
 
 if TYPE_CHECKING:
     from holdfast.graph import Node, SinkNode, Stream
+    from holdfast.hooks import Hooks
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,17 @@ def check_arguments(
                 pipeline=name,
                 participant=given.name,
             )
+
+
+def check_hooks(name: str, hooks: Any, built_at: Origin, *, hooks_type: type[Hooks]) -> None:
+    """Check that ``hooks=`` of ``Pipeline`` is what it is to be: it is looked at only when a run begins."""
+    if not isinstance(hooks, hooks_type):
+        raise InvalidPipeline(
+            f"hooks= of pipeline {name!r}, built at {built_at}, is {_called(hooks)}.",
+            why="hooks are functions, each under the name of the moment at which it is called.",
+            do=f"write hf.Pipeline({name!r}, ..., hooks=hf.Hooks(on_start=function)).",
+            pipeline=name,
+        )
 
 
 def check_graph(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode], built_at: Origin) -> None:

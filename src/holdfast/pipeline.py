@@ -61,6 +61,7 @@ class Pipeline:
         built_at = naming.origin()
         listed = tuple(unused)
         checks.check_arguments(name, sinks, built_at, stream_type=Stream, sink_type=SinkNode)
+        checks.check_hooks(name, hooks, built_at, hooks_type=Hooks)
         nodes = _in_order(sinks)
         checks.check_graph(name, nodes, sinks, built_at)
         for attribute, value in {

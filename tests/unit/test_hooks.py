@@ -10,6 +10,15 @@ from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.hooks import Lifecycle
 
 
+@pytest.mark.parametrize("given", [{"on_start": print}, print, None])
+def test_hooks_that_are_none_are_refused_when_the_pipeline_is_built(given):
+    rows = hf.read.rows([[{"k": 1}]], schema="k BIGINT", name="rows")
+    with pytest.raises(InvalidPipeline) as refused:
+        hf.Pipeline("trips", rows | hf.write.memory(name="shown"), hooks=given)
+    assert "hooks= of pipeline 'trips', built at " in refused.value.what
+    assert "hooks=hf.Hooks(on_start=function)" in refused.value.do
+
+
 def boom(*_):
     raise ZeroDivisionError("of the hook")
 
