@@ -94,7 +94,7 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
     try:
         schema = noted_schema(store, node.name)
         if schema is None:
-            return replace(report, problem="never opened by this checkpoint: it holds nothing of this pipeline")
+            return replace(report, problem="never opened by this checkpoint: what it holds is not known")
         sink = node.spec.connect(node.name, pipeline, schema)
     except Exception as error:  # whatever a driver raises: the other sinks are asked all the same
         return replace(report, problem=_first_line(error))

@@ -155,7 +155,7 @@ def test_what_a_dead_run_was_at_work_on_is_orphaned():
     [
         (FakeNode(FakeSink(1), guarantee=Guarantee.AT_LEAST_ONCE), "keeps no ledger"),
         (FakeNode(FakeSink(1), kind="memory"), "process of the run"),
-        (FakeNode(FakeSink(1, name="new")), "never opened by this checkpoint"),
+        (FakeNode(FakeSink(1, name="new")), "never opened by this checkpoint: what it holds is not known"),
         (
             FakeNode(FakeSink(1), error=Unavailable("the database is away.\nand more")),
             "Unavailable: the database is away.",
