@@ -199,6 +199,12 @@ def test_a_plan_as_json():
     assert verdicts == {"rides": "kept", "long_rides": "new", "per_city": "changed", "trips": "kept"}
 
 
+def test_a_plan_over_nothing_is_json_too_where_that_is_asked_for(tmp_path):
+    code, text, _ = planned("old", "--json")
+    assert (code, json.loads(text)) == (0, {"directory": None, "change": None})
+    assert not (tmp_path / "ckpt").exists()
+
+
 def test_a_directory_of_an_older_version_says_what_to_do():
     ran("old")
     store = open_store("ckpt")

@@ -16,7 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast import faults
+from holdfast.checkpoint import named
 from holdfast.checkpoint.dead_letters import DeadLetters, Letter, one_row
+from holdfast.checkpoint.manifest import Ended, Manifest
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.checkpoint.store import open_store
 from holdfast.cli.app import app
@@ -337,12 +339,12 @@ def test_a_decision_for_a_sink_of_the_runs_own_process_is_left_to_the_next_run()
 # --- both ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [["inspect"], ["resolve"], ["resolve", "--dry-run"]])
+@pytest.mark.parametrize("command", [["inspect"], ["plan"], ["plan", "--json"], ["resolve"], ["resolve", "--dry-run"]])
 def test_a_checkpoint_of_another_pipeline_is_refused(command):
     run_epochs("two", 1)
     answer = holdfast(*command, "flows.py:one", "--checkpoint", "ckpt")
     assert answer.exit_code == 2
-    assert "belongs to pipeline 'two', not to 'one'" in answer.stderr
+    assert "belongs to pipeline 'two', not to 'one'" in answer.output
     assert not Path("one.db").exists()
 
 
@@ -352,6 +354,43 @@ def test_a_checkpoint_that_is_not_there_is_refused_and_not_made(command):
     assert answer.exit_code == 2
     assert "there is no checkpoint 'ckpt'" in answer.stderr
     assert not Path("ckpt").exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"], ["--force"]])
+@pytest.mark.parametrize("command", [["resolve"], ["rewind", "--to", "1"]])
+def test_a_directory_on_which_nothing_has_run_is_refused_and_left_as_it_is(command, options):
+    Path("in").mkdir()
+    Path("in/1.json").touch()
+    answer = holdfast(command[0], "flows.py:one", "--checkpoint", "in", *command[1:], *options)
+    assert answer.exit_code == 2
+    assert "pipeline 'one' has not run on this checkpoint." in answer.stderr
+    assert [path.name for path in Path("in").iterdir()] == ["1.json"]
+    assert not Path("one.db").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "flows.py:one", "--available-now"],
+        ["run", "flows.py:one", "--available-now", "--supervise"],
+        ["plan", "flows.py:one"],
+        ["inspect"],
+        ["inspect", "flows.py:one"],
+        ["resolve", "flows.py:one"],
+        ["rewind", "flows.py:one", "--to", "1"],
+        ["checkpoint", "list"],
+        ["checkpoint", "create", "x"],
+        ["checkpoint", "import", "exported"],
+        ["dead-letters", "list"],
+    ],
+)
+@pytest.mark.parametrize("place", ["a_file", "a_file/below"])
+def test_a_checkpoint_that_is_a_file_is_said_to_be_one(command, place):
+    Path("a_file").touch()
+    answer = holdfast(*command, "--checkpoint", place)
+    assert answer.exit_code == 2
+    assert f"{Path(place).absolute()} cannot be the directory of a checkpoint" in answer.stderr
+    assert "is a file." in answer.stderr
 
 
 @pytest.mark.slow
@@ -435,6 +474,26 @@ def test_files_of_an_import_that_was_killed_are_listed_and_deleted():
     assert holdfast("checkpoint", "delete", "late", "--checkpoint", "ckpt").stdout == "late is deleted.\n"
     assert open_store("ckpt").keys("named/") == []
     assert holdfast("checkpoint", "list", "--checkpoint", "ckpt").stdout == "no checkpoint has a name.\n"
+
+
+def test_no_name_is_given_where_nothing_has_run():
+    Path("in").mkdir()
+    answer = holdfast("checkpoint", "create", "x", "--checkpoint", "in")
+    assert answer.exit_code == 2
+    assert "no pipeline has run on this checkpoint." in answer.stderr
+    assert list(Path("in").iterdir()) == []
+
+
+def test_an_export_goes_into_a_directory_and_not_over_a_file():
+    run_epochs("one", 1)
+    named.put_named(open_store("ckpt"), "x", Manifest("one", 1, 5, "", Ended(1, 1, {}, 5), 0, {}))
+    Path("a_file").write_text("kept")
+    for place in ("a_file", "a_file/below"):
+        answer = holdfast("checkpoint", "export", "x", place, "--checkpoint", "ckpt")
+        assert answer.exit_code == 2, answer.output
+        assert "cannot be the directory of an export" in answer.stderr
+    assert Path("a_file").read_text() == "kept"
+    assert holdfast("checkpoint", "export", "x", "out", "--checkpoint", "ckpt").exit_code == 0
 
 
 def test_beside_a_run_that_is_alive_no_name_is_given_from_here():

@@ -26,6 +26,7 @@ from pathlib import Path
 from holdfast.checkpoint import named
 from holdfast.checkpoint.manifest import Manifest, OperatorState, TableFile, damaged, decode, encode
 from holdfast.checkpoint.named import PREFIX
+from holdfast.checkpoint.place import checked_place
 from holdfast.checkpoint.snapshot import checked
 from holdfast.checkpoint.store import LocalStore
 from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline
@@ -159,12 +160,12 @@ def export(store: Store, name: str, directory: Path) -> Kept:
     Raises
     ------
     InvalidPipeline
-        If the directory is not empty.
+        If the directory is not empty, or is a file.
     Corrupt
         If a file of the checkpoint is damaged: names it.
     """
     found = kept(store, name)
-    if directory.exists() and any(directory.iterdir()):
+    if checked_place(directory, "an export").exists() and any(directory.iterdir()):
         raise InvalidPipeline(
             f"{directory} is not empty.",
             why="an export holds one checkpoint and nothing else.",

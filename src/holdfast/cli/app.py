@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
-from holdfast.checkpoint.store import directory_of, open_store
+from holdfast.checkpoint.place import checkpoint_directory
+from holdfast.checkpoint.store import open_store
 from holdfast.cli import checkpoints, dead_letters, frame, words
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, Target
@@ -95,7 +96,7 @@ def run(
     """Run a pipeline in the foreground: Ctrl-C or SIGTERM stops it after the current epoch."""
     with frame.settings(as_json) as settings:
         trigger = _trigger(interval, drain)
-        directory = directory_of(checkpoint)
+        directory = checkpoint_directory(checkpoint)
         if max_restarts is not None and not supervised:
             raise typer.BadParameter("--max-restarts belongs to --supervise.")
         if supervised:
@@ -177,6 +178,7 @@ def resolve_(
     """Publish or drop what is in doubt, as the next start would.  Needs no Java; fences a run that is alive."""
     with frame.settings(as_json) as settings:
         pipeline = load_target(target)
+        frame.check_has_run(checkpoint, pipeline.name)
         inspection = frame.inspected(checkpoint, pipeline if dry_run else None)
         frame.check_owner(inspection, pipeline)
         if epoch is not None:
@@ -190,7 +192,7 @@ def resolve_(
         if not force:
             why = "to resolve is to take over, and would fence it; a run resolves its own doubts."
             check_nobody_runs(inspection.owner, why)
-        directory = directory_of(checkpoint)
+        directory = checkpoint_directory(checkpoint)
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"resolve {target}")
             resumption = resolve(pipeline, open_store(str(directory)), inspection, settings)
@@ -216,9 +218,10 @@ def rewind_(
         from holdfast.spark.rewind import Rewinding
 
         pipeline = load_target(target)
+        frame.check_has_run(checkpoint, pipeline.name)
         inspection = frame.inspected(checkpoint, None)
         frame.check_owner(inspection, pipeline)
-        directory = directory_of(checkpoint)
+        directory = checkpoint_directory(checkpoint)
         rewinding = Rewinding(pipeline, open_store(str(directory)), directory, settings)
         if dry_run:
             planned = rewinding.plan(to)
@@ -251,11 +254,12 @@ def plan_(
         from holdfast.spark.plan import plan
 
         pipeline = load_target(target)
-        directory = directory_of(checkpoint)
+        directory = checkpoint_directory(checkpoint)
+        if frame.has_run(directory):
+            frame.check_owner(frame.inspected(checkpoint, None), pipeline)
         if not (directory / "spark").is_dir():
-            frame.print_lines(
-                [f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} begins at the beginning."]
-            )
+            begins = f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} begins at the beginning."
+            frame.answer({"directory": None, "change": None}, [begins], as_json)
             return
         planned = plan(pipeline, open_store(str(directory)), directory, settings)
         if as_json:

@@ -10,6 +10,7 @@ import typer
 
 from holdfast.checkpoint import named, portable
 from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.place import checkpoint_directory
 from holdfast.checkpoint.snapshot import verify
 from holdfast.checkpoint.store import directory_of, open_store
 from holdfast.cli import frame
@@ -44,6 +45,7 @@ def create_(
 ) -> None:
     """Keep the state of a pipeline that does not run, as of its last finished epoch, under a name."""
     with frame.settings(as_json) as settings:
+        frame.check_has_run(checkpoint)
         inspection = frame.inspected(checkpoint, None)
         if not force:
             check_may_create(inspection, name)
@@ -94,7 +96,7 @@ def import_(
 ) -> None:
     """Take an exported checkpoint in; every checksum is compared."""
     with frame.settings(as_json):
-        store = open_store(str(directory_of(checkpoint)))
+        store = open_store(str(checkpoint_directory(checkpoint)))
         taken = portable.import_from(store, directory.expanduser().absolute(), name)
         found = shown(store, taken)
         frame.answer(found, list_lines([found]), as_json)

@@ -16,7 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
-from holdfast.checkpoint.store import directory_of, open_store
+from holdfast.checkpoint.place import checkpoint_directory
+from holdfast.checkpoint.store import open_store
 from holdfast.cli.failures import reported
 from holdfast.config import Settings, unknown_variables
 from holdfast.errors import InvalidPipeline
@@ -74,7 +75,7 @@ def note_settings(settings: Settings) -> None:
 def inspected(checkpoint: str, pipeline: Pipeline | None) -> Inspection:
     """Look into a checkpoint; with its pipeline, ask the sinks too."""
     store = existing_store(checkpoint)
-    inspection = inspect_checkpoint(checkpoint, store, directory_of(checkpoint))
+    inspection = inspect_checkpoint(checkpoint, store, checkpoint_directory(checkpoint))
     if pipeline is None:
         return inspection
     check_owner(inspection, pipeline)
@@ -83,12 +84,35 @@ def inspected(checkpoint: str, pipeline: Pipeline | None) -> Inspection:
 
 def existing_store(checkpoint: str) -> Store:
     """Return the store of a checkpoint that is there; InvalidPipeline otherwise."""
-    directory = directory_of(checkpoint)
+    return open_store(str(existing_directory(checkpoint)))
+
+
+def existing_directory(checkpoint: str) -> Path:
+    """Return the directory of a checkpoint that is there; InvalidPipeline otherwise."""
+    directory = checkpoint_directory(checkpoint)
     if not directory.is_dir():
         raise InvalidPipeline(
             f"there is no checkpoint {checkpoint!r}.", why=f"{directory} is no directory.", do="name an existing one."
         )
-    return open_store(str(directory))
+    return directory
+
+
+def has_run(directory: Path) -> bool:
+    """Tell whether a pipeline has run on a checkpoint, without making anything there."""
+    return any((directory / what).exists() for what in ("identity.json", "generations", "ledger", "spark"))
+
+
+def check_has_run(checkpoint: str, pipeline: str = "") -> None:
+    """Refuse a directory on which nothing has run, and leave it as it is: InvalidPipeline."""
+    directory = existing_directory(checkpoint)
+    if not has_run(directory):
+        who = f"pipeline {pipeline!r}" if pipeline else "no pipeline"
+        raise InvalidPipeline(
+            f"{who} has {'not ' if pipeline else ''}run on this checkpoint.",
+            why=f"{directory} holds nothing that a run leaves.",
+            do="name the checkpoint that it runs with." if pipeline else "name the checkpoint of a pipeline.",
+            pipeline=pipeline,
+        )
 
 
 def check_owner(inspection: Inspection, pipeline: Pipeline) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from holdfast.checkpoint.graph_change import Graph, state_fingerprint
+from holdfast.checkpoint.place import checkpoint_directory
 from holdfast.checkpoint.portable import Kept, find
-from holdfast.checkpoint.store import directory_of, open_store
+from holdfast.checkpoint.store import open_store
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.pipeline import Pipeline
@@ -122,7 +123,7 @@ class Ground:
 def ground_of(asked: Asked) -> Ground:
     """Open the checkpoint, carry through an unfinished rewind, get a session, and choose Spark's directory."""
     pipeline = asked.pipeline
-    directory = directory_of(asked.checkpoint)
+    directory = checkpoint_directory(asked.checkpoint)
     store = open_store(str(directory))
     store.prepare()  # before a JVM is started for nothing
     rewinding = Rewinding(pipeline, store, directory, asked.settings)
