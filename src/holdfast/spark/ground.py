@@ -18,7 +18,6 @@ from holdfast.config import Settings
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Store
 from holdfast.spark import stop_directory
-from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.directory import Directory, choose_directory, newest
 from holdfast.spark.first import Begins
 from holdfast.spark.origin import noted_beginning
@@ -135,7 +134,6 @@ def ground_of(asked: Asked) -> Ground:
     base_session = asked.session or create_session(asked.settings.master, memory)
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
-    session.dataSource.register(HoldfastDataSource)
     division = Division(asked.settings.buckets, asked.settings.partitions)
     chosen = choose_directory(
         store, directory, state_fingerprint(pipeline), partial(outgrown, pipeline, store, division)

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import holdfast
 from holdfast.errors import Unavailable
 from holdfast.java import require_java
+from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.failure import summary
 
 STATIC: dict[str, tuple[str, str]] = {
@@ -153,11 +154,15 @@ def _python_path_of_workers() -> Iterator[None]:
 
 
 def run_session(base: SparkSession, parallelism: int) -> SparkSession:
-    """Return a session of its own for one run: same context, settings and temporary views not shared."""
+    """Return a session of its own for one run: same context, settings and temporary views not shared.
+
+    It knows our data source: each session has a register of its own, and whoever compiles a source on it needs that.
+    """
     session = base.newSession()
     given = base.sparkContext.getConf()
     for key, (value, _) in RUNTIME.items():
         if key not in TUNING or not given.contains(key):
             session.conf.set(key, value)
     session.conf.set("spark.sql.shuffle.partitions", str(parallelism))
+    session.dataSource.register(HoldfastDataSource)
     return session
