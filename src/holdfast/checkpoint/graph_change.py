@@ -341,17 +341,15 @@ def _compared(name: str, before: Graph, after: Graph, means: Means) -> NodeChang
     if old.kind != new.kind:
         details.append(f"it was {old.kind}, and is {new.kind}")
     if old.arguments != new.arguments:
-        details.append(f"arguments {_shown(old.arguments)} -> {_shown(new.arguments)}")
+        details += _differing(json.loads(old.arguments), json.loads(new.arguments))
     if old.inputs != new.inputs:
         details.append(f"it read {', '.join(old.inputs)}, and reads {', '.join(new.inputs)}")
     if new.role is Role.STATEFUL:
         return _stateful(name, was, state_move(before.keeps[was or name], after.keeps[name], means), details)
     if not details:
         return NodeChange(name, new.role, Verdict.KEPT, "")
-    effect = {
-        Role.SOURCE: "goes on at its position",
-        Role.SINK: "keeps its rows and goes on",
-    }.get(new.role, "holds for the rows from here on")
+    is_moved = new.role is Role.SINK and _target(old) != _target(new)
+    effect = _EFFECT_OF_ANOTHER_TARGET if is_moved else _EFFECT_OF_CHANGED[new.role]
     return NodeChange(name, new.role, Verdict.CHANGED, effect, tuple(details))
 
 
@@ -417,6 +415,16 @@ _EFFECT_OF_NEW = {
     Role.SINK: "begins here: it gets no older rows",
 }
 
+_EFFECT_OF_CHANGED = {
+    Role.SOURCE: "goes on at its position",
+    Role.OPERATOR: "holds for the rows from here on",
+    Role.SINK: "keeps its rows and goes on",
+}
+
+_EFFECT_OF_ANOTHER_TARGET = (
+    "goes on with another target: the rows so far stay where they are, and do not come to the new one"
+)
+
 _EFFECT_OF_GONE = {
     Role.SOURCE: "is read no further; its position is kept",
     Role.OPERATOR: "",
@@ -433,5 +441,25 @@ def _role(node: Node | SinkNode) -> Role:
     return Role.STATEFUL if is_stateful(node) else Role.OPERATOR
 
 
-def _shown(arguments: str, most: int = 200) -> str:
-    return arguments if len(arguments) <= most else f"{arguments[:most]}..."
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yield what differs between two nodes' arguments, one line each."""
+    for name in [*old, *(name for name in new if name not in old)]:
+        was, now = old.get(name), new.get(name)
+        if isinstance(was, dict) and isinstance(now, dict):
+            yield from _differing(was, now, f"{above}{name}.")
+        elif was != now or (name in old) != (name in new):
+            texts = [canonical_json(of[name]) if name in of else "not given" for of in (old, new)]
+            yield f"{above}{name}: {' -> '.join(_cut(texts))}"
+
+
+def _cut(texts: Sequence[str], most: int = 200, before: int = 20) -> list[str]:
+    """Return texts that fit on a line, each with the place from which on they differ."""
+    if max(map(len, texts)) <= most:
+        return list(texts)
+    apart = (at for at, letters in enumerate(zip(*texts, strict=False)) if len(set(letters)) > 1)
+    same = next(apart, min(map(len, texts)))
+    start = max(0, same - before)
+    return [
+        f"{'...' if start else ''}{text[start : start + most]}{'...' if len(text) > start + most else ''}"
+        for text in texts
+    ]

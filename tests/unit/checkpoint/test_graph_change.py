@@ -141,6 +141,45 @@ def test_the_fingerprint_of_state_knows_what_state_depends_on() -> None:
         assert state_fingerprint(other) != same
 
 
+def test_of_arguments_only_those_that_differ_are_told_however_long_the_others_are() -> None:
+    def told(before: hf.Stream, after: hf.Stream) -> dict[str, tuple[str, ...]]:
+        old, new = (described(hf.Pipeline("p", of | hf.write.memory(name="table")), {}) for of in (before, after))
+        return {node.name: node.details for node in compare(old, new).nodes if node.details}
+
+    columns = ", ".join(f"column_{number} BIGINT" for number in range(100))
+
+    def reading(directory: str, last: str) -> hf.Stream:
+        return hf.read.files(directory, schema=f"{columns}, {last}", name="rides")
+
+    assert told(reading("in", "x INT"), reading("in", "x INT")) == {}
+    (lines,) = told(reading("in", "x INT"), reading("out", "x STRING")).values()
+    assert lines == (
+        'columns: ...lumn_99: int64","x: int32"] -> ...lumn_99: int64","x: string"]',
+        'path: "in" -> "out"',
+    )
+    (lines,) = told(reading("in", "x INT"), reading("in", "x INT, y INT")).values()
+    assert lines == ('columns: ...9: int64","x: int32"] -> ...9: int64","x: int32","y: int32"]',)
+    narrower = told(rows() | hf.filter("v > 1", name="few"), rows() | hf.filter("v > 2", name="few"))
+    assert [line.partition(":")[2] for line in narrower["few"]] == [' "v > 1" -> "v > 2"']
+
+
+def test_a_sink_with_another_target_is_not_said_to_keep_its_rows_there() -> None:
+    def writing(path: str, table: str = "t", **options: bool) -> Graph:
+        sink = hf.write.sqlite(path, table=table, name="table", **options)
+        return described(hf.Pipeline("sums", rows() | sink), {})
+
+    def told(after: Graph) -> tuple[str, tuple[str, ...]]:
+        (sink,) = [node for node in compare(writing("a.db"), after).nodes if node.name == "table"]
+        return sink.effect, sink.details
+
+    moved = "goes on with another target: the rows so far stay where they are, and do not come to the new one"
+    assert told(writing("a.db", "u")) == (moved, ('table: "t" -> "u"',))
+    assert told(writing("b.db"))[0] == moved
+    assert told(writing("./a.db"))[0] == "keeps its rows and goes on"
+    more = told(writing("a.db", rewindable=True))
+    assert more == ("keeps its rows and goes on", ("rewindable: not given -> true",))
+
+
 def test_a_sink_that_was_renamed_is_told_and_is_not_filled_again() -> None:
     def writing(name: str, path: str) -> Graph:
         return described(hf.Pipeline("sums", rows() | hf.write.sqlite(path, table="t", name=name)), {})
