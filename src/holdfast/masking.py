@@ -11,7 +11,8 @@ from typing import Any
 
 COVER = "***"
 
-_VALUE = r"""(?:'(?:\\.|''|[^'\\])*'|"(?:\\.|""|[^"\\])*"|\\"(?:[^"\\]|\\[^"])*\\"|[^\s,;&)}\]'"]+)"""
+# Without quotes, a backslash stands before a blank that belongs to the value: libpq reads it so.
+_VALUE = r"""(?:'(?:\\.|''|[^'\\])*'|"(?:\\.|""|[^"\\])*"|\\"(?:[^"\\]|\\[^"])*\\"|(?:[^\s,;&)}\]'"\\]++|\\.?)++)"""
 _WORDS = r"password|passwd|passphrase|pwd|secret|access[_.-]?key|api[_.-]?key|account[_.-]?key|token|credentials?"
 
 # Each pattern looks at a place of the text a few times at most, however long a word is: messages quote lines of users.

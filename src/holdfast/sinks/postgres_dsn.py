@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from holdfast.errors import InvalidPipeline
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-_KEYWORD = re.compile(r"(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s']\S*)")
+_KEYWORD = re.compile(r"(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:\\.|[^\s'\\])(?:\\.|[^\s\\])*)")
 _SHOWN = ("host", "port", "dbname", "user")
 """Only these are ever shown: a list of what is safe cannot forget a new kind of secret."""
 
@@ -49,13 +49,15 @@ class Dsn:
         return Dsn(_VARIABLE.sub(value, self.text))
 
     def __str__(self) -> str:
-        """Return what may be shown: host, port, database and user.
+        r"""Return what may be shown: host, port, database and user.
 
         Examples
         --------
         >>> str(Dsn("postgresql://ann:secret@db.example:5433/trips?sslmode=require"))
         'postgresql://ann@db.example:5433/trips'
         >>> str(Dsn("host=db.example password='s e c' dbname=trips"))
+        'host=db.example dbname=trips'
+        >>> str(Dsn(r"host=db.example password=top\ user=secret dbname=trips"))
         'host=db.example dbname=trips'
         >>> str(Dsn("${TRIPS_DSN}"))
         '${TRIPS_DSN}'

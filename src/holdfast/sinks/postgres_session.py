@@ -6,6 +6,7 @@ Invariants: a statement that fails before COMMIT was rolled back; a COMMIT whose
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +38,12 @@ SELECT set_config('client_min_messages', 'warning', false),
        CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', false) END
 """
 """``synchronous_commit = off`` would let the server forget an epoch after it said that it holds it."""
+
+_WRONG_PARAMETER = re.compile(
+    r'invalid integer value ".*" for connection option "(\w+)"|invalid (\w+) value: "|bad value for (\w+): '
+    r"|could not match \d+ (port) numbers|could not parse network (address)"
+)
+"""What libpq and psycopg say of a parameter before they ask any server: to try again would not help."""
 
 APPLICATION_NAME_BYTES = 63
 
@@ -88,23 +95,35 @@ class Session:
         try:
             parameters: dict[str, Any] = {**_CONNECTION_DEFAULTS, **conninfo_to_dict(self.dsn.text)}
         except psycopg.Error:
-            # The driver's message quotes the text, password and all.
-            raise InvalidPipeline(
-                f"{self.node}: the DSN cannot be read.",
-                why="it is neither a URL nor a list of keywords.",
-                do="write postgresql://user@host:5432/database, or host=... dbname=... user=...",
-                participant=self.node,
-            ) from None
+            raise self._unreadable("it is neither a URL nor a list of keywords") from None
+        if not all(_is_port(each.strip()) for each in str(parameters.get("port") or "").split(",")):
+            raise self._unreadable("what it says of port is no value of that parameter")  # else a host is looked for
         parameters["application_name"] = self.application_name[:APPLICATION_NAME_BYTES]
         parameters["client_encoding"] = "utf8"
         with self.explained():
-            connection = psycopg.connect("", autocommit=True, **parameters)
+            try:
+                connection = psycopg.connect("", autocommit=True, **parameters)
+            except psycopg.Error as error:
+                if wrong := _WRONG_PARAMETER.search(str(error)):
+                    option = next(name for name in wrong.groups() if name)
+                    raise self._unreadable(f"what it says of {option} is no value of that parameter") from None
+                raise
             try:
                 connection.execute(_SESSION_SETTINGS)
             except BaseException:
                 connection.close()
                 raise
         return connection
+
+    def _unreadable(self, why: str) -> InvalidPipeline:
+        # The driver's message quotes the text, password and all: of one with a slash a part is taken for the port.
+        return InvalidPipeline(
+            f"{self.node}: the DSN cannot be read.",
+            why=f"{why}.",
+            do="write postgresql://user@host:5432/database, or host=... dbname=... user=...; in a URL, letters like "
+            "/ and @ of a password are written %2F and %40.",
+            participant=self.node,
+        )
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -188,6 +207,11 @@ class Session:
             raise
         if status != verb:
             raise InternalError(f"{self.node}: {verb} was answered by {status}.", do="please report this with the log.")
+
+
+def _is_port(text: str) -> bool:
+    """Tell whether a text is a port, or leaves it to the default."""
+    return not text or (text.isdecimal() and 0 < int(text) < 2**16)
 
 
 def translated(error: psycopg.Error, node: str, table: str, dsn: Dsn) -> HoldfastError:

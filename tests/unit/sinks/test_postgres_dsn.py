@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 
+import pyarrow as pa
 import pytest
 
 from holdfast.errors import InvalidPipeline
@@ -21,6 +22,7 @@ DSNS = [
     f"postgresql://ann:{SECRET}@[::1/trips",
     f"host=db.example dbname=trips password={SECRET}",
     f"host = db.example password = '{SECRET} with spaces' dbname=trips",
+    f"host=db.example password=top\\ user={SECRET} dbname=trips",
     f"passfile=/tmp/x password='it\\'s {SECRET}' user=ann",
 ]
 
@@ -69,6 +71,26 @@ def test_the_user_function_makes_a_sink_node() -> None:
         "delete": None,
         "stage": "auto",
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"postgresql://ann:{SECRET}@127.0.0.1:notaport/trips", "port"),
+        (f"postgresql://ann:{SECRET}@127.0.0.1:99999/trips", "port"),
+        (f"postgresql://ann:{SECRET}/part@127.0.0.1/trips", "port"),
+        (f"host=127.0.0.1,127.0.0.1 port=1,2,3 password={SECRET}", "port"),
+        (f"host=127.0.0.1 port=1 sslmode=always password={SECRET}", "sslmode"),
+        (f"host=127.0.0.1 port=1 connect_timeout=long password={SECRET}", "connect_timeout"),
+        (f"hostaddr=nowhere port=1 password={SECRET}", "address"),
+    ],
+)
+def test_a_parameter_that_no_server_would_be_asked_with_is_wrong_for_good(text: str, said: str) -> None:
+    with pytest.raises(InvalidPipeline, match="the DSN cannot be read") as refused:
+        PostgresSpec(text, "trips").connect("trips_table", "trips", pa.schema([("x", pa.int64())]))
+    assert refused.value.why == f"what it says of {said} is no value of that parameter."
+    assert SECRET not in str(refused.value)
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None, "a log would show the cause"
 
 
 @pytest.mark.parametrize("arguments", [{"stage": "temp"}, {"stage": "prepared", "mode": "upsert", "key": ("id",)}])
