@@ -323,11 +323,12 @@ def _state_is_gone(
     sink, held = newest
     return Diverged(
         f"Spark's part of the checkpoint {directory} is new, and sink {sink!r} holds epoch {held.epoch}.",
-        why=f"the state of {', '.join(stateful)} was in it, and no snapshot serves: without it, what comes next "
-        "would be wrong." + "".join(f" {each}" for each in refused),
-        do="restore the checkpoint, or its directory snapshots/; or empty the targets and their holdfast_ledger rows "
-        "(files: the _holdfast "
-        "directory), and start over.",
+        why=f"either the state of {', '.join(stateful)} was in it, and no snapshot serves; or the sink was written "
+        "with another checkpoint. Without that state, what comes next would be wrong."
+        + "".join(f" {each}" for each in refused),
+        do="start with the checkpoint that the sink was written with; if it is damaged, restore it, or its directory "
+        "snapshots/; or give the sinks new targets; or empty the targets and their holdfast_ledger rows (files: the "
+        "_holdfast directory), and start over.",
         participant=sink,
         epoch=held.epoch,
     )

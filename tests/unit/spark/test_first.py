@@ -16,7 +16,7 @@ from holdfast.checkpoint.named import read_named
 from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys, verify
 from holdfast.checkpoint.state_moves import Means
 from holdfast.checkpoint.store import LocalStore
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.past import Past
 from holdfast.ports import Held, Store
 from holdfast.spark.beginning import Beginning, settle_origin
@@ -176,3 +176,16 @@ def test_operators_are_compared_by_name_and_by_what_they_keep() -> None:
     assert (told.verdict, told.details) == (Verdict.RENAMED, ())
     (lost,) = stateful_change({}, renamed, {"other": Means(Past("counted"))}).nodes
     assert lost.verdict is Verdict.REFUSED
+
+
+def test_a_written_sink_with_a_checkpoint_that_knows_nothing_may_be_another_checkpoints(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    beginning = Beginning(store, tmp_path, "spark/1", "forked", pipeline().sources, keeps={"counted": KEEPS})
+    with pytest.raises(Diverged) as refused:
+        settle_origin(beginning, {"table": Held(7, 1, {"given": {"rows": 3}})}, 7)
+    assert "sink 'table' holds epoch 7" in refused.value.what
+    assert "the state of counted was in it, and no snapshot serves; or the sink was written with another" in (
+        refused.value.why
+    )
+    assert refused.value.do.startswith("start with the checkpoint that the sink was written with; ")
+    assert "or give the sinks new targets" in refused.value.do
