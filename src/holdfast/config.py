@@ -20,6 +20,7 @@ from typing import Any, Literal, cast
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from holdfast import faults
 from holdfast.errors import InvalidPipeline
 from holdfast.units import duration_us, size_bytes
 
@@ -36,6 +37,12 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_JVM_KILLS": "how often the tests kill the JVM alone, for each way of staging",
 }
 """Variables that are no settings: read by tests, demo and benchmark."""
+
+OPTIONS: dict[str, str] = {
+    "HOLDFAST_MASTER": "--master",
+    "HOLDFAST_ON_POISON": "--on-poison",
+}
+"""Settings whose value may also come from an option of ``holdfast run``: errors name both."""
 
 
 _MASTERS = "local, local[2], local[*], spark://host:7077, k8s://host:443, yarn"
@@ -246,7 +253,8 @@ class Settings(BaseSettings):
     @classmethod
     def _check(cls, value: Any, info: ValidationInfo) -> Any:
         assert info.field_name is not None
-        return _checked(variable(info.field_name), value, limit_of(info.field_name))
+        default = Settings.model_fields[info.field_name].default
+        return _checked(variable(info.field_name), value, limit_of(info.field_name), default)
 
     @model_validator(mode="after")
     def _check_together(self) -> Settings:
@@ -351,6 +359,20 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
     return warnings
 
 
+def mistaken_variables(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return a warning for each ``HOLDFAST_*`` variable that has no effect: nobody reads it, or not its value.
+
+    Examples
+    --------
+    >>> mistaken_variables({"HOLDFAST_FAULT": "after-decide:five"})
+    ["HOLDFAST_FAULT='after-decide:five' kills nobody: 'five' is no epoch: write for instance after-decide:3"]
+    """
+    given = os.environ if environ is None else environ
+    fault = given.get("HOLDFAST_FAULT")
+    why = faults.obstacle(fault) if fault else ""
+    return [*([f"HOLDFAST_FAULT={fault!r} kills nobody: {why}"] if why else []), *unknown_variables(given)]
+
+
 def markdown_table() -> str:
     """Return every setting as a Markdown table: name, default, range, reason."""
     lines = ["| variable | default | may be | what it bounds, and why this default |", "|---|---|---|---|"]
@@ -367,13 +389,13 @@ def markdown_table_of_others() -> str:
     return "\n".join([*lines, *(f"| `{name}` | {does} |" for name, does in OTHER_VARIABLES.items())])
 
 
-def _checked(name: str, value: Any, limit: Limit) -> Any:
+def _checked(name: str, value: Any, limit: Limit, default: Any) -> Any:
     if limit.kind == "size":
         return _quantity(name, value, limit, size_bytes)
     if limit.kind == "duration":
         return _quantity(name, value, limit, duration_us)
     if limit.kind == "count":
-        return _count(name, value, limit)
+        return _count(name, value, limit, default)
     if limit.kind == "choice":
         for choice in limit.choices:
             if choice.upper() == str(value).strip().upper():
@@ -395,15 +417,16 @@ def _quantity(name: str, value: Any, limit: Limit, measure: Callable[..., int]) 
     return str(value).strip()
 
 
-def _count(name: str, value: Any, limit: Limit) -> int:
+def _count(name: str, value: Any, limit: Limit, default: int) -> int:
     assert isinstance(limit.low, int)
     assert isinstance(limit.high, int)
     try:
         count = int(str(value))
     except ValueError:
-        raise _refused(name, value, "it must be a whole number.", str(limit.low)) from None
+        raise _refused(name, value, "it must be a whole number.", str(default)) from None
     if not limit.low <= count <= limit.high:
-        raise _refused(name, value, f"it may be {limit.words}.", str(limit.low if count < limit.low else limit.high))
+        # The default and not the bound: of many, 0 means off.
+        raise _refused(name, value, f"it may be {limit.words}.", str(default))
     return count
 
 
@@ -417,4 +440,9 @@ def _switch(name: str, value: Any) -> bool:
 
 
 def _refused(name: str, value: Any, why: str, example: str) -> InvalidPipeline:
-    return InvalidPipeline(f"{name}={value!r} cannot be used.", why=why, do=f"for instance {name}={example!r}.")
+    option = OPTIONS.get(name)
+    return InvalidPipeline(
+        f"{name}={value!r}{f' ({option})' if option else ''} cannot be used.",
+        why=why,
+        do=f"for instance {name}={example!r}{f', or {option} {example!r}' if option else ''}.",
+    )

@@ -63,6 +63,21 @@ def reach(point: str, epoch: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def obstacle(wanted: str) -> str:
+    """Return why a value of ``HOLDFAST_FAULT`` kills nobody; empty where it names a point, and an epoch or none.
+
+    Examples
+    --------
+    >>> obstacle("after-decide:5"), obstacle("after-decide:five")
+    ('', "'five' is no epoch: write for instance after-decide:3")
+    """
+    name, _, number = wanted.partition(":")
+    if name not in POINTS:
+        return f"{name!r} is no crash point; there are {', '.join(POINTS)}"
+    is_epoch = number.isdecimal() and str(int(number)) == number
+    return f"{number!r} is no epoch: write for instance {name}:3" if number and not is_epoch else ""
+
+
 def _is_first() -> bool:
     """Tell whether no process has died here yet; without ``HOLDFAST_FAULT_MARK`` every process does."""
     mark = os.environ.get("HOLDFAST_FAULT_MARK")

@@ -393,6 +393,22 @@ def test_a_checkpoint_that_is_a_file_is_said_to_be_one(command, place):
     assert "is a file." in answer.stderr
 
 
+@pytest.mark.parametrize("option", ["--every", "--commit-every", "--at"])
+def test_an_option_of_run_that_cannot_be_read_is_named_as_it_was_typed(option):
+    answer = holdfast("run", "flows.py:one", "--checkpoint", "ckpt", option, "-1s")
+    assert answer.exit_code == 2
+    assert f"InvalidPipeline: {option}='-1s' is no" in answer.stderr
+    assert not Path("ckpt").exists()
+
+
+@pytest.mark.parametrize(("option", "variable"), [("--on-poison", "ON_POISON"), ("--master", "MASTER")])
+def test_an_option_that_is_a_setting_too_is_named_by_both_names(option, variable):
+    answer = holdfast("run", "flows.py:one", "--checkpoint", "ckpt", option, "foo")
+    assert answer.exit_code == 2
+    assert f"HOLDFAST_{variable}='foo' ({option}) cannot be used" in answer.stderr
+    assert re.search(rf"Do: .*, or {option} '.*'\.", answer.stderr)
+
+
 @pytest.mark.slow
 def test_inspect_and_resolve_need_no_spark():
     run_epochs("two", 2, crash_at="after-decide")

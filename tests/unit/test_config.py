@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import faults
 from holdfast.config import (
     Settings,
     known_variables,
     limit_of,
     markdown_table,
     markdown_table_of_others,
+    mistaken_variables,
     unknown_variables,
     variable,
 )
@@ -98,6 +100,14 @@ def test_a_value_that_cannot_be_used_names_the_variable_and_what_it_may_be(monke
     assert caught.value.do
 
 
+@pytest.mark.parametrize("value", ["-1", "many", "1000000000"])
+@pytest.mark.parametrize("name", ["checkpoint_freq", "max_restarts", "commit_queue"])
+def test_the_example_for_a_count_is_its_default_and_not_a_bound_that_may_mean_off(name, value):
+    with pytest.raises(InvalidPipeline) as caught:
+        Settings(**{name: value})
+    assert caught.value.do == f"for instance {variable(name)}='{Settings.model_fields[name].default}'."
+
+
 def test_settings_are_frozen():
     with pytest.raises(ValueError, match="frozen"):
         Settings().carry_max = "1 MB"
@@ -109,6 +119,27 @@ def test_an_unknown_variable_is_told_with_the_nearest_known_one_and_without_its_
         "HOLDFAST_QQ is no setting and is ignored; docs/configuration.md lists them all.",
         "HOLDFAST_RETRY_ATEMPTS is no setting and is ignored; did you mean HOLDFAST_RETRY_ATTEMPTS?",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("after-desire:5", "'after-desire' is no crash point; there are before-stage, stage-write, "),
+        ("after_decide", "'after_decide' is no crash point"),
+        ("after-decide:5x", "'5x' is no epoch: write for instance after-decide:3"),
+        ("after-decide:05", "'05' is no epoch"),
+        ("after-decide:-1", "'-1' is no epoch"),
+    ],
+)
+def test_a_crash_point_that_kills_nobody_is_told_with_those_there_are(value, said):
+    (warning,) = mistaken_variables({"HOLDFAST_FAULT": value})
+    assert warning.startswith(f"HOLDFAST_FAULT='{value}' kills nobody: {said}")
+
+
+def test_a_crash_point_that_there_is_is_not_warned_about():
+    for point in faults.POINTS:
+        for value in (point, f"{point}:", f"{point}:5", ""):
+            assert mistaken_variables({"HOLDFAST_FAULT": value}) == []
 
 
 def test_variables_of_tests_and_every_setting_are_known():

@@ -18,7 +18,8 @@ from holdfast.observe.configuration import configuration
 from holdfast.observe.inspection import as_json as inspected_json
 from holdfast.supervision import supervise, told_to_supervisor
 from holdfast.target import load_target
-from holdfast.trigger import Trigger, available_now, every
+from holdfast.trigger import Trigger, available_now
+from holdfast.units import duration_us, time_us
 
 app = typer.Typer(
     name="holdfast",
@@ -96,6 +97,11 @@ def run(
     """Run a pipeline in the foreground: Ctrl-C or SIGTERM stops it after the current epoch."""
     with frame.settings(as_json) as settings:
         trigger = _trigger(interval, drain)
+        # Here, for errors to name what was typed: the start knows it by other names.
+        if commit_every is not None:
+            duration_us(commit_every, argument="--commit-every")
+        if at is not None:
+            time_us(at, argument="--at")
         directory = checkpoint_directory(checkpoint)
         if max_restarts is not None and not supervised:
             raise typer.BadParameter("--max-restarts belongs to --supervise.")
@@ -291,4 +297,4 @@ def _trigger(interval: str | None, drain: bool) -> Trigger | None:
         raise typer.BadParameter("--every and --available-now exclude each other.")
     if drain:
         return available_now()
-    return None if interval is None else every(interval)
+    return None if interval is None else Trigger(duration_us(interval, argument="--every"))

@@ -19,7 +19,7 @@ from holdfast import __version__
 from holdfast.checkpoint.place import checkpoint_directory
 from holdfast.checkpoint.store import open_store
 from holdfast.cli.failures import reported
-from holdfast.config import Settings, unknown_variables
+from holdfast.config import Settings, mistaken_variables
 from holdfast.errors import InvalidPipeline
 from holdfast.masking import masked, masked_json
 from holdfast.observe.configuration import configuration
@@ -42,7 +42,7 @@ def settings(as_json: bool) -> Iterator[Settings]:
     with logging_to(None), reported(as_json=as_json):
         read = Settings()
         with logging_to(None, level=read.log_level, as_json=read.log_json):
-            for warning in unknown_variables():
+            for warning in mistaken_variables():
                 _log.warning("%s", warning)
             # Inside too, for the traceback of an unforeseen error to be shown at level DEBUG.
             with reported(as_json=as_json):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from holdfast.config import OTHER_VARIABLES, Settings, unknown_variables, variable
+from holdfast.config import OTHER_VARIABLES, Settings, mistaken_variables, variable
 from holdfast.masking import masked
 
 Whence = Literal["default", "environment", "argument"]
@@ -75,7 +75,7 @@ def configuration(settings: Settings, environ: Mapping[str, str] | None = None) 
         for name in OTHER_VARIABLES
         if given.get(name)
     ]
-    return Configuration([*shown, *others], unknown_variables(given))
+    return Configuration([*shown, *others], mistaken_variables(given))
 
 
 def _shown(settings: Settings, name: str, in_environment: str) -> SettingShown:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from holdfast.config import Settings, unknown_variables
+from holdfast.config import Settings, mistaken_variables
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.hooks import Lifecycle
 from holdfast.pipeline import Pipeline
@@ -97,7 +97,7 @@ def start(
     """
     if settings is None:  # whoever brought settings has looked at the variables himself
         settings = Settings()
-        for warning in unknown_variables():
+        for warning in mistaken_variables():
             log.warning("%s", warning)
     given = {
         "checkpoint_freq": checkpoint_freq,

@@ -29,6 +29,11 @@ def test_each_setting_is_shown_once_with_its_value_and_where_it_comes_from(monke
     assert found["HOLDFAST_RETRY_ATTEMPTS"] == ("10", "default")
 
 
+def test_a_crash_point_that_there_is_not_is_told_beside_the_settings():
+    text = "\n".join(configuration_lines(configuration(Settings(), {"HOLDFAST_FAULT": "after-desire"})))
+    assert "! HOLDFAST_FAULT='after-desire' kills nobody: 'after-desire' is no crash point" in text
+
+
 def test_an_argument_goes_before_the_environment(monkeypatch):
     monkeypatch.setenv("HOLDFAST_COMMIT_QUEUE", "9")
     environ = {"HOLDFAST_COMMIT_QUEUE": "9"}
