@@ -165,17 +165,6 @@ def kill_tree(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def frames(said: str) -> list[str]:
-    """Return the places of code in tracebacks, those inside of PySpark left out.
-
-    PySpark's daemon prints a traceback where a process in which Spark plans a source notices the end of its JVM, and no
-    setting gives those processes another daemon (``holdfast.spark.worker_daemon`` serves the workers).  Several may
-    print at once, line by line.  An error of ours always has a place outside of PySpark.
-    """
-    lines = (line.strip() for line in said.splitlines())
-    return [line for line in lines if line.startswith('File "') and "/site-packages/pyspark/" not in line]
-
-
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 
 

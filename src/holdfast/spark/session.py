@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 import holdfast
@@ -17,6 +20,7 @@ from holdfast.errors import Unavailable
 from holdfast.java import require_java
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.failure import summary
+from holdfast.spark.jvm_output import JvmEnded, launch
 
 STATIC: dict[str, tuple[str, str]] = {
     # key: (value, why)
@@ -107,19 +111,22 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
         master = f"{master[:-1]},{LOCAL_TASK_FAILURES}]"
     # A file of our own instead of Spark's default, which greets with five lines and prints every stack trace.
     own_log = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
-    builder = SparkSession.builder.master(master).appName("holdfast").config("spark.driver.memory", driver_memory)
-    builder = builder.config("spark.driver.extraJavaOptions", own_log)
-    for key, (value, _) in STATIC.items():
-        builder = builder.config(key, value)
+    options = {
+        "spark.master": master,
+        "spark.app.name": "holdfast",
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraJavaOptions": own_log,
+        **{key: value for key, (value, _) in STATIC.items()},
+    }
     with _python_path_of_workers():
         try:
-            session = builder.getOrCreate()
+            session = _started(options)
         except Exception as error:
             raise Unavailable(
                 f"Spark did not start, with master {master!r} and a heap of {driver_memory}.",
                 why=_why_not(error),
-                do="what the JVM printed stands above, its trace in the log; look at HOLDFAST_MASTER (--master), "
-                "HOLDFAST_DRIVER_MEMORY, JAVA_HOME, and options for Java or Spark in the environment.",
+                do="the log has whatever the JVM printed; look at HOLDFAST_MASTER (--master), HOLDFAST_DRIVER_MEMORY, "
+                "JAVA_HOME, and options for Java or Spark in the environment.",
             ) from error
     session.sparkContext.setLogLevel("ERROR")
     for name in TOLD_TWICE:
@@ -127,9 +134,33 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
     return session
 
 
+def _started(options: dict[str, str]) -> SparkSession:
+    conf = SparkConf().setAll(list(options.items()))
+    output = launch(conf)
+    try:
+        with _handler_of_sigint_kept():
+            SparkContext.getOrCreate(conf)
+        return SparkSession.builder.config(map=options).getOrCreate()
+    finally:
+        if output is not None:
+            output.has_started()
+
+
+@contextmanager
+def _handler_of_sigint_kept() -> Iterator[None]:
+    """Let whoever handles SIGINT go on doing so: a new context takes it, and makes an interruption of it, anywhere."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        is_someones = before is not None and before is not signal.default_int_handler
+        if is_someones and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
 def _why_not(error: Exception) -> str:
-    if "JAVA_GATEWAY_EXITED" in str(error):
-        return "the JVM ended before it was ready."
+    if isinstance(error, JvmEnded):
+        return " ".join(["the JVM ended before it was ready:", *(summary(line) for line in error.lines[-4:] or ["?"])])
     # The text of py4j's own error begins with the call that failed.
     return summary(str(error.java_exception if isinstance(error, Py4JJavaError) else error))
 
