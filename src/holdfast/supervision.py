@@ -28,7 +28,8 @@ from types import FrameType
 from typing import Any, Protocol
 
 from holdfast.checkpoint.isolation import SEARCH
-from holdfast.checkpoint.store import directory_of, open_store
+from holdfast.checkpoint.place import checkpoint_directory
+from holdfast.checkpoint.store import open_store
 from holdfast.clock import SystemClock
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
@@ -296,7 +297,7 @@ def supervise(
     """
     settings = settings or Settings()
     limit = settings.max_restarts if max_restarts is None else max_restarts
-    directory = directory_of(checkpoint)
+    directory = checkpoint_directory(checkpoint)
     store = open_store(str(directory))
     with tempfile.TemporaryDirectory(prefix="holdfast-supervisor-") as place:
         command = [sys.executable, "-m", "holdfast", "run", target, "--checkpoint", checkpoint, *arguments]

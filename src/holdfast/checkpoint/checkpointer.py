@@ -235,7 +235,7 @@ class Checkpointer:
         HoldfastError
             As :meth:`snapshot`.
         """
-        named.checked_name(name)
+        named.new_name(name)
         with self._working:  # nothing is pruned before the name is there
             self._hold()
             made = self._snapshot()

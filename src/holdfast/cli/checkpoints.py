@@ -12,7 +12,7 @@ from holdfast.checkpoint import named, portable
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.place import checkpoint_directory
 from holdfast.checkpoint.snapshot import verify
-from holdfast.checkpoint.store import directory_of, open_store
+from holdfast.checkpoint.store import open_store
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
 from holdfast.clock import SystemClock
@@ -51,7 +51,7 @@ def create_(
             check_may_create(inspection, name)
         from holdfast.spark.named_checkpoint import create
 
-        directory = directory_of(checkpoint)
+        directory = checkpoint_directory(checkpoint)
         made = create(
             open_store(str(directory)),
             directory,

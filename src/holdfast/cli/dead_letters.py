@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.checkpoint.dead_letters import Letter, read_letters, send_again
-from holdfast.checkpoint.store import directory_of
+from holdfast.checkpoint.place import checkpoint_directory
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
 from holdfast.cli.resolve import check_nobody_runs
@@ -29,7 +29,7 @@ app = typer.Typer(help="Show the rows that were isolated, or send them through t
 def list_letters(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
     """Show every dead letter: the row, where it stands, the error, and what became of it.  Changes nothing."""
     with frame.settings(as_json):
-        letters = described(frame.existing_store(checkpoint), directory_of(checkpoint))
+        letters = described(frame.existing_store(checkpoint), checkpoint_directory(checkpoint))
         if as_json:
             frame.print_json({"dead_letters": letters})
         else:
@@ -50,7 +50,7 @@ def replay_letters(
         if not force:
             why = "a start that isolates rows writes the letters too, and would undo what is noted here."
             check_nobody_runs(frame.inspected(checkpoint, None).owner, why)
-        sent = replay(frame.existing_store(checkpoint), directory_of(checkpoint), names or ())
+        sent = replay(frame.existing_store(checkpoint), checkpoint_directory(checkpoint), names or ())
         if as_json:
             frame.print_json({"replayed_at_next_start": [letter.name for letter in sent]})
         else:
