@@ -26,6 +26,7 @@ from holdfast.ports import Carried, EpochRecord, Store
 from holdfast.sources.file_log import FileLog, whole
 from holdfast.spark.beginning import Beginning, settle_origin
 from holdfast.spark.directory import newest
+from holdfast.spark.reach import check_reached
 from holdfast.spark.rewind import Rewinding
 
 SCHEMA = pa.schema([("x", pa.int64()), ("version", pa.int64())])
@@ -65,6 +66,7 @@ class Flow:
             below = f"spark/{newest(store) or 1}"
             directory = self.work / "checkpoint"
             beginning = Beginning(store, directory, below, "flow", self.pipeline.sources)
+            check_reached(beginning, resumption.held)
             origin = settle_origin(beginning, resumption.held, resumption.last_epoch)
             began = int(origin.start.get("rows", {}).get("log", 0))
             done = len(list((directory / below / "commits").glob("*")))

@@ -12,7 +12,7 @@ from holdfast.checkpoint.graph_change import Graph
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
 from holdfast.checkpoint.stood import note_stood
-from holdfast.errors import Fenced, InvalidPipeline
+from holdfast.errors import Diverged, Fenced, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Publication, Run
 from holdfast.spark.origin import FILE_NAME, read_origin
 from holdfast.spark.state_change import read_graph, write_graph
@@ -199,6 +199,23 @@ def test_a_rewind_is_carried_through_after_any_second_crash_too(tmp_path: Path) 
             flow.run(7, version=2)
             assert flow.delivered()[0] in (expected((3, 1), (7, 2)), expected((5, 1), (7, 2))), (first, second)
             assert flow.delivered()[0] == flow.delivered()[1], (first, second)
+
+
+def test_sinks_go_back_to_a_checkpoint_that_was_restored_from_an_older_copy(tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.run(2, version=1)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    flow.run(5, version=1)
+    shutil.rmtree(tmp_path / "checkpoint")
+    shutil.copytree(tmp_path / "copy", tmp_path / "checkpoint")
+    with pytest.raises(Diverged, match="knows of 2") as refused:
+        flow.run(2, version=2)
+    assert "holdfast rewind --to" in refused.value.do
+    flow.rewinding().do("2")
+    assert flow.delivered() == (expected((2, 1)), expected((2, 1)))
+    flow.run(6, version=2)
+    whole = expected((2, 1), (6, 2))
+    assert flow.delivered() == (whole, whole)
 
 
 def test_where_sources_stood_that_are_gone_is_remembered_behind_a_rewind_too(tmp_path: Path) -> None:

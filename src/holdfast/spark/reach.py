@@ -59,8 +59,8 @@ def _older(beginning: Beginning, source: str, known: int, sink: str, held: Held,
         f"{known}.",
         why="the checkpoint is older than the sink: it was restored from a copy. What it would read next may be other "
         "rows than those that the sink holds under these positions.",
-        do="start with the newer checkpoint, which the sink was written with; or restore the sink too, to the moment "
-        "of this copy.",
+        do="start with the newer checkpoint, which the sink was written with; or bring the sink to the moment of this "
+        "copy: restore it too; or, if it can withdraw rows, holdfast rewind --to the last epoch of the copy.",
         pipeline=beginning.pipeline,
         participant=sink,
         epoch=held.epoch,
