@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -269,3 +270,32 @@ def test_a_function_that_raises_puts_neither_traces_nor_secrets_on_the_terminal(
     assert "ERROR Executor: Exception in task" in log
     assert "\tat org.apache.spark" in log
     assert "hunter2" not in log
+
+
+def test_ctrl_c_while_a_run_starts_on_spark_stops_it_with_exit_0_and_without_noise(tmp_path: Path):
+    (tmp_path / "one.py").write_text(
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "import holdfast as hf\n"
+        "def interrupted(frame):\n"
+        "    if not Path('interrupted').exists():\n"
+        "        Path('interrupted').touch()\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return frame\n"
+        "rows = hf.read.rows([[{'id': 1}]], schema='id BIGINT', name='rows') | hf.map(interrupted, name='f')\n"
+        "pipeline = hf.Pipeline('one', rows | hf.write.sqlite('one.db', table='t', name='t'))\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-m", "holdfast", "run", "one.py", "--checkpoint", "c"],
+        cwd=tmp_path,
+        env={**os.environ, "HOLDFAST_DRIVER_MEMORY": "1 GiB"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "SIGINT: stopping after the current epoch" in answer.stderr
+    for noise in ("Traceback", "KeyboardInterrupt", "Exception while sending", "InternalError"):
+        assert noise not in answer.stderr, answer.stderr

@@ -63,6 +63,8 @@ ENGINE = """
         print("started", pipeline.name, checkpoint, trigger, sorted(options.items()), settings.carry_max, flush=True)
         if os.environ.get("BEHAVIOUR") == "cannot start":
             raise hf.InvalidPipeline("it cannot start.", why="because.", do="this.")
+        for number in os.environ.get("SIGNALS_AT_START", "").split():
+            os.kill(os.getpid(), int(number))
         return FakeRun(os.environ.get("BEHAVIOUR", "ends"))
 
     engine = types.ModuleType("holdfast.spark.start")
@@ -310,6 +312,44 @@ def test_a_second_signal_leaves_at_once(script, tmp_path, number, code):
         running.process.send_signal(number)
         assert running.process.wait(60) == code
         assert f"{number.name} again: leaving now" in running.process.stderr.read()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_start_stops_the_run_as_soon_as_it_has_begun(script, tmp_path, number):
+    arguments = ("run", "trips.py", "--checkpoint", "ckpt")
+    answer = holdfast(*arguments, cwd=tmp_path, behaviour="waits", SIGNALS_AT_START=str(int(number)))
+    assert answer.returncode == 0
+    assert "asked to stop" in answer.stdout.partition("waiting")[0], "before it was waited for"
+    assert f"{number.name}: stopping after the current epoch; once more to leave at once." in answer.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_during_the_start_leaves_at_once(script, tmp_path, number, code):
+    arguments = ("run", "trips.py", "--checkpoint", "ckpt")
+    answer = holdfast(*arguments, cwd=tmp_path, behaviour="waits", SIGNALS_AT_START=f"{int(number)} {int(number)}")
+    assert (answer.returncode, "asked to stop" in answer.stdout) == (code, False)
+    assert f"{number.name} again: leaving now" in answer.stderr
+
+
+def test_ctrl_c_while_the_commands_are_loaded_is_one_line(tmp_path):
+    program = """
+        import os, signal, sys
+
+        class Interrupting:
+            def find_spec(self, name, path=None, target=None):
+                if name == "holdfast.cli.app":
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        sys.meta_path.insert(0, Interrupting())
+        from holdfast.cli import main
+        main()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), "--version"]
+    answer = subprocess.run(
+        command, env=environment(""), capture_output=True, text=True, check=False, preexec_fn=hear_signals
+    )
+    assert (answer.returncode, answer.stdout) == (130, "")
+    assert answer.stderr == "interrupted before anything was done.\n"
 
 
 def test_on_a_terminal_the_display_is_live_and_the_cursor_comes_back(script, tmp_path):

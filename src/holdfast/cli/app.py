@@ -41,11 +41,6 @@ class Drawing(Enum):
     SVG = "svg"
 
 
-def main() -> None:
-    """Run the command line; ends the process with its exit code."""
-    app(prog_name="holdfast")
-
-
 def _say_version(wanted: bool) -> None:
     if wanted:
         frame.print_lines([f"holdfast {__version__}"])

@@ -31,6 +31,9 @@ class Run(Protocol):
 def run_in_foreground(start: Callable[[], Run], settings: Settings, *, as_json: bool) -> None:
     """Start a run, show its progress, and return when it has ended.
 
+    A signal that comes during the start is remembered, and stops the run as soon as it has begun: half a start cannot
+    be taken back better than by a run that stops.
+
     Parameters
     ----------
     start : callable
@@ -47,10 +50,11 @@ def run_in_foreground(start: Callable[[], Run], settings: Settings, *, as_json: 
     """
     with StopSignals() as signals:
         run = start()
-        signals.install()
+        signals.install()  # a session that users' code has made meanwhile may have taken them
         with progress_of(run, interval_s=settings.progress_interval_s, now_us=SystemClock().now_us, as_json=as_json):
-            while not run.wait(timeout_s=POLL_S):
-                if signals.asked_by is not None:
-                    run.stop()
-                    run.wait()
+            # One that came during the start counts as well: stopped before it is waited for.
+            while signals.asked_by is None:
+                if run.wait(timeout_s=POLL_S):
                     return
+            run.stop()
+            run.wait()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 import holdfast
@@ -132,12 +134,27 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
 
 
 def _started(options: dict[str, str]) -> SparkSession:
-    output = launch(SparkConf().setAll(list(options.items())))
+    conf = SparkConf().setAll(list(options.items()))
+    output = launch(conf)
     try:
+        with _sigint_left_alone():
+            SparkContext.getOrCreate(conf)
         return SparkSession.builder.config(map=options).getOrCreate()
     finally:
         if output is not None:
             output.has_started()
+
+
+@contextmanager
+def _sigint_left_alone() -> Iterator[None]:
+    """Let whoever handles SIGINT go on doing so: a new context takes it, and makes an interruption of it, anywhere."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        is_someones = before is not None and before is not signal.default_int_handler
+        if is_someones and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def _why_not(error: Exception) -> str:
