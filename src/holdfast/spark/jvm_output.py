@@ -47,12 +47,13 @@ DRAIN_S = 1.0
 
 _log = logging.getLogger("holdfast.jvm")
 
-_OF_A_TRACE = re.compile(
+_OF_NOBODY = re.compile(
     r"""
     \s+File\ "[^"]*",\ line\ \d+ | \s+[~^]+\s*$                                         # Python's
   | (?:During\ handling\ of\ the\ above|The\ above\ exception\ was\ the\ direct\ cause)
   | Exception\ (?:ignored\ in|in\ thread)\b | (?:BrokenPipe|ConnectionReset)Error:\ \[Errno
-  | PySpark\ (?:worker\ failed\ with\ exception|daemon\ failed\ to\ flush)
+  | PySpark\ (?:worker\ failed\ with\ exception|daemon\ failed\ to\ flush)                # PySpark's
+  | (?:Starting\ )?Streaming\ \w+\ Python\ worker\b | (?:Current|Setting)\ mem\ limits
   | \tat\ \S | \s*\.{3}\ \d+\ more$ | (?:Caused\ by|\s+Suppressed):\                    # Java's
   | \S+\ (?:HotSpot\(TM\)\ )?64-Bit\ Server\ VM\ warning: | \[[\d.]+s\]\[\w+\s*\]\[
   | WARNING:\ (?:Using\ incubator|An?\ (?:restricted|terminally\ deprecated)\ method|(?:java|sun)\.|Use\ --|Restricted\
@@ -83,7 +84,7 @@ class Sorter:
 
     def __init__(self) -> None:
         self._open = 0  # tracebacks whose last line has not come: several processes may print at once
-        self._is_behind_one = False  # what is indented there belongs to the exception's text
+        self._is_behind_one = False  # what is indented there, or empty, belongs to it
 
     def __call__(self, line: str) -> list[Said]:
         """Return what the line holds: text of a user that had no line break yet may stand before a record."""
@@ -101,10 +102,8 @@ class Sorter:
             self._open -= 1
             self._is_behind_one = True
             return False
-        if _OF_A_TRACE.match(line):
-            return False
-        self._is_behind_one = False
-        return True
+        self._is_behind_one = _OF_NOBODY.match(line) is not None
+        return not self._is_behind_one
 
 
 class JvmOutput:
@@ -136,7 +135,7 @@ class JvmOutput:
     def last_lines(self) -> list[str]:
         """Return the last lines of a JVM that has ended, masked, without traces."""
         self._reader.join(timeout=2)
-        return [line for line in self._last if not _OF_A_TRACE.match(line)]
+        return [line for line in self._last if not _OF_NOBODY.match(line)]
 
     def drain(self) -> None:
         """Pass on what is still in the pipe, and nothing after that."""

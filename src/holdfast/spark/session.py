@@ -138,7 +138,7 @@ def _started(options: dict[str, str]) -> SparkSession:
     conf = SparkConf().setAll(list(options.items()))
     output = launch(conf)
     try:
-        with _handler_of_sigint_kept():
+        with _sigint_left_alone():
             SparkContext.getOrCreate(conf)
         return SparkSession.builder.config(map=options).getOrCreate()
     finally:
@@ -147,7 +147,7 @@ def _started(options: dict[str, str]) -> SparkSession:
 
 
 @contextmanager
-def _handler_of_sigint_kept() -> Iterator[None]:
+def _sigint_left_alone() -> Iterator[None]:
     """Let whoever handles SIGINT go on doing so: a new context takes it, and makes an interruption of it, anywhere."""
     before = signal.getsignal(signal.SIGINT)
     try:

@@ -74,6 +74,11 @@ def test_a_trace_of_java_is_not_for_the_terminal() -> None:
     assert of_user(f"{trace}after\n") == ["after"]
 
 
+def test_what_pyspark_says_of_its_own_processes_is_none_of_the_users() -> None:
+    line = "Streaming TransformWithStateInPandas Python worker"
+    assert of_user(f"Starting {line}.\n\n{line} finish init stage of Python runner.\n\nafter\n") == ["after"]
+
+
 def test_a_record_of_spark_is_one_and_may_stand_behind_a_line_that_has_not_ended() -> None:
     said = Sorter()("half a line\x1eERROR Executor: failed\x1f\tat org.A\x1f")
     assert [(one.text, one.is_of_user) for one in said] == [
