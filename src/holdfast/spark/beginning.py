@@ -27,7 +27,7 @@ from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.graph import Node
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions, ascending
-from holdfast.spark.offsets import check_logs, logged, plain, read_offsets
+from holdfast.spark.offsets import CONTROLS, check_logs, last_logged, logged, newest_positions, plain, read_offsets
 from holdfast.spark.origin import FILE_NAME, Origin, note_beginning, noted_beginning, read_origin
 from holdfast.spark.state_transfer import Transfer
 
@@ -121,7 +121,9 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
     has_batches = any((directory / below / "offsets").glob("[0-9]*"))
     if path.exists() or has_batches:
         check_logs(directory / below)
-        return read_origin(path)
+        origin = read_origin(path)
+        _check_none_is_back(beginning, origin)
+        return origin
     holders = {name: each for name, each in held.items() if each.epoch > 0}
     stops = [] if beginning.change is not None else ascending([each.positions for each in holders.values()])
     if stops is None:
@@ -153,6 +155,28 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
     origin = replace(origin, retired=stood(store))
     store.put(f"{below}/{FILE_NAME}", origin.to_json())
     return origin
+
+
+def _check_none_is_back(beginning: Beginning, origin: Origin) -> None:
+    """Note sources that leave a directory which stays in use, beside ``read.spark``; refuse one that comes back."""
+    if all(node.kind != "spark" for node in beginning.sources):
+        return  # every other graph gets a new directory when its sources change
+    store, spark = beginning.store, beginning.directory / beginning.below
+    newest, names = newest_positions(spark), [node.name for node in beginning.sources]
+    left = {name: of for name, of in newest.items() if name not in names and name != CONTROLS}
+    if left:
+        note_stood(store, origin.base + last_logged(spark, "offsets") + 1, left, else_known=origin.retired)
+    for name in names:
+        if newest and name not in newest and name in (before := stood(store)):
+            raise InvalidPipeline(
+                f"source {name!r} has left the graph, and cannot come back.",
+                why=f"it stood at {dict(before[name])}; beside read.spark a directory of Spark's cannot be begun anew, "
+                "and in this one Spark would read the source from its beginning: rows would be there twice.",
+                do="give the source another name, and filter the rows that were published; or start over with a new "
+                "checkpoint and empty targets.",
+                pipeline=beginning.pipeline,
+                participant=name,
+            )
 
 
 def _check_no_backfill(beginning: Beginning, held: Mapping[str, Held]) -> None:

@@ -1,0 +1,43 @@
+"""A directory that stays in use although the sources change: only beside ``read.spark`` (design/0011, section 4)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import holdfast as hf
+from holdfast.checkpoint.store import LocalStore
+from holdfast.errors import InvalidPipeline
+from holdfast.spark.beginning import Beginning, settle_origin
+from holdfast.spark.origin import Origin
+
+
+def test_a_source_that_left_beside_read_spark_does_not_come_back_in_the_middle_of_its_rows(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    store.put("spark/1/origin.json", Origin(1).to_json())
+    store.put("spark/1/metadata", b'{"id": "x"}')
+    rate = hf.read.spark("rate", options={"rowsPerSecond": 1}, schema="value BIGINT", name="rate")
+    more = hf.read.rows([[{"value": 1}]], schema="value BIGINT", name="more")
+
+    def plan(batch: int, *names: str) -> None:
+        offset = json.dumps({"positions": {"rows": batch + 1}, "size_bytes": 1, "row_count": 1})
+        lines = [f"{name}:{7 if name == 'rate' else offset}" for name in names]
+        store.put(f"spark/1/offsets/{batch}", "\n".join(["v2", '{"batchTimestampMs": 5}', *lines]).encode())
+
+    def start(*streams: hf.Stream) -> None:
+        sources = [stream.node for stream in streams]
+        settle_origin(Beginning(store, tmp_path, "spark/1", "p", sources), {}, 0)
+
+    plan(0, "rate", "more")
+    start(rate, more)
+    start(rate)
+    start(rate, more)  # nothing was planned without it
+    start(rate)
+    plan(1, "rate")
+    start(rate)
+    with pytest.raises(InvalidPipeline, match="'more' has left the graph, and cannot come back") as refused:
+        start(rate, more)
+    assert "{'rows': 1}" in refused.value.why
+    start(rate, hf.read.rows([[{"value": 1}]], schema="value BIGINT", name="others"))
