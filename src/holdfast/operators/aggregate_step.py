@@ -173,7 +173,8 @@ class AggregateStep:
         nothing = np.full(keys.size, UNBOUNDED)
         before = np.maximum(keys.before.get("bound", nothing), keys.overall_before)
         bounds, overall = table.bounds(windows, state, keys)
-        advanced = np.flatnonzero((keys.bounds > before) & (bounds > overall))
+        # A key that only the bound for all keys concerns tells nothing of its own: its other windows are not loaded.
+        advanced = np.flatnonzero((keys.bounds > np.maximum(before, keys.overall)) & (bounds > overall))
         told = [overall] if keys.overall > keys.overall_before and overall > UNBOUNDED else []
         if not len(advanced) and not told:
             return None

@@ -62,3 +62,10 @@ def test_an_open_session_holds_the_bound_for_all_keys_back_in_the_epoch_that_ope
 def test_a_bound_is_told_once():
     *_, bounds = run(step_of(), [("bound", None, 30)], [("bound", None, 30)], [("bound", None, 20)])
     assert [len(told) for told in bounds] == [1, 0, 0]
+
+
+def test_an_open_session_holds_the_bound_back_where_an_earlier_one_of_its_key_is_closed_by_a_bound_for_all_keys():
+    step = step_of("k", window.session(4), disorder=6)
+    out, _, _, bounds = run(step, [("a", 0, None, 1), ("a", 4, None, 1)], [("bound", None, 5)], [END])
+    assert [[row["window_start"] for row in rows] for rows in out] == [[], [0], [4]]
+    assert bounds[1] == [{"k": None, ALL_KEYS: True, BOUND: 4}]
