@@ -74,7 +74,7 @@ def test_state_whose_directory_is_lost_is_not_begun_anew_beside_full_sinks(spark
         shutil.rmtree(tmp_path / "checkpoint" / lost)
     with pytest.raises(Diverged) as refused:
         run(tmp_path, spark)
-    for word in ("'first_table'", "holds epoch 2", "first, second", "restore the checkpoint"):
+    for word in ("'first_table'", "holds epoch 2", "first, second", "restore it, or its directory snapshots/"):
         assert word in refused.value.message
     assert refused.value.epoch == 2
     assert sqlite_rows(tmp_path / "first.db", "SELECT epoch, k, n FROM rows") == before

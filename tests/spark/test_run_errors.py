@@ -170,7 +170,7 @@ def test_a_sink_that_fails_on_the_driver_ends_the_run_with_its_own_words(spark: 
 
 
 def test_an_error_of_a_writer_keeps_its_kind_on_the_way_through_the_jvm(spark: SparkSession, tmp_path: Path) -> None:
-    """A writer in a worker finds no room: Unavailable, which is tried again, and in the end says so."""
+    """A writer in a worker finds a file where its directory has to be: no attempt more would find it gone."""
     arrive(tmp_path / "in", "0.json", numbered(0, 3))
     rows = hf.read.files(str(tmp_path / "in"), schema="id BIGINT, at TIMESTAMP", name="source")
     pipeline = hf.Pipeline("p", rows | hf.write.sqlite(tmp_path / "db" / "out.db", table="rows", name="table"))
@@ -180,8 +180,9 @@ def test_an_error_of_a_writer_keeps_its_kind_on_the_way_through_the_jvm(spark: S
     options: dict[str, Any] = {"trigger": hf.available_now(), "session": spark, "settings": settings}
     with pytest.raises(HoldfastError) as raised:
         pipeline.run(checkpoint=str(tmp_path / "c"), **options)
-    assert type(raised.value) is Unavailable
+    assert type(raised.value) is InvalidPipeline
     assert "out.db-holdfast" in raised.value.message
+    assert "move it away" in raised.value.do
 
 
 def test_an_error_of_an_epoch_keeps_its_fields_and_its_story(spark: SparkSession, tmp_path: Path, kept: str) -> None:
