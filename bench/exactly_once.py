@@ -77,14 +77,12 @@ def side_at_least_once(**arguments: Any) -> dict[str, Any]:
     """Holdfast's source and settings under the same at-least-once COPY."""
     import holdfast as hf
     from holdfast.config import Settings
-    from holdfast.spark.datasource import HoldfastDataSource
     from holdfast.spark.read import SourceReader
     from holdfast.spark.session import create_session, run_session
 
     settings = Settings()
     base = create_session("local[2]", f"{settings.driver_memory_mib}m")
     session = run_session(base, 2)
-    session.dataSource.register(HoldfastDataSource)
 
     def open_stream(directory: str, workspace: str) -> Any:
         stream = hf.read.files(directory, format=arguments["format"], schema=SCHEMA, name="readings")

@@ -21,6 +21,7 @@ import holdfast as hf
 from holdfast.config import Settings
 from holdfast.graph import Stream
 from holdfast.sinks import memory
+from holdfast.spark.session import run_session
 from tests.spark.running import (
     CARRIED,
     MODES,
@@ -469,3 +470,14 @@ def test_without_the_commit_thread_an_epoch_is_published_before_the_next_is_eval
     )
     _run(pipeline, tmp_path, spark, STAGED, commit_thread=False)
     assert seen == [(1, 10), (2, 20), (3, 30)]
+
+
+def test_a_run_starts_where_another_session_is_active_that_knows_our_data_source(spark: SparkSession) -> None:
+    """``createDataFrame`` makes its session the active one of the thread, for good."""
+    active = SparkSession.getActiveSession()
+    try:
+        run_session(spark, 2).createDataFrame([(1,)], "id BIGINT")
+        assert run_session(spark, 2).version == spark.version
+    finally:
+        assert active is not None
+        active.createDataFrame([(1,)], "id BIGINT")

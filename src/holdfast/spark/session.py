@@ -195,5 +195,25 @@ def run_session(base: SparkSession, parallelism: int) -> SparkSession:
         if key not in TUNING or not given.contains(key):
             session.conf.set(key, value)
     session.conf.set("spark.sql.shuffle.partitions", str(parallelism))
-    session.dataSource.register(HoldfastDataSource)
+    with _active(session):
+        session.dataSource.register(HoldfastDataSource)
     return session
+
+
+@contextmanager
+def _active(session: SparkSession) -> Iterator[None]:
+    """Make a session the active one of this thread meanwhile.
+
+    Whether a data source may be registered Spark asks of the active session, whichever it is registered in: one that
+    ran before knows ours, and is active where somebody has called its ``createDataFrame``.
+    """
+    sessions = SparkSession._get_j_spark_session_class(session._jvm)
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
