@@ -126,7 +126,7 @@ class DeadLetters:
         self._key = f"{PREFIX}{generation:08d}.json"
         self._fitted: dict[str, bytes] = {}
         keys = numbered(store, PREFIX)
-        self.letters = _read(store, keys[max(keys)]) if keys else ()
+        self.letters = read_letters(store)
         if not keys and not isolates:
             return
         # 1. the copy.  A crash after it leaves both: the newer one counts.  2. removal of older ones.
