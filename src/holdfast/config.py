@@ -203,7 +203,14 @@ class Settings(BaseSettings):
         100,
         Limit("count", 1, 1_000_000),
         "With `isolate`: more rows of one epoch are not isolated, the start fails instead.  So many speak against the "
-        "code and not the input; each costs about twenty trials in an epoch of a million rows.",
+        "code and not the input; each costs some seconds, or about twenty trials in an epoch of a million rows where "
+        "Spark's plan evaluates it.",
+    )
+    poison_timeout: str = _setting(
+        "1 d",
+        Limit("duration", "1 s", "7 d"),
+        "With `isolate`: an epoch that takes longer to be evaluated is taken for one whose rows make a function hang; "
+        "its workers are ended, and the run fails.  Set it well above what your longest epoch takes.",
     )
     max_restarts: int = _setting(
         10,
@@ -297,6 +304,11 @@ class Settings(BaseSettings):
     def restart_cap_s(self) -> float:
         """Longest wait between two restarts, seconds."""
         return duration_us(self.restart_cap) / 1e6
+
+    @property
+    def poison_timeout_s(self) -> float:
+        """How long an epoch may be evaluated where rows are isolated, seconds."""
+        return duration_us(self.poison_timeout) / 1e6
 
     @property
     def sweep_interval_s(self) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from holdfast.cli.dead_letters import described, replay
 from holdfast.config import Settings
 from holdfast.errors import BadRow, HoldfastError, InvalidPipeline
 from holdfast.hooks import NONE
+from holdfast.spark.trials import Trials
 from tests.everyday import everyday
 from tests.spark.counting import counting
 from tests.spark.running import die_at, sqlite_rows
@@ -155,3 +159,95 @@ def test_three_bad_rows_among_a_million_end_in_dead_letters_and_all_others_once_
     found = pyarrow.dataset.dataset(tmp_path / "out", format="parquet").to_table()["id"].combine_chunks()
     expected = pa.array([one for one in range(count) if one not in bad], pa.int64())
     assert found.take(pc.array_sort_indices(found)).equals(expected)
+
+
+def ending(bad: dict[int, str]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Return a function that some rows end, each in its way."""
+
+    def end(batch: pa.RecordBatch) -> pa.RecordBatch:
+        found = batch.column("id").filter(pc.is_in(batch.column("id"), pa.array(list(bad), pa.int64())))
+        for one in found.to_pylist():
+            if bad[one] == "exit":
+                os._exit(3)
+            if bad[one] == "segfault":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if bad[one] == "hang":
+                threading.Event().wait()
+            if bad[one] == "memory":
+                os.kill(os.getpid(), signal.SIGKILL)  # what the system's out-of-memory killer does
+        return batch
+
+    return end
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list that grows by one with each trial."""
+    trials: list[Any] = []
+    make = Trials.make
+    monkeypatch.setattr(Trials, "make", lambda self, *given: (trials.append(given), make(self, *given))[1])
+    return trials
+
+
+def test_rows_that_end_the_worker_are_found_among_a_million_in_a_few_trials(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, files = 1_000_000, 4
+    bad = {3: "exit", 543_210: "segfault", 999_999: "memory"}
+    (tmp_path / "in").mkdir()
+    for number in range(files):
+        ids = range(number * count // files, (number + 1) * count // files)
+        pyarrow.parquet.write_table(pa.table({"id": pa.array(ids, pa.int64())}), tmp_path / "in" / f"{number}.parquet")
+    given = hf.read.files(tmp_path / "in", schema="id BIGINT", format="parquet", name="given")
+    checked = given | hf.map_batches(ending(bad), "id BIGINT", name="checked")
+    pipeline = hf.Pipeline("million", checked | hf.write.files(tmp_path / "out", name="out"))
+    trials = counted(monkeypatch)
+    with pytest.raises(HoldfastError):
+        run(pipeline, tmp_path, spark)
+    assert trials == []
+    run(pipeline, tmp_path, spark)
+    assert len(trials) == 2, "without any row, and without those that the probe has found"
+    letters = read_letters(LocalStore(str(tmp_path / "checkpoint")))
+    assert [one.table.to_pylist() for one in letters] == [[{"id": one}] for one in bad]
+    said = {"exit": "exit code 3", "segfault": "SIGSEGV", "memory": "SIGKILL"}
+    assert all(said[how] in one.error["why"] for one, how in zip(letters, bad.values(), strict=True))
+    found = pyarrow.dataset.dataset(tmp_path / "out", format="parquet").to_table()["id"].combine_chunks()
+    expected = pa.array([one for one in range(count) if one not in bad], pa.int64())
+    assert found.take(pc.array_sort_indices(found)).equals(expected)
+
+
+def hanging(work: Path, spark: SparkSession, bad: dict[int, str], limit: str) -> None:
+    """Run a pipeline with state once."""
+    rows = [{"k": "a", "id": one} for one in range(200)]
+    given = hf.read.rows([rows], schema="k STRING, id BIGINT", name="given")
+    checked = given | hf.map_batches(ending(bad), "k STRING, id BIGINT", name="checked")
+    counts = counting(checked, name="counts") | hf.write.sqlite(work / "out.db", table="rows", name="table")
+    settings = Settings(on_poison="isolate", poison_attempts=1, poison_timeout=limit, checkpoint_freq=0, buckets=2)
+    hf.Pipeline("hanging", counts).run(
+        checkpoint=str(work / "checkpoint"), trigger=hf.available_now(), session=spark, settings=settings
+    )
+
+
+def test_a_run_in_which_a_function_hangs_ends_when_its_time_is_over_and_goes_on_when_it_is_mended(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(BadRow, match="epoch 1 was not done within 3 s") as caught:
+        hanging(tmp_path, spark, {123: "hang"}, "3 s")
+    assert caught.value.epoch == 1
+    hanging(tmp_path, spark, {}, "1 d")
+    assert sqlite_rows(tmp_path / "out.db", "SELECT n FROM rows") == [200]
+
+
+@pytest.mark.nightly
+def test_rows_that_hang_or_end_the_worker_before_state_are_isolated(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = counted(monkeypatch)
+    bad = {17: "exit", 123: "hang"}
+    with pytest.raises(HoldfastError):
+        hanging(tmp_path, spark, bad, "20 s")
+    hanging(tmp_path, spark, bad, "20 s")
+    assert len(trials) == 2
+    letters = read_letters(LocalStore(str(tmp_path / "checkpoint")))
+    assert [one.table["id"].to_pylist() for one in letters] == [[17], [123]]
+    assert "not done within 20 s" in letters[1].error["why"]
+    assert sqlite_rows(tmp_path / "out.db", "SELECT n FROM rows") == [198]

@@ -25,6 +25,10 @@ PREFIX = "poison/"
 ATTEMPTS = f"{PREFIX}attempts.json"
 SEARCH = f"{PREFIX}search.json"
 _TRIES = 2
+PROBE = [0, 0]
+"""The trial that is a probe: it looks at all rows, and ends before there are others."""
+SCAN_PARTS = 64
+"""So many parts a scan tells apart: a death costs a second, so few scans are better than few rows at a time."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,65 @@ def isolate(
         low, high = low + 1, None
 
 
+@dataclass(frozen=True)
+class Failing:
+    """Consecutive rows that fail when they are evaluated together.
+
+    Parameters
+    ----------
+    low, high : int
+        Number of the first, and behind the last.
+    said : tuple of (str, str, str)
+        Kind of the error, what happened, and why.
+    """
+
+    low: int
+    high: int
+    said: tuple[str, str, str]
+
+
+def locate(
+    low: int, high: int, scan: Callable[[int, int, int], list[Failing]], *, most: int = 100
+) -> list[tuple[int, tuple[str, str, str]]]:
+    """Find rows that fail each by itself, where a scan tells which of many parts fail.
+
+    Parameters
+    ----------
+    low, high : int
+        The rows.
+    scan : callable
+        ``scan(low, high, size)``: the parts that fail, ascending, where rows are evaluated ``size`` at a time.
+    most : int
+        When more parts fail than this, the rest is not looked at.
+
+    Returns
+    -------
+    list of (int, tuple)
+        Row and what was said of it alone, ascending.  Rows that fail only together are not among them.
+
+    Notes
+    -----
+    Each row that is named failed twice by itself: a person may have ended the process the first time.  One row of a
+    million is found in five scans.
+
+    Examples
+    --------
+    >>> def scan(low, high, size):
+    ...     parts = [(at, min(at + size, high)) for at in range(low, high, size)]
+    ...     return [Failing(a, b, ("BadRow", "it", "")) for a, b in parts if a <= 7 < b or a <= 81 < b]
+    >>> [row for row, said in locate(0, 100_000, scan)]
+    [7, 81]
+    """
+    found: list[tuple[int, tuple[str, str, str]]] = []
+    size = max(1, -(-(high - low) // SCAN_PARTS))
+    for part in scan(low, high, size)[: most + 1]:
+        if part.high - part.low > 1:
+            found += locate(part.low, part.high, scan, most=most)
+        else:
+            found += [(part.low, again.said) for again in scan(part.low, part.high, 1)]
+    return found
+
+
 class Search:
     """The durable memory of one search.
 
@@ -113,6 +176,14 @@ class Search:
     def is_new(self) -> bool:
         """Whether nothing is known yet."""
         return self.known == Bounds() and self._unfinished == (None, 0)
+
+    def begin_probe(self) -> bool:
+        """Note a probe; False where trials have begun already, or it was begun again and again, and never ended."""
+        trial, tries = self._unfinished
+        if self.known != Bounds() or (trial is not None and trial != PROBE) or tries >= _TRIES:
+            return False
+        self._note(Bounds(), PROBE, tries + 1)
+        return True
 
     def begin(self, low: int, high: int, known: Bounds) -> bool:
         """Note a trial; False where it was begun before, again and again, and never ended: it counts as failed."""

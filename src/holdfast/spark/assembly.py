@@ -23,6 +23,7 @@ from holdfast.sources.lettered import Mask
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Observed, Reader, SparkEvaluation
 from holdfast.spark.ground import Asked, Ground
+from holdfast.spark.probe import Probe
 from holdfast.spark.program import Program
 from holdfast.spark.program_build import build_program
 from holdfast.spark.read import SourceReader
@@ -97,11 +98,19 @@ class Assembly:
             return StateEvaluation(self.compiled.routes, self.stateful.stages.sinks, observe, barriers)
         if self.program is None:
             return SparkEvaluation(self.compiled.routes, observe)
+        return ColumnarEvaluation(self.session, self.program, self._readers, self.parallelism, masks, retired)
+
+    def probe(self, limit_s: float | None) -> Probe | None:
+        """Return what finds rows that end a worker; None where Spark's plan evaluates all rows."""
+        program = self.program if self.stateful is None else self.stateful.stages.stages[0].program
+        return None if program is None else Probe(self.session, program, self._readers, self.parallelism, limit_s)
+
+    @property
+    def _readers(self) -> dict[str, Reader]:
         reader = self.reader
-        readers = {
+        return {
             node.name: Reader(reader.spec(node), node.name, reader.workspace(node)) for node in self.pipeline.sources
         }
-        return ColumnarEvaluation(self.session, self.program, readers, self.parallelism, masks, retired)
 
 
 def assemble(asked: Asked, ground: Ground) -> Assembly:

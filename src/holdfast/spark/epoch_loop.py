@@ -30,6 +30,7 @@ from holdfast.spark.staging import Staging
 from holdfast.spark.state_evaluation import StateEvaluation
 from holdfast.spark.state_pressure import BackPressure
 from holdfast.spark.state_report import OperatorReports
+from holdfast.spark.time_limit import limited
 from holdfast.status import EpochStatus
 
 log = logging.getLogger("holdfast.spark")
@@ -43,10 +44,11 @@ CARRY_ROWS_MAX = 200_000
 
 @dataclass(frozen=True)
 class Limits:
-    """How much an epoch may hold to be carried, and how often orphans are looked for."""
+    """How much an epoch may hold to be carried, how often orphans are looked for, how long an evaluation may take."""
 
     carry_bytes: int
     sweep_interval_s: float
+    evaluate_s: float | None = None
 
 
 class EpochLoop:
@@ -226,7 +228,8 @@ class EpochLoop:
 
         def once() -> T:
             try:
-                return evaluate()
+                with limited(self._limits.evaluate_s, f"epoch {epoch}"):
+                    return evaluate()
             except Exception as error:
                 # What the finished tasks of a failed job staged would stand in the way of the next try (locks on
                 # unique keys): the driver has received no handle, so all of this epoch are orphans.

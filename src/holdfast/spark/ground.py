@@ -53,6 +53,11 @@ class Asked:
         """Whether rows that kill the run become dead letters."""
         return self.settings.on_poison == "isolate"
 
+    @property
+    def poison_limit_s(self) -> float | None:
+        """How long an epoch may be evaluated, seconds; None where nothing is isolated."""
+        return self.settings.poison_timeout_s if self.isolates else None
+
 
 @dataclass(frozen=True)
 class Ground:

@@ -11,7 +11,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ from holdfast.sources.lettered import LETTERS, Address, LetteredSource, Mask, se
 from holdfast.spark.failure import is_jvm_gone, is_worker_lost, translate
 from holdfast.spark.offsets import plain
 from holdfast.spark.origin import Origin
+from holdfast.spark.probe import Probe
+from holdfast.spark.probe_process import Part
 from holdfast.spark.trials import Planned, Trials, planned
 
 log = logging.getLogger("holdfast.poison")
@@ -155,6 +157,8 @@ class Isolating:
         Of this run.
     trials : Trials
         Evaluates parts of the epoch.
+    probe : Probe, optional
+        Finds most rows before trials do; None where it cannot be had.
     has_state : bool
         Whether rows act on each other: then each trial has all rows before, too.
     now_us : callable
@@ -174,6 +178,7 @@ class Isolating:
     has_state: bool
     now_us: Callable[[], int]
     rows_max: int
+    probe: Probe | None = None
 
     def settle(self, attempts: int) -> list[Letter]:
         """Isolate if it is time; return the letters that were found.
@@ -209,7 +214,7 @@ class Isolating:
 
     def _isolate(self, epoch: Planned, search: Search) -> list[Letter]:
         rows = Rows(self._sources(), epoch.start.positions, epoch.end.positions, self.origin.retired)
-        errors: list[HoldfastError] = []
+        errors: list[HoldfastError] = []  # of what failed last
         made: list[Letter] = []
 
         def fails(low: int, high: int, known: Bounds) -> bool:
@@ -217,7 +222,8 @@ class Isolating:
                 errors.append(_killed(epoch.epoch))
                 return True
             try:
-                error = self._tried(epoch, rows, 0 if self.has_state else low, high)
+                tries = 2 if high - low == 1 else 1  # before a row is condemned: somebody may have ended the worker
+                error = self._tried(epoch, rows, 0 if self.has_state else low, high, tries)
             except Exception as failure:
                 if not is_jvm_gone(failure.__cause__ or failure):  # which the rows may have killed
                     search.withdraw(known)
@@ -238,9 +244,40 @@ class Isolating:
 
         if search.is_new and (error := self._tried(epoch, rows, 0, 0)) is not None:
             raise error  # it fails without any row
+        for number, error in self._probed(epoch, rows, search):
+            errors.append(error)
+            condemn(number)
         isolate(rows.count, fails, condemn, search.known)
         search.end()
         return made
+
+    def _probed(self, epoch: Planned, rows: Rows, search: Search) -> list[tuple[int, HoldfastError]]:
+        """Return what a probe finds, as far as it is no letter yet; the trials that follow find whatever is left."""
+        if self.probe is None or not rows.count or not search.begin_probe():
+            return []
+        start = {
+            name: dict(epoch.start.positions.get(name) or self.origin.retired.get(name) or {}) for name in rows.sources
+        }
+        borders = [rows.count * part // self.probe.parallelism for part in range(self.probe.parallelism + 1)]
+        parts = []
+        for low, high in pairwise(borders):
+            masks = {}
+            for name, source in rows.sources.items():
+                first, last = rows.window(name, low, high)
+                masks[name] = replace(source.mask, first=first, last=last)
+            part = Part(self.probe.program, self.probe.readers, masks, start, epoch.end.positions, low)
+            parts.append((part, high))
+        try:
+            found = self.probe.rows(parts, self.rows_max)
+        except Exception as failure:
+            if not is_jvm_gone(failure.__cause__ or failure):
+                search.withdraw(Bounds())
+            if not is_worker_lost(failure):
+                raise translate(failure, self.pipeline.name, f"a probe of epoch {epoch.epoch}") from failure
+            log.warning("a worker died in a probe of epoch %d: its rows are looked for by trials", epoch.epoch)
+            return []
+        known = {(letter.source, letter.address) for letter in self.letters.letters}
+        return [(number, error) for number, error in found if rows.at(number) not in known]
 
     def _sources(self) -> dict[str, LetteredSource]:
         """Open the sources with what is sent again, bound rows among their rows."""
@@ -252,13 +289,13 @@ class Isolating:
             found[node.name] = LetteredSource(unmarked, Mask(again=masks.get(node.name, Mask()).again))
         return found
 
-    def _tried(self, epoch: Planned, rows: Rows, low: int, high: int) -> HoldfastError | None:
+    def _tried(self, epoch: Planned, rows: Rows, low: int, high: int, tries: int = 2) -> HoldfastError | None:
         masks = self.letters.masks()
         for source in rows.sources:
             first, last = rows.window(source, low, high)
             masks[source] = replace(masks.get(source, Mask()), first=first, last=last)
         error: HoldfastError | None = None
-        for _ in range(2):
+        for _ in range(tries):
             try:
                 self.trials.make(epoch, masks)
             except Exception as failure:
@@ -269,7 +306,7 @@ class Isolating:
                     raise error from failure
             else:
                 return None
-        return error  # twice a worker died of the same rows
+        return error  # a worker died of these rows
 
 
 def told_of(letters: Sequence[Letter]) -> Iterator[tuple[HoldfastError, pa.Table]]:

@@ -90,7 +90,9 @@ class RunParts:
             sinks=self.sinks,
             coordinator=self.coordinator,
             clock=self.ground.clock,
-            limits=Limits(self.asked.settings.carry_max_bytes, self.asked.settings.sweep_interval_s),
+            limits=Limits(
+                self.asked.settings.carry_max_bytes, self.asked.settings.sweep_interval_s, self.asked.poison_limit_s
+            ),
             timed_sources=timed,
             pts=pts,
             reports=reports,
@@ -139,6 +141,7 @@ class RunParts:
             copy=ground.directory / COPY,
             masks_file=masks_file,
             origin=self.origin,
+            limit_s=self.asked.poison_limit_s,
         )
         reader = assembly.reader
         return Isolating(
@@ -150,6 +153,7 @@ class RunParts:
             coordinator=self.coordinator,
             letters=letters,
             trials=trials,
+            probe=assembly.probe(self.asked.poison_limit_s),
             has_state=self.asked.is_stateful,
             now_us=ground.clock.now_us,
             rows_max=self.asked.settings.poison_rows,

@@ -29,6 +29,7 @@ from holdfast.spark.offsets import Offsets, last_logged, read_offsets
 from holdfast.spark.origin import Origin
 from holdfast.spark.staging import Staging
 from holdfast.spark.state_evaluation import StateEvaluation
+from holdfast.spark.time_limit import limited
 
 COPY = ".trial"
 """Below the checkpoint: the copy of Spark's directory that trials use; no object of the store."""
@@ -84,6 +85,8 @@ class Trials:
         Where planning processes look for masks.
     origin : Origin
         How the directory began.
+    limit_s : float, optional
+        How long a trial may take.
     """
 
     pipeline: str
@@ -95,6 +98,7 @@ class Trials:
     copy: Path
     masks_file: str
     origin: Origin
+    limit_s: float | None = None
 
     def make(self, epoch: Planned, masks: Mapping[str, Mask]) -> None:
         """Evaluate an epoch with masks; raises what the evaluation raises."""
@@ -104,7 +108,8 @@ class Trials:
         try:
             if self.frame is None:
                 nothing: Any = None
-                evaluation.stage(nothing, epoch.start.positions, epoch.end.positions, staging)
+                with limited(self.limit_s, f"a trial of epoch {epoch.epoch}"):
+                    evaluation.stage(nothing, epoch.start.positions, epoch.end.positions, staging)
                 return
             self.clear()
             shutil.copytree(self.spark, self.copy, copy_function=_linked)
@@ -128,7 +133,8 @@ class Trials:
             try:
                 if isinstance(evaluation, StateEvaluation):
                     evaluation.begin(batch, *self.origin.step_time(batch_id, epoch.end.batch_us))
-                evaluation.stage(batch, epoch.start.positions, epoch.end.positions, staging)
+                with limited(self.limit_s, f"a trial of epoch {epoch.epoch}"):
+                    evaluation.stage(batch, epoch.start.positions, epoch.end.positions, staging)
                 passed.append(batch_id)
             except Exception as failure:
                 failures.append(failure)

@@ -1,0 +1,105 @@
+"""A probe finds the rows that end, hang or refuse, each by itself, in a process beside the worker (design/0013)."""
+
+import os
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+
+import holdfast as hf
+from holdfast.checkpoint.dead_letters import one_row
+from holdfast.checkpoint.isolation import locate
+from holdfast.errors import BadRow, Unavailable
+from holdfast.sources.lettered import Mask
+from holdfast.spark.evaluation import Reader
+from holdfast.spark.probe import ProbeProcess
+from holdfast.spark.probe_process import Part
+
+pytestmark = pytest.mark.slow  # each test starts processes
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the process cannot import the tests
+
+
+@dataclass(frozen=True)
+class Program:
+    """What evaluates rows: some of them in a way of their own."""
+
+    bad: dict[int, str] = field(default_factory=dict)
+
+    def run(self, source, batch):
+        sys.stdout.write("a function prints what it likes\n")
+        sys.stdout.flush()
+        values = batch.column("v").to_pylist()
+        for one in values:
+            how = self.bad.get(one)
+            if how == "exit":
+                os._exit(7)
+            if how == "hang":
+                threading.Event().wait()
+            if how == "raise":
+                raise ValueError(f"{one} is poison")
+            if how == "refuse":
+                raise BadRow("refused.", why=f"{one} is poison.")
+            if how == "away":
+                raise Unavailable("a service is away.")
+        if "together" in self.bad.values() and len(values) > 3:
+            raise ValueError("too many")
+        yield "sink", batch
+
+
+def part_of(work, lists, bad, **mask):
+    rows = hf.read.rows(lists, schema="v BIGINT", name="in")
+    source = hf.Pipeline("p", rows | hf.write.sqlite(work / "out.db", table="t", name="t")).sources[0].spec
+    positions = dict(source.open("in", str(work)).latest({"rows": 0}, bounded=False))
+    end = {**positions, **({"letters": len(mask["again"])} if "again" in mask else {})}
+    return Part(Program(bad), {"in": Reader(source, "in", str(work))}, {"in": Mask(**mask)}, {}, {"in": end}, 0)
+
+
+def found(work: Path, bad, *, count=1000, limit_s=None):
+    process = ProbeProcess(part_of(work, [[{"v": v} for v in range(count)]], bad), limit_s)
+    scans = []
+
+    def scan(low, high, size):
+        scans.append((low, high, size))
+        return process.scan(low, high, size)
+
+    try:
+        return locate(0, count, scan), scans
+    finally:
+        process.end()
+
+
+def test_rows_that_raise_refuse_or_end_the_process_are_named_with_what_they_did(tmp_path):
+    rows, scans = found(tmp_path, {0: "exit", 499: "raise", 500: "refuse", 999: "exit"})
+    assert [row for row, _ in rows] == [0, 499, 500, 999]
+    assert [said[2] for _, said in rows] == ["exit code 7.", "499 is poison", "500 is poison.", "exit code 7."]
+    assert len(scans) <= 1 + 3 * 4
+
+
+def test_a_row_that_hangs_is_named_when_its_time_is_over(tmp_path):
+    rows, _ = found(tmp_path, {77: "hang"}, limit_s=1.5)
+    assert [(row, said[2]) for row, said in rows] == [(77, "it was not done within 1.5 s.")]
+
+
+def test_rows_that_fail_only_together_are_not_named(tmp_path):
+    assert found(tmp_path, {-1: "together"})[0] == []
+
+
+def test_a_system_that_is_away_names_no_row(tmp_path):
+    with pytest.raises(Unavailable, match="a service is away"):
+        found(tmp_path, {5: "away"})
+
+
+def test_rows_that_are_sent_again_have_numbers_too_and_a_part_begins_at_its_own(tmp_path):
+    again = tuple(one_row(pa.RecordBatch.from_pydict({"v": [v]}), 0) for v in (100, 101))
+    part = part_of(tmp_path, [[{"v": 0}, {"v": 1}, {"v": 2}]], {101: "exit", 1: "raise"}, again=again)
+    process = ProbeProcess(part, None)
+    try:
+        assert [row for row, _ in locate(0, 5, process.scan)] == [1, 4]
+        assert [row for row, _ in locate(2, 5, process.scan)] == [4]
+    finally:
+        process.end()
