@@ -41,7 +41,7 @@ class FilePlanner:
         identity = {"root": self.where.root, "format": spec.layout.format}
         self.log = FileLog.of_source(workspace, name, identity)
         self.log.merge()
-        self._discovery = Discovery(self.where, spec.min_age_us)
+        self._discovery = self._new_discovery()
         self._waiting: list[Found] = []
         self._is_frozen = False
         self._recent = _last_taken(self.log.blocks)
@@ -127,7 +127,7 @@ class FilePlanner:
         rest = self._waiting[looked_at:]
         if skipped:
             # Its time of change is the file's, not the directory's: only a discovery that knows nothing finds it again.
-            self._discovery = Discovery(self.where, spec.min_age_us)
+            self._discovery = self._new_discovery()
             if spec.bounded:  # taken in this very epoch: what was found first is all that a bounded source is
                 rest += [again for again in self._discovery.new_files(self.log.names) if again.name in skipped]
         if not logged:
@@ -155,7 +155,7 @@ class FilePlanner:
             skipped = [found for found in there if before_us is None or found.changed_us < before_us]
             self.log.append([LoggedFile(found.name, found.size, ()) for found in skipped])
         if before_us is not None:
-            self._discovery = Discovery(self.where, self.spec.min_age_us)  # it has not seen those that stay
+            self._discovery = self._new_discovery()  # it has not seen those that stay
 
     def _remember(self, logged: Sequence[LoggedFile]) -> None:
         for file in logged:
@@ -181,6 +181,9 @@ class FilePlanner:
                     "put the added lines into a new file and restore this one.",
                     participant=self.name,
                 )
+
+    def _new_discovery(self) -> Discovery:
+        return Discovery(self.where, self.spec.min_age_us, follow_links=self.spec.follow_links)
 
     def _check_known(self, position: int) -> None:
         if position > self.log.end:

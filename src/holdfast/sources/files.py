@@ -55,6 +55,7 @@ class FilesSpec:
     min_age_us: int = 0
     bounded: bool = False
     start: str = "earliest"
+    follow_links: bool = False
     since_us: int | None = None
     """Files that were not changed since then are passed over, microseconds; no argument of users."""
     kind: str = field(default="files", init=False)
@@ -71,6 +72,7 @@ class FilesSpec:
             "min_age_us": self.min_age_us,
             "bounded": self.bounded,
             "start": self.start,
+            "follow_links": self.follow_links or None,
             "columns": [f"{column.name}: {column.type}" for column in self.schema],
         }
         return {name: value for name, value in shown.items() if value is not None}
@@ -203,6 +205,7 @@ def files(
     separator: str = ",",
     block_size: str = "32 MB",
     start: Literal["earliest", "latest"] = "earliest",
+    follow_links: bool = False,
     bounds: str | None = None,
 ) -> Stream:
     """Read the files of a directory, and those that arrive there while the pipeline runs, each exactly once.
@@ -235,6 +238,9 @@ def files(
         Larger files are cut, and their blocks read in parallel.
     start : str
         ``"earliest"`` reads the files that are there at the first start, ``"latest"`` passes over them.
+    follow_links : bool
+        Whether symbolic links are followed: whoever can write into the directory can then have any file read.  Without,
+        a link that leads out of the directory is an error.
     bounds : str, optional
         BOOLEAN column of the schema: a row in which it is true is no row but a bound.  No row below its timestamp comes
         any more, for the key that it names, or for all keys where the key columns are null.  Not a column of the
@@ -293,7 +299,14 @@ def files(
             min_age_us=units.duration_us(min_age, argument="min_age"),
             bounded=bounded,
             start=start,
+            follow_links=follow_links,
         )
+        if follow_links and not spec.where.is_local:
+            raise InvalidPipeline(
+                "follow_links=True is for local files.",
+                why=f"{spec.where.root} is on a file system whose links nobody here can hold against each other.",
+                do="leave follow_links out.",
+            )
         read = with_bounds(spec, bounds)
     return stream_from(read, name=name)
 

@@ -70,7 +70,7 @@ def test_a_directory_that_has_not_changed_is_not_listed_again(tmp_path: Path, mo
     looking = Discovery(settled(place(str(tmp_path))), 0)
     assert len(looking.new_files(())) == 1
     with monkeypatch.context() as patch:
-        patch.setattr(os, "listdir", lambda _: pytest.fail("listed again"))
+        patch.setattr(os, "scandir", lambda _: pytest.fail("listed again"))
         assert looking.new_files(("a",)) == []
     put(tmp_path / "b")
     assert [file.name for file in looking.new_files(("a",))] == ["b"]
