@@ -13,10 +13,10 @@ import stat
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.sources.file_identity import FileIdentity, changed_us_of, of_facts, of_status
 from holdfast.sources.listing import followed_files, is_acceptable, local_files, remote_files
 from holdfast.sources.pattern import Pattern
 
@@ -28,11 +28,12 @@ _LOOK_ANYWAY_S = 10.0
 
 
 class Found(NamedTuple):
-    """A file that may be taken: its name relative to the root, its size in bytes, its time of change (microseconds)."""
+    """A file that may be taken: its name relative to the root, size in bytes, time of change (µs) and identity."""
 
     name: str
     size: int
     changed_us: int
+    identity: FileIdentity = FileIdentity()
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ class Discovery:
             if status.st_size == 0:
                 held_back = True
                 continue
-            yield Found(name, status.st_size, changed_us)
+            yield Found(name, status.st_size, changed_us, of_status(status))
         if changed_ns is not None and not held_back and began - changed_ns / 1e9 > _SETTLED_S:
             self._quiet_since = (changed_ns, began)
 
@@ -218,24 +219,11 @@ class Discovery:
         for name, facts in remote_files(system, root, self._pattern):
             if name in known:
                 continue
-            changed_us = _changed_us(facts)
+            changed_us = changed_us_of(facts)
             if self.min_age_us and changed_us > youngest_us:
                 self.has_seen_all = False
             elif facts["size"]:
-                yield Found(name, int(facts["size"]), changed_us)
-
-
-def _changed_us(facts: dict[str, Any]) -> int:
-    """Return the time of change, under whichever name a file system keeps it; 0 when it keeps none."""
-    for key in ("LastModified", "last_modified", "mtime", "updated", "modified", "created"):
-        match facts.get(key):
-            case datetime() as moment:
-                return round(moment.timestamp() * 1e6)
-            case int() | float() as seconds:
-                return round(seconds * 1e6)
-            case str() as text:
-                return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1e6)
-    return 0
+                yield Found(name, int(facts["size"]), changed_us, of_facts(facts))
 
 
 def _is_directory(where: Place) -> bool:

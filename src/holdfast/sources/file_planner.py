@@ -58,6 +58,13 @@ class FilePlanner:
         self._check_known(end)
         return self.log.blocks[start:end]
 
+    def part(self, block: Block) -> Part:
+        """Return what a reader of a block needs."""
+        identity = None if self.spec.compare == "size" else block.identity
+        # A log of before, without identities, may hold links: they were followed then.
+        has_links = self._discovery.follows_links or block.identity is None
+        return Part(self.where.path(block.name), block.file_size, block.start, block.end, identity, has_links)
+
     def freeze(self) -> None:
         """Note which files are there now."""
         if not self.log.is_complete:
@@ -142,11 +149,12 @@ class FilePlanner:
     def _cut(self, found: Found) -> LoggedFile | None:
         """Cut a file; None when it changed or went after it was found: it is found again if it is there."""
         try:
-            return self.spec.layout.cut(self.where, found, self.spec.max_rows_per_epoch)
+            cut = self.spec.layout.cut(self.where, found, self.spec.max_rows_per_epoch)
         except Corrupt:
-            if not is_as_found(Part(self.where.path(found.name), found.size, 0, -1)):
+            if not is_as_found(Part(self.where.path(found.name), found.size, 0, -1, found.identity)):
                 return None
-            return whole(found.name, found.size)  # damaged: whoever reads it says so
+            cut = whole(found.name, found.size)  # damaged: whoever reads it says so
+        return cut._replace(identity=found.identity)
 
     def _skip_what_is_there(self, before_us: int | None) -> None:
         """Log files that are there, or those that were changed before a time, as known and never read."""
