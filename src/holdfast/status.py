@@ -300,6 +300,8 @@ class Status:
         Message of the error that ended a failed run.
     checkpoints : CheckpointStatus, optional
         The snapshots of state; None where no operator keeps any.
+    waits_for : str
+        What failed and is tried again after a wait; empty while nothing is waited for.
     """
 
     pipeline: str
@@ -317,6 +319,7 @@ class Status:
     error: str | None = None
     operators: tuple[OperatorStatus, ...] = ()
     checkpoints: CheckpointStatus | None = None
+    waits_for: str = ""
 
     @property
     def is_final(self) -> bool:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
-from holdfast.commit.retry import Patience
+from holdfast.commit.retry import Patience, one_line
 from holdfast.commit.story import Stories
 from holdfast.commit.transaction import Event
-from holdfast.errors import Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import Diverged, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Sink
 
 log = logging.getLogger("holdfast.commit")
@@ -114,7 +114,7 @@ class Delivery:
         except Unavailable as silence:
             raise InDoubt(
                 f"epoch {epoch} of pipeline {self._pipeline!r} may or may not be visible in sink {name!r}.",
-                why=f"it was asked {self._patience.retry.attempts} times; last: {_one_line(silence)}",
+                why=f"it was asked {self._patience.retry.attempts} times; last: {one_line(silence)}",
                 do="start the pipeline again when the sink answers: it asks first. Delete nothing until then.",
                 pipeline=self._pipeline,
                 participant=name,
@@ -173,7 +173,7 @@ class Delivery:
                 with self._locks[name]:
                     self._sinks[name].publish(publications)
             except InDoubt as doubt:
-                self._tell(publications, Event.DOUBT, name, _one_line(doubt))
+                self._tell(publications, Event.DOUBT, name, one_line(doubt))
                 outcome = self.ask(name, last.epoch)
                 self._tell(publications, Event.ANSWER, name, outcome.name)
                 if VERDICTS[decision, outcome] is Verdict.PUBLISH:
@@ -185,7 +185,7 @@ class Delivery:
             raise Unavailable(
                 f"epoch {last.epoch} of pipeline {self._pipeline!r} could not be published in sink {name!r}: "
                 f"{attempts} attempts failed.",
-                why=_one_line(failure),
+                why=one_line(failure),
                 do="start the pipeline again when the sink answers: it goes on here, nothing is lost or doubled.",
                 pipeline=self._pipeline,
                 participant=name,
@@ -236,7 +236,3 @@ class Delivery:
 def remembers(sink: Sink) -> bool:
     """Tell whether a sink knows what another process published: not one that lives in a process, or never knows."""
     return sink.guarantee is Guarantee.EXACTLY_ONCE and not getattr(sink, "is_volatile", False)
-
-
-def _one_line(error: HoldfastError) -> str:
-    return " ".join(f"{error.what} {error.why}".split())
