@@ -43,6 +43,14 @@ class Part(NamedTuple):
     identity: FileIdentity | None = None
     has_links: bool = True
 
+    @property
+    def shown(self) -> str:
+        r"""The path as a text that can be written anywhere: bytes of a name that are not UTF-8 stand as ``\xff``.
+
+        Python keeps such bytes as half surrogates, which neither a table nor a message can hold.
+        """
+        return self.path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
     def content(self) -> bytes:
         """Return the part's bytes, decompressed.
 
@@ -102,9 +110,9 @@ def opened(part: Part) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.errno is None:
             raise  # Arrow's word for bytes that do not follow their format
         raise Unavailable(
-            f"{part.path} cannot be read: {error}.",
+            f"{part.shown} cannot be read: {error}.",
             do="check that it is reachable and readable for the user that the executors run as, then start again.",
-            participant=part.path,
+            participant=part.shown,
         ) from error
 
 
@@ -180,21 +188,21 @@ def _decompressed(part: Part, file: Any, codec: str) -> bytes:
             return bytes(stream.read())
     except (OSError, pa.ArrowException) as error:
         raise Corrupt(
-            f"{part.path} cannot be decompressed: {error}.",
+            f"{part.shown} cannot be decompressed: {error}.",
             why=f"its name says {codec}, and its bytes do not follow.",
             do="restore the file, or give it a name without that ending.",
-            participant=part.path,
+            participant=part.shown,
         ) from error
 
 
 def _changed(part: Part, what: str) -> Corrupt:
     was = f"{part.file_size} bytes" + (f" ({part.identity})" if part.identity else "")
     return Corrupt(
-        f"{part.path} is not the file that was logged: {what}.",
+        f"{part.shown} is not the file that was logged: {what}.",
         why=f"it had {was} when it was taken; its rows may have to be read again.",
         do=f"restore the file as it was{_proof(part)}.  Files must arrive complete (write under another name, then "
         "rename), must not be changed, and must stay until every sink holds their rows.",
-        participant=part.path,
+        participant=part.shown,
     )
 
 
@@ -205,5 +213,5 @@ def _proof(part: Part) -> str:
     command = ""
     if part.identity.changed_ns is not None and "://" not in part.path:
         seconds, rest = divmod(part.identity.changed_ns, 10**9)
-        command = f"touch -d @{seconds}.{rest:09d} {shlex.quote(part.path)}, or "
+        command = f"touch -d @{seconds}.{rest:09d} {shlex.quote(part.shown)}, or "
     return f'; if it has the same rows, and only its time or version is another one: {command}write compare="size"'

@@ -251,14 +251,19 @@ def _check_link(root: str, name: str, pattern: Pattern, is_taken: bool, inside: 
     elif _is_read_itself(os.path.relpath(target, real_root), pattern, stat.S_ISDIR(mode), inside):
         return
     else:
-        why = f"its target is not read under its own name: {path} would be passed over in silence."
+        why = f"its target is not read under its own name: {_shown(path)} would be passed over in silence."
     raise InvalidPipeline(
-        f"{path} is a link to {target}, and links are not followed.",
+        f"{_shown(path)} is a link to {_shown(target)}, and links are not followed.",
         why=why,
         do="put what it leads to in its place, or remove it; "
         "write follow_links=True if you trust everybody who can write there.",
-        participant=path,
+        participant=_shown(path),
     )
+
+
+def _shown(path: str) -> str:
+    """Return a path as a text that can be written anywhere, whatever bytes are in it."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _is_read_itself(target: str, pattern: Pattern, is_directory: bool, inside: State) -> bool:

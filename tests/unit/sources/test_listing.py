@@ -195,6 +195,15 @@ def test_a_link_to_a_file_outside_is_refused_with_its_target_and_cure(tmp_path: 
     assert found(tmp_path / "in" / pattern, follow_links=True) == ["1.json", "2.json"]
 
 
+def test_a_link_whose_name_is_no_text_is_refused_with_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    os.symlink(os.fsencode(put(tmp_path / "secret")), os.fsencode(tmp_path / "in") + b"/caf\xe9.json")
+    with pytest.raises(InvalidPipeline) as error:
+        found(tmp_path / "in")
+    assert "caf\\xe9.json" in str(error.value)
+    assert str(error.value).encode()
+
+
 @pytest.mark.parametrize("pattern", ["**/*.json", "*/*.json", "*/keys.json"])
 def test_a_link_to_a_directory_outside_is_refused_where_files_are_looked_for_in_it(
     tmp_path: Path, pattern: str
