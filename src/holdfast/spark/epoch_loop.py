@@ -120,6 +120,7 @@ class EpochLoop:
         """Why the last epoch failed: kept here because the way through the JVM cuts an error down to its text."""
         self.has_waited = False
         """Whether the last epoch failed after all attempts that there are: then it is not for this run to try again."""
+        self._is_repeating = False
         self.ended_epoch = 0
         """The newest epoch that ended."""
         self.last_epoch: EpochStatus | None = None
@@ -143,7 +144,7 @@ class EpochLoop:
         """Forget what failed: the query is started anew, and repeats the last epoch unless Spark has logged its end."""
         self.failure = None
         self.has_waited = False
-        self.last_positions = offsets.NOWHERE  # where the epoch begins that is repeated stands in Spark's log
+        self._is_repeating = True
 
     def _run(self, batch: DataFrame, batch_id: int, epoch: int) -> None:
         started = time.perf_counter()
@@ -198,11 +199,15 @@ class EpochLoop:
     def _span(self, batch_id: int) -> tuple[offsets.Offsets, offsets.Offsets]:
         """Return where the epoch begins and ends, from Spark's offset log."""
         start = self.last_positions
-        if start is offsets.NOWHERE and batch_id > 0:
-            start = offsets.read_offsets(self._spark_checkpoint, batch_id - 1)
-        elif start is offsets.NOWHERE:
-            start = offsets.Offsets(self._origin.start, {}, {}, {})
-        return start, offsets.read_offsets(self._spark_checkpoint, batch_id)
+        if start is offsets.NOWHERE or self._is_repeating:
+            # Where an epoch begins that is repeated stands in Spark's log alone: it may have ended once.
+            is_first = batch_id == 0
+            start = offsets.Offsets(self._origin.start, {}, {}, {}) if is_first else self._logged(batch_id - 1)
+            self._is_repeating = False
+        return start, self._logged(batch_id)
+
+    def _logged(self, batch_id: int) -> offsets.Offsets:
+        return offsets.read_offsets(self._spark_checkpoint, batch_id)
 
     def _evaluate(
         self, batch: DataFrame, epoch: int, span: tuple[offsets.Offsets, offsets.Offsets], missing: frozenset[str]
