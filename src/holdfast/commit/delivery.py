@@ -153,6 +153,30 @@ class Delivery:
             )
         return Resolution(epoch, name, decision, outcome, verdict)
 
+    def admit(self, publications: Mapping[str, Publication]) -> frozenset[str]:
+        """Ask every sink of an epoch whether it takes its rows; return those whose answer depends on what they hold.
+
+        Raises
+        ------
+        BadRow
+            If a sink refuses a row.
+        Unavailable
+            If one does not answer, after the last attempt.
+        """
+        earlier: list[tuple[Sink, Publication]] = []
+        tried: set[str] = set()
+        for name in (name for name in self._sinks if name in publications):
+            publication = publications[name]
+
+            def ask(name: str = name, publication: Publication = publication) -> bool:
+                # Without the lock: an epoch before may be with the commit thread, in the sink's publish.
+                return self._sinks[name].admit(publication, tuple(earlier))
+
+            if self._patience.call(ask, f"try epoch {publication.record.epoch} in sink {name!r}"):
+                tried.add(name)
+            earlier.append((self._sinks[name], publication))
+        return frozenset(tried)
+
     def publish(self, name: str, publications: Sequence[Publication], decision: Decision) -> None:
         """Publish epochs in one transaction of the sink; returns when the sink holds them.
 
