@@ -123,9 +123,10 @@ class Sink(Protocol):
         """Say, before an epoch is decided, whether this sink takes its rows.  Changes nothing that anybody sees.
 
         A decision cannot be taken back: a row that only ``publish`` refuses would keep the epoch out of this sink for
-        ever, and in the others.  May be called while another thread is in ``publish``.  So whatever ``publish`` would refuse with ``BadRow`` is refused here: what the row
+        ever, and in the others.  So whatever ``publish`` would refuse with ``BadRow`` is refused here: what the row
         says by itself (its values, their lengths), and what only the system can say (constraints), by writing the rows
-        and rolling them back.  Not asked where nothing is decided: one sink, whose own commit is the decision.
+        and rolling them back.  Not asked where nothing is decided: one sink, whose own commit is the decision.  May be
+        called while another thread is in ``publish``.
 
         Parameters
         ----------

@@ -253,7 +253,12 @@ class Several:
     def run(self, epoch: int, rows: Mapping[str, pa.Table], *, staged: bool = False, **arguments: Any) -> None:
         sinks = {name: connect() for name, connect in self._connects.items()}
         coordinator = Coordinator(
-            pipeline=PIPELINE, store=self._store, sinks=list(sinks.values()), clock=SystemClock(), retry=ONCE, **arguments
+            pipeline=PIPELINE,
+            store=self._store,
+            sinks=list(sinks.values()),
+            clock=SystemClock(),
+            retry=ONCE,
+            **arguments,
         )
         try:
             coordinator.open()

@@ -36,7 +36,7 @@ def encode(rows: pa.Table | pa.RecordBatch) -> bytes:
 
 
 def check(batch: pa.RecordBatch) -> None:
-    """Raise :class:`BadRow` if a column has a value that JSON cannot say: text that is no UTF-8, a time out of range."""
+    """Raise :class:`BadRow` if a column has a value that JSON cannot say: text that is no UTF-8, a time too far."""
     check_text(batch)
     for name, column in _not_plain(batch):
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):

@@ -1,4 +1,4 @@
-"""What a PostgreSQL table refuses by rules of its own: asked of the catalog, so that rows are tried only where they must.
+"""What a PostgreSQL table refuses by rules of its own, as the catalog tells: rows are tried only where they must.
 
 A table as Holdfast creates it refuses no row that passes :mod:`holdfast.sinks.postgres_checks`.  Whatever is not
 understood here means that rows are tried: slower, never wrong.
@@ -23,37 +23,31 @@ INDEXED_BYTES = 2000
 
 _ASK = """
 SELECT pg_catalog.json_build_object(
-    'whole', pg_catalog.concat_ws(', ',
-        CASE WHEN c.relkind <> 'r' THEN 'partitions' END,
-        CASE WHEN c.relispartition THEN 'it is a partition' END,
-        CASE WHEN c.relhasrules THEN 'rules' END,
-        CASE WHEN c.relrowsecurity THEN 'row-level security' END,
-        CASE WHEN pg_catalog.current_setting('server_encoding') <> 'UTF8' THEN 'the encoding of the server' END,
-        (SELECT 'constraint ' || conname FROM pg_catalog.pg_constraint
-          WHERE conrelid = c.oid AND contype IN ('c', 'f', 'x', 't') LIMIT 1),
-        (SELECT 'a foreign key of another table' FROM pg_catalog.pg_constraint
-          WHERE confrelid = c.oid AND contype = 'f' LIMIT 1),
-        (SELECT 'trigger ' || tgname FROM pg_catalog.pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal LIMIT 1)),
+    'kind', c.relkind, 'is_partition', c.relispartition, 'has_rules', c.relhasrules,
+    'has_row_security', c.relrowsecurity, 'encoding', pg_catalog.current_setting('server_encoding'),
+    'constraints', (SELECT pg_catalog.json_agg(pg_catalog.json_build_object(
+            'name', conname, 'kind', contype, 'is_own', conrelid OPERATOR(pg_catalog.=) c.oid))
+        FROM pg_catalog.pg_constraint
+       WHERE conrelid OPERATOR(pg_catalog.=) c.oid OR confrelid OPERATOR(pg_catalog.=) c.oid),
+    'triggers', (SELECT pg_catalog.json_agg(tgname) FROM pg_catalog.pg_trigger
+                  WHERE tgrelid OPERATOR(pg_catalog.=) c.oid AND NOT tgisinternal),
     'columns', (SELECT pg_catalog.json_agg(pg_catalog.json_build_object(
-            'name', a.attname, 'declared', pg_catalog.format_type(a.atttypid, a.atttypmod),
-            'is_required', a.attnotnull OR t.typnotnull, 'is_domain', t.typtype = 'd',
-            'is_generated', a.attgenerated <> '',
-            'is_filled', a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
-            'labels', (SELECT pg_catalog.json_agg(enumlabel) FROM pg_catalog.pg_enum WHERE enumtypid = t.oid)))
-        FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-       WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+            'number', a.attnum, 'name', a.attname, 'declared', pg_catalog.format_type(a.atttypid, a.atttypmod),
+            'is_required', a.attnotnull OR t.typnotnull, 'kind', t.typtype, 'generated', a.attgenerated,
+            'is_filled', a.atthasdef OR a.attidentity OPERATOR(pg_catalog.<>) '' OR t.typdefault IS NOT NULL,
+            'labels', (SELECT pg_catalog.json_agg(enumlabel) FROM pg_catalog.pg_enum
+                        WHERE enumtypid OPERATOR(pg_catalog.=) t.oid)))
+        FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) a.atttypid
+       WHERE a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped),
     'indexes', (SELECT pg_catalog.json_agg(pg_catalog.json_build_object(
             'name', n.relname, 'is_unique', i.indisunique OR i.indisexclusion, 'is_immediate', i.indimmediate,
-            'is_plain', m.amname = 'btree' AND i.indexprs IS NULL AND i.indpred IS NULL,
-            'key', (SELECT pg_catalog.json_agg(a.attname) FROM pg_catalog.pg_attribute a
-                     WHERE a.attrelid = c.oid AND a.attnum = ANY ((i.indkey::pg_catalog.int2[])[0:i.indnkeyatts - 1])),
-            'columns', (SELECT pg_catalog.json_agg(a.attname) FROM pg_catalog.pg_attribute a
-                         WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey::pg_catalog.int2[]))))
-        FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class n ON n.oid = i.indexrelid
-        JOIN pg_catalog.pg_am m ON m.oid = n.relam
-       WHERE i.indrelid = c.oid))
-  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace s ON s.oid = c.relnamespace
- WHERE s.nspname = %s AND c.relname = %s
+            'method', m.amname, 'is_plain', i.indexprs IS NULL AND i.indpred IS NULL,
+            'columns', i.indkey::pg_catalog.int2[], 'key_length', i.indnkeyatts))
+        FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class n ON n.oid OPERATOR(pg_catalog.=) i.indexrelid
+        JOIN pg_catalog.pg_am m ON m.oid OPERATOR(pg_catalog.=) n.relam
+       WHERE i.indrelid OPERATOR(pg_catalog.=) c.oid))
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace s ON s.oid OPERATOR(pg_catalog.=) c.relnamespace
+ WHERE s.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) %s
 """
 
 
@@ -86,38 +80,58 @@ def rules_of(connection: Connection, table: Table) -> Rules:
         return Rules("it is gone")
     asked = found[0]
     columns = {column["name"]: column for column in asked["columns"] or []}
-    indexes = asked["indexes"] or []
+    names = {column["number"]: name for name, column in columns.items()}
+    indexes = [
+        {**index, "names": [names.get(number, "") for number in index["columns"]]} for index in asked["indexes"] or []
+    ]
     ours = [columns[column.name] for column in table.columns if column.name in columns]
     why = (
-        asked["whole"]
+        _of_table(asked)
         or ("a column is gone" if len(ours) < len(table.columns) else "")
         or next((why for column in columns.values() if (why := _of_column(column, table))), "")
         or next((why for index in indexes if (why := _of_index(index, table))), "")
     )
     varying = {column.name for column in table.columns if _is_varying(table, column)}
-    indexed = [tuple(name for name in index["columns"] or [] if name in varying) for index in indexes]
+    indexed = [tuple(name for name in index["names"] if name in varying) for index in indexes]
     return Rules(
         why,
         tuple(column["name"] for column in ours if column["is_required"]),
         {column["name"]: tuple(column["labels"]) for column in ours if column["labels"]},
-        tuple(names for names in indexed if names),
+        tuple(each for each in indexed if each),
     )
+
+
+def _of_table(asked: dict[str, Any]) -> str:
+    if asked["kind"] != "r" or asked["is_partition"]:
+        return "its partitions"
+    if asked["has_rules"] or asked["has_row_security"]:
+        return "its rules"
+    if asked["encoding"] != "UTF8":
+        return f"the server's encoding {asked['encoding']}"
+    if asked["triggers"]:
+        return f"trigger {asked['triggers'][0]!r}"
+    # Those of other tables matter where they point here: an upsert may change what they point to.
+    kinds = {True: "cfxt", False: "f"}
+    found = [each["name"] for each in asked["constraints"] or [] if each["kind"] in kinds[each["is_own"]]]
+    return f"constraint {found[0]!r}" if found else ""
 
 
 def _of_column(now: dict[str, Any], table: Table) -> str:
     column = next((column for column in table.columns if column.name == now["name"]), None)
-    if now["is_generated"]:
+    if now["generated"].strip():
         return f"column {now['name']!r} is computed"
     if column is None:
         return f"nothing fills column {now['name']!r}" if now["is_required"] and not now["is_filled"] else ""
-    if now["is_domain"] or now["declared"] != column.declared or not _is_judged(table, column):
+    if now["kind"] == "d" or now["declared"] != column.declared or not _is_judged(table, column):
         return f"the type of column {now['name']!r}"
     return ""
 
 
 def _of_index(index: dict[str, Any], table: Table) -> str:
-    is_key = table.mode.mode == "upsert" and set(index["key"] or []) == set(table.mode.key) and index["is_immediate"]
-    return "" if index["is_plain"] and (is_key or not index["is_unique"]) else f"index {index['name']!r}"
+    key = set(index["names"][: index["key_length"]])
+    is_key = table.mode.mode == "upsert" and key == set(table.mode.key) and index["is_immediate"]
+    is_plain = index["is_plain"] and index["method"] == "btree"
+    return "" if is_plain and (is_key or not index["is_unique"]) else f"index {index['name']!r}"
 
 
 def _is_judged(table: Table, column: TableColumn) -> bool:
@@ -155,8 +169,14 @@ def suspects(stages: Sequence[pg.Composable], table: Table, rules: Rules) -> pg.
             pg.SQL("coalesce(pg_catalog.octet_length({}::pg_catalog.text), 0)").format(pg.Identifier(name))
             for name in names
         ]
-        conditions.append(pg.SQL("({}) > {}").format(pg.SQL(" + ").join(lengths), pg.Literal(INDEXED_BYTES)))
+        conditions.append(
+            pg.SQL("({}) OPERATOR(pg_catalog.>) {}").format(
+                pg.SQL(" OPERATOR(pg_catalog.+) ").join(lengths), pg.Literal(INDEXED_BYTES)
+            )
+        )
     if not conditions or not stages:
         return None
     form = pg.SQL("EXISTS (SELECT FROM {} WHERE {})")
-    return pg.SQL("SELECT ") + pg.SQL(" OR ").join(form.format(each, pg.SQL(" OR ").join(conditions)) for each in stages)
+    return pg.SQL("SELECT ") + pg.SQL(" OR ").join(
+        form.format(each, pg.SQL(" OR ").join(conditions)) for each in stages
+    )
