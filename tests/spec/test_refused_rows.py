@@ -1,4 +1,4 @@
-"""A row that one sink refuses stops the pipeline before the epoch is decided: no sink has it, and the next start goes on.
+"""A row that one sink refuses stops the pipeline before the epoch is decided: no sink has it, the next start goes on.
 
 The coordinator is the real one, and so are the sinks: whatever a row says by itself, and whatever only the database can
 say, comes out before the decision, which nothing can take back (design/0002, "Admitting").
@@ -53,7 +53,7 @@ ID_UPSERT = {"mode": "upsert", "key": ("id",)}
 WORD_UPSERT = {"mode": "upsert", "key": ("word",)}
 
 SQLITE = [
-    Place("check", TEXT, (1, "a"), (2, "b"), "CREATE TABLE t (id INTEGER, word TEXT CHECK (word <> 'b'))", says="CHECK"),
+    Place("check", TEXT, (1, "a"), (2, "b"), "CREATE TABLE t (id INTEGER, word TEXT CHECK (word = 'a'))", says="CHECK"),
     Place("unique", TEXT, (1, "a"), (1, "b"), "CREATE TABLE t (id INTEGER UNIQUE, word TEXT)", says="UNIQUE"),
     Place("rowid", TEXT, (1, "a"), (1, "b"), "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT)", says="UNIQUE"),
     Place("not null", TEXT, (1, "a"), (2, None), "CREATE TABLE t (id INTEGER, word TEXT NOT NULL)", says="word"),
@@ -62,7 +62,8 @@ SQLITE = [
           "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT UNIQUE)", ID_UPSERT, "UNIQUE"),
     Place("trigger", TEXT, (1, "a"), (2, "b"),
           "CREATE TABLE t (id INTEGER, word TEXT);"
-          "CREATE TRIGGER no BEFORE INSERT ON t WHEN new.word = 'b' BEGIN SELECT RAISE(ABORT, 'no b'); END", says="no b"),
+          "CREATE TRIGGER no BEFORE INSERT ON t WHEN new.word = 'b' BEGIN SELECT RAISE(ABORT, 'no b'); END",
+          says="no b"),
     Place("uint64", pa.schema([("id", pa.uint64())]), (1,), (2**63,), says="id"),
 ]  # fmt: skip
 
@@ -317,7 +318,7 @@ def one_table(spec: Callable[[], Any]) -> dict[str, Callable[[], Sink]]:
 def check_two_sinks_of_one_table(several: Several, *, staged: bool) -> None:
     """What the second is refused because of the first comes out before the decision, and nobody waits for anybody."""
     several.run(1, {"one": words((1, "a")), "two": words((2, "b"))}, staged=staged)
-    with pytest.raises(BadRow, match="(?i)unique"):
+    with pytest.raises(BadRow, match=r"(?i)unique"):
         several.run(2, {"one": words((3, "c")), "two": words((3, "d"))}, staged=staged)
     assert several.decided() == 1
     several.run(2, {"one": words((3, "c")), "two": words((4, "d"))}, staged=staged)

@@ -176,7 +176,5 @@ def suspects(stages: Sequence[pg.Composable], table: Table, rules: Rules) -> pg.
         )
     if not conditions or not stages:
         return None
-    form = pg.SQL("EXISTS (SELECT FROM {} WHERE {})")
-    return pg.SQL("SELECT ") + pg.SQL(" OR ").join(
-        form.format(each, pg.SQL(" OR ").join(conditions)) for each in stages
-    )
+    form, condition = pg.SQL("EXISTS (SELECT FROM {} WHERE {})"), pg.SQL(" OR ").join(conditions)
+    return pg.SQL("SELECT ") + pg.SQL(" OR ").join(form.format(each, condition) for each in stages)
