@@ -136,7 +136,16 @@ def check_text(node: str, column: str, values: pa.Array) -> None:
     try:
         values.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise unkept_value(node, column, "the database", error) from error
+        raise no_utf8(node, column, str(error)) from error
+
+
+def no_utf8(node: str, column: str, why: str) -> BadRow:
+    """Return the error of a text that is none."""
+    return BadRow(
+        f"{node}: a text in column {column!r} is not UTF-8.",
+        why=f"{why}.",
+        do="declare the column BINARY, or decode it before the sink.",
+    )
 
 
 def unkept_value(node: str, column: str, system: str, error: Exception) -> BadRow:

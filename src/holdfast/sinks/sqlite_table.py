@@ -199,7 +199,10 @@ def values_of(node: str, batch: pa.RecordBatch, field: pa.Field) -> list[Any]:
     kind = values.type
     if pa.types.is_uint64(kind):
         _check_uint64(node, field.name, values)
-    return list(_converted(values).to_pylist())
+    try:
+        return list(_converted(values).to_pylist())
+    except UnicodeDecodeError as error:  # Arrow does not look into the texts that a Parquet file or a user's code gives
+        raise sql.no_utf8(node, field.name, f"it holds {error.object[:40]!r}") from error
 
 
 def _converted(values: pa.Array) -> pa.Array:
