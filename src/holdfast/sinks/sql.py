@@ -136,6 +136,10 @@ def check_text(node: str, column: str, values: pa.Array) -> None:
     try:
         values.validate(full=True)
     except pa.ArrowInvalid as error:
+        try:
+            values.to_pylist()
+        except UnicodeDecodeError as text:
+            raise no_utf8(node, column, f"it holds {text.object[:40]!r}") from error
         raise no_utf8(node, column, str(error)) from error
 
 

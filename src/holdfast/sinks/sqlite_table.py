@@ -216,7 +216,7 @@ def check_values(node: str, batch: pa.RecordBatch, field: pa.Field) -> None:
     kind = values.type
     if pa.types.is_uint64(kind):
         _check_uint64(node, field.name, values)
-    elif _is_text(kind):
+    elif _is_text(kind) or sql.is_nested(kind):
         sql.check_text(node, field.name, values)
     elif pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         try:
