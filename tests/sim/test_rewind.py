@@ -12,9 +12,11 @@ from holdfast.checkpoint.graph_change import Graph
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
 from holdfast.checkpoint.stood import note_stood
+from holdfast.config import Settings
 from holdfast.errors import Diverged, Fenced, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Publication, Run
 from holdfast.spark.origin import FILE_NAME, read_origin
+from holdfast.spark.plan import plan
 from holdfast.spark.state_change import read_graph, write_graph
 from holdfast.spark.state_plan import Shape, noted_shape
 from holdfast.testing.process import CrashAt, Process, SimulatedCrash
@@ -199,6 +201,21 @@ def test_a_rewind_is_carried_through_after_any_second_crash_too(tmp_path: Path) 
             flow.run(7, version=2)
             assert flow.delivered()[0] in (expected((3, 1), (7, 2)), expected((5, 1), (7, 2))), (first, second)
             assert flow.delivered()[0] == flow.delivered()[1], (first, second)
+
+
+def test_what_becomes_of_a_graph_is_not_said_while_a_rewind_is_unfinished(tmp_path: Path) -> None:
+    """A start would finish it first, and compare with what is there then."""
+    flow = filled(tmp_path / "flow")
+    flow.rewinding().check_finished("nothing")
+    process = Process()
+    process.on_write = lambda label: process.die(label) if "/origin.json" in label else None
+    with process.counting_points(), pytest.raises(SimulatedCrash):
+        flow.rewinding(FaultyStore(flow.store, process)).do("3")
+    with pytest.raises(InvalidPipeline, match="rewind to epoch 3 was interrupted") as refused:
+        plan(flow.pipeline, flow.store, tmp_path / "flow" / "checkpoint", Settings())
+    assert "holdfast rewind --to 3" in refused.value.do
+    flow.rewinding().carry_through()
+    plan(flow.pipeline, flow.store, tmp_path / "flow" / "checkpoint", Settings())
 
 
 def test_sinks_go_back_to_a_checkpoint_that_was_restored_from_an_older_copy(tmp_path: Path) -> None:

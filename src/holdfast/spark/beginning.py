@@ -18,8 +18,10 @@ from typing import Protocol, cast
 
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.floor import lower_floor
+from holdfast.checkpoint.graph_change import unclaimed
 from holdfast.checkpoint.manifest import Ended, Keeps, decode
 from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.refusals import check_claimed
 from holdfast.checkpoint.restore import Restoration, restoration
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.checkpoint.stood import note_stood, stood
@@ -80,6 +82,8 @@ class Beginning:
         Where the pipeline begins; None where it has begun, or begins at the beginning.
     backfilled : frozenset of str
         Sinks that get everything from the beginning.
+    drop_state : frozenset of str
+        Operators whose state is not wanted any more.
     """
 
     store: Store
@@ -94,6 +98,7 @@ class Beginning:
     transfer: Transfer | None = None
     first: First | None = None
     backfilled: frozenset[str] = frozenset()
+    drop_state: frozenset[str] = frozenset()
 
 
 def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: int) -> Origin:
@@ -262,6 +267,9 @@ def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, tuple[str, 
     sources = {name: name for name in beginning.keeps if name in manifest.operators}
     if transfer is not None:
         sources = transfer.sources(manifest.operators)
+    fresh = [name for name in beginning.keeps if name not in sources]
+    lost = unclaimed(manifest.keeps, beginning.keeps, sources.values(), fresh)
+    check_claimed(lost, beginning.pipeline, beginning.drop_state)
     for name, was in sources.items():
         keeps = manifest.operators[was].keeps
         reasons = () if transfer is None else transfer.move(name, keeps).reasons

@@ -67,14 +67,7 @@ class Rewinding:
         InvalidPipeline
             If it cannot be done: names the sink or source, or says how far back it can go.
         """
-        interrupted = self._unfinished()
-        if interrupted is not None:
-            raise InvalidPipeline(
-                f"the rewind to epoch {interrupted.rewound_to} was interrupted, and is not finished.",
-                why="what a sink would withdraw is not known before that.",
-                do="start the pipeline, or rewind without --dry-run: both finish it first.",
-                pipeline=self.pipeline.name,
-            )
+        self.check_finished("what a sink would withdraw")
         with self._connected() as sinks:
             found, withdrawn = self._planned(to, sinks)
             return self._told(0, found, withdrawn)
@@ -125,6 +118,23 @@ class Rewinding:
             log.warning("the rewind to epoch %d, decided as epoch %d, goes on", record.rewound_to, record.epoch)
             self._begin(record)
             return record
+
+    def check_finished(self, what: str) -> None:
+        """Refuse to answer while a rewind is unfinished: it changes what there is.
+
+        Raises
+        ------
+        InvalidPipeline
+            Says that ``what`` is not known before it is finished.
+        """
+        interrupted = self._unfinished()
+        if interrupted is not None:
+            raise InvalidPipeline(
+                f"the rewind to epoch {interrupted.rewound_to} was interrupted, and is not finished.",
+                why=f"{what} is not known before that.",
+                do=f"finish it: holdfast rewind --to {interrupted.rewound_to}. Every start does so first, too.",
+                pipeline=self.pipeline.name,
+            )
 
     def check_none_was_resolved(self, resumption: Resumption) -> None:
         """Refuse to go on with the old directory if recovery has published a rewind since it was chosen.
