@@ -226,6 +226,17 @@ def test_a_finished_source_is_told_and_refused():
     assert planned("other_sink")[0] == 2
 
 
+def test_a_source_that_had_ended_where_a_rewind_goes_back_to_is_finished():
+    ran("old")
+    store = open_store("ckpt")
+    store.delete("spark/1/offsets/0")
+    graph = state_fingerprint(load_target("flows.py:old"))
+    for mark, code in (({}, 0), ({"@ended": 1}, 2)):
+        store.put("spark/1/origin.json", Origin(8, ({"rides": {"log": 7, **mark}},), graph=graph).to_json())
+        assert planned("narrower")[0] == code
+    assert planned("narrower", "--force")[0] == 0
+
+
 def test_a_bounded_source_that_is_read_to_its_end_is_finished_though_no_state_was_told(tmp_path):
     ran("plain")
     assert planned("counted")[0] == 0, "nothing is known of where its rows end"

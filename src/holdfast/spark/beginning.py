@@ -23,6 +23,7 @@ from holdfast.checkpoint.manifest import Ended, Keeps, decode
 from holdfast.checkpoint.progress import Step
 from holdfast.checkpoint.refusals import check_claimed
 from holdfast.checkpoint.restore import Restoration, restoration
+from holdfast.checkpoint.rewind import is_behind_rewind
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.checkpoint.stood import note_stood, stood
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
@@ -209,7 +210,7 @@ def _begun(beginning: Beginning, origin: Origin) -> Origin:
     if not origin.seed:
         return origin
     manifest = origin.seeding(decode(beginning.store.get(origin.seed) or b"", origin.seed))
-    seed, kept = _fitting(beginning, Restoration(manifest, (), ()))
+    seed, kept = _fitting(beginning, Restoration(manifest, (), ()), origin.base)
     return replace(origin, seed=seed, kept=origin.kept if kept is None else kept)
 
 
@@ -219,7 +220,7 @@ def _restored(beginning: Beginning, origin: Origin, held: Sequence[Held], newest
     found = restorable(beginning, held, refused.append)
     if found is None:
         raise _state_is_gone(beginning.directory, list(beginning.keeps), newest, refused)
-    seed, kept = _fitting(beginning, found)
+    seed, kept = _fitting(beginning, found, origin.base)
     ended = found.manifest.ended
     log.warning(
         "state is restored from the snapshot of epoch %d, made %s; %s",
@@ -239,13 +240,16 @@ def restorable(
     return restoration(beginning.store, beginning.pipeline, held, steps, graph=beginning.graph, passed_over=passed_over)
 
 
-def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, tuple[str, ...] | None]:
+def _fitting(beginning: Beginning, found: Restoration, base: int) -> tuple[str, tuple[str, ...] | None]:
     """Return the snapshot to begin with, and the operators that it fits; None: all, it is of the same graph.
+
+    ``base`` is the first epoch of the directory that begins.
 
     Raises
     ------
     Diverged
-        If the graph has changed, and the snapshot is not of the change point.
+        If the graph has changed, and the snapshot is not of the change point, and no rewind has left what is behind
+        it to the graph that is started next.
     """
     manifest = found.manifest
     transfer = beginning.transfer
@@ -254,7 +258,7 @@ def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, tuple[str, 
         if transfer is not None and transfer.is_needed(manifest, same):  # into other buckets
             return transfer.made(manifest, same).key.path, None
         return manifest.key.path, None
-    if found.replayed or found.stops:
+    if (found.replayed or found.stops) and not is_behind_rewind(beginning.store, base, found.seek[-1]):
         raise Diverged(
             "the graph has changed, and Spark's part of the checkpoint, with the state of the old graph, is lost.",
             why=f"the newest good snapshot is of epoch {manifest.ended.epoch}, and sinks hold later ones: the new "

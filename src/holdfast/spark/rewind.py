@@ -192,7 +192,7 @@ class Rewinding:
         return found, withdrawn
 
     def _check_state(self, to: str, found: Target, keeps: Mapping[str, Keeps], graph: str | None) -> None:
-        """Refuse a snapshot of another graph, unless it is of the very target and its state fits."""
+        """Refuse a snapshot of another graph, unless its state fits: what is behind it the next graph replays."""
         restored = found.restored
         if restored is None and not keeps:
             return
@@ -200,8 +200,8 @@ class Rewinding:
         if not fits:
             raise InvalidPipeline(
                 f"pipeline {self.pipeline.name!r} cannot go back to {to}: its graph has changed since.",
-                why="the state of then is another graph's: it does not fit, it is of an operator that the graph has no "
-                "more or under another name, or the epochs behind it would have to be evaluated by the new graph.",
+                why="the state of then is another graph's: it does not fit, or it is of an operator that the graph has "
+                "no more, or under another name.",
                 do="choose a later epoch; or start the graph of then once (renamed_from= takes the state back to an "
                 "old name), and rewind to a named checkpoint of that time after it.",
                 pipeline=self.pipeline.name,
@@ -313,6 +313,6 @@ class Rewinding:
 
 
 def _fits(restored: Restoration, keeps: Mapping[str, Keeps]) -> bool:
-    """Tell whether the snapshot of another graph is of the very target, and all its state can be kept."""
+    """Tell whether all state in the snapshot of another graph can be kept."""
     before = restored.manifest.keeps
-    return not restored.replayed and all(name in keeps and before[name].fits(keeps[name]) for name in before)
+    return all(name in keeps and before[name].fits(keeps[name]) for name in before)

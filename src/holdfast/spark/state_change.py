@@ -255,7 +255,8 @@ class StateChange:
 
 def _finished(checkpoint: Path, below: str, pipeline: Pipeline) -> tuple[str, ...]:
     """Return the sources that have ended: those that were told of, and bounded ones of which all is read."""
-    positions = newest_positions(checkpoint / below)
+    spark = checkpoint / below
+    positions = newest_positions(spark) or read_origin(spark / FILE_NAME).start  # behind a rewind nothing is planned
     told = ended(positions)
     others = [node for node in pipeline.sources if node.name not in told]
     return (*told, *(node.name for node in others if _is_read(checkpoint, node, positions)))
