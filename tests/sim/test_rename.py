@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ import holdfast as hf
 from holdfast.checkpoint.graph_change import Graph, described, state_fingerprint
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
 from holdfast.checkpoint.refusals import check_change
-from holdfast.checkpoint.snapshot import Bucket, commit, verify, write_bucket
+from holdfast.checkpoint.rewind import note_rewind
+from holdfast.checkpoint.snapshot import Bucket, commit, snapshot_keys, verify, write_bucket
 from holdfast.checkpoint.store import LocalStore
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Held, Store
 from holdfast.spark.beginning import Beginning, settle_origin
 from holdfast.spark.directory import choose_directory, newest
-from holdfast.spark.origin import Origin
+from holdfast.spark.origin import Origin, read_origin
 from holdfast.spark.plan import _stages
 from holdfast.spark.state_change import StateChange, compared, read_graph, write_graph
 from holdfast.spark.state_plan import keeps_of, means_of
@@ -32,7 +34,6 @@ from holdfast.testing.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 
 AT: dict[str, Any] = {"few": {"rows": 3}}
-HELD = {"table": Held(3, 1, AT, None)}
 BUCKETS = 2
 
 
@@ -70,6 +71,20 @@ def run_once(directory: Path) -> None:
     )  # fmt: skip
 
 
+def rewind(directory: Path) -> Origin:
+    """Leave what a rewind leaves to a target two epochs behind the snapshot."""
+    store = LocalStore(str(directory))
+    graph, _ = remembered(OLD)
+    ends: tuple[Any, ...] = tuple({"few": {"rows": end}} for end in (3, 5, 6))
+    note_rewind(store, 9, ends[-1])
+    write_graph(store, "spark/2", graph)
+    seed = next(iter(snapshot_keys(store))).path
+    origin = Origin(10, ends, seed, ((2, 20), (3, 30)), graph=state_fingerprint(OLD))
+    store.put("spark/2/origin.json", origin.to_json())
+    shutil.rmtree(directory / "spark" / "1")
+    return origin
+
+
 def start(directory: Path, pipeline: hf.Pipeline, store: Store | None = None, drop_state: tuple[str, ...] = ()) -> None:
     """Do what a start does before it runs: compare, refuse or settle where Spark's directory begins."""
     store = store or LocalStore(str(directory))
@@ -92,7 +107,9 @@ def start(directory: Path, pipeline: hf.Pipeline, store: Store | None = None, dr
         store, directory, chosen.below, "trips", pipeline.sources, graph.keeps, fingerprint, chosen.previous,
         transfer=transfer, change=state_change,
     )  # fmt: skip
-    settle_origin(beginning, HELD, 3)
+    origin = read_origin(directory / chosen.previous / "origin.json") if chosen.previous else Origin(1)
+    position, epoch = (origin.seek[-1], origin.base - 1) if origin.seek else (AT, 3)
+    settle_origin(beginning, {"table": Held(epoch, 1, position)}, epoch)
 
 
 def begins_with(directory: Path) -> dict[str, int]:
@@ -145,3 +162,26 @@ def test_a_start_that_dies_at_any_write_of_a_rename_loses_no_state_to_one_withou
             refused += 1
     assert renamed
     assert refused > 4
+
+
+def test_a_mended_graph_whose_first_start_behind_a_rewind_dies_at_any_write_begins_at_the_next(tmp_path: Path) -> None:
+    """With its state under another name, and two epochs to be evaluated again (design/0012, section 4)."""
+    run_once(tmp_path / "ran")
+    rewound = rewind(tmp_path / "ran")
+    for write in count(1):
+        work = tmp_path / str(write)
+        shutil.copytree(tmp_path / "ran", work)
+        mortal = Process(CrashAt(write, "after"))
+        try:
+            with mortal.counting_points():
+                start(work, RENAMED, FaultyStore(LocalStore(str(work)), mortal))
+        except SimulatedCrash:
+            pass
+        start(work, RENAMED)  # goes on with what is there
+        assert begins_with(work) == {"totals": 1}
+        origin = read_origin(work / "spark" / "3" / "origin.json")
+        assert (origin.seek, origin.replayed) == (rewound.seek, rewound.replayed)
+        assert origin.base > rewound.base - 1
+        if mortal.is_alive:
+            break
+    assert write > 4
