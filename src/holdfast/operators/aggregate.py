@@ -65,6 +65,11 @@ class Aggregation:
     kind: ClassVar[str] = "aggregate"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
 
+    @property
+    def wakes(self) -> bool:
+        """Whether its windows end by the clock, rows or not."""
+        return self.window.kind == "timer"
+
     def arguments(self) -> Mapping[str, Any]:
         """Return everything that was given."""
         return {

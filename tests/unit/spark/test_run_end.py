@@ -188,6 +188,7 @@ def test_a_function_that_exits_within_an_epoch_fails_the_epoch_and_answers_the_j
         coordinator=cast("Any", SimpleNamespace(check_fenced=raising(SystemExit(0)))),
         clock=SimulatedClock(),
         limits=Limits(0, 0),
+        due_file="",
         timed_sources=(),
         pts=None,
         reports=never,
