@@ -197,7 +197,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def initialOffset(self) -> dict[str, Any]:
         seek = self.seek
         positions, marks = plain(seek[0] if seek else self.source.initial())
-        start = {"positions": positions, "size_bytes": 0, "row_count": 0, **marks}
+        newest = dict(self.source.newest() or {})
+        start = {"positions": positions, "size_bytes": 0, "row_count": 0, "newest": newest, **marks}
         return {**start, "sought": 1} if seek else start
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -46,6 +46,7 @@ def planner(tmp_path: Path, *, origin: Origin | None = None, ticks: bool = False
     """Return the planning of a source of files, three rows an epoch."""
     node = hf.read.files(str(tmp_path / "in"), schema="id BIGINT", max_rows_per_epoch=3, name="source").node
     spec: Any = node.spec
+    (tmp_path / "in").mkdir(exist_ok=True)
     (tmp_path / "stop").mkdir(exist_ok=True)
     (tmp_path / "origin.json").write_bytes((origin or Origin(1)).to_json())
     packing = Packing("source", 0, None, Routing((), 1, 1), None, {}, (), SECOND) if ticks else None
