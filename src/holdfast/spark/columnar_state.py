@@ -8,6 +8,7 @@ Batch time and epoch come as local properties of the job, which the driver sets 
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from holdfast.operators import tables
 from holdfast.operators.call import call
 from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment, Result, Step
 from holdfast.operators.waits import longest_waits
+from holdfast.spark.due import DUE
 from holdfast.spark.state_bounds import all_keys
 from holdfast.spark.state_chunks import (
     BOUNDS,
@@ -50,6 +52,9 @@ from holdfast.spark.state_store import Cache, Held, Record, advance, compacted, 
 
 EPOCH_PROPERTY, BATCH_TIME_PROPERTY = "holdfast.epoch", "holdfast.batch_us"
 """Local properties of an epoch's job."""
+
+HEARD_PROPERTY = "holdfast.heard"
+"""Local property: the time up to which each source's silence says nothing, as JSON."""
 
 BARRIER_PROPERTY = "holdfast.barrier"
 """Set for the job of an epoch whose state is wanted for a snapshot."""
@@ -172,7 +177,7 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         state = load(cells, record, hosted.step, _cache.get(cached))
         feeds = _Feeds(hosted, record.feeds, self._routing.buckets)
         arrivals = arrivals_of(hosted, chunks, feeds)
-        at = _moment()
+        at = _moment(hosted)
         result = call(hosted.step, state, arrivals, at, operator=hosted.name, bucket=bucket)
         changes = {
             name: change
@@ -196,6 +201,8 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         yield from self._bounds(hosted, bucket, result, packer)
         rows_held = sum(table.num_rows for table in state.values())
         report = {**result.counts, "state_rows": rows_held, "state_bytes": record.size_bytes}
+        if result.due_us is not None:
+            report[DUE] = result.due_us
         waits = _pace.measured("/".join(cached), lambda: longest_waits(hosted.step, state, at))
         if waits is not None:
             report[WAITS] = waits
@@ -347,13 +354,14 @@ def _silence_planning() -> None:
         vars(main)["print"] = lambda *_, **__: None
 
 
-def _moment() -> Moment:
+def _moment(hosted: Hosted) -> Moment:
     context = TaskContext.get()
     assert context is not None
     epoch, batch_us = context.getLocalProperty(EPOCH_PROPERTY), context.getLocalProperty(BATCH_TIME_PROPERTY)
     assert epoch is not None, "the driver says which epoch it is"
     assert batch_us is not None, "the driver says when it was planned"
-    return Moment(int(epoch), int(batch_us))
+    heard = json.loads(context.getLocalProperty(HEARD_PROPERTY) or "{}")
+    return Moment(int(epoch), int(batch_us), hosted.heard(heard))
 
 
 def _is_barrier() -> bool:

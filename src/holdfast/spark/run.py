@@ -331,6 +331,13 @@ class Run:
         status: dict[str, Any] = self._query.status
         return not status["isTriggerActive"]
 
+    def _has_nothing_to_read(self) -> bool:
+        """Tell whether Spark has asked all sources, and none of them had anything to give."""
+        if self.is_active and not self._is_stopping.is_set():
+            status: dict[str, Any] = self._query.status
+            return not status["isTriggerActive"] and not status["isDataAvailable"] and "Wait" in status["message"]
+        return False
+
     def _rate(self, rows: int) -> float:
         now = time.monotonic()
         self._rates = [(at, count) for at, count in self._rates if now - at <= 10] or [(now, rows)]
@@ -342,11 +349,14 @@ class Run:
         reached = self._loop.last_positions.positions.get(node.name, {})
         positions = {segment: at for segment, at in reached.items() if segment not in MARKS.values()}
         newest = self._loop.last_positions.newest.get(node.name)
+        lag = lag_between(positions, newest)
+        if lag is None and self._has_nothing_to_read():
+            lag = 0  # it was asked, and nothing came of it: also where no epoch has told of it yet
         return SourceStatus(
             name=node.name,
             positions=positions,
             newest=newest,
-            lag=lag_between(positions, newest),
+            lag=lag,
             rows=self._loop.source_rows.get(node.name, 0),
             rejects=self._loop.source_rejects.get(node.name, 0),
         )
