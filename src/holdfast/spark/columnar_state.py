@@ -29,6 +29,7 @@ from holdfast.operators.call import call
 from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment, Result, Step
 from holdfast.operators.waits import longest_waits
 from holdfast.spark.due import DUE
+from holdfast.spark.evaluation import Counts
 from holdfast.spark.state_bounds import all_keys
 from holdfast.spark.state_chunks import (
     BOUNDS,
@@ -146,20 +147,23 @@ class Level(StatefulProcessor):  # type: ignore[misc]
     def _passed(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
         """Let chunks pass; compute what the stage behind this level does to rows that come past it."""
         packers: dict[int, Packer] = {}
+        counts = Counts({})
         for chunk in chunks:
             head = self._stage.relays.get(chunk.target) if chunk.kind == ROWS else None
             if head is None:
                 yield chunk
                 continue
             packer = packers.setdefault(chunk.rank, Packer(self._routing, chunk.rank, chunk.bucket))
-            yield from self._computed(head, decode(chunk.data), packer)
+            yield from self._computed(head, decode(chunk.data), packer, counts)
         for packer in packers.values():
             yield from packer.rows()
+        if counts.found:
+            yield packer.counts("", counts.to_json())
 
-    def _computed(self, head: str, rows: pa.Table, packer: Packer) -> Iterator[Chunk]:
+    def _computed(self, head: str, rows: pa.Table, packer: Packer, counts: Counts) -> Iterator[Chunk]:
         assert self._stage.program is not None
         for batch in rows.to_batches():
-            for target, given in self._stage.program.run(head, batch):
+            for target, given in self._stage.program.run(head, batch, counts.passed):
                 yield from packer.add(int(target), given)
 
     def _called(self, hosted: Hosted, bucket: int, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
@@ -194,9 +198,10 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         size = sum(table.nbytes for table in state.values())
         _cache.put(cached, Held(record.version, record.token, state, size))
         packer = Packer(self._routing, rank_of(self._number, hosted.number, bucket), bucket)
+        counts = Counts({})
         for output, rows in result.outputs.items():
             if rows.num_rows:
-                yield from self._computed(f"{hosted.name}/{output}", rows, packer)
+                yield from self._computed(f"{hosted.name}/{output}", rows, packer, counts)
         yield from packer.rows()
         yield from self._bounds(hosted, bucket, result, packer)
         rows_held = sum(table.num_rows for table in state.values())
@@ -217,7 +222,7 @@ class Level(StatefulProcessor):  # type: ignore[misc]
             if is_barrier and record.version:
                 kept = Bucket(hosted.name, bucket, record.version, record.token, record.feeds, state)
                 self._snapshot_parts.offer(kept)
-        yield packer.counts(hosted.name, {f"{hosted.name}/{bucket}": report})
+        yield packer.counts(hosted.name, {f"{hosted.name}/{bucket}": report, **counts.to_json()})
 
     def _bounds(self, hosted: Hosted, bucket: int, result: Result, packer: Packer) -> Iterator[Chunk]:
         """Yield the bounds of an operator's output for the operators behind it."""

@@ -173,6 +173,7 @@ class RunParts:
             give_up=partial(give_up, ground.store, ground.chosen.below, seed),
             lifecycle=self.lifecycle,
             user_data=user_data,
+            counted_filters=self.assembly.counted_filters,
             suspicion=suspicion if self.asked.isolates else None,
         )
 
