@@ -51,7 +51,7 @@ def test_a_partner_that_was_delivered_is_found_however_slowly_its_source_is_read
     try:
         eventually(
             lambda: len(memory.rows("backlog_seen")) == len(rows) or run.wait(timeout_s=0),
-            within_s=120,
+            within_s=400,
             what="every main row",
         )
         epochs = run.status().epoch
