@@ -13,7 +13,7 @@ from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
 from holdfast.checkpoint.stood import note_stood
 from holdfast.errors import Diverged, Fenced, InvalidPipeline
-from holdfast.ports import Carried, EpochRecord, Publication, Run
+from holdfast.ports import Carried, EpochRecord, Held, Publication, Run
 from holdfast.spark.origin import FILE_NAME, read_origin
 from holdfast.spark.state_change import read_graph, write_graph
 from holdfast.spark.state_plan import Shape, noted_shape
@@ -119,7 +119,9 @@ def test_a_run_that_is_alive_is_fenced_before_anything_is_withdrawn(tmp_path: Pa
     alive.open(Run("flow", 50))
     flow.rewinding().do("2")
     with pytest.raises(Fenced):
-        alive.publish([Publication(EpochRecord("flow", 4, 50, {"rows": {"log": 4}}), (Carried(SCHEMA.empty_table()),))])
+        alive.publish(
+            [Publication(EpochRecord("flow", 4, 50, {"rows": {"log": 4}}), (Carried(SCHEMA.empty_table()),))], Held()
+        )
     alive.close()
     assert flow.delivered()[0] == expected((2, 1))
 

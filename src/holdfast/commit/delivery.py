@@ -162,6 +162,8 @@ class Delivery:
             After the last attempt.
         Fenced
             If a higher generation has opened the sink.
+        Diverged
+            If the sink holds less than it told last: it went back under the run.
         """
         last = publications[-1].record
         attempts = 0
@@ -171,7 +173,7 @@ class Delivery:
             attempts += 1
             try:
                 with self._locks[name]:
-                    self._sinks[name].publish(publications)
+                    self._sinks[name].publish(publications, self.held[name])
             except InDoubt as doubt:
                 self._tell(publications, Event.DOUBT, name, _one_line(doubt))
                 outcome = self.ask(name, last.epoch)

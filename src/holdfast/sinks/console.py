@@ -100,7 +100,7 @@ class ConsoleSink:
         """Return the factory that executors call."""
         return HandleWriterFactory(self._schema, self._limit)
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Print the epochs that this run has not printed yet."""
         for publication in publications:
             epoch = publication.record.epoch

@@ -17,6 +17,7 @@ from typing import Any
 
 from holdfast import durable
 from holdfast.errors import Corrupt, InDoubt
+from holdfast.ports import Held
 from holdfast.positions import Positions
 
 KEPT = 100
@@ -56,6 +57,10 @@ class Entry:
     renames: tuple[tuple[str, str], ...] = ()
     removals: tuple[str, ...] = ()
     back_to: int | None = None
+
+    def held(self) -> Held:
+        """Return it as the coordinator sees it."""
+        return Held(self.epoch, self.generation, self.positions, self.pts)
 
 
 class FilesLog:

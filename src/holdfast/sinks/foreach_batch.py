@@ -131,7 +131,7 @@ class ForeachBatchSink:
         """Return the factory that executors call."""
         return self._engine.staging
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Call the function for each epoch that is not noted, and note it."""
         for publication in publications:
             record = publication.record

@@ -31,6 +31,7 @@ from holdfast.ports import (
 )
 from holdfast.positions import Positions
 from holdfast.sinks import rewinds, sql
+from holdfast.sinks.believed import fresh
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import LEDGER, LedgerRow, Mode, TableMode
 from holdfast.sinks.sqlite_epochs import SqliteEpochs
@@ -227,15 +228,15 @@ class SqliteSink:
         """Return the factory of writers: each leaves one Arrow file."""
         return self._staging.factory()
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Write the epochs' rows and move the ledger row, in one transaction."""
         with self._transaction() as connection:
             row = sql.check_generation(self._node, self._pipeline, self._generation, self._row(connection))
-            fresh = [publication for publication in publications if publication.record.epoch > row.epoch]
-            for publication in fresh:
+            new = fresh(self._node, self._pipeline, publications, row.held(), believed)
+            for publication in new:
                 self._write(connection, publication)
-            if fresh:
-                last = fresh[-1].record
+            if new:
+                last = new[-1].record
                 connection.execute(
                     f"UPDATE {LEDGER} SET epoch = ?, positions = ?, pts = ?, updated_at = datetime('now')"
                     " WHERE pipeline = ? AND sink = ?",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ from holdfast.ports import (
     Task,
     WriterFactory,
 )
+from holdfast.sinks.believed import fresh
 from holdfast.testing.failures import Failure, Failures, NoFailures, failing
 from holdfast.testing.process import Process
 
@@ -45,6 +46,12 @@ class LedgerRow:
     epoch: int = 0
     record: EpochRecord | None = None
     in_progress: list[str] = field(default_factory=list)
+
+    def held(self) -> Held:
+        """Return it as the coordinator sees it."""
+        if self.record is None:
+            return Held(generation=self.generation)
+        return Held(self.epoch, self.generation, self.record.positions, self.record.pts)
 
 
 class SimulatedTarget:
@@ -163,23 +170,24 @@ class SimulatedSink:
         record = self._row.record
         if record is None or self.guarantee is Guarantee.AT_LEAST_ONCE:
             return Held(generation=before)
-        return Held(self._row.epoch, before, record.positions, record.pts)
+        return replace(self._row.held(), generation=before)
 
     def writer_factory(self) -> WriterFactory:
         """Return the factory that executors call."""
         return _Factory(self.target, self.name)
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Make the epochs visible, atomically and idempotently."""
         self._process.check()
         failure = self._failures(self.name, "publish")
-        failing(failure, self.name, "publish", lambda: self._publish(publications))
+        failing(failure, self.name, "publish", lambda: self._publish(publications, believed))
 
-    def _publish(self, publications: Sequence[Publication]) -> None:
+    def _publish(self, publications: Sequence[Publication], believed: Held) -> None:
         self._check_generation()
         self._complete()
-        held = self._row.epoch if self.guarantee is Guarantee.EXACTLY_ONCE else 0
-        new = [each for each in publications if each.record.epoch > held]
+        new = list(publications)
+        if self.guarantee is Guarantee.EXACTLY_ONCE:
+            new = fresh(f"sink {self.name!r}", self._run.pipeline, publications, self._row.held(), believed)
         if not new:
             return
         parts = [part for each in new for part in each.parts]
@@ -325,14 +333,14 @@ class FaultySink:
         """Return the real one's."""
         return self._inner.writer_factory()
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Publish in the real one."""
         label = f"sink {self.name} publish {publications[-1].record.epoch}"
         failing(
             self._failures(self.name, "publish"),
             self.name,
             "publish",
-            lambda: self._process.write(label, lambda: self._inner.publish(publications)),
+            lambda: self._process.write(label, lambda: self._inner.publish(publications, believed)),
         )
 
     def outcome(self, epoch: int) -> Outcome:
