@@ -125,8 +125,8 @@ class FilesSink:
         """Make the epochs visible: one log entry for all of them, then the renames."""
         last = self._last()
         self._check_generation(last)
-        self._finish(last)
         new = fresh(f"sink {self.name!r}", self._pipeline, publications, last.held(), believed)
+        self._finish(last)
         if not new:
             return
         carried: list[Staged] = []

@@ -35,11 +35,9 @@ from holdfast.sinks.believed import fresh
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import LEDGER, LedgerRow, Mode, TableMode
 from holdfast.sinks.sqlite_epochs import SqliteEpochs
+from holdfast.sinks.sqlite_file import DatabaseFile
 from holdfast.sinks.sqlite_staging import Staging, StagingFactory
 from holdfast.sinks.sqlite_table import Table
-
-BUSY_TIMEOUT_S = 30.0
-"""How long a transaction waits for another process that writes the same file."""
 
 _LEDGER_DDL = f"""
 CREATE TABLE IF NOT EXISTS {LEDGER} (
@@ -188,7 +186,7 @@ class SqliteSink:
         self._staging = Staging(f"{path}-holdfast", pipeline, name, self._node)
         self._epochs = SqliteEpochs(table, pipeline, name) if table.mode.rewindable else None
         self._generation = 0
-        self._connection: sqlite3.Connection | None = None
+        self._file = DatabaseFile(path, table.node)
 
     def prepare(self) -> None:
         """Create the file and the table when absent; check that every column fits."""
@@ -202,9 +200,9 @@ class SqliteSink:
                 why=f"{error.strerror or error}.",
                 do="give this user write permission to the directory, or choose another path.",
             ) from error
-        with self._transaction():
-            self._table.create(self._open())
-            self._table.check(self._open())
+        with self._transaction() as connection:
+            self._table.create(connection)
+            self._table.check(connection)
 
     def open(self, run: Run) -> Held:
         """Create the ledger and take the sink for this generation."""
@@ -253,7 +251,7 @@ class SqliteSink:
         self.close()  # after a failed COMMIT only a fresh connection shows what the file holds
         try:
             with self._explained():
-                row = self._row(self._open())
+                row = self._row(self._file.connection())
         except Unavailable:
             return Outcome.UNKNOWN
         return Outcome.PUBLISHED if row is not None and row.epoch >= epoch else Outcome.ABSENT
@@ -261,7 +259,7 @@ class SqliteSink:
     def inspect(self) -> tuple[Held, list[str]]:
         """Return the ledger row, and the names of staged files."""
         with self._explained():
-            row = self._row(self._open())
+            row = self._row(self._file.connection())
         return row.held() if row else Held(), self._staging.names()
 
     def discard(self, parts: Sequence[Part]) -> None:
@@ -274,17 +272,14 @@ class SqliteSink:
 
     def close(self) -> None:
         """Close the database."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(sqlite3.Error):
-                connection.close()
+        self._file.close()
 
     def withdrawal(self, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw."""
         if self._epochs is None:
             return Withdrawal(obstacle=rewinds.not_rewindable(self._table.mode))
         with self._explained():
-            connection = self._open()
+            connection = self._file.connection()
             return self._epochs.withdrawal(connection, to, self._row(connection))
 
     def _write(self, connection: sqlite3.Connection, publication: Publication) -> None:
@@ -315,25 +310,17 @@ class SqliteSink:
         ).fetchone()
         return LedgerRow(*found) if found else None
 
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            connection = sqlite3.connect(
-                self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-            )
-            self._connection = connection
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-        return self._connection
-
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Commit at the block's end; an error in the block rolls back, an error of COMMIT itself is in doubt."""
         with self._explained():
-            connection = self._open()
+            connection = self._file.connection()
             # IMMEDIATE: the ledger row is read under the write lock, so nobody takes the sink over in between.
             connection.execute("BEGIN IMMEDIATE")
             try:
+                self._file.check()
                 yield connection
+                self._file.check()
             except BaseException:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
@@ -342,13 +329,18 @@ class SqliteSink:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             self.close()
-            raise InDoubt(
-                f"{self._node}: nobody knows whether a COMMIT into {self._path} was kept.",
-                why=f"SQLite said: {error}.",
-                do="nothing by hand: the sink is asked next.",
-                pipeline=self._pipeline,
-                participant=self.name,
-            ) from error
+            raise self._in_doubt(f"SQLite said: {error}.") from error
+        if not self._file.is_ours():  # the COMMIT may have gone into a file that nobody finds any more
+            raise self._in_doubt("another file lies there now: it was renamed or replaced meanwhile.")
+
+    def _in_doubt(self, why: str) -> InDoubt:
+        return InDoubt(
+            f"{self._node}: nobody knows whether a COMMIT into {self._path} was kept.",
+            why=why,
+            do="nothing by hand: the sink is asked next.",
+            pipeline=self._pipeline,
+            participant=self.name,
+        )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

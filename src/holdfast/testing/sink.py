@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import pyarrow as pa
@@ -38,6 +40,10 @@ _TARGETS: weakref.WeakValueDictionary[int, SimulatedTarget] = weakref.WeakValueD
 _NUMBERS = itertools.count()
 
 
+_Moment = tuple[list[pa.Table], dict[tuple[str, str], "LedgerRow"], dict[str, pa.Table]]
+"""What a target was: rows, ledger, staged rows."""
+
+
 @dataclass
 class LedgerRow:
     """The sink's own word on one pipeline; ``in_progress`` are the handles it has begun to make visible."""
@@ -55,12 +61,20 @@ class LedgerRow:
 
 
 class SimulatedTarget:
-    """A table that survives processes.  Pickles by reference, so that writers find it again within this process."""
+    """A table that survives processes.  Pickles by reference, so that writers find it again within this process.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    can_go_back : bool
+        Keep what there was after each durable write, for :meth:`go_back`.
+    """
+
+    def __init__(self, *, can_go_back: bool = False) -> None:
+        self._can_go_back = can_go_back
         self.tables: list[pa.Table] = []
         self.ledger: dict[tuple[str, str], LedgerRow] = {}
         self.staged: dict[str, pa.Table] = {}
+        self._past: list[_Moment] = []
         self._number = next(_NUMBERS)
         _TARGETS[self._number] = self
 
@@ -74,6 +88,34 @@ class SimulatedTarget:
     def leftovers(self) -> list[str]:
         """Return a name for everything staged that is still there."""
         return sorted(self.staged)
+
+    def remember(self) -> None:
+        """Keep what is there now, after a durable write of a sink: the target can go back to it."""
+        if self._can_go_back:
+            self._past.append((list(self.tables), deepcopy(self.ledger), dict(self.staged)))
+
+    @property
+    def moment_count(self) -> int:
+        """How many moments it can go back to."""
+        return len(self._past)
+
+    def go_back(self, moment: int) -> None:
+        """Be as it was after a durable write, the first is 0: a failover to a standby that lagged, a restored backup.
+
+        Whoever is connected stays so, and is told nothing.
+        """
+        tables, ledger, staged = self._past[moment]
+        self.tables, self.ledger, self.staged = list(tables), deepcopy(ledger), dict(staged)
+        del self._past[moment + 1 :]
+
+    def go_back_to_epoch(self, sink: str, epoch: int) -> None:
+        """Be as it was when a sink held an epoch, and nothing of the next one was there."""
+        held = [
+            moment
+            for moment, (_, ledger, _) in enumerate(self._past)
+            if any(row.epoch == epoch and name == sink for (_, name), row in ledger.items())
+        ]
+        self.go_back(held[-1])
 
 
 def _target(number: int) -> SimulatedTarget:
@@ -227,9 +269,12 @@ class SimulatedSink:
     def _complete(self) -> None:
         """Make visible what the ledger row says is in progress; each part is there or already visible."""
         for handle in list(self._row.in_progress):
-            self._write(f"show {handle}", lambda handle=handle: self._show(handle))
+            self._write(f"show {handle}", partial(self._show, handle))
         if self._row.in_progress:
             self._write("finish", lambda: setattr(self._row, "in_progress", []))
+
+    def _unstage(self, handle: str) -> None:
+        self.target.staged.pop(handle, None)
 
     def _show(self, handle: str) -> None:
         table = self.target.staged.pop(handle, None)
@@ -274,7 +319,7 @@ class SimulatedSink:
 
     def _drop(self, why: str, handles: Sequence[str]) -> int:
         for handle in handles:
-            self._write(f"{why} {handle}", lambda handle=handle: self.target.staged.pop(handle, None))
+            self._write(f"{why} {handle}", partial(self._unstage, handle))
         return len(handles)
 
     def close(self) -> None:
@@ -291,8 +336,12 @@ class SimulatedSink:
             generation=higher,
         )
 
-    def _write(self, label: str, apply: object) -> None:
-        self._process.write(f"sink {self.name} {label}", apply)  # type: ignore[arg-type]
+    def _write(self, label: str, apply: Callable[[], object]) -> None:
+        def remembered() -> None:
+            apply()
+            self.target.remember()
+
+        self._process.write(f"sink {self.name} {label}", remembered)
 
 
 class FaultySink:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import holdfast.sinks.sqlite as module
+import holdfast.sinks.sqlite_file as module
 from holdfast.errors import BadRow, Corrupt, Diverged, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph import SinkNode
 from holdfast.ports import Carried, EpochRecord, Held, Publication, Rewindable, Run, Sink, Staged, Task
