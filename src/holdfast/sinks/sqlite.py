@@ -36,6 +36,7 @@ from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import LEDGER, LedgerRow, Mode, TableMode
 from holdfast.sinks.sqlite_epochs import SqliteEpochs
 from holdfast.sinks.sqlite_file import DatabaseFile
+from holdfast.sinks.sqlite_rules import Rules, check_required, rules_of, schema_version
 from holdfast.sinks.sqlite_staging import Staging, StagingFactory
 from holdfast.sinks.sqlite_table import Table
 
@@ -183,8 +184,11 @@ class SqliteSink:
         self._path = path
         self._table = table
         self._node = table.node
-        self._staging = Staging(f"{path}-holdfast", pipeline, name, self._node)
+        self._staging = Staging(f"{path}-holdfast", pipeline, name, table)
         self._epochs = SqliteEpochs(table, pipeline, name) if table.mode.rewindable else None
+        self._rules: Rules | None = None
+        self._trials = DatabaseFile(path, table.node, creates=False)
+        """Of ``admit``, which may be called while another thread is in ``publish``."""
         self._generation = 0
         self._file = DatabaseFile(path, table.node)
 
@@ -226,6 +230,47 @@ class SqliteSink:
         """Return the factory of writers: each leaves one Arrow file."""
         return self._staging.factory()
 
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """Check the values; try the rows where the table has rules of its own (:mod:`holdfast.sinks.sqlite_rules`)."""
+        carried = [part.rows for part in publication.parts if isinstance(part, Carried)]
+        for rows in carried:
+            for batch in rows.to_batches():
+                self._table.check_values(batch)
+        with self._explained():
+            connection = self._trials.connection()
+            if self._rules is None or self._rules.version != schema_version(connection):
+                self._rules = rules_of(connection, self._table)
+        rules = self._rules
+        for rows in carried:
+            check_required(self._node, self._table, rules.required, rows)
+        if not rules.why_tried and (not rules.required or len(carried) == len(publication.parts)):
+            return False
+        beside = [(sink, theirs) for sink, theirs in earlier if isinstance(sink, SqliteSink) and sink.shares(self)]
+        same = [(sink, theirs) for sink, theirs in beside if sink._table.name.lower() == self._table.name.lower()]
+        try:
+            self._try([*same, (self, publication)])
+        except BadRow:
+            if len(beside) == len(same):
+                raise
+            self._try([*beside, (self, publication)])  # what it lacks may be among the rows of the others
+        return True
+
+    def shares(self, other: SqliteSink) -> bool:
+        """Tell whether another sink writes to the same file."""
+        return self._path == other._path
+
+    def _try(self, writes: Sequence[tuple[SqliteSink, Publication]]) -> None:
+        """Write, and roll back: nothing is kept open, because a second writer of the file would wait for it."""
+        with self._explained():
+            connection = self._trials.connection()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                for sink, publication in writes:
+                    sink._write_rows(connection, publication)
+            finally:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Write the epochs' rows and move the ledger row, in one transaction."""
         with self._transaction() as connection:
@@ -248,7 +293,7 @@ class SqliteSink:
 
     def outcome(self, epoch: int) -> Outcome:
         """Ask the ledger row."""
-        self.close()  # after a failed COMMIT only a fresh connection shows what the file holds
+        self._file.close()  # after a failed COMMIT only a fresh connection shows what the file holds
         try:
             with self._explained():
                 row = self._row(self._file.connection())
@@ -273,6 +318,7 @@ class SqliteSink:
     def close(self) -> None:
         """Close the database."""
         self._file.close()
+        self._trials.close()
 
     def withdrawal(self, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw."""
@@ -289,11 +335,14 @@ class SqliteSink:
                 raise rewinds.cannot_go_back(self._node, record, [])
             self._epochs.withdraw(connection, record)
             return
-        for part in publication.parts:
-            for batch in self._batches(part):
-                self._table.write(connection, batch, record.epoch)
+        self._write_rows(connection, publication)
         if self._epochs is not None:
             self._epochs.note(connection, record.epoch, record.positions)
+
+    def _write_rows(self, connection: sqlite3.Connection, publication: Publication) -> None:
+        for part in publication.parts:
+            for batch in self._batches(part):
+                self._table.write(connection, batch, publication.record.epoch)
 
     def _batches(self, part: Part) -> Iterator[pa.RecordBatch]:
         if isinstance(part, Carried):
@@ -328,7 +377,7 @@ class SqliteSink:
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            self.close()
+            self._file.close()
             raise self._in_doubt(f"SQLite said: {error}.") from error
         if not self._file.is_ours():  # the COMMIT may have gone into a file that nobody finds any more
             raise self._in_doubt("another file lies there now: it was renamed or replaced meanwhile.")
@@ -352,7 +401,7 @@ class SqliteSink:
     def _translated(self, error: sqlite3.Error) -> HoldfastError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         where = f"{self._node}: table {self._table.name} in {self._path}"
-        if isinstance(error, sqlite3.IntegrityError):
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError):
             return BadRow(
                 f"{where} refused a row.",
                 why=f"SQLite said: {error}.",

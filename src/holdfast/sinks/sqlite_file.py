@@ -36,11 +36,14 @@ class DatabaseFile:
         find an empty one in its place.
     node : str
         ``sink 'name'``, for errors.
+    creates : bool
+        Whether the first connection may.
     """
 
-    def __init__(self, path: str, node: str) -> None:
+    def __init__(self, path: str, node: str, *, creates: bool = True) -> None:
         self.path = path
         self._node = node
+        self._creates = creates
         self._connection: sqlite3.Connection | None = None
         self._identity: Identity | None = None
 
@@ -102,7 +105,7 @@ class DatabaseFile:
     def _opened(self) -> sqlite3.Connection:
         for _ in range(_TRIES):
             before = _identity(self.path)
-            if before is None and self._identity is not None:
+            if before is None and not self._creates:
                 break
             connection = sqlite3.connect(
                 f"{Path(self.path).as_uri()}?mode={'rwc' if before is None else 'rw'}",
@@ -119,7 +122,7 @@ class DatabaseFile:
                 raise
             after = _identity(self.path)
             if after is not None and before in (None, after):
-                self._identity = after
+                self._identity, self._creates = after, False
                 return connection
             connection.close()
         raise Unavailable(
