@@ -9,6 +9,7 @@ from holdfast.checkpoint.rewind import Rewound
 from holdfast.commit.coordinator import Resumption
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import Decision, Verdict
+from holdfast.event_time import TimeUnit
 from holdfast.observe.configuration import Configuration
 from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, Owner, SinkReport, StateReport
 from holdfast.observe.operators import state_text, wait_text
@@ -85,6 +86,11 @@ def verdict_lines(inspection: Inspection, epoch: int | None = None) -> Iterator[
         yield "no epoch is in doubt."
 
 
+def warning_lines(warnings: Sequence[str]) -> Iterator[str]:
+    """Say what to mind."""
+    yield from (f"mind: {warning}" for warning in warnings)
+
+
 def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) -> Iterator[str]:
     """Say what becomes of each node, and of its state."""
     if change is None:
@@ -96,6 +102,8 @@ def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) 
         yield f"pipeline {pipeline!r} has changed: it goes on in {directory.below}, from the end of the last epoch."
     for reason in directory.reasons:
         yield f"* {reason}"
+    if change.replay is not None:
+        yield f"* {change.replay.told(change.backfilled)}"
     marks = {
         "kept": " ",
         "changed": "~",
@@ -111,6 +119,8 @@ def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) 
         yield f"{marks[node.verdict.value]} {node.verdict.value:<8} {node.role.value} {node.name}{effect}"
         for detail in node.details:
             yield f"             {detail}"
+    for old, new in change.unclaimed:
+        yield f"! state of {old} that nobody takes over, while {new}, of the same kind, begins without"
     for name in change.finished:
         yield f"! finished source {name}: it has ended, and a changed graph would take it up again"
 
@@ -123,6 +133,8 @@ def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
     if rewound.snapshot is not None:
         again = f", and {rewound.replayed} epochs are evaluated again for their state" if rewound.replayed else ""
         yield f"state  from the snapshot of epoch {rewound.snapshot}{again}"
+        if rewound.replayed:
+            yield "       by the graph that is started next: their rows stay as they are"
     for line in _positions(rewound.positions):
         yield f"source  {line}"
     if rewound.epoch:
@@ -130,7 +142,9 @@ def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
         yield "The next run goes on from here."
 
 
-def resumption_lines(pipeline: str, resumption: Resumption, epoch: int | None) -> Iterator[str]:
+def resumption_lines(
+    pipeline: str, resumption: Resumption, epoch: int | None, pts_unit: TimeUnit | None
+) -> Iterator[str]:
     """Say what recovery did, and where the pipeline stands now."""
     for each in resumption.resolved:
         if epoch in (None, each.epoch):
@@ -141,7 +155,7 @@ def resumption_lines(pipeline: str, resumption: Resumption, epoch: int | None) -
     if not any(each.decision is Decision.COMMIT for each in resumption.resolved):
         yield "no epoch was in doubt."
     for sink, held in resumption.held.items():
-        yield f"{sink} {_held(held)}"
+        yield f"{sink} {_held(held, pts_unit)}"
     yield f"{pipeline} is resolved, as generation {resumption.generation}. The next run continues from here."
 
 
@@ -181,7 +195,7 @@ def _sink(sink: SinkReport, owner: Owner) -> Iterator[str]:
         yield f"  not asked: {sink.problem}" if not sink.staging else f"  no answer: {sink.problem}"
         return
     if sink.held is not None:
-        yield f"  {_held(sink.held)}"
+        yield f"  {_held(sink.held, sink.pts_unit)}"
         for line in _positions(sink.held.positions):
             yield f"    {line}"
     if sink.orphans:
@@ -225,12 +239,17 @@ def _done(verdict: Verdict) -> str:
     )
 
 
-def _held(held: Held) -> str:
+def _held(held: Held, pts_unit: TimeUnit | None) -> str:
     if not held.epoch:
         return "holds nothing yet"
     generation = f", opened last by generation {held.generation}" if held.generation else ""
-    pts = f", pts {utc(held.pts)}" if held.pts is not None else ""
+    pts = f", pts {_pts(held.pts, pts_unit)}" if held.pts is not None else ""
     return f"holds everything up to epoch {held.epoch}{generation}{pts}"
+
+
+def _pts(pts: int, unit: TimeUnit | None) -> str:
+    """Return the minimum timestamp over the inputs in words; BIGINT ticks as they are, for nobody knows their unit."""
+    return utc(pts) if unit is TimeUnit.MICROSECONDS else f"{pts:,} ticks" if unit is TimeUnit.TICKS else str(pts)
 
 
 def _positions(positions: Positions) -> Sequence[str]:

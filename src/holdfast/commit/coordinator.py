@@ -31,7 +31,7 @@ from holdfast.commit.lane import Lane, ThreadLane
 from holdfast.commit.ledger import Ledger, Takeover
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import Decision, Verdict
-from holdfast.commit.retry import Patience, PatientStore, Retry
+from holdfast.commit.retry import Patience, PatientStore, Retry, one_line
 from holdfast.commit.story import Stories
 from holdfast.commit.takeover import Resumption, confirm_done, ledgers_word, open_decisions, take_over
 from holdfast.commit.transaction import Event, State, Transition
@@ -62,6 +62,8 @@ class Statistics:
         Epochs whose decision is open: waiting for the commit thread or for their group.
     last_error : str, optional
         Message of the last failure, whether it was retried or not.
+    waits_for : str
+        What failed and is tried again after a wait; empty while nothing is waited for.
     """
 
     retries: int
@@ -69,6 +71,7 @@ class Statistics:
     queue_length: int
     decided_unpublished: int
     last_error: str | None
+    waits_for: str = ""
 
 
 class Coordinator:
@@ -86,7 +89,7 @@ class Coordinator:
         For waiting and for the story.
     retry : Retry
         For whatever raises ``Unavailable``.
-    commit_every_us : int, optional
+    commit_every_ticks : int, optional
         Publish several epochs in one transaction of each sink, once the minimum timestamp over the inputs has moved by
         so much since the last time.  Every epoch is decided as it comes.  While an input has not had a timestamp yet,
         epochs are published at once.
@@ -120,7 +123,7 @@ class Coordinator:
         sinks: Sequence[Sink],
         clock: Clock,
         retry: Retry | None = None,
-        commit_every_us: int | None = None,
+        commit_every_ticks: int | None = None,
         commit_thread: bool = True,
         queue_size: int = 4,
         carried_limit_bytes: int = 64_000_000,
@@ -144,7 +147,7 @@ class Coordinator:
         self._ledger = Ledger(PatientStore(store, self._patience), pipeline, keep=ledger_keep)
         self._stories = Stories(clock, on_transition)
         self._delivery = Delivery(
-            pipeline, self._sinks, self._patience, self._stories, is_grouped=commit_every_us is not None
+            pipeline, self._sinks, self._patience, self._stories, is_grouped=commit_every_ticks is not None
         )
         self._lane = lane or (ThreadLane(f"holdfast-commit-{pipeline}", queue_size) if commit_thread else None)
         self._generation = 0
@@ -152,7 +155,9 @@ class Coordinator:
         self._newest_done: Done | None = None
         self._missing: tuple[int, frozenset[str]] = (0, frozenset())
         self._continued: set[str] = set()
-        self._group = Group(commit_every_us, carried_limit_bytes)
+        self._group = Group(commit_every_ticks, carried_limit_bytes)
+        self._trying: frozenset[str] = frozenset()
+        """Sinks whose last word on an epoch's rows depended on what they held."""
         self._unpublished: set[int] = set()
         self._unpublished_lock = threading.Lock()
         self._failure: BaseException | None = None
@@ -289,6 +294,8 @@ class Coordinator:
         ------
         Fenced
             If a higher generation owns the pipeline.  The parts are that one's business now.
+        BadRow
+            If a sink refuses a row.  Nothing is decided, and no sink has anything of the epoch.
         Unavailable, InDoubt
             If a sink does not answer, after the last attempt.  The next run asks it first.
 
@@ -307,6 +314,7 @@ class Coordinator:
             self._continued.update(parts)
             key = None
             if len(parts) > 1 or self._group.is_used:
+                self._admit(decided)
                 # 1. decide.  A crash right after leaves the decision with every handle and every carried row: the next
                 #    run publishes from it, and Spark's replay finds every sink holding the epoch.  A crash before
                 #    leaves orphans: presumed abort, they are swept by name and Spark replays the epoch.
@@ -324,6 +332,31 @@ class Coordinator:
                 self._wait_for_lane()
                 for _ in self._carry_out(group):
                     pass
+
+    def admit(self, record: EpochRecord, parts: Mapping[str, Sequence[Part]]) -> None:
+        """Ask the sinks whether they take an epoch's rows, and do no more: what a trial of rows ends with.
+
+        Raises
+        ------
+        BadRow
+            If a sink refuses a row.
+        """
+        self._delivery.admit({name: Publication(record, tuple(several)) for name, several in parts.items()})
+
+    def _admit(self, decided: Decided) -> None:
+        """Ask before the decision, which nothing can take back.  Nothing durable: a crash leaves what it found.
+
+        A sink that tries rows against what it holds is asked when the epochs before this one are published: their rows
+        may be what this one's collide with.  Epochs that wait for their group are not there yet.
+        """
+        publications = {name: Publication(decided.record, parts) for name, parts in decided.parts.items()}
+        if self._trying:
+            self._wait_for_lane()
+        tried = self._delivery.admit(publications)
+        if tried - self._trying and self._lane is not None and self._lane.length:
+            self._wait_for_lane()
+            tried = self._delivery.admit(publications)
+        self._trying = tried
 
     def rewind(self, record: EpochRecord) -> None:
         """Take back what every sink published behind some positions.
@@ -451,6 +484,15 @@ class Coordinator:
         """Call something until it does not raise ``Unavailable``, with this coordinator's patience."""
         return self._patience.call(call, doing)
 
+    def wait_after(self, attempt: int, doing: str, error: HoldfastError) -> bool:
+        """Wait after a failed attempt (the first is 1) with this coordinator's patience; False when that is over."""
+        return self._patience.wait_after(attempt, doing, error)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether something failed here: then nothing further is published, and the next run asks every sink first."""
+        return self._failure is not None
+
     def story(self, epoch: int) -> list[Transition]:
         """Return the last transitions of a recent epoch, oldest first."""
         return self._stories.story(epoch)
@@ -461,13 +503,18 @@ class Coordinator:
             unpublished = len(self._unpublished)
         queue_length = self._lane.length if self._lane else 0
         return Statistics(
-            self._retry_count, dict(self._delivery.published), queue_length, unpublished, self._last_error
+            self._retry_count,
+            dict(self._delivery.published),
+            queue_length,
+            unpublished,
+            self._last_error,
+            self._patience.waits_for,
         )
 
     def _note_retry(self, doing: str, attempt: int, error: HoldfastError) -> None:
         self._retry_count += 1
         self._last_error = error.what
-        log.warning("attempt %d to %s failed, trying again: %s", attempt, doing, error.what)
+        log.warning("attempt %d to %s failed, trying again: %s", attempt, doing, one_line(error))
 
     def _note_failure(self, failure: BaseException, epoch: int | None) -> None:
         if self._failure is None:

@@ -30,12 +30,13 @@ _CONNECTION_DEFAULTS = {
     "tcp_user_timeout": "60000",
 }
 _SESSION_SETTINGS = """
-SELECT set_config('client_min_messages', 'warning', false),
-       set_config('TimeZone', 'UTC', false),
-       set_config('tcp_keepalives_idle', '30', false),
-       set_config('tcp_keepalives_interval', '10', false),
-       set_config('tcp_keepalives_count', '3', false),
-       CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', false) END
+SELECT pg_catalog.set_config('client_min_messages', 'warning', false),
+       pg_catalog.set_config('TimeZone', 'UTC', false),
+       pg_catalog.set_config('tcp_keepalives_idle', '30', false),
+       pg_catalog.set_config('tcp_keepalives_interval', '10', false),
+       pg_catalog.set_config('tcp_keepalives_count', '3', false),
+       CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'off'
+            THEN pg_catalog.set_config('synchronous_commit', 'on', false) END
 """
 """``synchronous_commit = off`` would let the server forget an epoch after it said that it holds it."""
 
@@ -44,6 +45,9 @@ _WRONG_PARAMETER = re.compile(
     r"|could not match \d+ (port) numbers|could not parse network (address)"
 )
 """What libpq and psycopg say of a parameter before they ask any server: to try again would not help."""
+
+_OF_A_ROW = frozenset({"54000", "P0001"})
+"""Too long for an index; refused by a trigger that says so (RAISE EXCEPTION)."""
 
 APPLICATION_NAME_BYTES = 63
 
@@ -155,6 +159,16 @@ class Session:
                 raise
         self.settle(sql.SQL("COMMIT"))
 
+    @contextmanager
+    def rolled_back(self) -> Iterator[Connection]:
+        """Run the block in one transaction and roll it back, whatever comes of it."""
+        with self.explained():
+            connection = self._begun()
+            try:
+                yield connection
+            finally:
+                self._roll_back(connection)
+
     def _begun(self) -> Connection:
         begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
         kept = self._connection is not None
@@ -241,7 +255,7 @@ def translated(error: psycopg.Error, node: str, table: str, dsn: Dsn) -> Holdfas
             "GRANT CREATE, USAGE ON its schema.",
             participant=node,
         )
-    if state.startswith(("22", "23", "44")):
+    if state.startswith(("22", "23", "44")) or state in _OF_A_ROW:
         column = f", column {diagnosis.column_name!r}" if diagnosis.column_name else ""
         rule = f", constraint {diagnosis.constraint_name!r}" if diagnosis.constraint_name else ""
         return BadRow(

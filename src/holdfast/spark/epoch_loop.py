@@ -19,10 +19,11 @@ from pyspark.sql import DataFrame
 from holdfast import faults
 from holdfast.checkpoint.manifest import Ended
 from holdfast.commit.coordinator import Coordinator
-from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.ports import Carried, Clock, EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.spark import offsets
+from holdfast.spark.due import take_due, write_due
 from holdfast.spark.evaluation import Evaluated, Evaluation, Observed
 from holdfast.spark.failure import translate
 from holdfast.spark.origin import Origin
@@ -78,6 +79,8 @@ class EpochLoop:
         Sources that declare a timestamp.
     reports : OperatorReports
         Takes in what stateful operators report.
+    due_file : str
+        Where planning processes look when the next epoch is wanted (:mod:`holdfast.spark.due`).
     pressure : BackPressure, optional
         Holds sources back where operators limit what waits.
     note_parts : callable, optional
@@ -100,6 +103,7 @@ class EpochLoop:
         timed_sources: Sequence[str],
         pts: int | None,
         reports: OperatorReports,
+        due_file: str,
         pressure: BackPressure | None = None,
         note_parts: Callable[[Iterable[str], int], None] = lambda sinks, epoch: None,
         note_end: Callable[[Positions, Ended], None] | None = None,
@@ -113,6 +117,7 @@ class EpochLoop:
         self._clock = clock
         self._limits = limits
         self._reports = reports
+        self._due_file = due_file
         self._pressure = pressure
         self._note_parts = note_parts
         self._note_end = note_end
@@ -120,6 +125,11 @@ class EpochLoop:
         self._last_sweep_us = clock.now_us()
         self.failure: HoldfastError | None = None
         """Why the last epoch failed: kept here because the way through the JVM cuts an error down to its text."""
+        self.has_waited = False
+        """Whether the last epoch failed after all attempts that there are: then it is not for this run to try again."""
+        self._is_repeating = False
+        self.ended_epoch = 0
+        """The newest epoch that ended."""
         self.last_epoch: EpochStatus | None = None
         self.last_positions: offsets.Offsets = offsets.NOWHERE
         self.source_rows: dict[str, int] = {}
@@ -137,6 +147,12 @@ class EpochLoop:
             self.failure = translate(error, self._pipeline, f"epoch {epoch}")
             raise self.failure from error
 
+    def begin_again(self) -> None:
+        """Forget what failed: the query is started anew, and repeats the last epoch unless Spark has logged its end."""
+        self.failure = None
+        self.has_waited = False
+        self._is_repeating = True
+
     def _run(self, batch: DataFrame, batch_id: int, epoch: int) -> None:
         started = time.perf_counter()
         self._coordinator.check_fenced()
@@ -144,7 +160,7 @@ class EpochLoop:
         missing = self._coordinator.missing(epoch, end.positions, start.positions)
         step_epoch, batch_us = self._origin.step_time(batch_id, end.batch_us)
         if isinstance(self._evaluation, StateEvaluation):
-            self._evaluation.begin(batch, step_epoch, batch_us)
+            self._evaluation.begin(batch, step_epoch, batch_us, end.positions)
         ended = Ended(epoch, step_epoch, end.positions, batch_us)
         if not missing:
             self._evaluate_muted(batch, epoch)
@@ -166,7 +182,8 @@ class EpochLoop:
             pts=self._advance_pts(observed),
         )
         self._coordinator.commit(record, parts)
-        self._note_parts(parts, epoch)
+        # NB not left to a repetition of the epoch: that one has no parts any more.
+        self._patiently(lambda: self._note_parts(parts, epoch), f"note the sinks of epoch {epoch}")
         committed = time.perf_counter()
         self._note(end, observed)
         self._has_ended(start, replace(ended, pts=record.pts))
@@ -189,11 +206,15 @@ class EpochLoop:
     def _span(self, batch_id: int) -> tuple[offsets.Offsets, offsets.Offsets]:
         """Return where the epoch begins and ends, from Spark's offset log."""
         start = self.last_positions
-        if start is offsets.NOWHERE and batch_id > 0:
-            start = offsets.read_offsets(self._spark_checkpoint, batch_id - 1)
-        elif start is offsets.NOWHERE:
-            start = offsets.Offsets(self._origin.start, {}, {}, {})
-        return start, offsets.read_offsets(self._spark_checkpoint, batch_id)
+        if start is offsets.NOWHERE or self._is_repeating:
+            # Where an epoch begins that is repeated stands in Spark's log alone: it may have ended once.
+            is_first = batch_id == 0
+            start = offsets.Offsets(self._origin.start, {}, {}, {}) if is_first else self._logged(batch_id - 1)
+            self._is_repeating = False
+        return start, self._logged(batch_id)
+
+    def _logged(self, batch_id: int) -> offsets.Offsets:
+        return offsets.read_offsets(self._spark_checkpoint, batch_id)
 
     def _evaluate(
         self, batch: DataFrame, epoch: int, span: tuple[offsets.Offsets, offsets.Offsets], missing: frozenset[str]
@@ -236,14 +257,21 @@ class EpochLoop:
                 self._coordinator.sweep(epoch + 1)
                 raise translate(error, self._pipeline, f"epoch {epoch}") from error
 
-        return self._coordinator.retry(once, doing=f"evaluate epoch {epoch}")
+        return self._patiently(once, f"evaluate epoch {epoch}")
+
+    def _patiently(self, call: Callable[[], T], doing: str) -> T:
+        try:
+            return self._coordinator.retry(call, doing=doing)
+        except Unavailable:
+            self.has_waited = True
+            raise
 
     # --- progress -----------------------------------------------------------------------------------
 
     def _advance_pts(self, observed: Mapping[str, Observed]) -> int | None:
         """Return the minimum over the inputs of the highest timestamp seen; None until every timed input has one."""
         for source, reached in self._reached.items():
-            seen = observed[source].timestamp_max_us if source in observed else None
+            seen = observed[source].timestamp_max if source in observed else None
             if seen is not None and (reached is None or seen > reached):
                 self._reached[source] = seen
         known = [reached for reached in self._reached.values() if reached is not None]
@@ -256,13 +284,17 @@ class EpochLoop:
         self.last_positions = end
 
     def _has_ended(self, start: offsets.Offsets, ended: Ended) -> None:
-        if self._note_end is not None:
-            self._note_end(start.positions, ended)
+        if (note_end := self._note_end) is not None:
+            self._patiently(lambda: note_end(start.positions, ended), f"note the end of epoch {ended.epoch}")
+        self.ended_epoch = ended.epoch
 
     def _relieved(
         self, start: offsets.Offsets, end: offsets.Offsets, reported: Mapping[str, Mapping[str, Any]]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Let back-pressure decide who is held in the next epoch; return the reports without what was for it."""
+        """Let it be known when the next epoch is wanted, and who is held in it; return the reports without that."""
+        reported, due_us = take_due(reported)
+        if isinstance(self._evaluation, StateEvaluation):
+            write_due(self._due_file, due_us)
         if self._pressure is None:
             return reported
         return self._pressure.note(reported, offsets.moved(start.positions, end.positions), end.batch_us)
@@ -273,14 +305,3 @@ class EpochLoop:
         if now - self._last_sweep_us >= self._limits.sweep_interval_s * 1e6:
             self._last_sweep_us = now
             self._coordinator.sweep(epoch)
-
-
-def check_commit_every(commit_every_us: int | None, timed_sources: Sequence[str], sources: Sequence[str]) -> None:
-    """Refuse ``commit_every`` where an input has no timestamp to measure it by."""
-    untimed = [source for source in sources if source not in timed_sources]
-    if commit_every_us is not None and untimed:
-        raise InvalidPipeline(
-            f"commit_every needs timestamps, and source {untimed[0]!r} declares none.",
-            why="commits are grouped by the minimum timestamp over the inputs.",
-            do=f'declare timestamp="<column>" on {", ".join(map(repr, untimed))}, or leave commit_every out.',
-        )

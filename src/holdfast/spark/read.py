@@ -37,6 +37,7 @@ class SourceReader:
     keeps_replays: bool = False
     pipeline: str = ""
     from_us: int | None = None
+    notes_silence: bool = False
 
     def spec(self, node: Node) -> SourceSpec:
         """Return the declaration that a source is read by: it begins at the time where the pipeline does."""
@@ -84,6 +85,7 @@ class SourceReader:
             str(self.directory / FLOOR) if self.keeps_replays else "",
             str(self.directory / NAMED_FLOOR),
             self.pipeline,
+            self.notes_silence,
         )
         if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()
@@ -103,7 +105,7 @@ def watched(frame: DataFrame, node: Node) -> DataFrame:
     has_rejects = bool(getattr(node.spec, "rejects", False))
     rejects = F.count(F.col(REJECT_COLUMN)) if has_rejects else F.lit(0).cast("long")
     highest = F.lit(None).cast("long") if column is None else F.max(_microseconds(frame, column))
-    counts = [F.count(F.lit(1)).alias("rows"), rejects.alias("rejects"), highest.alias("timestamp_max_us")]
+    counts = [F.count(F.lit(1)).alias("rows"), rejects.alias("rejects"), highest.alias("timestamp_max")]
     return frame.observe(observation(node.name), *counts)
 
 

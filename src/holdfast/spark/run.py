@@ -8,15 +8,17 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
+from holdfast import durable
 from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.user_data import UserData
 from holdfast.commit.coordinator import Coordinator
@@ -32,7 +34,7 @@ from holdfast.spark.isolate import Suspicion
 from holdfast.spark.offsets import MARKS
 from holdfast.spark.read import is_watched, observation
 from holdfast.spark.state_report import OperatorReports
-from holdfast.status import EpochStatus, SinkStatus, SourceStatus, State, Status, lag_between
+from holdfast.status import FILTERS, EpochStatus, FilterStatus, SinkStatus, SourceStatus, State, Status, lag_between
 from holdfast.trigger import Trigger
 
 log = logging.getLogger("holdfast.run")
@@ -57,6 +59,7 @@ class Run:
         lifecycle: Lifecycle,
         user_data: UserData | None = None,
         suspicion: Suspicion | None = None,
+        counted_filters: Collection[str] = (),
     ) -> None:
         self.pipeline = pipeline
         self._checkpointer = checkpointer
@@ -64,6 +67,7 @@ class Run:
         self._lifecycle = lifecycle
         self._user_data = user_data
         self._suspicion = suspicion
+        self._counted_filters = counted_filters
         self._sinks = sinks
         self._coordinator = coordinator
         self._stop_directory = stop_directory
@@ -73,6 +77,8 @@ class Run:
         self._error: HoldfastError | None = None
         self._loop: EpochLoop
         self._query: StreamingQuery
+        self._start_query: Callable[[], StreamingQuery]
+        self._attempts: tuple[int, int] = (0, 0)
         self._ended = threading.Event()
         self._is_stopping = threading.Event()
         self._rates: list[tuple[float, int]] = []
@@ -81,14 +87,9 @@ class Run:
     def begin(self, loop: EpochLoop, frame: DataFrame, trigger: Trigger, spark_checkpoint: str) -> None:
         """Start the query.  Called once, by :func:`start`."""
         self._loop = loop
-        writer = frame.writeStream.foreachBatch(loop).queryName(f"holdfast_{self.pipeline.name}_{uuid.uuid4().hex[:8]}")
-        writer = writer.option("checkpointLocation", spark_checkpoint).outputMode("append")
-        if trigger.interval_us is None:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{trigger.interval_us // 1000} milliseconds")
+        self._start_query = partial(self._started, frame, trigger, spark_checkpoint)
         try:
-            self._query = writer.start()
+            self._query = self._start_query()
         except Exception as error:
             raise translate(error, self.pipeline.name, "the start") from error
         self._state = "running"
@@ -96,6 +97,16 @@ class Run:
             self._checkpointer.start()
         self._watcher = threading.Thread(target=self._watch, name=f"holdfast-{self.pipeline.name}", daemon=True)
         self._watcher.start()
+
+    def _started(self, frame: DataFrame, trigger: Trigger, spark_checkpoint: str) -> StreamingQuery:
+        name = f"holdfast_{self.pipeline.name}_{uuid.uuid4().hex[:8]}"
+        writer = frame.writeStream.foreachBatch(self._loop).queryName(name)
+        writer = writer.option("checkpointLocation", spark_checkpoint).outputMode("append")
+        if trigger.interval_us is None:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{trigger.interval_us // 1000} milliseconds")
+        return writer.start()
 
     # --- what users call ----------------------------------------------------------------------------
 
@@ -201,6 +212,7 @@ class Run:
             rows_per_s=self._rate(rows),
             sources=tuple(self._source_status(node) for node in self.pipeline.sources),
             operators=self._reports.statuses(),
+            filters=tuple(self._filter_status(node) for node in self.pipeline.nodes if node.kind in FILTERS),
             sinks=tuple(
                 SinkStatus(
                     name=node.name,
@@ -219,6 +231,7 @@ class Run:
             last_epoch=last,
             error=None if self._error is None else self._error.message,
             checkpoints=None if self._checkpointer is None else self._checkpointer.status,
+            waits_for=counted.waits_for,
         )
 
     # --- what the epoch loop asks -------------------------------------------------------------------
@@ -243,24 +256,58 @@ class Run:
     def _watch(self) -> None:
         """Wait for the query's end, or bring it about at an epoch's boundary; then publish what is decided."""
         try:
-            while self._query.isActive:
-                if self._is_stopping.is_set() and self._is_idle():
-                    self._query.stop()
-                    break
-                self._query.awaitTermination(1) if not self._is_stopping.is_set() else time.sleep(_POLL_S)
-            failure = self._loop.failure
-            if failure is None:
-                error = self._query.exception()
-                failure = None if error is None else translate(error, self.pipeline.name, "the run")
+            failure = self._awaited()
+            while failure is not None and self._outlasts(failure):
+                failure = self._begun_again() or self._awaited()
             if failure is None:
                 self._coordinator.flush()
                 self._coordinator.sweep(self.status().epoch + 1)
                 if self._user_data is not None:
                     self._user_data.end()
         except BaseException as error:  # of whatever kind: nobody else ends this run
-            # Waiting raises what the query failed of, as a text from the JVM; the loop has the error itself.
-            failure = self._loop.failure or self._translated(error)
+            failure = self._translated(error)
         self._end(failure)
+
+    def _awaited(self) -> HoldfastError | None:
+        """Wait for the query's end, or bring it about; return why it failed, or None."""
+        try:
+            while self._query.isActive:
+                if self._is_stopping.is_set() and self._is_idle():
+                    self._query.stop()
+                    break
+                self._query.awaitTermination(1) if not self._is_stopping.is_set() else time.sleep(_POLL_S)
+            error = None if self._loop.failure is not None else self._query.exception()
+        except BaseException as raised:
+            # Waiting raises what the query failed of, as a text from the JVM; the loop has the error itself.
+            error = raised
+        return self._loop.failure or (None if error is None else self._translated(error))
+
+    def _outlasts(self, failure: HoldfastError) -> bool:
+        """Wait where a full disk below the checkpoint ended the query, and let it be tried again; else return False.
+
+        Spark's own logs, and those of sources in its planning processes, are written once and with no patience.  What
+        was retried already, and what failed in the coordinator, whose word is the next run's to ask for, is left alone.
+        """
+        if not durable.is_full(failure) or self._loop.has_waited or self._coordinator.has_failed:
+            return False
+        epoch, attempt = self._attempts
+        attempt = attempt + 1 if epoch == self._loop.ended_epoch else 1
+        self._attempts = (self._loop.ended_epoch, attempt)
+        doing = f"go on behind epoch {self._loop.ended_epoch}"
+        return (
+            not self._is_stopping.is_set()
+            and self._coordinator.wait_after(attempt, doing, failure)
+            and not self._is_stopping.is_set()
+        )
+
+    def _begun_again(self) -> HoldfastError | None:
+        """Start the query anew: as after a kill, it repeats the last epoch unless Spark has logged its end."""
+        self._loop.begin_again()
+        try:
+            self._query = self._start_query()
+        except Exception as error:
+            return self._translated(error)
+        return None
 
     def _translated(self, error: BaseException) -> HoldfastError:
         try:
@@ -331,6 +378,20 @@ class Run:
         status: dict[str, Any] = self._query.status
         return not status["isTriggerActive"]
 
+    def _filter_status(self, node: Node) -> FilterStatus:
+        if node.name not in self._counted_filters:
+            return FilterStatus(node.name)
+        return FilterStatus(
+            node.name, self._loop.source_rows.get(node.name, 0), self._loop.source_rejects.get(node.name, 0)
+        )
+
+    def _has_nothing_to_read(self) -> bool:
+        """Tell whether Spark has asked all sources, and none of them had anything to give."""
+        if self.is_active and not self._is_stopping.is_set():
+            status: dict[str, Any] = self._query.status
+            return not status["isTriggerActive"] and not status["isDataAvailable"] and "Wait" in status["message"]
+        return False
+
     def _rate(self, rows: int) -> float:
         now = time.monotonic()
         self._rates = [(at, count) for at, count in self._rates if now - at <= 10] or [(now, rows)]
@@ -342,11 +403,14 @@ class Run:
         reached = self._loop.last_positions.positions.get(node.name, {})
         positions = {segment: at for segment, at in reached.items() if segment not in MARKS.values()}
         newest = self._loop.last_positions.newest.get(node.name)
+        lag = lag_between(positions, newest)
+        if lag is None and self._has_nothing_to_read():
+            lag = 0  # it was asked, and nothing came of it: also where no epoch has told of it yet
         return SourceStatus(
             name=node.name,
             positions=positions,
             newest=newest,
-            lag=lag_between(positions, newest),
+            lag=lag,
             rows=self._loop.source_rows.get(node.name, 0),
             rejects=self._loop.source_rejects.get(node.name, 0),
         )

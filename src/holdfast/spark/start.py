@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.config import Settings, mistaken_variables
 from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.event_time import begin_at, commit_every_ticks
 from holdfast.hooks import Lifecycle
 from holdfast.pipeline import Pipeline
 from holdfast.spark.failure import translate
@@ -19,7 +20,6 @@ from holdfast.spark.ground import Asked
 from holdfast.spark.run import Run
 from holdfast.spark.starting import Starting
 from holdfast.trigger import Trigger
-from holdfast.units import duration_us, time_us
 
 log = logging.getLogger("holdfast.run")
 
@@ -29,7 +29,7 @@ def start(
     *,
     checkpoint: str,
     trigger: Trigger,
-    commit_every: str | None = None,
+    commit_every: str | int | None = None,
     commit_thread: bool = True,
     master: str | None = None,
     session: SparkSession | None = None,
@@ -37,6 +37,7 @@ def start(
     checkpoint_freq: int | None = None,
     keep: int | None = None,
     force: bool | None = None,
+    drop_state: Sequence[str] | None = None,
     from_checkpoint: str | None = None,
     at: str | datetime | int | None = None,
     on_poison: str | None = None,
@@ -51,9 +52,10 @@ def start(
         Directory that belongs to this pipeline alone; created when absent.
     trigger : Trigger
         ``hf.every(interval)`` or ``hf.available_now()``.
-    commit_every : str, optional
-        Publish only when the minimum timestamp over the inputs has moved by this much (``"1 s"``): fewer, larger
-        transactions.  Epochs are decided as they come, so nothing is lost; every source needs ``timestamp=``.
+    commit_every : str or int, optional
+        Publish only when the minimum timestamp over the inputs has moved by this much: fewer, larger transactions.
+        Text with a unit (``"1 s"``) where the sources' timestamps are TIMESTAMPs, a number of ticks where they are
+        BIGINTs.  Epochs are decided as they come, so nothing is lost; every source needs ``timestamp=``.
     commit_thread : bool, default True
         Publish decided epochs in the background, in order, while the next one is evaluated.  Applies to epochs that
         executors staged for several sinks.
@@ -69,14 +71,20 @@ def start(
     keep : int, optional
         Snapshots that are kept.  Default is the setting ``HOLDFAST_CHECKPOINT_KEEP``.
     force : bool, optional
-        Start a changed graph also where state is lost by it.  Default is the setting ``HOLDFAST_FORCE_GRAPH_CHANGE``.
+        Start a changed graph also where the state of an operator does not fit, which then begins without, or a source
+        is finished.  Default is the setting ``HOLDFAST_FORCE_GRAPH_CHANGE``.
+    drop_state : sequence of str, optional
+        Operators that the graph has no more and whose state is not wanted any more.  Only asked for where a new
+        operator of the same kind begins without state: it may be the old one, and want ``renamed_from=``.  Default is
+        the setting ``HOLDFAST_DROP_STATE``.
     from_checkpoint : str, optional
         Begin with the state and the positions of a named checkpoint: its name, ``<checkpoint directory>/<name>`` of
         another pipeline's, or the directory of an export.  For the first start, with new sinks; a later start goes on
         where the pipeline is.
     at : str, datetime or int, optional
-        Begin at a time (ISO 8601, UTC without a zone; or microseconds of Unix time): each source at its random access
-        point at or before it, and no row whose timestamp lies before it is delivered.  For the first start, with new
+        Begin at a time (ISO 8601, UTC without a zone; or microseconds of Unix time, or ticks where timestamps are
+        BIGINTs): each source at its random access point at or before it, and no row whose timestamp lies before it is
+        delivered.  For the first start, with new
         sinks; every source needs ``timestamp=``.
     on_poison : str, optional
         ``"isolate"`` makes dead letters of rows that kill the run again and again; ``"stop"`` does not.  Default is the
@@ -103,6 +111,7 @@ def start(
         "checkpoint_freq": checkpoint_freq,
         "checkpoint_keep": keep,
         "force_graph_change": force,
+        "drop_state": drop_state if drop_state is None or isinstance(drop_state, str) else ",".join(drop_state),
         "on_poison": on_poison,
         "master": master,
     }
@@ -114,12 +123,12 @@ def start(
         pipeline=pipeline,
         checkpoint=checkpoint,
         trigger=trigger,
-        commit_every_us=None if commit_every is None else duration_us(commit_every, argument="commit_every"),
+        commit_every_ticks=commit_every_ticks(commit_every, pipeline.sources),
         commit_thread=commit_thread,
         session=session,
         settings=settings,
         from_checkpoint=from_checkpoint,
-        at_us=None if at is None else time_us(at, argument="at"),
+        at_us=begin_at(at, pipeline.sources),
     )
     starting = Starting(asked, lifecycle)
     lifecycle.set_up()
