@@ -161,11 +161,12 @@ def test_three_bad_rows_among_a_million_end_in_dead_letters_and_all_others_once_
     assert found.take(pc.array_sort_indices(found)).equals(expected)
 
 
-def ending(bad: dict[int, str]) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+def ending(bad: dict[int, str], name: str = "id") -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """Return a function that some rows end, each in its way."""
 
     def end(batch: pa.RecordBatch) -> pa.RecordBatch:
-        found = batch.column("id").filter(pc.is_in(batch.column("id"), pa.array(list(bad), pa.int64())))
+        column = batch.column(name)
+        found = column.filter(pc.is_in(column, pa.array(list(bad), pa.int64())))
         for one in found.to_pylist():
             if bad[one] == "exit":
                 os._exit(3)
@@ -217,9 +218,9 @@ def test_rows_that_end_the_worker_are_found_among_a_million_in_a_few_trials(
 
 def hanging(work: Path, spark: SparkSession, bad: dict[int, str], limit: str) -> None:
     """Run a pipeline with state once."""
-    rows = [{"k": "a", "id": one} for one in range(200)]
-    given = hf.read.rows([rows], schema="k STRING, id BIGINT", name="given")
-    checked = given | hf.map_batches(ending(bad), "k STRING, id BIGINT", name="checked")
+    rows = [{"k": "a", "v": one} for one in range(200)]
+    given = hf.read.rows([rows], schema="k STRING, v BIGINT", name="given")
+    checked = given | hf.map_batches(ending(bad, "v"), "k STRING, v BIGINT", name="checked")
     counts = counting(checked, name="counts") | hf.write.sqlite(work / "out.db", table="rows", name="table")
     settings = Settings(on_poison="isolate", poison_attempts=1, poison_timeout=limit, checkpoint_freq=0, buckets=2)
     hf.Pipeline("hanging", counts).run(
@@ -248,6 +249,6 @@ def test_rows_that_hang_or_end_the_worker_before_state_are_isolated(
     hanging(tmp_path, spark, bad, "20 s")
     assert len(trials) == 2
     letters = read_letters(LocalStore(str(tmp_path / "checkpoint")))
-    assert [one.table["id"].to_pylist() for one in letters] == [[17], [123]]
+    assert [one.table["v"].to_pylist() for one in letters] == [[17], [123]]
     assert "not done within 20 s" in letters[1].error["why"]
     assert sqlite_rows(tmp_path / "out.db", "SELECT n FROM rows") == [198]
