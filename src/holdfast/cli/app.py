@@ -9,12 +9,14 @@ import typer
 
 from holdfast import __version__
 from holdfast.checkpoint.place import checkpoint_directory
+from holdfast.checkpoint.refusals import check_change
 from holdfast.checkpoint.store import open_store
 from holdfast.cli import checkpoints, dead_letters, frame, words
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve
 from holdfast.event_time import check_commit_every, common_unit
+from holdfast.explain import derived_names
 from holdfast.observe.configuration import configuration
 from holdfast.observe.inspection import as_json as inspected_json
 from holdfast.supervision import supervise, told_to_supervisor
@@ -35,6 +37,12 @@ app = typer.Typer(
 
 app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(dead_letters.app, name="dead-letters")
+
+
+DropState = Annotated[
+    list[str] | None,
+    typer.Option("--drop-state", metavar="NAME", help="An operator that is gone, and whose state nobody takes over."),
+]
 
 
 class Drawing(Enum):
@@ -74,8 +82,9 @@ def run(
         typer.Option(metavar="DURATION", help="Publish once pts has moved by this much: 1s, or ticks of BIGINTs."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Start a changed graph also where state is lost by it: see plan.")
+        bool, typer.Option("--force", help="Start a changed graph also where state does not fit: see plan.")
     ] = False,
+    drop_state: DropState = None,
     from_checkpoint: Annotated[
         str | None, typer.Option(metavar="WHERE", help="First start: begin at a named checkpoint (NAME, DIR/NAME).")
     ] = None,
@@ -118,6 +127,7 @@ def run(
             flags = {"--available-now": drain, "--force": force, "--json": as_json}
             arguments = [part for name, value in words_of_child.items() if value is not None for part in (name, value)]
             arguments += [name for name, is_given in flags.items() if is_given]
+            arguments += [part for name in drop_state or () for part in ("--drop-state", name)]
             with frame.log_file(directory, settings, as_json, another_rotates=True):
                 code = supervise(
                     target, checkpoint=checkpoint, max_restarts=max_restarts, arguments=arguments, settings=settings
@@ -128,6 +138,7 @@ def run(
             "master": master,
             "commit_every": grouping,
             "force": force or None,
+            "drop_state": drop_state or None,
             "from_checkpoint": from_checkpoint,
             "at": at,
             "on_poison": on_poison,
@@ -254,6 +265,7 @@ def plan_(
     target: Target,
     checkpoint: Checkpoint,
     force: Annotated[bool, typer.Option("--force", help="As run --force would start it.")] = False,
+    drop_state: DropState = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what becomes of each node and its state if this graph is started.  Changes nothing; code 2 if refused."""
@@ -262,19 +274,27 @@ def plan_(
 
         pipeline = load_target(target)
         directory = checkpoint_directory(checkpoint)
+        minded = derived_names(pipeline)
         if frame.has_run(directory):
             frame.check_owner(frame.inspected(checkpoint, None), pipeline)
         if not (directory / "spark").is_dir():
             begins = f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} begins at the beginning."
-            frame.answer({"directory": None, "change": None}, [begins], as_json)
+            answer = {"directory": None, "change": None, "warnings": minded}
+            frame.answer(answer, [begins, *words.warning_lines(minded)], as_json)
             return
         planned = plan(pipeline, open_store(str(directory)), directory, settings)
         if as_json:
-            frame.print_json(inspected_json(planned))
+            frame.print_json({**inspected_json(planned), "warnings": minded})
         else:
             frame.print_lines(words.plan_lines(pipeline.name, planned.directory, planned.change))
+            frame.print_lines(words.warning_lines(minded))
         if planned.change is not None:
-            planned.change.check(pipeline.name, is_forced=force or settings.force_graph_change)
+            check_change(
+                planned.change,
+                pipeline.name,
+                is_forced=force or settings.force_graph_change,
+                drop_state=drop_state or settings.dropped,
+            )
 
 
 @app.command()

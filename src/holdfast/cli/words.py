@@ -86,6 +86,11 @@ def verdict_lines(inspection: Inspection, epoch: int | None = None) -> Iterator[
         yield "no epoch is in doubt."
 
 
+def warning_lines(warnings: Sequence[str]) -> Iterator[str]:
+    """Say what to mind."""
+    yield from (f"mind: {warning}" for warning in warnings)
+
+
 def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) -> Iterator[str]:
     """Say what becomes of each node, and of its state."""
     if change is None:
@@ -97,6 +102,8 @@ def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) 
         yield f"pipeline {pipeline!r} has changed: it goes on in {directory.below}, from the end of the last epoch."
     for reason in directory.reasons:
         yield f"* {reason}"
+    if change.replay is not None:
+        yield f"* {change.replay.told(change.backfilled)}"
     marks = {
         "kept": " ",
         "changed": "~",
@@ -112,6 +119,8 @@ def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) 
         yield f"{marks[node.verdict.value]} {node.verdict.value:<8} {node.role.value} {node.name}{effect}"
         for detail in node.details:
             yield f"             {detail}"
+    for old, new in change.unclaimed:
+        yield f"! state of {old} that nobody takes over, while {new}, of the same kind, begins without"
     for name in change.finished:
         yield f"! finished source {name}: it has ended, and a changed graph would take it up again"
 
@@ -124,6 +133,8 @@ def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
     if rewound.snapshot is not None:
         again = f", and {rewound.replayed} epochs are evaluated again for their state" if rewound.replayed else ""
         yield f"state  from the snapshot of epoch {rewound.snapshot}{again}"
+        if rewound.replayed:
+            yield "       by the graph that is started next: their rows stay as they are"
     for line in _positions(rewound.positions):
         yield f"source  {line}"
     if rewound.epoch:

@@ -131,6 +131,36 @@ def check_keys(node: str, mode: TableMode, rows: pa.RecordBatch | pa.Table) -> N
             )
 
 
+def check_text(node: str, column: str, values: pa.Array) -> None:
+    """Raise :class:`BadRow` if a text is no UTF-8: Arrow's own kernels check it only where they must."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid as error:
+        try:
+            values.to_pylist()
+        except UnicodeDecodeError as text:
+            raise no_utf8(node, column, f"it holds {text.object[:40]!r}") from error
+        raise no_utf8(node, column, str(error)) from error
+
+
+def no_utf8(node: str, column: str, why: str) -> BadRow:
+    """Return the error of a text that is none."""
+    return BadRow(
+        f"{node}: a text in column {column!r} is not UTF-8.",
+        why=f"{why}.",
+        do="declare the column BINARY, or decode it before the sink.",
+    )
+
+
+def unkept_value(node: str, column: str, system: str, error: Exception) -> BadRow:
+    """Return the error of a value that cannot be brought into the system's form."""
+    return BadRow(
+        f"{node}: column {column!r} holds a value that {system} cannot keep.",
+        why=f"{error}.",
+        do="mend or filter such rows before the sink.",
+    )
+
+
 def misfit(node: str, table: str, column: str, ours: str, theirs: str, cure: str) -> InvalidPipeline:
     """Return the error of a column that does not fit the table: names the column and both types."""
     return InvalidPipeline(
@@ -254,13 +284,16 @@ def json_text(values: pa.Array) -> pa.Array:
 
     Notes
     -----
-    Python per row: Arrow has no kernel for it.  Maps become objects, bytes base64, decimals and times text; NaN and
-    infinities become null, as JSON has no word for them.
+    Python per row: Arrow has no kernel for it.  Maps become objects, bytes base64, decimals and times text; JSON has
+    no word for NaN and infinities: they become the texts that PostgreSQL itself gives them, ``"NaN"``, ``"Infinity"``
+    and ``"-Infinity"``, which it also casts back.
 
     Examples
     --------
     >>> json_text(pa.array([{"a": [1, None]}, None])).to_pylist()
     ['{"a": [1, null]}', None]
+    >>> json_text(pa.array([[float("nan"), float("-inf"), -0.0]])).to_pylist()
+    ['["NaN", "-Infinity", -0.0]']
     """
     return pa.array(
         [
@@ -276,12 +309,16 @@ def _plain(value: Any) -> Any:
         case None | bool() | int() | str():
             return value
         case float():
-            return value if math.isfinite(value) else None
+            return value if math.isfinite(value) else _not_finite(value)
         case Mapping():
             return {_word(key): _plain(item) for key, item in value.items()}
         case list() | tuple():
             return [_plain(item) for item in value]
     return _word(value)
+
+
+def _not_finite(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _word(value: Any) -> str:
