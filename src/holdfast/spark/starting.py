@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.checkpoint import named
+from holdfast.checkpoint.descriptions import note_description
 from holdfast.checkpoint.graph_change import GraphChange, state_fingerprint
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
@@ -158,7 +158,7 @@ class _Owned:
         store, pipeline = self.ground.store, self.asked.pipeline
         for sink, schema in zip(pipeline.sinks, self.assembly.compiled.routes.schemas, strict=True):
             note_schema(store, sink.name, schema)
-        store.put(f"graph/{pipeline.fingerprint()}.json", json.dumps(pipeline.spec()).encode())
+        note_description(store, pipeline)
 
     # --- where it begins ----------------------------------------------------------------------------------------
 
