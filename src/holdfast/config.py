@@ -31,7 +31,8 @@ OTHER_VARIABLES: dict[str, str] = {
     "(`holdfast.faults.POINTS`), to see for yourself that nothing is lost",
     "HOLDFAST_FAULT_MARK": "path: only the first process that reaches the crash point dies; it creates this file",
     "HOLDFAST_SECRET_KEY": "32 characters or more, the same on every machine of a pipeline (`openssl rand -hex "
-    "32`): with it `plan` and the fingerprint see that an option of `read.spark` has changed which is not shown; kept nowhere",
+    "32`): with it `plan` and the fingerprint see that an option of `read.spark` has changed which is not shown; kept "
+    "nowhere",
     "HOLDFAST_SUPERVISED": "path: set by `run --supervise` for its child, which writes there how it ended",
     "HOLDFAST_POSTGRES": "DSN of a PostgreSQL for demo, benchmark and tests instead of the one they start themselves",
     "HOLDFAST_SEED": "seed of the random tests and of the demo's kills",
