@@ -116,6 +116,11 @@ class PostgresSpec:
     def _mode(self) -> TableMode:
         return TableMode(self.mode, self.key, self.delete, self.rewindable)
 
+    @property
+    def sends_secret(self) -> bool:
+        """Whether a password travels to the executors, which stage rows by themselves."""
+        return Dsn(self.dsn).expanded().has_password
+
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint: of the DSN only host, port, database and user."""
         return {

@@ -60,6 +60,12 @@ class Dsn:
         dsn.check()
         return dsn
 
+    @property
+    def has_password(self) -> bool:
+        """Whether the text holds a password, and leaves it neither to a file nor to the environment."""
+        login = self.text[: _login_end(self.text)].partition("://")[2]
+        return ":" in login or re.search(r"(?i)password\s*=", self.text) is not None
+
     def check(self) -> None:
         """Raise :class:`InvalidPipeline` if a part of a password stands where PostgreSQL looks for something else.
 

@@ -46,6 +46,11 @@ class SparkSpec:
         """Spark's options, secrets included."""
         return dict(self.pairs)
 
+    @property
+    def sends_secret(self) -> bool:
+        """Whether options that may be secrets travel to the executors, as part of Spark's plan."""
+        return spark_options.shown(self.options) != self.options
+
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint, secrets left out."""
         columns = [f"{column.name}: {column.type}" for column in self.schema or ()]

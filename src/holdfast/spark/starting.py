@@ -24,6 +24,7 @@ from holdfast.ports import Sink
 from holdfast.spark.assembly import Assembly, assemble
 from holdfast.spark.backfill import Backfill
 from holdfast.spark.beginning import Beginning, settle_origin
+from holdfast.spark.exposure import exposed
 from holdfast.spark.first import First
 from holdfast.spark.ground import Asked, Ground, ground_of
 from holdfast.spark.isolate import check_addresses
@@ -65,6 +66,7 @@ class Starting:
             check_addresses(pipeline)
         ground = ground_of(self.asked)
         try:
+            self._warn_of_exposure(ground)
             assembly = assemble(self.asked, ground)
             change = self._change(ground, assembly)
             sinks = self._connected(ground, assembly)
@@ -88,6 +90,13 @@ class Starting:
             raise
         self.has_begun = True
         return run
+
+    def _warn_of_exposure(self, ground: Ground) -> None:
+        context = ground.base_session.sparkContext
+        conf = context.getConf()
+        said = exposed(self.asked.pipeline, context.master, lambda name: conf.get(name, "false").lower() == "true")
+        if said:
+            log.warning("%s", said)
 
     def _change(self, ground: Ground, assembly: Assembly) -> GraphChange | None:
         """Return what becomes of each node of the graph before; refuse what would lose state."""
