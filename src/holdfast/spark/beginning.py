@@ -18,9 +18,12 @@ from typing import Protocol, cast
 
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.floor import lower_floor
+from holdfast.checkpoint.graph_change import unclaimed
 from holdfast.checkpoint.manifest import Ended, Keeps, decode
 from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.refusals import check_claimed
 from holdfast.checkpoint.restore import Restoration, restoration
+from holdfast.checkpoint.rewind import is_behind_rewind
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.checkpoint.stood import note_stood, stood
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
@@ -80,6 +83,8 @@ class Beginning:
         Where the pipeline begins; None where it has begun, or begins at the beginning.
     backfilled : frozenset of str
         Sinks that get everything from the beginning.
+    drop_state : frozenset of str
+        Operators whose state is not wanted any more.
     """
 
     store: Store
@@ -94,6 +99,7 @@ class Beginning:
     transfer: Transfer | None = None
     first: First | None = None
     backfilled: frozenset[str] = frozenset()
+    drop_state: frozenset[str] = frozenset()
 
 
 def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: int) -> Origin:
@@ -204,7 +210,7 @@ def _begun(beginning: Beginning, origin: Origin) -> Origin:
     if not origin.seed:
         return origin
     manifest = origin.seeding(decode(beginning.store.get(origin.seed) or b"", origin.seed))
-    seed, kept = _fitting(beginning, Restoration(manifest, (), ()))
+    seed, kept = _fitting(beginning, Restoration(manifest, (), ()), origin.base)
     return replace(origin, seed=seed, kept=origin.kept if kept is None else kept)
 
 
@@ -214,7 +220,7 @@ def _restored(beginning: Beginning, origin: Origin, held: Sequence[Held], newest
     found = restorable(beginning, held, refused.append)
     if found is None:
         raise _state_is_gone(beginning.directory, list(beginning.keeps), newest, refused)
-    seed, kept = _fitting(beginning, found)
+    seed, kept = _fitting(beginning, found, origin.base)
     ended = found.manifest.ended
     log.warning(
         "state is restored from the snapshot of epoch %d, made %s; %s",
@@ -234,13 +240,16 @@ def restorable(
     return restoration(beginning.store, beginning.pipeline, held, steps, graph=beginning.graph, passed_over=passed_over)
 
 
-def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, tuple[str, ...] | None]:
+def _fitting(beginning: Beginning, found: Restoration, base: int) -> tuple[str, tuple[str, ...] | None]:
     """Return the snapshot to begin with, and the operators that it fits; None: all, it is of the same graph.
+
+    ``base`` is the first epoch of the directory that begins.
 
     Raises
     ------
     Diverged
-        If the graph has changed, and the snapshot is not of the change point.
+        If the graph has changed, and the snapshot is not of the change point, and no rewind has left what is behind
+        it to the graph that is started next.
     """
     manifest = found.manifest
     transfer = beginning.transfer
@@ -249,7 +258,7 @@ def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, tuple[str, 
         if transfer is not None and transfer.is_needed(manifest, same):  # into other buckets
             return transfer.made(manifest, same).key.path, None
         return manifest.key.path, None
-    if found.replayed or found.stops:
+    if (found.replayed or found.stops) and not is_behind_rewind(beginning.store, base, found.seek[-1]):
         raise Diverged(
             "the graph has changed, and Spark's part of the checkpoint, with the state of the old graph, is lost.",
             why=f"the newest good snapshot is of epoch {manifest.ended.epoch}, and sinks hold later ones: the new "
@@ -262,6 +271,9 @@ def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, tuple[str, 
     sources = {name: name for name in beginning.keeps if name in manifest.operators}
     if transfer is not None:
         sources = transfer.sources(manifest.operators)
+    fresh = [name for name in beginning.keeps if name not in sources]
+    lost = unclaimed(manifest.keeps, beginning.keeps, sources.values(), fresh)
+    check_claimed(lost, beginning.pipeline, beginning.drop_state)
     for name, was in sources.items():
         keeps = manifest.operators[was].keeps
         reasons = () if transfer is None else transfer.move(name, keeps).reasons
