@@ -14,7 +14,7 @@ import pytest
 from holdfast import durable
 from holdfast.checkpoint.store import LocalStore
 from holdfast.observe import logs
-from holdfast.ports import EpochRecord, Publication, Run, Sink, SinkSpec, Task
+from holdfast.ports import EpochRecord, Held, Publication, Run, Sink, SinkSpec, Task
 from holdfast.sinks.files import FilesSpec
 from holdfast.sinks.sqlite import SqliteSpec
 
@@ -72,7 +72,7 @@ def test_the_log_is_too_and_so_are_the_files_that_it_is_set_aside_in(
 
 def test_files_are_published_as_the_umask_says_and_all_else_beside_them_is_private(tmp_path: Path, umask: int) -> None:
     sink = opened(FilesSpec(str(tmp_path / "out"), partition_by=("day",)))
-    sink.publish([staged(sink, 1)])
+    sink.publish([staged(sink, 1)], Held())
     waiting = staged(sink, 2)
     sink.close()
     own = tmp_path / "out" / "_holdfast"
