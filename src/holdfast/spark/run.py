@@ -251,6 +251,7 @@ class Run:
                     self._query.stop()
                     break
                 self._query.awaitTermination(1) if not self._is_stopping.is_set() else time.sleep(_POLL_S)
+                self._check_published()
             failure = self._loop.failure
             if failure is None:
                 error = self._query.exception()
@@ -264,6 +265,14 @@ class Run:
             # Waiting raises what the query failed of, as a text from the JVM; the loop has the error itself.
             failure = self._loop.failure or self._translated(error)
         self._end(failure)
+
+    def _check_published(self) -> None:
+        """End the query of a run whose commit thread has failed: no new rows may come for long."""
+        try:
+            self._coordinator.check_published()
+        except BaseException:
+            self._query.stop()
+            raise
 
     def _translated(self, error: BaseException) -> HoldfastError:
         try:
