@@ -256,17 +256,17 @@ def plan_(
 
         pipeline = load_target(target)
         directory = checkpoint_directory(checkpoint)
-        if frame.has_run(directory):
-            frame.check_owner(frame.inspected(checkpoint, None), pipeline)
-        if not (directory / "spark").is_dir():
+        inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
+        if inspection is None or not (directory / "spark").is_dir():
             begins = f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} begins at the beginning."
             frame.answer({"directory": None, "change": None}, [begins], as_json)
             return
         planned = plan(pipeline, open_store(str(directory)), directory, settings)
         if as_json:
-            frame.print_json(inspected_json(planned))
+            frame.print_json({**inspected_json(planned), "behind": inspected_json(inspection.behind)})
         else:
             frame.print_lines(words.plan_lines(pipeline.name, planned.directory, planned.change))
+            frame.print_lines(words.behind_lines(inspection))
         if planned.change is not None:
             planned.change.check(pipeline.name, is_forced=force or settings.force_graph_change)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from holdfast.ports import Sink
 from holdfast.spark.assembly import Assembly, assemble
 from holdfast.spark.backfill import Backfill
 from holdfast.spark.beginning import Beginning, settle_origin
+from holdfast.spark.catching_up import DirectoryIsLeft, check_none_is_behind
 from holdfast.spark.epoch_loop import check_commit_every
 from holdfast.spark.first import First
 from holdfast.spark.ground import Asked, Ground, ground_of
@@ -57,7 +58,13 @@ class Starting:
     has_begun: bool = False
 
     def run(self) -> Run:
-        """Start."""
+        """Start; a second time, if sinks lie behind Spark's directory and it is left for that."""
+        try:
+            return self._begun()
+        except DirectoryIsLeft:
+            return self._begun()
+
+    def _begun(self) -> Run:
         pipeline = self.asked.pipeline
         timed = [node.name for node in pipeline.sources if timestamp_of(node) is not None]
         check_commit_every(self.asked.commit_every_us, timed, [node.name for node in pipeline.sources])
@@ -73,7 +80,9 @@ class Starting:
                 resumption = coordinator.open()
                 remembering = [name for name, sink in sinks.items() if remembers(sink)]
                 participation = Participation(pipeline.name, ground.store, remembering)
-                owned = _Owned(self.asked, ground, assembly, change, sinks, coordinator, resumption, participation)
+                owned = _Owned(
+                    self.asked, ground, assembly, change, sinks, coordinator, resumption, participation, remembering
+                )
                 origin = owned.settled()
                 held = resumption.held.values()
                 parts = RunParts(
@@ -140,6 +149,7 @@ class _Owned:
     coordinator: Coordinator
     resumption: Resumption
     participation: Participation
+    remembering: Sequence[str]
 
     def settled(self) -> Origin:
         """Check the sinks, note the graph; return where Spark's directory begins, settled now if it is new."""
@@ -149,6 +159,7 @@ class _Owned:
         self._note_graph()
         beginning = self._beginning()
         check_reached(beginning, self.resumption.held)
+        check_none_is_behind(beginning, {name: self.resumption.held[name] for name in self.remembering})
         write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)
         return settle_origin(beginning, self.resumption.held, self.resumption.last_epoch)
 
