@@ -120,7 +120,7 @@ def check_timestamp(column: str, schema: pa.Schema) -> None:
     Raises
     ------
     InvalidPipeline
-        If it is neither a timestamp nor a whole number of microseconds.
+        If it is neither a TIMESTAMP nor a BIGINT.
     """
     if column not in schema.names:
         raise no_such_column(column, schema.names, "timestamp=")
@@ -128,7 +128,7 @@ def check_timestamp(column: str, schema: pa.Schema) -> None:
     if not (pa.types.is_timestamp(kind) or kind == pa.int64()):
         raise InvalidPipeline(
             f"timestamp= names the column {column!r}, which is of type {kind}.",
-            why="event time is a TIMESTAMP, or a BIGINT of microseconds.",
+            why="event time is a TIMESTAMP, or a BIGINT of ticks.",
             do=f'read it as one: schema="... {column} TIMESTAMP ..."',
         )
 

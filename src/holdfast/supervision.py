@@ -141,11 +141,19 @@ class Supervisor:
         self._random = random.Random(retry.seed)
         self._child: Child | None = None
         self._is_asked = False
+        self._left_by: int | None = None
         self._asked: SimpleQueue[int] = SimpleQueue()  # NB no Event: a signal may interrupt a line that holds its lock
         self._undelivered: int | None = None
 
     def stop(self, number: int) -> None:
-        """Pass a signal on to the child, and start none after it.  Safe in a signal handler."""
+        """Pass a signal on to the child, and start none after it; end the child at once when it is the second one.
+
+        Safe in a signal handler.  A child that is sent the same signal by a service manager, and by us, has been asked
+        once: that the user does not want to wait is known here alone.
+        """
+        if self._is_asked:
+            self._left_by = number
+            number = signal.SIGKILL
         self._is_asked = True
         self._asked.put(number)
         if self._child is not None:
@@ -159,6 +167,8 @@ class Supervisor:
         while True:
             before = self._progress()
             ended = self._one()
+            if self._left_by is not None and ended.code < 0:
+                return 128 + self._left_by
             if self._is_asked or ended.is_final or ended.code in FINAL_CODES:
                 return ended.exit_code
             in_a_row = 0 if self._progress() != before else in_a_row
@@ -228,6 +238,11 @@ class ProcessChild:
     def signal(self, number: int) -> None:
         """Pass a signal on."""
         self._process.send_signal(number)  # nothing if it has been waited for
+
+
+def is_supervised() -> bool:
+    """Tell whether this process is a supervisor's child."""
+    return VARIABLE in os.environ
 
 
 @contextmanager

@@ -160,7 +160,10 @@ def test_unlike_sinks_survive_a_crash_at_every_other_write(database: Database, n
     survive(lambda: several(database, names, new_path, load), pairs=False, stride=2)
 
 
-@pytest.mark.parametrize("setting", [{"commit_thread": True}, {"commit_every_us": 3_000}], ids=["thread", "grouping"])
+SETTINGS = {"thread": {"commit_thread": True}, "grouping": {"commit_every_ticks": 3_000}}
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_the_commit_thread_and_grouping_change_nothing(
     database: Database, new_path: NewPath, setting: dict[str, Any]
 ) -> None:

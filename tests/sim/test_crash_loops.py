@@ -43,13 +43,13 @@ def test_every_pair_of_crashes_is_survived_with_several_sinks(count, load):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_every_crash_with_commit_thread_and_grouping_is_survived(count):
-    crash_loop(lambda: world(count, load=LOAD, commit_thread=True, commit_every_us=2_000), pairs=False)
+    crash_loop(lambda: world(count, load=LOAD, commit_thread=True, commit_every_ticks=2_000), pairs=False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("commit_every_us", [None, 2_000])
-def test_every_pair_of_crashes_with_the_commit_thread_is_survived(commit_every_us):
-    crash_loop(lambda: world(2, load=LOAD, commit_thread=True, commit_every_us=commit_every_us))
+@pytest.mark.parametrize("commit_every_ticks", [None, 2_000])
+def test_every_pair_of_crashes_with_the_commit_thread_is_survived(commit_every_ticks):
+    crash_loop(lambda: world(2, load=LOAD, commit_thread=True, commit_every_ticks=commit_every_ticks))
 
 
 @pytest.mark.slow

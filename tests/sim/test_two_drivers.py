@@ -28,7 +28,7 @@ def contest(seed, make=SimulatedSink):
     setting = Setting(
         load,
         commit_thread=chance.random() < 0.5,
-        commit_every_us=chance.choice((None, None, 4_000)),
+        commit_every_ticks=chance.choice((None, None, 4_000)),
     )
     ways = ("transaction", "prepared")
     world = World(

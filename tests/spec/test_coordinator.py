@@ -147,7 +147,7 @@ def test_grouped_epochs_are_visible_together_and_survive_a_crash():
         Rows(1),
         Stop(),
         Expect(table=list(range(20)), audit=True),
-        commit_every_us=10_000,
+        commit_every_ticks=10_000,
     )
 
 

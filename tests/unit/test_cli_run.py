@@ -8,6 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.errors import KINDS
@@ -35,7 +36,7 @@ ENGINE = """
             return Status("trips", generation=1, state=state, epoch=7, rows_total=70, started_at_us=1)
 
         def wait(self, timeout_s=None):
-            if self.behaviour in ("waits", "never ends"):
+            if self.behaviour in ("waits", "never ends") or self.behaviour.startswith("fails when stopped: "):
                 print("waiting", flush=True)
             if self.behaviour in hf.errors.KINDS:
                 error = hf.errors.KINDS[self.behaviour](
@@ -56,6 +57,9 @@ ENGINE = """
             print("asked to stop", flush=True)
             if self.behaviour == "waits":
                 self.ended.set()
+            if self.behaviour.startswith("fails when stopped: "):
+                self.behaviour = self.behaviour.partition(": ")[2]
+                return True
             return self.ended.wait(timeout_s)
 
     def start(pipeline, *, checkpoint, trigger, **options):
@@ -312,6 +316,40 @@ def test_a_second_signal_leaves_at_once(script, tmp_path, number, code):
         running.process.send_signal(number)
         assert running.process.wait(60) == code
         assert f"{number.name} again: leaving now" in running.process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("Unavailable", 5), ("InternalError", 5), ("Fenced", 3), ("Diverged", 4), ("BadRow", 1)]
+)
+def test_a_stop_in_the_middle_of_an_epoch_is_told_in_a_sentence_and_has_a_code_of_its_own(script, tmp_path, kind, code):
+    with Running(tmp_path, f"fails when stopped: {kind}") as running:
+        running.read_until("waiting")
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(60) == code
+        said = running.process.stderr.read()
+    early = "StoppedEarly: SIGTERM asked for a stop, and the current epoch could not be finished."
+    assert (early in said) == (code == 5), said
+    assert (f"{kind}: it happened" in said) == (code != 5), said
+    assert "hunter2" not in said
+
+
+def test_a_supervised_run_that_is_sent_sigterm_besides_the_one_passed_on_stops_after_its_epoch(script, tmp_path):
+    with Running(tmp_path, "waits", "--supervise") as running:
+        running.read_until("waiting")
+        (child,) = psutil.Process(running.process.pid).children()
+        child.send_signal(signal.SIGTERM)
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(60) == 0
+        assert "leaving now" not in running.process.stderr.read()
+
+
+def test_a_second_signal_to_a_supervisor_leaves_at_once(script, tmp_path):
+    with Running(tmp_path, "never ends", "--supervise") as running:
+        running.read_until("waiting")
+        running.process.send_signal(signal.SIGTERM)
+        running.read_until("asked to stop")
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(60) == 143
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

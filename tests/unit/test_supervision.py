@@ -108,6 +108,20 @@ def test_a_signal_goes_to_the_child_and_nothing_is_started_after_it():
     assert (play.run(), play.signals, play.started) == (137, [signal.SIGINT], 1)
 
 
+def test_a_second_signal_ends_the_child_at_once_and_the_code_is_that_of_the_signal():
+    play = Play(KILLED)
+
+    def twice():
+        play.supervisor.stop(signal.SIGTERM)
+        play.supervisor.stop(signal.SIGINT)
+
+    play.during = twice
+    assert (play.run(), play.signals, play.started) == (130, [signal.SIGTERM, signal.SIGKILL], 1)
+    play = Play(Ended(0))
+    play.during = lambda: [play.supervisor.stop(signal.SIGTERM) for _ in range(3)]
+    assert play.run() == 0, "it had ended by itself"
+
+
 def test_a_signal_before_there_is_a_child_reaches_the_child_once():
     play = Play(Ended(0))
     play.supervisor.stop(signal.SIGTERM)

@@ -84,8 +84,8 @@ class Participation:
                 f"sink {name!r} holds nothing, and has taken part since epoch {first}.",
                 why="the target was removed, emptied together with its ledger, or replaced after it had published.",
                 do=f"restore sink {name!r}: what a copy of it lacks is replayed; or, to have everything replayed, give "
-                "the sink another name and backfill=True; or start over with a new checkpoint and empty targets; or, to "
-                f"let it begin at the present, remove {key} from the checkpoint.",
+                "the sink another name and backfill=True; or start over with a new checkpoint and empty targets; or, "
+                f"to let it begin at the present, remove {key} from the checkpoint.",
                 pipeline=self._pipeline,
                 participant=name,
             )

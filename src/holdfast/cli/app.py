@@ -14,6 +14,7 @@ from holdfast.cli import checkpoints, dead_letters, frame, words
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve
+from holdfast.event_time import check_commit_every, common_unit
 from holdfast.observe.configuration import configuration
 from holdfast.observe.inspection import as_json as inspected_json
 from holdfast.supervision import supervise, told_to_supervisor
@@ -69,7 +70,8 @@ def run(
     drain: Annotated[bool, typer.Option("--available-now", help="Drain what is there now, then stop.")] = False,
     master: Annotated[str | None, typer.Option(metavar="URL", help="Spark master; default HOLDFAST_MASTER.")] = None,
     commit_every: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Publish once pts has moved by this much (1s).")
+        str | None,
+        typer.Option(metavar="DURATION", help="Publish once pts has moved by this much: 1s, or ticks of BIGINTs."),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Start a changed graph also where state is lost by it: see plan.")
@@ -77,7 +79,9 @@ def run(
     from_checkpoint: Annotated[
         str | None, typer.Option(metavar="WHERE", help="First start: begin at a named checkpoint (NAME, DIR/NAME).")
     ] = None,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="First start: begin at a time (ISO 8601).")] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="First start: begin at a time (ISO 8601, or ticks).")
+    ] = None,
     on_poison: Annotated[
         str | None, typer.Option(metavar="stop|isolate", help="What becomes of rows that kill the run again and again.")
     ] = None,
@@ -93,9 +97,11 @@ def run(
     with frame.settings(as_json) as settings:
         trigger = _trigger(interval, drain)
         # Here, for errors to name what was typed: the start knows it by other names.
+        grouping: str | int | None = None
         if commit_every is not None:
-            duration_us(commit_every, argument="--commit-every")
-        if at is not None:
+            grouping = int(commit_every) if commit_every.isdigit() else commit_every
+            check_commit_every(grouping, argument="--commit-every")
+        if at is not None and not at.isdigit():
             time_us(at, argument="--at")
         directory = checkpoint_directory(checkpoint)
         if max_restarts is not None and not supervised:
@@ -120,7 +126,7 @@ def run(
         pipeline = load_target(target)
         given = {
             "master": master,
-            "commit_every": commit_every,
+            "commit_every": grouping,
             "force": force or None,
             "from_checkpoint": from_checkpoint,
             "at": at,
@@ -200,7 +206,7 @@ def resolve_(
         if as_json:
             frame.print_json({"dry_run": False, **inspected_json(resumption)})
         else:
-            frame.print_lines(words.resumption_lines(pipeline.name, resumption, epoch))
+            frame.print_lines(words.resumption_lines(pipeline.name, resumption, epoch, common_unit(pipeline.sources)))
 
 
 @app.command("rewind")

@@ -8,6 +8,7 @@ code  meaning
 2     wrong usage, or a wrong pipeline: change the command or the code
 3     fenced: a newer generation owns the pipeline
 4     in doubt or diverged: resolve, or a person decides
+5     a signal asked for a stop, and the current epoch could not be finished: start again
 130   SIGINT a second time (128 + its number)
 143   SIGTERM a second time
 ====  =====================================================================
@@ -29,9 +30,15 @@ from holdfast.errors import Diverged, Fenced, HoldfastError, InDoubt, InternalEr
 from holdfast.masking import masked, masked_json
 from holdfast.observe.logs import FILE_ONLY
 
-OK, FAILED, INVALID, FENCED, UNDECIDED = 0, 1, 2, 3, 4
+OK, FAILED, INVALID, FENCED, UNDECIDED, STOPPED_EARLY = 0, 1, 2, 3, 4, 5
+
+
+class StoppedEarly(HoldfastError):
+    """A stop that was asked for ended in the middle of an epoch: start again whenever it suits."""
+
 
 _CODES: dict[type[HoldfastError], int] = {
+    StoppedEarly: STOPPED_EARLY,
     InvalidPipeline: INVALID,
     Fenced: FENCED,
     InDoubt: UNDECIDED,

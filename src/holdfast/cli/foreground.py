@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from holdfast.cli.failures import StoppedEarly
 from holdfast.cli.signals import StopSignals
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
+from holdfast.errors import HoldfastError, InternalError, Unavailable
 from holdfast.observe.progress import progress_of
 from holdfast.status import Status
+from holdfast.supervision import is_supervised
 
 POLL_S = 0.2
 """How soon a signal is acted upon; signals wake the main thread from Python code only, not from a long wait."""
@@ -47,14 +50,33 @@ def run_in_foreground(start: Callable[[], Run], settings: Settings, *, as_json: 
     ------
     HoldfastError
         If the run cannot start or fails.
+    StoppedEarly
+        If it was asked to stop, and a system that its last epoch needed was gone.
     """
-    with StopSignals() as signals:
+    with StopSignals(is_supervised=is_supervised()) as signals:
         run = start()
         signals.install()  # a session that users' code has made meanwhile may have taken them
         with progress_of(run, interval_s=settings.progress_interval_s, now_us=SystemClock().now_us, as_json=as_json):
-            # One that came during the start counts as well: stopped before it is waited for.
-            while signals.asked_by is None:
-                if run.wait(timeout_s=POLL_S):
-                    return
-            run.stop()
-            run.wait()
+            try:
+                # One that came during the start counts as well: stopped before it is waited for.
+                while signals.asked_by is None:
+                    if run.wait(timeout_s=POLL_S):
+                        return
+                run.stop()
+                run.wait()
+            except (Unavailable, InternalError) as failure:
+                if signals.asked_by is None:
+                    raise
+                raise _stopped_early(signals.asked_by, failure) from failure
+
+
+def _stopped_early(signal: str, failure: HoldfastError) -> StoppedEarly:
+    """Tell of a stop as a stop: whoever sent the signal may have taken away what the last epoch needed, too."""
+    return StoppedEarly(
+        f"{signal} asked for a stop, and the current epoch could not be finished.",
+        why=f"{failure.what} {failure.why}".strip(),
+        do="start again whenever it suits: the next run asks every sink first; nothing is lost or doubled.",
+        pipeline=failure.pipeline,
+        epoch=failure.epoch,
+        generation=failure.generation,
+    )

@@ -1,6 +1,8 @@
 """SIGINT and SIGTERM: the first asks for a graceful stop after the current epoch, the second leaves at once.
 
-Leaving at once is a crash like any other: whatever was staged is resolved at the next start.
+Leaving at once is a crash like any other: whatever was staged is resolved at the next start.  A supervisor's child
+does not leave at a second one: a service manager sends each process a signal of its own, and the supervisor passes on
+the one that it was sent; when the user asks twice, the supervisor ends the child.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ class StopSignals:
     ----------
     leave : callable
         Ends the process with a code, at once: neither threads nor ``atexit`` are waited for.
+    is_supervised : bool
+        Whether this process is a supervisor's child.
 
     Notes
     -----
@@ -29,9 +33,10 @@ class StopSignals:
     :meth:`install` again after that.
     """
 
-    def __init__(self, leave: Callable[[int], Any] = os._exit) -> None:
+    def __init__(self, leave: Callable[[int], Any] = os._exit, *, is_supervised: bool = False) -> None:
         self.asked_by: str | None = None
         self._leave = leave
+        self._is_supervised = is_supervised
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -54,6 +59,8 @@ class StopSignals:
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
+        if self.asked_by is not None and self._is_supervised:
+            return
         if self.asked_by is not None:
             _say(f"{name} again: leaving now; the next start resolves what is in doubt.", restore_cursor=True)
             self._leave(128 + number)

@@ -9,6 +9,7 @@ from holdfast.checkpoint.rewind import Rewound
 from holdfast.commit.coordinator import Resumption
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import Decision, Verdict
+from holdfast.event_time import TimeUnit
 from holdfast.observe.configuration import Configuration
 from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, Owner, SinkReport, StateReport
 from holdfast.observe.operators import state_text, wait_text
@@ -152,7 +153,9 @@ def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
         yield "The next run goes on from here."
 
 
-def resumption_lines(pipeline: str, resumption: Resumption, epoch: int | None) -> Iterator[str]:
+def resumption_lines(
+    pipeline: str, resumption: Resumption, epoch: int | None, pts_unit: TimeUnit | None
+) -> Iterator[str]:
     """Say what recovery did, and where the pipeline stands now."""
     for each in resumption.resolved:
         if epoch in (None, each.epoch):
@@ -163,7 +166,7 @@ def resumption_lines(pipeline: str, resumption: Resumption, epoch: int | None) -
     if not any(each.decision is Decision.COMMIT for each in resumption.resolved):
         yield "no epoch was in doubt."
     for sink, held in resumption.held.items():
-        yield f"{sink} {_held(held)}"
+        yield f"{sink} {_held(held, pts_unit)}"
     yield f"{pipeline} is resolved, as generation {resumption.generation}. The next run continues from here."
 
 
@@ -203,7 +206,7 @@ def _sink(sink: SinkReport, owner: Owner, *, is_behind: bool) -> Iterator[str]:
         yield f"  not asked: {sink.problem}" if not sink.staging else f"  no answer: {sink.problem}"
         return
     if sink.held is not None:
-        yield f"  {_held(sink.held)}"
+        yield f"  {_held(sink.held, sink.pts_unit)}"
         for line in _positions(sink.held.positions):
             yield f"    {line}"
     if sink.orphans:
@@ -254,12 +257,17 @@ def _done(verdict: Verdict) -> str:
     return done.get(verdict, verdict.name.lower())
 
 
-def _held(held: Held) -> str:
+def _held(held: Held, pts_unit: TimeUnit | None) -> str:
     if not held.epoch:
         return "holds nothing yet"
     generation = f", opened last by generation {held.generation}" if held.generation else ""
-    pts = f", pts {utc(held.pts)}" if held.pts is not None else ""
+    pts = f", pts {_pts(held.pts, pts_unit)}" if held.pts is not None else ""
     return f"holds everything up to epoch {held.epoch}{generation}{pts}"
+
+
+def _pts(pts: int, unit: TimeUnit | None) -> str:
+    """Return the minimum timestamp over the inputs in words; BIGINT ticks as they are, for nobody knows their unit."""
+    return utc(pts) if unit is TimeUnit.MICROSECONDS else f"{pts:,} ticks" if unit is TimeUnit.TICKS else str(pts)
 
 
 def _positions(positions: Positions) -> Sequence[str]:

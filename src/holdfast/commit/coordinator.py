@@ -86,7 +86,7 @@ class Coordinator:
         For waiting and for the story.
     retry : Retry
         For whatever raises ``Unavailable``.
-    commit_every_us : int, optional
+    commit_every_ticks : int, optional
         Publish several epochs in one transaction of each sink, once the minimum timestamp over the inputs has moved by
         so much since the last time.  Every epoch is decided as it comes.  While an input has not had a timestamp yet,
         epochs are published at once.
@@ -120,7 +120,7 @@ class Coordinator:
         sinks: Sequence[Sink],
         clock: Clock,
         retry: Retry | None = None,
-        commit_every_us: int | None = None,
+        commit_every_ticks: int | None = None,
         commit_thread: bool = True,
         queue_size: int = 4,
         carried_limit_bytes: int = 64_000_000,
@@ -144,7 +144,7 @@ class Coordinator:
         self._ledger = Ledger(PatientStore(store, self._patience), pipeline, keep=ledger_keep)
         self._stories = Stories(clock, on_transition)
         self._delivery = Delivery(
-            pipeline, self._sinks, self._patience, self._stories, is_grouped=commit_every_us is not None
+            pipeline, self._sinks, self._patience, self._stories, is_grouped=commit_every_ticks is not None
         )
         self._lane = lane or (ThreadLane(f"holdfast-commit-{pipeline}", queue_size) if commit_thread else None)
         self._generation = 0
@@ -153,7 +153,7 @@ class Coordinator:
         self._missing: tuple[int, frozenset[str]] = (0, frozenset())
         self._continued: set[str] = set()
         self._behind: frozenset[str] = frozenset()
-        self._group = Group(commit_every_us, carried_limit_bytes)
+        self._group = Group(commit_every_ticks, carried_limit_bytes)
         self._unpublished: set[int] = set()
         self._unpublished_lock = threading.Lock()
         self._failure: BaseException | None = None

@@ -19,6 +19,7 @@ from holdfast.commit.ledger import Entry, Standing, newest_generation, survey
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import CASES, Decision, Verdict
 from holdfast.errors import Corrupt
+from holdfast.event_time import TimeUnit
 from holdfast.ports import Held, Outcome, Staged, Store
 from holdfast.positions import Positions
 from holdfast.spark.offsets import ended, last_logged, newest_positions
@@ -142,6 +143,8 @@ class SinkReport:
         Its word on every epoch that is not settled in the ledger, and on the last that is.
     problem : str
         Why it did not answer.
+    pts_unit : TimeUnit, optional
+        What ``held.pts`` counts; None where the sources have no unit in common.
     """
 
     name: str
@@ -152,6 +155,7 @@ class SinkReport:
     orphans: tuple[str, ...] | None = None
     answers: tuple[Answer, ...] = ()
     problem: str = ""
+    pts_unit: TimeUnit | None = None
 
 
 @dataclass(frozen=True)

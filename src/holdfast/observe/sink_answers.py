@@ -13,6 +13,7 @@ from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
 from holdfast.errors import Corrupt, Unavailable
+from holdfast.event_time import common_unit
 from holdfast.graph import SinkNode
 from holdfast.observe.inspection import Answer, BehindReport, Inspection, SinkReport
 from holdfast.pipeline import Pipeline
@@ -39,7 +40,8 @@ def inspect_sinks(pipeline: Pipeline, store: Store, inspection: Inspection) -> t
     -----
     Sinks are connected and not opened: nobody is fenced.  A sink that does not answer is reported as such.
     """
-    return tuple(_ask(node, pipeline.name, store, inspection) for node in pipeline.sinks)
+    unit = common_unit(pipeline.sources)
+    return tuple(replace(_ask(node, pipeline.name, store, inspection), pts_unit=unit) for node in pipeline.sinks)
 
 
 def sinks_behind(

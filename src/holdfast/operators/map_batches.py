@@ -31,10 +31,11 @@ class MapBatches:
         return {"fn": callable_text(self.fn), "schema": schema, **setup}
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Return the columns of the schema; the timestamp stays where a timestamp column of its name does."""
+        """Return the columns of the schema; the timestamp stays where a column of its name and of event time does."""
         timestamp = inputs[0].timestamp
         index = -1 if timestamp is None else self.schema.get_field_index(timestamp)
-        stays = index >= 0 and pa.types.is_timestamp(self.schema.field(index).type)
+        kind = self.schema.field(index).type if index >= 0 else pa.null()
+        stays = pa.types.is_timestamp(kind) or kind == pa.int64()
         return Shape(tuple(self.schema.names), timestamp if stays else None)
 
 

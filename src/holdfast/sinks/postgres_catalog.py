@@ -12,7 +12,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.sinks import rewinds, sql
 from holdfast.sinks.postgres_session import Connection
 from holdfast.sinks.postgres_table import Table
-from holdfast.sinks.postgres_types import TableColumn, declared_type, fits
+from holdfast.sinks.postgres_types import TableColumn, declared_type, fits, qualified_type
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import LEDGER, TableMode
 
@@ -77,22 +77,26 @@ def find(connection: Connection, node: str, table: str, schema: pa.Schema, mode:
     assert oid is not None
     _check_privileges(connection, node, schema_name, name, oid, _wanted_privileges(mode))
     columns = _checked_columns(node, f"{schema_name}.{name}", _columns(connection, oid), mode.stored(schema))
-    if mode.mode == "upsert":
-        _check_unique_index(connection, node, schema_name, name, oid, mode)
+    is_upsert = mode.mode == "upsert"
+    key_equals = _key_equals(connection, node, schema_name, name, oid, mode) if is_upsert else ()
     obstacle = _obstacle(connection, oid, mode)
-    return Table(node, schema_name, name, columns, schema, mode, not obstacle, obstacle)
+    return Table(node, schema_name, name, columns, schema, mode, not obstacle, obstacle, key_equals)
 
 
 def _schema(connection: Connection, node: str, schema_name: str | None, name: str) -> str:
     """Return the schema that holds the table, or is to hold it."""
     if schema_name is None:
         row = connection.execute(
-            "SELECT coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE c.relname = %s AND pg_table_is_visible(c.oid) LIMIT 1), current_schema())",
+            "SELECT coalesce((SELECT n.nspname FROM pg_catalog.pg_class c"
+            " JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace"
+            " WHERE c.relname OPERATOR(pg_catalog.=) %s AND pg_catalog.pg_table_is_visible(c.oid) LIMIT 1),"
+            " pg_catalog.current_schema())",
             (name,),
         ).fetchone()
         schema_name = row[0] if row else None
-    found = connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema_name,)).fetchone()
+    found = connection.execute(
+        "SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname OPERATOR(pg_catalog.=) %s", (schema_name,)
+    ).fetchone()
     if schema_name is None or not found:
         raise InvalidPipeline(
             f"{node}: there is no schema {schema_name!r} for table {name}.",
@@ -104,8 +108,9 @@ def _schema(connection: Connection, node: str, schema_name: str | None, name: st
 
 def _relation(connection: Connection, schema_name: str, name: str) -> tuple[int | None, str]:
     row = connection.execute(
-        "SELECT c.oid, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = %s AND c.relname = %s",
+        "SELECT c.oid, c.relkind::pg_catalog.text FROM pg_catalog.pg_class c"
+        " JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace"
+        " WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) %s",
         (schema_name, name),
     ).fetchone()
     return (int(row[0]), str(row[1])) if row else (None, "")
@@ -115,7 +120,7 @@ def _create(connection: Connection, node: str, schema_name: str, name: str, stor
     check_may_create(connection, node, schema_name, f"table {name}")
     lock_ddl(connection)
     definitions = [
-        pg.SQL("{} {}").format(pg.Identifier(field.name), pg.SQL(declared_type(field.type))) for field in stored
+        pg.SQL("{} {}").format(pg.Identifier(field.name), pg.SQL(qualified_type(field.type))) for field in stored
     ]
     if mode.key:
         definitions.append(pg.SQL("PRIMARY KEY ({})").format(pg.SQL(", ").join(map(pg.Identifier, mode.key))))
@@ -128,13 +133,14 @@ def _create(connection: Connection, node: str, schema_name: str, name: str, stor
 
 def lock_ddl(connection: Connection) -> None:
     """Let one session at a time create tables: CREATE TABLE IF NOT EXISTS alone fails when two race."""
-    connection.execute("SELECT pg_advisory_xact_lock(hashtext('holdfast'))")
+    connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('holdfast'))")
 
 
 def check_may_create(connection: Connection, node: str, schema_name: str, what: str) -> None:
     """Raise :class:`InvalidPipeline` with the GRANT if this role may not create tables in the schema."""
     row = connection.execute(
-        "SELECT has_schema_privilege(%s, 'CREATE') AND has_schema_privilege(%s, 'USAGE'), current_user",
+        "SELECT pg_catalog.has_schema_privilege(%s, 'CREATE') AND pg_catalog.has_schema_privilege(%s, 'USAGE'),"
+        " current_user",
         (schema_name, schema_name),
     ).fetchone()
     assert row is not None
@@ -164,9 +170,9 @@ def _check_privileges(
     connection: Connection, node: str, schema_name: str, name: str, oid: int, wanted: Sequence[str]
 ) -> None:
     row = connection.execute(
-        "SELECT current_user, has_schema_privilege(%s, 'USAGE'),"
-        " ARRAY(SELECT privilege FROM unnest(%s::text[]) AS privilege"
-        "       WHERE NOT has_table_privilege(%s::oid, privilege))",
+        "SELECT current_user, pg_catalog.has_schema_privilege(%s, 'USAGE'),"
+        " ARRAY(SELECT privilege FROM pg_catalog.unnest(%s::pg_catalog.text[]) AS privilege"
+        "       WHERE NOT pg_catalog.has_table_privilege(%s::pg_catalog.oid, privilege))",
         (schema_name, list(wanted), oid),
     ).fetchone()
     assert row is not None
@@ -186,18 +192,29 @@ def _check_privileges(
 def _columns(connection: Connection, oid: int) -> list[TableColumn]:
     rows = connection.execute(
         """
-        SELECT a.attname, format_type(a.atttypid, a.atttypmod),
-               CASE WHEN b.typtype = 'e' THEN 'enum' ELSE b.typname::text END, b.typcategory::text,
-               CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
-               a.attnotnull, a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
-               a.attgenerated <> '' OR a.attidentity = 'a',
-               (SELECT format('%%I.%%I', n.nspname, c.collname) FROM pg_collation c
-                  JOIN pg_namespace n ON n.oid = c.collnamespace
-                 WHERE c.oid = a.attcollation AND a.attcollation <> t.typcollation)
-          FROM pg_attribute a
-          JOIN pg_type t ON t.oid = a.atttypid
-          JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
-         WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+        SELECT a.attname, f.declared,
+               -- A keyword ("character varying") has no schema; what the path does not find first has one already.
+               CASE WHEN pg_catalog.pg_type_is_visible(t.oid) AND f.name OPERATOR(pg_catalog.=) f.typname
+                    THEN pg_catalog.format('%%I.%%s', n.nspname, f.declared) ELSE f.declared END,
+               CASE WHEN b.typtype OPERATOR(pg_catalog.=) 'e' THEN 'enum' ELSE b.typname::pg_catalog.text END,
+               b.typcategory::pg_catalog.text,
+               CASE WHEN t.typtype OPERATOR(pg_catalog.=) 'd' THEN t.typtypmod ELSE a.atttypmod END,
+               a.attnotnull,
+               a.atthasdef OR a.attidentity OPERATOR(pg_catalog.<>) '' OR t.typdefault IS NOT NULL,
+               a.attgenerated OPERATOR(pg_catalog.<>) '' OR a.attidentity OPERATOR(pg_catalog.=) 'a',
+               (SELECT pg_catalog.format('%%I.%%I', n.nspname, c.collname) FROM pg_catalog.pg_collation c
+                  JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.collnamespace
+                 WHERE c.oid OPERATOR(pg_catalog.=) a.attcollation
+                   AND a.attcollation OPERATOR(pg_catalog.<>) t.typcollation)
+          FROM pg_catalog.pg_attribute a
+          JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) a.atttypid
+          JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) t.typnamespace
+          JOIN pg_catalog.pg_type b ON b.oid OPERATOR(pg_catalog.=)
+               CASE WHEN t.typtype OPERATOR(pg_catalog.=) 'd' THEN t.typbasetype ELSE t.oid END
+         CROSS JOIN LATERAL (SELECT pg_catalog.format_type(t.oid, a.atttypmod) AS declared,
+                                    pg_catalog.format_type(t.oid, NULL) AS name,
+                                    pg_catalog.quote_ident(t.typname) AS typname) f
+         WHERE a.attrelid OPERATOR(pg_catalog.=) %s AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
          ORDER BY a.attnum
         """,
         (oid,),
@@ -231,24 +248,42 @@ def _checked_columns(
     return tuple(by_name[field.name] for field in stored)
 
 
-def _check_unique_index(
+def _key_equals(
     connection: Connection, node: str, schema_name: str, name: str, oid: int, mode: TableMode
-) -> None:
+) -> tuple[str, ...]:
+    """Return by which operators the unique index on the key finds a row; refuse a table without such an index."""
     rows = connection.execute(
         """
-        SELECT array_agg(a.attname::text)
-          FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place), pg_attribute a
-         WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate
+        SELECT i.indexrelid, a.attname::pg_catalog.text,
+               pg_catalog.format('OPERATOR(%%I.%%s)', n.nspname, o.oprname)
+          FROM pg_catalog.pg_index i
+          JOIN LATERAL ROWS FROM (pg_catalog.unnest(i.indkey::pg_catalog.int2[]),
+                                  pg_catalog.unnest(i.indclass::pg_catalog.oid[]))
+               WITH ORDINALITY AS k(attnum, class, place) ON k.place OPERATOR(pg_catalog.<=) i.indnkeyatts
+          JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) i.indrelid
+               AND a.attnum OPERATOR(pg_catalog.=) k.attnum
+          JOIN pg_catalog.pg_opclass c ON c.oid OPERATOR(pg_catalog.=) k.class
+          JOIN pg_catalog.pg_amop m ON m.amopfamily OPERATOR(pg_catalog.=) c.opcfamily
+               AND m.amoplefttype OPERATOR(pg_catalog.=) c.opcintype
+               AND m.amoprighttype OPERATOR(pg_catalog.=) c.opcintype
+               AND m.amopstrategy OPERATOR(pg_catalog.=) 3  -- a B-tree's equality
+          JOIN pg_catalog.pg_operator o ON o.oid OPERATOR(pg_catalog.=) m.amopopr
+          JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) o.oprnamespace
+         WHERE i.indrelid OPERATOR(pg_catalog.=) %s AND i.indisunique AND i.indisvalid AND i.indimmediate
            AND i.indpred IS NULL AND i.indexprs IS NULL
-           AND k.place <= i.indnkeyatts AND a.attrelid = i.indrelid AND a.attnum = k.attnum
-         GROUP BY i.indexrelid
+         ORDER BY i.indexrelid
         """,
         (oid,),
     ).fetchall()
-    if not any(set(columns) == set(mode.key) for (columns,) in rows):
-        columns = ", ".join(f'"{column}"' for column in mode.key)
-        ddl = f'CREATE UNIQUE INDEX ON "{schema_name}"."{name}" ({columns});'
-        raise sql.no_unique_index(node, f"{schema_name}.{name}", mode.key, ddl)
+    indexes: dict[int, dict[str, str]] = {}
+    for index, column, equals in rows:
+        indexes.setdefault(index, {})[column] = equals
+    for columns in indexes.values():
+        if columns.keys() == set(mode.key):
+            return tuple(columns[column] for column in mode.key)
+    names = ", ".join(f'"{column}"' for column in mode.key)
+    ddl = f'CREATE UNIQUE INDEX ON "{schema_name}"."{name}" ({names});'
+    raise sql.no_unique_index(node, f"{schema_name}.{name}", mode.key, ddl)
 
 
 def _obstacle(connection: Connection, oid: int, mode: TableMode) -> str:
@@ -261,8 +296,10 @@ def _obstacle(connection: Connection, oid: int, mode: TableMode) -> str:
         return "an upsert replaces rows, and a prepared transaction would keep them locked"
     row = connection.execute(
         """
-        SELECT EXISTS (SELECT FROM pg_index WHERE indrelid = %(oid)s AND (indisunique OR indisexclusion)),
-               EXISTS (SELECT FROM pg_trigger WHERE tgrelid = %(oid)s AND NOT tgisinternal)
+        SELECT EXISTS (SELECT FROM pg_catalog.pg_index
+                        WHERE indrelid OPERATOR(pg_catalog.=) %(oid)s AND (indisunique OR indisexclusion)),
+               EXISTS (SELECT FROM pg_catalog.pg_trigger
+                        WHERE tgrelid OPERATOR(pg_catalog.=) %(oid)s AND NOT tgisinternal)
         """,
         {"oid": oid},
     ).fetchone()

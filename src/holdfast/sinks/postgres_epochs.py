@@ -11,6 +11,7 @@ from psycopg import sql as pg
 from holdfast.ports import EpochRecord, Withdrawal
 from holdfast.positions import Positions
 from holdfast.sinks import postgres_catalog, rewinds, sql
+from holdfast.sinks.postgres_ledger import OURS
 from holdfast.sinks.postgres_session import Connection
 from holdfast.sinks.postgres_table import Table
 from holdfast.sinks.rewinds import EPOCHS
@@ -32,14 +33,16 @@ class PostgresEpochs:
             postgres_catalog.lock_ddl(connection)
             connection.execute(
                 pg.SQL(
-                    "CREATE TABLE IF NOT EXISTS {} (pipeline text, sink text, epoch bigint, target text NOT NULL,"
-                    " positions text NOT NULL, PRIMARY KEY (pipeline, sink, epoch))"
+                    "CREATE TABLE IF NOT EXISTS {} (pipeline pg_catalog.text, sink pg_catalog.text, epoch bigint,"
+                    " target pg_catalog.text NOT NULL, positions pg_catalog.text NOT NULL,"
+                    " PRIMARY KEY (pipeline, sink, epoch))"
                 ).format(self._name)
             )
         others = connection.execute(
-            pg.SQL("SELECT DISTINCT pipeline, sink FROM {} WHERE target = %s AND (pipeline, sink) <> (%s, %s)").format(
-                self._name
-            ),
+            pg.SQL(
+                "SELECT DISTINCT pipeline, sink FROM {} WHERE target OPERATOR(pg_catalog.=) %s"
+                " AND NOT (pipeline OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=) %s)"
+            ).format(self._name),
             (self._table.name, *self._ours),
         ).fetchall()
         rewinds.check_one_writer(self._table.node, self._table.name, [(pipeline, sink) for pipeline, sink in others])
@@ -51,7 +54,7 @@ class PostgresEpochs:
         """Note the end of an epoch; the oldest ones go."""
         self._insert(connection, epoch, sql.positions_text(positions))
         connection.execute(
-            pg.SQL("DELETE FROM {} WHERE pipeline = %s AND sink = %s AND epoch <= %s").format(self._name),
+            pg.SQL("DELETE FROM {} WHERE {} AND epoch OPERATOR(pg_catalog.<=) %s").format(self._name, OURS),
             (*self._ours, epoch - rewinds.EPOCHS_KEPT),
         )
 
@@ -64,7 +67,7 @@ class PostgresEpochs:
         if last is None:
             return Withdrawal(obstacle=rewinds.not_held(sorted(epochs)))
         counted = connection.execute(
-            pg.SQL("SELECT count(*) FROM {} WHERE {} > %s").format(
+            pg.SQL("SELECT pg_catalog.count(*) FROM {} WHERE {} OPERATOR(pg_catalog.>) %s").format(
                 self._table.identifier(), pg.Identifier(rewinds.EPOCH)
             ),
             (last,),
@@ -86,7 +89,7 @@ class PostgresEpochs:
 
     def _forget(self, connection: Connection, *, after_epoch: int) -> None:
         connection.execute(
-            pg.SQL("DELETE FROM {} WHERE pipeline = %s AND sink = %s AND epoch > %s").format(self._name),
+            pg.SQL("DELETE FROM {} WHERE {} AND epoch OPERATOR(pg_catalog.>) %s").format(self._name, OURS),
             (*self._ours, after_epoch),
         )
 
@@ -98,8 +101,8 @@ class PostgresEpochs:
 
     def _epochs(self, connection: Connection) -> dict[int, str]:
         found = connection.execute(
-            pg.SQL("SELECT epoch, positions FROM {} WHERE pipeline = %s AND sink = %s AND target = %s").format(
-                self._name
+            pg.SQL("SELECT epoch, positions FROM {} WHERE {} AND target OPERATOR(pg_catalog.=) %s").format(
+                self._name, OURS
             ),
             (*self._ours, self._table.name),
         ).fetchall()
@@ -107,7 +110,9 @@ class PostgresEpochs:
 
     def _exists(self, connection: Connection) -> bool:
         found = connection.execute(
-            "SELECT to_regclass(format('%%I.%%I', %s::text, %s::text)) IS NOT NULL", (self._table.schema_name, EPOCHS)
+            "SELECT pg_catalog.to_regclass(pg_catalog.format('%%I.%%I', %s::pg_catalog.text, %s::pg_catalog.text))"
+            " IS NOT NULL",
+            (self._table.schema_name, EPOCHS),
         ).fetchone()
         return found is not None and bool(found[0])
 

@@ -23,6 +23,9 @@ from holdfast.sinks.sql import LEDGER, LedgerRow
 
 logger = logging.getLogger("holdfast.sinks.postgres")
 
+OURS = pg.SQL("pipeline OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=) %s")
+"""The rows of one sink, in each table of ours."""
+
 
 @dataclass(frozen=True)
 class Begun:
@@ -95,9 +98,9 @@ class PostgresLedger:
                         return self._taken_already(connection, generation, row)
                     xid = connection.execute(
                         pg.SQL(
-                            "UPDATE {} SET generation = %s, updated_at = now() WHERE pipeline = %s AND sink = %s"
-                            " RETURNING pg_current_xact_id_if_assigned()::text"
-                        ).format(self._name),
+                            "UPDATE {} SET generation = %s, updated_at = pg_catalog.now() WHERE {}"
+                            " RETURNING pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text"
+                        ).format(self._name, OURS),
                         (generation, self._pipeline, self._sink),
                     ).fetchone()
                     assert xid is not None
@@ -112,7 +115,9 @@ class PostgresLedger:
     def _taken_already(self, connection: Connection, generation: int, row: LedgerRow) -> LedgerRow:
         """Return the row as it was if it was this very object that took it, in a COMMIT whose reply was lost."""
         if self._took is not None and row.generation == generation == self._took[0]:
-            status = connection.execute("SELECT pg_xact_status(%s::xid8)", (self._took[1],)).fetchone()
+            status = connection.execute(
+                "SELECT pg_catalog.pg_xact_status(%s::pg_catalog.xid8)", (self._took[1],)
+            ).fetchone()
             if status == ("committed",):
                 return self._took[2]
         raise sql.fenced(self._node, self._pipeline, generation, row.generation)
@@ -124,9 +129,10 @@ class PostgresLedger:
         postgres_catalog.lock_ddl(connection)
         connection.execute(
             pg.SQL(
-                "CREATE TABLE IF NOT EXISTS {} (pipeline text, sink text, epoch bigint NOT NULL,"
-                " generation bigint NOT NULL, positions text NOT NULL, pts bigint, in_progress text,"
-                " updated_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (pipeline, sink))"
+                "CREATE TABLE IF NOT EXISTS {} (pipeline pg_catalog.text, sink pg_catalog.text, epoch bigint NOT NULL,"
+                " generation bigint NOT NULL, positions pg_catalog.text NOT NULL, pts bigint,"
+                " in_progress pg_catalog.text, updated_at timestamp with time zone NOT NULL DEFAULT pg_catalog.now(),"
+                " PRIMARY KEY (pipeline, sink))"
             ).format(self._name)
         )
 
@@ -142,8 +148,10 @@ class PostgresLedger:
                 return  # somebody is creating tables, here or elsewhere in the database
             ended = connection.execute(
                 pg.SQL(
-                    "SELECT a.pid, pg_terminate_backend(a.pid) FROM {} AS l JOIN pg_stat_activity AS a"
-                    " ON a.backend_xid = l.xmax WHERE l.pipeline = %s AND l.sink = %s AND a.pid <> pg_backend_pid()"
+                    "SELECT a.pid, pg_catalog.pg_terminate_backend(a.pid)"
+                    " FROM {} AS l JOIN pg_catalog.pg_stat_activity AS a ON a.backend_xid OPERATOR(pg_catalog.=) l.xmax"
+                    " WHERE l.pipeline OPERATOR(pg_catalog.=) %s AND l.sink OPERATOR(pg_catalog.=) %s"
+                    " AND a.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()"
                 ).format(self._name),
                 (self._pipeline, self._sink),
             ).fetchall()
@@ -155,9 +163,9 @@ class PostgresLedger:
     def row(self, connection: Connection, suffix: str = "") -> LedgerRow | None:
         """Return the row; None when it is gone."""
         found = connection.execute(
-            pg.SQL(
-                "SELECT epoch, generation, positions, pts, in_progress FROM {} WHERE pipeline = %s AND sink = %s {}"
-            ).format(self._name, pg.SQL(suffix)),
+            pg.SQL("SELECT epoch, generation, positions, pts, in_progress FROM {} WHERE {} {}").format(
+                self._name, OURS, pg.SQL(suffix)
+            ),
             (self._pipeline, self._sink),
         ).fetchone()
         return LedgerRow(*found) if found else None
@@ -174,9 +182,9 @@ class PostgresLedger:
         """Move the locked row to an epoch, with what it decides to commit; return the transaction's id."""
         xid = connection.execute(
             pg.SQL(
-                "UPDATE {} SET epoch = %s, positions = %s, pts = %s, in_progress = %s, updated_at = now()"
-                " WHERE pipeline = %s AND sink = %s RETURNING pg_current_xact_id_if_assigned()::text"
-            ).format(self._name),
+                "UPDATE {} SET epoch = %s, positions = %s, pts = %s, in_progress = %s, updated_at = pg_catalog.now()"
+                " WHERE {} RETURNING pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text"
+            ).format(self._name, OURS),
             (
                 last.epoch,
                 sql.positions_text(last.positions),
@@ -192,8 +200,8 @@ class PostgresLedger:
     def clear(self, connection: Connection, begun: Begun) -> None:
         """Say that what the row had decided is complete."""
         connection.execute(
-            pg.SQL("UPDATE {} SET in_progress = NULL WHERE pipeline = %s AND sink = %s AND in_progress = %s").format(
-                self._name
+            pg.SQL("UPDATE {} SET in_progress = NULL WHERE {} AND in_progress OPERATOR(pg_catalog.=) %s").format(
+                self._name, OURS
             ),
             (self._pipeline, self._sink, begun.text),
         )

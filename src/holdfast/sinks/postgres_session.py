@@ -30,12 +30,13 @@ _CONNECTION_DEFAULTS = {
     "tcp_user_timeout": "60000",
 }
 _SESSION_SETTINGS = """
-SELECT set_config('client_min_messages', 'warning', false),
-       set_config('TimeZone', 'UTC', false),
-       set_config('tcp_keepalives_idle', '30', false),
-       set_config('tcp_keepalives_interval', '10', false),
-       set_config('tcp_keepalives_count', '3', false),
-       CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', false) END
+SELECT pg_catalog.set_config('client_min_messages', 'warning', false),
+       pg_catalog.set_config('TimeZone', 'UTC', false),
+       pg_catalog.set_config('tcp_keepalives_idle', '30', false),
+       pg_catalog.set_config('tcp_keepalives_interval', '10', false),
+       pg_catalog.set_config('tcp_keepalives_count', '3', false),
+       CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'off'
+            THEN pg_catalog.set_config('synchronous_commit', 'on', false) END
 """
 """``synchronous_commit = off`` would let the server forget an epoch after it said that it holds it."""
 

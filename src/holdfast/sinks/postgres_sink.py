@@ -334,7 +334,7 @@ class PostgresSink:
 
     def _xact_status(self, connection: Connection, xid: str) -> str:
         try:
-            row = connection.execute("SELECT pg_xact_status(%s::xid8)", (xid,)).fetchone()
+            row = connection.execute("SELECT pg_catalog.pg_xact_status(%s::pg_catalog.xid8)", (xid,)).fetchone()
         except psycopg.errors.InvalidParameterValue:
             return "in the future"  # a replica was promoted that never saw it
         return row[0] if row is not None and row[0] is not None else "too old to tell"
@@ -345,8 +345,9 @@ class PostgresSink:
         Either it had begun to commit, then it still does, or it rolls back: the next question has an answer.
         """
         ended = connection.execute(
-            "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE backend_xid::text = (%s::xid8)::xid::text AND pid <> pg_backend_pid()",
+            "SELECT pid, pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity"
+            " WHERE backend_xid OPERATOR(pg_catalog.=) %s::pg_catalog.xid8::pg_catalog.xid"
+            " AND pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()",
             (xid,),
         ).fetchall()
         for pid, _ in ended:
@@ -407,7 +408,7 @@ def _of(row: LedgerRow, epoch: int) -> Outcome:
 def _prepares(connection: Connection, table: Table, stage: str) -> bool:
     if stage == "table":
         return False
-    row: Any = connection.execute("SELECT current_setting('max_prepared_transactions')::int").fetchone()
+    row: Any = connection.execute("SELECT pg_catalog.current_setting('max_prepared_transactions')::int").fetchone()
     if stage == "prepared" and (not row[0] or table.obstacle):
         raise InvalidPipeline(
             f'{table.node}: stage="prepared" is not possible.',

@@ -196,13 +196,16 @@ def _may_prepare(connection: Connection, table: Table) -> bool:
     the prepared rows of another with the same key, which may wait for this task's epoch.
     """
     row = connection.execute(
-        "SELECT (SELECT 4 * count(*) < 3 * current_setting('max_prepared_transactions')::int FROM pg_prepared_xacts)"
-        " AND NOT EXISTS (SELECT FROM pg_index JOIN pg_class c ON c.oid = indrelid"
-        " JOIN pg_namespace n ON n.oid = c.relnamespace"
-        " WHERE n.nspname = %s AND c.relname = %s AND (indisunique OR indisexclusion))",
+        "SELECT pg_catalog.current_setting('max_prepared_transactions')::int,"
+        " (SELECT pg_catalog.count(*) FROM pg_catalog.pg_prepared_xacts),"
+        " EXISTS (SELECT FROM pg_catalog.pg_index WHERE (indisunique OR indisexclusion)"
+        " AND indrelid OPERATOR(pg_catalog.=)"
+        " pg_catalog.to_regclass(pg_catalog.format('%%I.%%I', %s::pg_catalog.text, %s::pg_catalog.text)))",
         (table.schema_name, table.name),
     ).fetchone()
-    return row is not None and bool(row[0])
+    assert row is not None
+    slot_count, used_count, is_unique = row
+    return 4 * used_count < 3 * slot_count and not is_unique
 
 
 def with_order(table: Table, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
@@ -254,8 +257,8 @@ class Staging:
         present = set(prepared)
         if tables:
             found = connection.execute(
-                "SELECT name FROM unnest(%s::text[]) AS name"
-                " WHERE to_regclass(format('%%I.%%I', %s::text, name)) IS NOT NULL",
+                "SELECT name FROM pg_catalog.unnest(%s::pg_catalog.text[]) AS name WHERE"
+                " pg_catalog.to_regclass(pg_catalog.format('%%I.%%I', %s::pg_catalog.text, name)) IS NOT NULL",
                 (tables, self.table.schema_name),
             ).fetchall()
             present |= {name for (name,) in found}
@@ -312,12 +315,14 @@ class Staging:
         with self.session.explained():
             connection = self.session.connection()
             gids = connection.execute(
-                "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+                "SELECT gid FROM pg_catalog.pg_prepared_xacts"
+                " WHERE database OPERATOR(pg_catalog.=) pg_catalog.current_database()"
             ).fetchall()
             tables = connection.execute(
-                "SELECT c.relname, obj_description(c.oid, 'pg_class') FROM pg_class c"
-                " JOIN pg_namespace n ON n.oid = c.relnamespace"
-                " WHERE n.nspname = %s AND starts_with(c.relname, %s) AND c.relkind = 'r'",
+                "SELECT c.relname, pg_catalog.obj_description(c.oid, 'pg_class') FROM pg_catalog.pg_class c"
+                " JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace"
+                " WHERE n.nspname OPERATOR(pg_catalog.=) %s AND c.relkind OPERATOR(pg_catalog.=) 'r'"
+                " AND pg_catalog.starts_with(c.relname, %s)",
                 (self.table.schema_name, STAGE_PREFIX),
             ).fetchall()
         ours = (place(self.table.schema_name), self.sink, self.pipeline)
@@ -332,8 +337,10 @@ def _transaction_ids(connection: Connection, gids: Sequence[str]) -> dict[str, s
     as a snapshot ends with the newest id that *ended*, and a prepared transaction has not.
     """
     rows = connection.execute(
-        "SELECT gid, transaction::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
-        " FROM pg_prepared_xacts WHERE database = current_database() AND gid = ANY(%s)",
+        "SELECT gid, transaction::pg_catalog.text::bigint,"
+        " pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text::bigint"
+        " FROM pg_catalog.pg_prepared_xacts WHERE database OPERATOR(pg_catalog.=) pg_catalog.current_database()"
+        " AND gid OPERATOR(pg_catalog.=) ANY(%s)",
         (list(gids),),
     ).fetchall()
     return {gid: str(ended + (short - ended + 2**31) % 2**32 - 2**31) for gid, short, ended in rows}

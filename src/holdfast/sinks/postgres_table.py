@@ -36,6 +36,9 @@ class Table:
         Whether tasks may write into it side by side: nothing in it makes one row wait for another transaction's.
     obstacle : str
         Why not.
+    key_equals : tuple of str
+        For each column of an upsert's key the equality of the unique index, as a statement writes it: of another type
+        than the catalog's, only its own operator finds the rows that the index finds.
     """
 
     node: str
@@ -46,6 +49,7 @@ class Table:
     mode: TableMode
     may_prepare: bool
     obstacle: str = ""
+    key_equals: tuple[str, ...] = ()
 
     def numbered(self, batch: pa.RecordBatch, epoch: int) -> pa.RecordBatch:
         """Return rows with the epoch they are published with, where the table keeps it."""
@@ -55,7 +59,9 @@ class Table:
 
     def withdraw(self) -> pg.Composed:
         """Return the statement that removes the rows of epochs above one."""
-        return pg.SQL("DELETE FROM {} WHERE {} > %s").format(self.identifier(), pg.Identifier(rewinds.EPOCH))
+        return pg.SQL("DELETE FROM {} WHERE {} OPERATOR(pg_catalog.>) %s").format(
+            self.identifier(), pg.Identifier(rewinds.EPOCH)
+        )
 
     def identifier(self, name: str | None = None) -> pg.Identifier:
         """Return the table's name, or another one in its schema, for a statement."""
@@ -96,7 +102,7 @@ class Table:
         required = column.is_required and self.mode.delete is None
         return pg.SQL("{} {}{}{}").format(
             pg.Identifier(column.name),
-            pg.SQL(column.declared),  # from the server's own format_type
+            pg.SQL(column.qualified),  # from the server's own format_type
             pg.SQL(f" COLLATE {column.collation}" if column.collation else ""),
             pg.SQL(" NOT NULL" if required else ""),
         )
@@ -113,7 +119,8 @@ class Table:
         statements = []
         if self.mode.delete is not None:
             same = pg.SQL(" AND ").join(
-                pg.SQL("target.{0} = last_rows.{0}").format(pg.Identifier(name)) for name in self.mode.key
+                pg.SQL("target.{0} {1} last_rows.{0}").format(pg.Identifier(name), pg.SQL(equals))
+                for name, equals in zip(self.mode.key, self.key_equals, strict=True)
             )
             statements.append(
                 pg.SQL("DELETE FROM {} AS target USING {} WHERE last_rows.{} AND {}").format(

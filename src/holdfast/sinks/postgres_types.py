@@ -19,11 +19,12 @@ class TableColumn:
     """One column of the target, as the catalog tells it.
 
     ``base`` is ``pg_type.typname`` of the type (of a domain's base; ``enum`` for enumerations), ``modifier`` its
-    ``atttypmod``, ``declared`` the type as DDL writes it.
+    ``atttypmod``, ``declared`` the type as people write it, ``qualified`` as our DDL does: with its schema.
     """
 
     name: str
     declared: str
+    qualified: str
     base: str
     category: str
     modifier: int
@@ -43,6 +44,12 @@ def declared_type(kind: pa.DataType) -> str:
     return next((declared for matches, declared in _DECLARED if matches(kind)), "text")
 
 
+def qualified_type(kind: pa.DataType) -> str:
+    """Return it as our DDL writes it: what is no keyword is looked for in the search path, so it gets its schema."""
+    declared = declared_type(kind)
+    return f"pg_catalog.{declared}" if declared in _NO_KEYWORDS else declared
+
+
 _DECLARED: tuple[tuple[Any, str], ...] = (
     (pa.types.is_boolean, "boolean"),
     (lambda kind: kind in (pa.int8(), pa.int16(), pa.uint8()), "smallint"),
@@ -56,6 +63,7 @@ _DECLARED: tuple[tuple[Any, str], ...] = (
     (is_binary, "bytea"),
     (sql.is_nested, "jsonb"),
 )
+_NO_KEYWORDS = frozenset({"text", "date", "bytea", "jsonb"})
 _INTEGER_BITS = {"int2": 15, "int4": 31, "int8": 63, "float4": 24, "float8": 53}
 
 

@@ -194,7 +194,14 @@ def values_of(node: str, batch: pa.RecordBatch, field: pa.Field) -> list[Any]:
     if pa.types.is_uint64(kind):
         _check_uint64(node, field.name, values)
     convert = next((convert for matches, convert in _CONVERSIONS if matches(kind)), None)
-    return list((convert(values) if convert else values).to_pylist())
+    try:
+        return list((convert(values) if convert else values).to_pylist())
+    except UnicodeDecodeError as error:  # Arrow does not look into the texts that a Parquet file or a user's code gives
+        raise BadRow(
+            f"{node}: a text in column {field.name!r} is not UTF-8.",
+            why=f"it holds {error.object[:40]!r}.",
+            do="declare the column BINARY, or decode it before the sink.",
+        ) from error
 
 
 def _is_binary(kind: pa.DataType) -> bool:

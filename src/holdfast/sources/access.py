@@ -34,6 +34,14 @@ class Part(NamedTuple):
     start: int
     end: int
 
+    @property
+    def shown(self) -> str:
+        r"""The path as a text that can be written anywhere: bytes of a name that are not UTF-8 stand as ``\xff``.
+
+        Python keeps such bytes as half surrogates, which neither a table nor a message can hold.
+        """
+        return self.path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
     def content(self) -> bytes:
         """Return the part's bytes, decompressed.
 
@@ -92,9 +100,9 @@ def opened(part: Part) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.errno is None:
             raise  # Arrow's word for bytes that do not follow their format
         raise Unavailable(
-            f"{part.path} cannot be read: {error}.",
+            f"{part.shown} cannot be read: {error}.",
             do="check that it is reachable and readable for the user that the executors run as, then start again.",
-            participant=part.path,
+            participant=part.shown,
         ) from error
 
 
@@ -156,18 +164,18 @@ def _decompressed(part: Part, file: Any, codec: str) -> bytes:
             return bytes(stream.read())
     except (OSError, pa.ArrowException) as error:
         raise Corrupt(
-            f"{part.path} cannot be decompressed: {error}.",
+            f"{part.shown} cannot be decompressed: {error}.",
             why=f"its name says {codec}, and its bytes do not follow.",
             do="restore the file, or give it a name without that ending.",
-            participant=part.path,
+            participant=part.shown,
         ) from error
 
 
 def _changed(part: Part, what: str) -> Corrupt:
     return Corrupt(
-        f"{part.path} is not the file that was logged: {what}.",
+        f"{part.shown} is not the file that was logged: {what}.",
         why=f"it had {part.file_size} bytes when it was taken; its rows may have to be read again.",
         do="restore the file as it was.  Files must arrive complete (write under another name, then rename), "
         "must not be changed, and must stay until every sink holds their rows.",
-        participant=part.path,
+        participant=part.shown,
     )

@@ -234,11 +234,11 @@ def _bad_row(text: Text, record: Record, line: int, error: Unreadable, rows: Row
     reason = record.problem or text.parser.reason(content, error)
     raw = content.decode("utf-8", errors="replace")
     if rows.rejects:
-        return rows.bad(reason, raw, f"{text.part.path}:{line}")
+        return rows.bad(reason, raw, f"{text.part.shown}:{line}")
     shown = raw if len(raw) <= RAW_SHOWN else raw[: RAW_SHOWN - 3] + "..."
     raise BadRow(
-        f"{text.part.path}, line {line}, cannot be read: {reason}.",
+        f"{text.part.shown}, line {line}, cannot be read: {reason}.",
         why=f"the line is {shown!r}.",
         do='mend the line, correct schema=, or choose on_bad_row="reject" to go on with the good rows.',
-        participant=text.part.path,
+        participant=text.part.shown,
     )

@@ -19,7 +19,7 @@ from holdfast.sources.json_lines import JsonParser
 
 # An epoch takes whole blocks: with blocks of a quarter of its limit it is filled to three quarters at least.
 _BLOCKS_PER_EPOCH = 4
-_HEADER_SIZE = 1 << 16
+_HEADER_READ = 1 << 16  # at first: nearly every header is shorter
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -122,10 +122,21 @@ def _csv_parser(header: bytes, separator: str, schema: pa.Schema) -> Parser:
     return CsvParser(schema, columns, separator, problem)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)
 def _header(part: Part, separator: str) -> bytes:
-    data = part.head(_HEADER_SIZE).removeprefix(_BYTE_ORDER_MARK)
-    return data[: _header_length(data, separator)]
+    """Return the header of a file that is read from its middle on, however long it is.
+
+    Such a file was cut, so every quote in it stands well: its first newline outside of quotes ends the header.
+    """
+    size = _HEADER_READ
+    while True:
+        data = part.head(size)
+        ends = blocks.quotes(data.removeprefix(_BYTE_ORDER_MARK), separator, to_last_end=True).ends
+        if len(ends):
+            return data.removeprefix(_BYTE_ORDER_MARK)[: int(ends[0])]
+        if len(data) < size:
+            return data.removeprefix(_BYTE_ORDER_MARK)
+        size *= 4
 
 
 def _header_length(data: bytes, separator: str) -> int:

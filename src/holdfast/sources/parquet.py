@@ -64,13 +64,13 @@ def read(part: Part, rows: Rows) -> Iterator[pa.RecordBatch]:
     except (pa.ArrowException, Misfit, OSError) as error:
         reason = str(error).strip().rstrip(".")
         if rows.rejects:
-            yield rows.bad(reason, "", f"{part.path}:{part.start}")
+            yield rows.bad(reason, "", f"{part.shown}:{part.start}")
             return
         raise BadRow(
-            f"{part.path} cannot be read: {reason}.",
+            f"{part.shown} cannot be read: {reason}.",
             why="the file is damaged, or its columns are not the declared ones.",
             do='restore the file or correct schema=, or choose on_bad_row="reject" to go on without it.',
-            participant=part.path,
+            participant=part.shown,
         ) from error
     yield from rows.good(batches)
 

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from holdfast import faults
 from holdfast.checkpoint.manifest import Ended
 from holdfast.commit.coordinator import Coordinator
-from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.errors import HoldfastError
 from holdfast.ports import Carried, Clock, EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.spark import offsets
@@ -240,7 +240,7 @@ class EpochLoop:
     def _advance_pts(self, observed: Mapping[str, Observed]) -> int | None:
         """Return the minimum over the inputs of the highest timestamp seen; None until every timed input has one."""
         for source, reached in self._reached.items():
-            seen = observed[source].timestamp_max_us if source in observed else None
+            seen = observed[source].timestamp_max if source in observed else None
             if seen is not None and (reached is None or seen > reached):
                 self._reached[source] = seen
         known = [reached for reached in self._reached.values() if reached is not None]
@@ -270,14 +270,3 @@ class EpochLoop:
         if now - self._last_sweep_us >= self._limits.sweep_interval_s * 1e6:
             self._last_sweep_us = now
             self._coordinator.sweep(epoch)
-
-
-def check_commit_every(commit_every_us: int | None, timed_sources: Sequence[str], sources: Sequence[str]) -> None:
-    """Refuse ``commit_every`` where an input has no timestamp to measure it by."""
-    untimed = [source for source in sources if source not in timed_sources]
-    if commit_every_us is not None and untimed:
-        raise InvalidPipeline(
-            f"commit_every needs timestamps, and source {untimed[0]!r} declares none.",
-            why="commits are grouped by the minimum timestamp over the inputs.",
-            do=f'declare timestamp="<column>" on {", ".join(map(repr, untimed))}, or leave commit_every out.',
-        )

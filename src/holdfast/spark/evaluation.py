@@ -30,11 +30,11 @@ class Observed:
 
     rows: int = 0
     rejects: int = 0
-    timestamp_max_us: int | None = None
+    timestamp_max: int | None = None
 
     def plus(self, other: Observed) -> Observed:
         """Return both together."""
-        highest = [t for t in (self.timestamp_max_us, other.timestamp_max_us) if t is not None]
+        highest = [t for t in (self.timestamp_max, other.timestamp_max) if t is not None]
         return Observed(self.rows + other.rows, self.rejects + other.rejects, max(highest, default=None))
 
 
@@ -241,7 +241,7 @@ class Counts:
 
     def to_batch(self) -> pa.RecordBatch:
         """Return the counts in the form of handles: no sink, the source as name."""
-        references = [json.dumps([o.rejects, o.timestamp_max_us]) for o in self.found.values()]
+        references = [json.dumps([o.rejects, o.timestamp_max]) for o in self.found.values()]
         columns = [[""] * len(self.found), list(self.found), [o.rows for o in self.found.values()], references]
         kinds = [pa.string(), pa.string(), pa.int64(), pa.string()]
         arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]

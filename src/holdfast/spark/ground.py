@@ -36,7 +36,7 @@ class Asked:
     pipeline: Pipeline
     checkpoint: str
     trigger: Trigger
-    commit_every_us: int | None
+    commit_every_ticks: int | None
     commit_thread: bool
     session: SparkSession | None
     settings: Settings

@@ -18,13 +18,16 @@ import logging
 import os
 import re
 import select
+import signal
 import sys
 import threading
 import time
 import warnings
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -228,13 +231,36 @@ def launch(conf: SparkConf) -> JvmOutput | None:
                 # Python 3.12 warns of the fork in PySpark's way to start a process, now that there is a second thread.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 # stdout too: it belongs to our --json, and Java prints its warnings there.
-                gateway = launch_gateway(conf, {"stdout": output.write_end, "stderr": output.write_end})
+                gateway = launch_gateway(conf, _Surviving(stdout=output.write_end, stderr=output.write_end))
         except Exception as error:
             output.is_launched()
             raise JvmEnded(output.last_lines()) from error
         output.is_launched()
         SparkContext._ensure_initialized(gateway=gateway)
     return output
+
+
+class _Surviving(dict[str, Any]):
+    """Arguments of the process that becomes the JVM, which SIGTERM does not end.
+
+    A service manager sends it to every process of a run at once.  A stop is the driver's to carry out, with the JVM:
+    the epoch at work is finished first.  Ignored signals stay ignored in a program that is executed: Java then installs
+    no handler, and what Java starts ignores it too, but for the process that forks Spark's workers.  When the driver
+    ends, whatever ends it, the JVM does too: it reads a pipe that the driver holds.
+
+    PySpark sets ``preexec_fn`` itself, to ignore SIGINT: here that is done, and SIGTERM ignored as well.
+    """
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, _also_without_sigterm(value) if key == "preexec_fn" else value)
+
+
+def _also_without_sigterm(before_exec: Callable[[], object]) -> Callable[[], None]:
+    def prepare() -> None:
+        before_exec()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    return prepare
 
 
 class JvmEnded(Exception):

@@ -103,7 +103,7 @@ def watched(frame: DataFrame, node: Node) -> DataFrame:
     has_rejects = bool(getattr(node.spec, "rejects", False))
     rejects = F.count(F.col(REJECT_COLUMN)) if has_rejects else F.lit(0).cast("long")
     highest = F.lit(None).cast("long") if column is None else F.max(_microseconds(frame, column))
-    counts = [F.count(F.lit(1)).alias("rows"), rejects.alias("rejects"), highest.alias("timestamp_max_us")]
+    counts = [F.count(F.lit(1)).alias("rows"), rejects.alias("rejects"), highest.alias("timestamp_max")]
     return frame.observe(observation(node.name), *counts)
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.config import Settings, mistaken_variables
 from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.event_time import begin_at, commit_every_ticks
 from holdfast.hooks import Lifecycle
 from holdfast.pipeline import Pipeline
 from holdfast.spark.failure import translate
@@ -19,7 +20,6 @@ from holdfast.spark.ground import Asked
 from holdfast.spark.run import Run
 from holdfast.spark.starting import Starting
 from holdfast.trigger import Trigger
-from holdfast.units import duration_us, time_us
 
 log = logging.getLogger("holdfast.run")
 
@@ -29,7 +29,7 @@ def start(
     *,
     checkpoint: str,
     trigger: Trigger,
-    commit_every: str | None = None,
+    commit_every: str | int | None = None,
     commit_thread: bool = True,
     master: str | None = None,
     session: SparkSession | None = None,
@@ -51,9 +51,10 @@ def start(
         Directory that belongs to this pipeline alone; created when absent.
     trigger : Trigger
         ``hf.every(interval)`` or ``hf.available_now()``.
-    commit_every : str, optional
-        Publish only when the minimum timestamp over the inputs has moved by this much (``"1 s"``): fewer, larger
-        transactions.  Epochs are decided as they come, so nothing is lost; every source needs ``timestamp=``.
+    commit_every : str or int, optional
+        Publish only when the minimum timestamp over the inputs has moved by this much: fewer, larger transactions.
+        Text with a unit (``"1 s"``) where the sources' timestamps are TIMESTAMPs, a number of ticks where they are
+        BIGINTs.  Epochs are decided as they come, so nothing is lost; every source needs ``timestamp=``.
     commit_thread : bool, default True
         Publish decided epochs in the background, in order, while the next one is evaluated.  Applies to epochs that
         executors staged for several sinks.
@@ -75,8 +76,9 @@ def start(
         another pipeline's, or the directory of an export.  For the first start, with new sinks; a later start goes on
         where the pipeline is.
     at : str, datetime or int, optional
-        Begin at a time (ISO 8601, UTC without a zone; or microseconds of Unix time): each source at its random access
-        point at or before it, and no row whose timestamp lies before it is delivered.  For the first start, with new
+        Begin at a time (ISO 8601, UTC without a zone; or microseconds of Unix time, or ticks where timestamps are
+        BIGINTs): each source at its random access point at or before it, and no row whose timestamp lies before it is
+        delivered.  For the first start, with new
         sinks; every source needs ``timestamp=``.
     on_poison : str, optional
         ``"isolate"`` makes dead letters of rows that kill the run again and again; ``"stop"`` does not.  Default is the
@@ -114,12 +116,12 @@ def start(
         pipeline=pipeline,
         checkpoint=checkpoint,
         trigger=trigger,
-        commit_every_us=None if commit_every is None else duration_us(commit_every, argument="commit_every"),
+        commit_every_ticks=commit_every_ticks(commit_every, pipeline.sources),
         commit_thread=commit_thread,
         session=session,
         settings=settings,
         from_checkpoint=from_checkpoint,
-        at_us=None if at is None else time_us(at, argument="at"),
+        at_us=begin_at(at, pipeline.sources),
     )
     starting = Starting(asked, lifecycle)
     lifecycle.set_up()

@@ -18,13 +18,13 @@ from holdfast.checkpoint.schemas import note_schema
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.delivery import remembers
 from holdfast.commit.retry import Retry
+from holdfast.event_time import common_unit
 from holdfast.hooks import Lifecycle
 from holdfast.ports import Sink
 from holdfast.spark.assembly import Assembly, assemble
 from holdfast.spark.backfill import Backfill
 from holdfast.spark.beginning import Beginning, settle_origin
 from holdfast.spark.catching_up import DirectoryIsLeft, check_none_is_behind
-from holdfast.spark.epoch_loop import check_commit_every
 from holdfast.spark.first import First
 from holdfast.spark.ground import Asked, Ground, ground_of
 from holdfast.spark.isolate import check_addresses
@@ -66,8 +66,8 @@ class Starting:
 
     def _begun(self) -> Run:
         pipeline = self.asked.pipeline
-        timed = [node.name for node in pipeline.sources if timestamp_of(node) is not None]
-        check_commit_every(self.asked.commit_every_us, timed, [node.name for node in pipeline.sources])
+        has_pts = common_unit(pipeline.sources) is not None  # TIMESTAMPs and BIGINT ticks have no minimum
+        timed = [node.name for node in pipeline.sources if has_pts and timestamp_of(node) is not None]
         if self.asked.isolates:
             check_addresses(pipeline)
         ground = ground_of(self.asked)
@@ -129,7 +129,7 @@ class Starting:
             sinks=list(sinks.values()),
             clock=ground.clock,
             retry=Retry(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s),
-            commit_every_us=self.asked.commit_every_us,
+            commit_every_ticks=self.asked.commit_every_ticks,
             commit_thread=self.asked.commit_thread,
             queue_size=settings.commit_queue,
             ledger_keep=settings.ledger_keep,

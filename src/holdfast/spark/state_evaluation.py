@@ -136,7 +136,7 @@ def counted(found: list[dict[str, dict[str, Any]]]) -> tuple[dict[str, Observed]
     Examples
     --------
     >>> counted([{"in": {"rows": 3, "rejects": 0, "max": 7}}, {"sums/0": {"late": 1}}, {"sums/1": {"late": 2}}])
-    ({'in': Observed(rows=3, rejects=0, timestamp_max_us=7)}, {'sums/0': {'late': 1}, 'sums/1': {'late': 2}})
+    ({'in': Observed(rows=3, rejects=0, timestamp_max=7)}, {'sums/0': {'late': 1}, 'sums/1': {'late': 2}})
     """
     observed: dict[str, Observed] = {}
     reported: dict[str, dict[str, Any]] = {}

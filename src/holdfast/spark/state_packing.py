@@ -78,7 +78,7 @@ class Packing:
                     highest = max(highest, self.bounding.highest(bounds))
         yield from self._sent(self._bounds(packer, told))
         for observed in counts.found.values():
-            counted = {"rows": observed.rows, "rejects": observed.rejects, "max": observed.timestamp_max_us}
+            counted = {"rows": observed.rows, "rejects": observed.rejects, "max": observed.timestamp_max}
             yield from self._sent([packer.counts("", {self.source: counted})])
 
     def controls(self, ordinal: int, ended: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -291,7 +291,7 @@ def play(
     *actions: Action,
     carried: bool = True,
     commit_thread: bool = False,
-    commit_every_us: int | None = None,
+    commit_every_ticks: int | None = None,
     seed: int = 0,
 ) -> World:
     """Play a scenario; returns the world as it leaves it.
@@ -305,7 +305,7 @@ def play(
     setting = Setting(
         Load(row_count=0, carried_share=1.0 if carried else 0.0),
         commit_thread=commit_thread,
-        commit_every_us=commit_every_us,
+        commit_every_ticks=commit_every_ticks,
     )
     world = World(on, seed=seed, setting=setting, failures=failures)
     stage = Stage(world, failures)

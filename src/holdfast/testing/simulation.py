@@ -65,7 +65,7 @@ def simulate(
             task_failure_rate=chance.choice((0.0, 0.0, 0.2)),
         ),
         commit_thread=chance.random() < 0.5,
-        commit_every_us=chance.choice((None, None, 3 * ROW_US, 100 * ROW_US)),
+        commit_every_ticks=chance.choice((None, None, 3 * ROW_US, 100 * ROW_US)),
         ledger_keep=chance.choice((2, 100)),
         queue_size=chance.choice((1, 4)),
         retry=Retry(attempts=chance.choice((2, 6)), seed=seed),

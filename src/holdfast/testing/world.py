@@ -96,7 +96,7 @@ class Setting:
 
     load: Load = field(default_factory=Load)
     commit_thread: bool = False
-    commit_every_us: int | None = None
+    commit_every_ticks: int | None = None
     ledger_keep: int = 100
     queue_size: int = 4
     retry: Retry = field(default_factory=lambda: Retry(seed=0))
@@ -207,7 +207,7 @@ class World:
             sinks=list(sinks.values()),
             clock=self.clock,
             retry=setting.retry,
-            commit_every_us=setting.commit_every_us,
+            commit_every_ticks=setting.commit_every_ticks,
             commit_thread=False,
             ledger_keep=setting.ledger_keep,
             on_transition=self._note,

@@ -3,6 +3,7 @@
 import logging
 import pickle
 import threading
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -151,7 +152,7 @@ def test_every_transition_is_told(bench):
 
 
 def test_statistics_say_what_is_published_and_what_waits(bench):
-    coordinator = bench.open("table", "files", commit_every_us=100)
+    coordinator = bench.open("table", "files", commit_every_ticks=100)
     commit(coordinator, 1, pts=1000)
     commit(coordinator, 2, pts=1050)
     seen = coordinator.statistics()
@@ -445,7 +446,7 @@ def go_back(bench, name, epoch):
     """Let a sink be a copy of an older moment."""
     target = bench.target(name)
     row = target.ledger[PIPELINE, name]
-    row.epoch, row.positions = epoch, at(epoch)
+    row.epoch, row.record = epoch, replace(row.record, epoch=epoch, positions=at(epoch))
     target.tables[:] = [table for table in target.tables if max(table["id"].to_pylist(), default=0) <= epoch]
 
 
@@ -666,7 +667,7 @@ def test_what_could_not_be_discarded_is_swept(bench):
 
 
 def test_a_decided_epoch_cannot_be_aborted(bench):
-    coordinator = bench.open("table", "files", commit_every_us=100)
+    coordinator = bench.open("table", "files", commit_every_ticks=100)
     commit(coordinator, 1, pts=1000)
     commit(coordinator, 2, pts=1001, as_staged=True)
     with pytest.raises(InternalError, match="may not happen in state DECIDED"):
@@ -676,7 +677,7 @@ def test_a_decided_epoch_cannot_be_aborted(bench):
 
 
 def test_sweeping_never_touches_what_a_decision_names(bench):
-    coordinator = bench.open("table", "files", commit_every_us=100)
+    coordinator = bench.open("table", "files", commit_every_ticks=100)
     commit(coordinator, 1, pts=1000)
     for epoch in (2, 3):
         commit(coordinator, epoch, pts=1001, as_staged=True)
@@ -742,7 +743,7 @@ def test_stories_are_bounded(bench):
 
 
 def test_a_group_becomes_visible_when_pts_has_moved(bench):
-    coordinator = bench.open("table", commit_every_us=100)
+    coordinator = bench.open("table", commit_every_ticks=100)
     seen = []
     for epoch, pts in enumerate([1000, 1040, 1099, 1100, 1150, 1250], start=1):
         commit(coordinator, epoch, pts=pts)
@@ -756,7 +757,7 @@ def test_a_group_becomes_visible_when_pts_has_moved(bench):
 
 
 def test_flush_publishes_the_rest_of_a_group(bench):
-    coordinator = bench.open("table", "files", commit_every_us=100)
+    coordinator = bench.open("table", "files", commit_every_ticks=100)
     for epoch in (1, 2, 3):
         commit(coordinator, epoch, pts=1000)
     assert ids(bench, "files") == [1]
@@ -766,10 +767,10 @@ def test_flush_publishes_the_rest_of_a_group(bench):
 
 
 def test_a_group_that_was_decided_is_published_by_the_next_run_and_pts_goes_on(bench):
-    coordinator = bench.open("table", commit_every_us=100)
+    coordinator = bench.open("table", commit_every_ticks=100)
     for epoch in (1, 2, 3):
         commit(coordinator, epoch, pts=1000 + epoch)
-    coordinator = bench.open("table", commit_every_us=100)
+    coordinator = bench.open("table", commit_every_ticks=100)
     assert ids(bench, "table") == [1, 2, 3]
     commit(coordinator, 4, pts=1050)
     assert ids(bench, "table") == [1, 2, 3]
@@ -778,7 +779,7 @@ def test_a_group_that_was_decided_is_published_by_the_next_run_and_pts_goes_on(b
 
 
 def test_a_group_is_published_early_when_the_driver_holds_too_many_rows(bench):
-    coordinator = bench.open("table", commit_every_us=10**9, carried_limit_bytes=24)
+    coordinator = bench.open("table", commit_every_ticks=10**9, carried_limit_bytes=24)
     for epoch in range(1, 5):
         commit(coordinator, epoch, pts=epoch)
     assert ids(bench, "table") == [1, 2, 3, 4]
@@ -786,7 +787,7 @@ def test_a_group_is_published_early_when_the_driver_holds_too_many_rows(bench):
 
 def test_an_epoch_without_a_timestamp_is_published_at_once_with_whatever_waits(bench):
     """An input declares a timestamp and has had no row yet."""
-    coordinator = bench.open("table", commit_every_us=100)
+    coordinator = bench.open("table", commit_every_ticks=100)
     seen = []
     for epoch, pts in enumerate([None, None, 1000, 1040, None, 1050, 1099, 1100], start=1):
         commit(coordinator, epoch, pts=pts)
@@ -797,7 +798,7 @@ def test_an_epoch_without_a_timestamp_is_published_at_once_with_whatever_waits(b
 
 @pytest.mark.parametrize("failure", [Failure.BREAK_BEFORE, Failure.BREAK_AFTER])
 def test_a_lost_reply_to_a_groups_commit_is_settled_for_the_whole_group(bench, failure):
-    coordinator = bench.open("table", "files", commit_every_us=100)
+    coordinator = bench.open("table", "files", commit_every_ticks=100)
     commit(coordinator, 1, pts=1000)
     commit(coordinator, 2, pts=1001)
     bench.failures.add("table", "publish", failure)

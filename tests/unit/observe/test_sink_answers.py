@@ -71,6 +71,7 @@ class FakeNode:
 class FakePipeline:
     sinks: list
     name: str = "trips"
+    sources: tuple = ()
 
 
 def a_store():

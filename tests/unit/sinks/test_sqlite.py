@@ -139,6 +139,19 @@ def test_a_number_beyond_64_signed_bits_is_refused(path: str) -> None:
         publish(sink, 1, rows)
 
 
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_a_text_that_is_not_utf8_is_a_bad_row_and_changes_nothing(path: str, staged: bool, nested: bool) -> None:
+    """A Parquet file may hold one: Arrow does not look."""
+    words = pa.array([b"fine", b"caf\xe9"]).view(pa.string())
+    column = pa.StructArray.from_arrays([words], ["word"]) if nested else words
+    rows = pa.table({"id": [1, 2], "word": column})
+    with opened(path, rows.schema) as sink, pytest.raises(BadRow, match="column 'word' is not UTF-8") as error:
+        publish(sink, 1, rows, staged=staged)
+    assert "caf\\xe9" in error.value.why
+    assert query(path, "SELECT * FROM words") == []
+
+
 @pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
 def test_the_last_row_of_a_key_wins(path: str, staged: bool) -> None:
     with opened(path, mode="upsert", key=("id",)) as sink:

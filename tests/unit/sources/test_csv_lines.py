@@ -129,3 +129,14 @@ def test_a_separator_that_is_none_is_refused(separator: str) -> None:
 def test_a_type_that_csv_cannot_hold_is_refused_while_building(declared: str) -> None:
     with pytest.raises(InvalidPipeline, match="column 'v'"):
         read.files("in", schema=f"v {declared}", format="csv", name="source")
+
+
+def test_a_header_of_any_length_names_the_columns_of_every_block(tmp_path: Path) -> None:
+    """Only 64 KiB of it were read for all blocks but the first, and every record there was rejected."""
+    quoted = '"' + "y\n" * 40_000 + '"'
+    columns = ["a", *(f"column_{number:06d}" for number in range(5000)), quoted, "b"]
+    row = "," * (len(columns) - 2)
+    text = ",".join(columns) + "\n" + "".join(f"{number}{row},x{number}\n" for number in range(30))
+    rows = rows_of(tmp_path, text, "a INT, b STRING", block_size="200 KB", on_bad_row="reject", **CSV)
+    assert [(row["a"], row["b"]) for row in good(rows)] == [(number, f"x{number}") for number in range(30)]
+    assert rejected(rows) == []

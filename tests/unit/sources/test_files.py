@@ -403,3 +403,17 @@ def test_the_declaration_is_shown_without_this_machine(tmp_path: Path) -> None:
     assert spec.arguments()["path"] == "in"
     assert os.fspath(Path.cwd()) not in repr(spec.arguments())
     assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+@pytest.mark.parametrize("format_name", ["json", "csv", "parquet"])
+def test_a_bad_row_of_a_file_whose_name_is_not_utf8_is_rejected_or_named(tmp_path: Path, format_name: str) -> None:
+    directory = tmp_path / "in"
+    directory.mkdir()
+    with open(os.fsencode(directory) + b"/na\xffme", "wb") as file:
+        file.write(b"id\nx\n")
+    options: dict[str, Any] = {"format": format_name}
+    rows = everything(source_over(directory, tmp_path / "w", "id INT", on_bad_row="reject", **options))
+    assert {one["position"].partition(":")[0] for one in rejected(rows)} == {"na\\xffme"}
+    with pytest.raises(BadRow, match=r"na\\xffme") as error:
+        everything(source_over(directory, tmp_path / "other", "id INT", **options))
+    assert error.value.message.encode()
