@@ -57,7 +57,8 @@ def check_none_is_behind(beginning: Beginning, held: Mapping[str, Held]) -> None
             beginning,
             found,
             "the graph has changed as well, and what was published by the old one is for the old one to replay.",
-            "start the old graph once: it replays what is missing; then the changed one.",
+            "start the old graph with this sink once: it replays what is missing; then the changed one. Or give the "
+            "sink another name: it is a new one then.",
         )
     again = replace(beginning, previous=beginning.below)
     holders = {name: each for name, each in held.items() if each.epoch}

@@ -159,7 +159,9 @@ class _Owned:
         self._note_graph()
         beginning = self._beginning()
         check_reached(beginning, self.resumption.held)
-        check_none_is_behind(beginning, {name: self.resumption.held[name] for name in self.remembering})
+        filled = () if self.change is None else self.change.backfilled  # one that comes back gets everything anyway
+        held = {name: self.resumption.held[name] for name in self.remembering if name not in filled}
+        check_none_is_behind(beginning, held)
         write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)
         return settle_origin(beginning, self.resumption.held, self.resumption.last_epoch)
 

@@ -177,4 +177,4 @@ def test_with_a_changed_graph_the_old_one_replays_first(tmp_path: Path) -> None:
     beginning = Beginning(store, tmp_path, "spark/2", "p", [node], previous="spark/1", change=Change())
     with pytest.raises(Diverged, match="'table' has lost what was published") as refused:
         check_none_is_behind(beginning, {"table": Held(1, 1, at(1))})
-    assert "start the old graph once" in refused.value.do
+    assert "start the old graph with this sink once" in refused.value.do
