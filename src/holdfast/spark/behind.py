@@ -103,9 +103,12 @@ def _lost(held: Held, start: Positions, ends: Iterable[Positions], published: in
 
 def _lacking(held: Held, wanted: Positions, epoch: int) -> Ranges:
     found = lacking(held.positions, wanted)
-    # Of an opaque position only a difference shows: which of the two lies before the other the epochs tell.
-    is_later = held.epoch >= epoch
-    return {name: of for name, of in found.items() if not (is_later and OPAQUE_SEGMENT in of)}
+    if held.epoch < epoch:
+        return found
+    # Of an opaque position only a difference shows: which of the two lies before the other the epochs tell.  And a
+    # ledger row of an older version has no marks.
+    without = {OPAQUE_SEGMENT, *MARKS.values()}
+    return {name: of for name, of in found.items() if name != CONTROLS and not of.keys() <= without}
 
 
 def told(ranges: Ranges) -> str:
