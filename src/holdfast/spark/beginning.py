@@ -27,9 +27,9 @@ from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.graph import Node
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions, ascending, covers_all
+from holdfast.spark.lost_epochs import filled, from_the_start, left_at, planned_in
 from holdfast.spark.offsets import CONTROLS, check_logs, last_logged, logged, newest_positions, plain, read_offsets
 from holdfast.spark.origin import FILE_NAME, Origin, note_beginning, noted_beginning, read_origin
-from holdfast.spark.replay import filled, from_the_start, left_at, planned_in
 from holdfast.spark.state_transfer import Transfer
 
 log = logging.getLogger("holdfast.checkpoint")

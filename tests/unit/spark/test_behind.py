@@ -21,8 +21,8 @@ from holdfast.spark.beginning import Beginning, settle_origin
 from holdfast.spark.behind import behind, told, unreadable
 from holdfast.spark.catching_up import DirectoryIsLeft, check_none_is_behind
 from holdfast.spark.directory import LEFT, Directory, choose_directory
+from holdfast.spark.lost_epochs import filled, left_at
 from holdfast.spark.origin import FILE_NAME, Origin, read_origin
-from holdfast.spark.replay import filled, left_at
 
 
 def at(number: int, **more: int) -> Positions:
