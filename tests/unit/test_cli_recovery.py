@@ -19,6 +19,7 @@ from holdfast import faults
 from holdfast.checkpoint import named
 from holdfast.checkpoint.dead_letters import DeadLetters, Letter, one_row
 from holdfast.checkpoint.manifest import Ended, Manifest
+from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.checkpoint.store import open_store
 from holdfast.cli.app import app
@@ -270,6 +271,20 @@ def test_a_sink_that_was_set_back_is_told_as_behind_with_what_it_lacks(name, can
     assert answer.exit_code == 0
     assert ("behind: the next start replays what it lacks" in answer.stdout) is (name == "two")
     assert rows_in(f"{name}.db") == [10, 11]
+
+
+def test_a_sink_that_was_emptied_is_told_of_as_refused():
+    run_epochs("one", 2)
+    Participation("one", open_store("ckpt"), ["table_one"]).note(["table_one"], 1)
+    for path in Path().glob("one.db*"):
+        if path.is_file():
+            path.unlink()
+    with sqlite3.connect("one.db") as connection:
+        connection.execute("CREATE TABLE t (x INTEGER)")
+    connection.close()
+    text = holdfast("inspect", "flows.py:one", "--checkpoint", "ckpt").stdout
+    assert "! behind: table_one holds everything up to epoch 0, and epoch 2 was published: it lacks everything." in text
+    assert "the next start is refused" in text
 
 
 def test_a_decision_that_is_to_be_published_makes_no_sink_lie_behind():

@@ -91,6 +91,14 @@ class Participation:
             )
 
 
+def has_taken_part(store: Store, sink: str) -> bool:
+    """Tell whether a sink has taken part in an epoch; also where its note cannot be read."""
+    try:
+        return _first_epoch(store, sink) is not None
+    except ValueError:
+        return True
+
+
 def _first_epoch(store: Store, name: str) -> int | None:
     """Return the epoch in a note; None where there is none.  Raises ValueError where it cannot be read."""
     data = store.get(_key(name))

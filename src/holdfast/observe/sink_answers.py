@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from holdfast.checkpoint.participation import has_taken_part
 from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
@@ -19,6 +20,8 @@ from holdfast.observe.inspection import Answer, BehindReport, Inspection, SinkRe
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, Inspectable, Outcome, Sink, Store
 from holdfast.spark.behind import Behind, behind, told, unreadable
+
+_EMPTIED = "It has taken part and holds nothing: the next start is refused, since it may be another target by mistake."
 
 EPOCH_MAX = 2**62
 """Bound of the search, for a sink that claims to hold whatever it is asked about."""
@@ -61,11 +64,14 @@ def sinks_behind(
     if inspection.owner.is_alive or not inspection.spark:
         return ()
     held = {report.name: _resolved(report, inspection) for report in inspection.sinks if report.held is not None}
+    finished = inspection.spark[-1].finished
+    emptied = [name for name, each in held.items() if not each.epoch and has_taken_part(store, name)]
+    reports = [BehindReport(name, 0, finished, "everything", (_EMPTIED,)) for name in emptied]
     try:
         found = behind(checkpoint / inspection.spark[-1].directory, held)
-        return tuple(_behind_report(each, pipeline, store, checkpoint) for each in found)
+        return (*reports, *(_behind_report(each, pipeline, store, checkpoint) for each in found))
     except (Corrupt, Unavailable):
-        return ()  # the start says so
+        return tuple(reports)  # the start says so
 
 
 def _behind_report(found: Behind, pipeline: Pipeline, store: Store, checkpoint: Path) -> BehindReport:
