@@ -54,7 +54,7 @@ _MASTER = re.compile(rf"yarn|(spark|k8s)://.+|local(\[{_THREADS}(\s*,\s*[1-9]\d*
 class Limit:
     """What a setting may be: its kind, and the range or the choices, inclusive."""
 
-    kind: Literal["size", "duration", "count", "choice", "switch", "master"]
+    kind: Literal["size", "duration", "count", "choice", "switch", "master", "names"]
     low: str | int | None = None
     high: str | int | None = None
     choices: tuple[str, ...] = ()
@@ -64,7 +64,8 @@ class Limit:
         """The range as people read it."""
         if self.choices:
             return ", ".join(self.choices)
-        return {"switch": "true, false", "master": _MASTERS}.get(self.kind) or f"{self.low} to {self.high}"
+        words = {"switch": "true, false", "master": _MASTERS, "names": "names, separated by commas"}
+        return words.get(self.kind) or f"{self.low} to {self.high}"
 
 
 def _setting(default: Any, limit: Limit, reason: str) -> Any:
@@ -148,9 +149,16 @@ class Settings(BaseSettings):
     force_graph_change: bool = _setting(
         False,
         Limit("switch"),
-        "Start a changed graph also where state is lost by it, or where a source has ended: an operator whose state "
+        "Start a changed graph also where state does not fit, or where a source has ended: an operator whose state "
         "does not fit begins without any, a finished source stays finished.  Also `start(force=True)` and `--force`.  "
         "`holdfast plan` says beforehand what happens.",
+    )
+    drop_state: str = _setting(
+        "",
+        Limit("names"),
+        "Operators that are gone and whose state nobody takes over, although a new operator of the same kind begins "
+        "without: it may be the old one under another name, so a start asks for a word.  Also "
+        "`start(drop_state=[...])` and `--drop-state`.  `holdfast plan` says beforehand whether it is needed.",
     )
     checkpoint_keep: int = _setting(
         3,
@@ -279,6 +287,11 @@ class Settings(BaseSettings):
         return size_bytes(self.prefetch_max)
 
     @property
+    def dropped(self) -> frozenset[str]:
+        """The operators whose state is dropped."""
+        return frozenset(name for name in self.drop_state.split(",") if name)
+
+    @property
     def retry_first_s(self) -> float:
         """Wait before the second attempt, seconds."""
         return duration_us(self.retry_first) / 1e6
@@ -403,6 +416,8 @@ def _checked(name: str, value: Any, limit: Limit, default: Any) -> Any:
         raise _refused(name, value, f"it may be {limit.words}.", limit.choices[0])
     if limit.kind == "switch":
         return _switch(name, value)
+    if limit.kind == "names":
+        return ",".join(part.strip() for part in str(value).split(",") if part.strip())
     master = str(value).strip()
     if _MASTER.fullmatch(master):
         return master

@@ -87,7 +87,12 @@ class InvalidPipeline(HoldfastError):
 
 
 class BadRow(HoldfastError):
-    """A row of the input cannot be read with the declared schema: mend it, or choose ``on_bad_row="reject"``."""
+    """A row of the input cannot be read with the declared schema, or a sink refuses it: mend it, or choose
+    ``on_bad_row="reject"``.
+    """
+
+    is_decided: bool = False
+    """Whether the row's epoch is decided: nothing can be left out of it any more but by ``resolve --reject-rows``."""
 
 
 class Unavailable(HoldfastError):

@@ -90,6 +90,8 @@ class Sink(Protocol):
     A sink that ends with its process says so by a true attribute ``is_volatile``: what the ledger calls done is then
     not looked for in it.
 
+    ``publish`` raises :class:`~holdfast.errors.BadRow` where a row is refused, and then nothing was changed.
+
     ``publish``, ``outcome`` and ``discard`` raise :class:`~holdfast.errors.Unavailable` only when nothing was
     changed, and :class:`~holdfast.errors.InDoubt` when nobody here knows (a connection that broke during COMMIT).
     """
@@ -116,6 +118,35 @@ class Sink(Protocol):
 
     def writer_factory(self) -> WriterFactory:
         """Return the factory that executors call; valid after :meth:`open`."""
+
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """Say, before an epoch is decided, whether this sink takes its rows.  Changes nothing that anybody sees.
+
+        A decision cannot be taken back: a row that only ``publish`` refuses would keep the epoch out of this sink for
+        ever, and in the others.  So whatever ``publish`` would refuse with ``BadRow`` is refused here: what the row
+        says by itself (its values, their lengths), and what only the system can say (constraints), by writing the rows
+        and rolling them back.  Not asked where nothing is decided: one sink, whose own commit is the decision.  May be
+        called while another thread is in ``publish``.
+
+        Parameters
+        ----------
+        publication : Publication
+            The epoch, as ``publish`` would be given it.
+        earlier : sequence of (Sink, Publication)
+            The same epoch in the sinks that publish before this one: by then their rows are there.
+
+        Returns
+        -------
+        bool
+            Whether the answer depends on what the sink holds: then epochs before this one are to be published first.
+
+        Raises
+        ------
+        BadRow
+            If it refuses a row: names the column, or the constraint.
+        Unavailable
+            If it does not answer.
+        """
 
     def publish(self, publications: Sequence[Publication]) -> None:
         """Make the epochs visible, all together with the ledger row of the last one, atomically and idempotently.

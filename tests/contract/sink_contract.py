@@ -24,7 +24,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import faults
-from holdfast.errors import Fenced, HoldfastError
+from holdfast.errors import BadRow, Fenced, HoldfastError
 from holdfast.ports import (
     Carried,
     EpochRecord,
@@ -59,6 +59,9 @@ class Target(Protocol):
 
     def leftovers(self) -> list[str]:
         """Return a name for everything staged that still exists (files, tables, prepared transactions)."""
+
+    def refuse(self, word: str) -> bool:
+        """Make the target refuse rows of this word from now on; False where such a target refuses none."""
 
 
 class SinkContract:
@@ -114,6 +117,51 @@ class SinkContract:
         alive.sweep(below_epoch=2)
         assert target.leftovers() == []
         alive.close()
+
+    # --- admit --------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("staged", [True, False], ids=["staged", "carried"])
+    def test_admitting_an_epoch_changes_nothing_and_may_be_done_again(self, target: Target, staged: bool) -> None:
+        sink = _opened(target)
+        publication = _publication(1, [_staged(sink, 1, [(1, "one")]) if staged else _rows([(1, "one")])])
+        left = target.leftovers()
+        for _ in range(2):
+            sink.admit(publication)
+            assert (target.rows(), target.leftovers(), sink.outcome(1)) == ([], left, Outcome.ABSENT)
+        sink.publish([publication])
+        assert target.rows() == [(1, "one")]
+        assert target.leftovers() == []
+        sink.close()
+
+    @pytest.mark.parametrize("staged", [True, False], ids=["staged", "carried"])
+    def test_a_row_that_publishing_would_refuse_is_refused_before_the_decision(
+        self, target: Target, staged: bool
+    ) -> None:
+        """The decision cannot be taken back (design/0002): in the stage, or when the epoch is admitted, never later."""
+        sink = _opened(target)
+        sink.publish([_carried(1, [(1, "one")])])
+        if target.refuse("bad"):
+            with pytest.raises(BadRow):
+                sink.admit(_publication(2, [_staged(sink, 2, [(2, "bad")]) if staged else _rows([(2, "bad")])]))
+            assert target.rows() == [(1, "one")]
+            assert sink.outcome(2) is Outcome.ABSENT
+        good = _publication(2, [_staged(sink, 2, [(2, "two")], attempt=1) if staged else _rows([(2, "two")])])
+        sink.admit(good)
+        sink.publish([good])
+        assert sorted(target.rows()) == [(1, "one"), (2, "two")]
+        sink.close()
+
+    def test_a_row_that_is_refused_only_when_it_is_published_changes_nothing(self, target: Target) -> None:
+        """A rule that somebody makes between the two: what is decided stays decided, and whole."""
+        sink = _opened(target)
+        publication = _carried(1, [(1, "one"), (2, "bad")])
+        sink.admit(publication)
+        if target.refuse("bad"):
+            with pytest.raises(BadRow):
+                sink.publish([publication])
+            assert target.rows() == []
+            assert sink.outcome(1) is Outcome.ABSENT
+        sink.close()
 
     # --- publish ------------------------------------------------------------------------------------------------
 

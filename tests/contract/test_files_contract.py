@@ -36,6 +36,9 @@ class FilesTarget:
         staged = list(own.glob("*/*/staging/*"))
         return [str(path) for path in [*staged, *own.glob("*/*/writing/*")]]
 
+    def refuse(self, word: str) -> bool:
+        return False
+
 
 @pytest.fixture(params=["parquet", "json", "parquet by word"])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> FilesTarget:

@@ -26,6 +26,9 @@ class MemoryTarget:
     def leftovers(self) -> list[str]:
         return []
 
+    def refuse(self, word: str) -> bool:
+        return False
+
 
 @pytest.fixture
 def target() -> Iterator[MemoryTarget]:

@@ -39,6 +39,11 @@ class PostgresTarget:
             ).fetchall()
         return [name for (name,) in found]
 
+    def refuse(self, word: str) -> bool:
+        with psycopg.connect(self.dsn) as connection:
+            connection.execute(f"ALTER TABLE words ADD CHECK (word <> '{word}') NOT VALID")
+        return True
+
 
 @pytest.fixture(params=["prepared", "table", "no-prepared"])
 def target(request: pytest.FixtureRequest) -> PostgresTarget:

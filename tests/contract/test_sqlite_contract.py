@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,14 @@ class SqliteTarget:
     def leftovers(self) -> list[str]:
         directory = Path(f"{self._path}-holdfast")
         return [path.name for path in directory.iterdir()] if directory.exists() else []
+
+    def refuse(self, word: str) -> bool:
+        with closing(sqlite3.connect(self._path)) as connection:
+            connection.execute(
+                f"CREATE TRIGGER no BEFORE INSERT ON words WHEN new.word = '{word}'"
+                " BEGIN SELECT RAISE(ABORT, 'not this word'); END"
+            )
+        return True
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ class Version:
         Returns its sinks.
     epoch : callable
         Does the same to an epoch of ``given`` and of ``more``.
-    settings : mapping of str to int
+    settings : mapping of str to int or str
         Settings of its runs.
     moves : mapping of str to str
         Operator -> the one before whose state it goes on with; any other begins without.
@@ -106,7 +106,7 @@ class Version:
 
     build: Callable[[Build], Sequence[SinkNode]]
     epoch: Callable[[Memory, Rows, Rows], None]
-    settings: Mapping[str, int] = field(default_factory=dict)
+    settings: Mapping[str, int | str] = field(default_factory=dict)
     moves: Mapping[str, str] = field(default_factory=dict)
     filled: Sequence[str] = ()
 
@@ -375,7 +375,7 @@ CHANGES: dict[str, Change] = {
         ({"given": CHANGED, "earlier": NEW, "again": NEW, "bare": NEW, "counted": CHANGED},),
     ),
     "rename without renamed_from": Change(
-        (COUNTS, Version(_counts("renamed"), _count("renamed"))),
+        (COUNTS, Version(_counts("renamed"), _count("renamed"), settings={"drop_state": "counted"})),
         ({"given": CHANGED, "renamed": NEW, "counted": GONE, "counts_columns": CHANGED},),
     ),
     "rename with renamed_from": Change(

@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.graph_change import Graph
+from holdfast.checkpoint.graph_change import Graph, Replay
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
 from holdfast.checkpoint.stood import note_stood
+from holdfast.config import Settings
 from holdfast.errors import Diverged, Fenced, InvalidPipeline
-from holdfast.ports import Carried, EpochRecord, Publication, Run
+from holdfast.ports import Carried, EpochRecord, Held, Publication, Run
+from holdfast.spark.beginning import Beginning, settle_origin
 from holdfast.spark.origin import FILE_NAME, read_origin
+from holdfast.spark.plan import plan
+from holdfast.spark.replays import left_to_replay
 from holdfast.spark.state_change import read_graph, write_graph
 from holdfast.spark.state_plan import Shape, noted_shape
 from holdfast.testing.process import CrashAt, Process, SimulatedCrash
@@ -201,6 +205,21 @@ def test_a_rewind_is_carried_through_after_any_second_crash_too(tmp_path: Path) 
             assert flow.delivered()[0] == flow.delivered()[1], (first, second)
 
 
+def test_what_becomes_of_a_graph_is_not_said_while_a_rewind_is_unfinished(tmp_path: Path) -> None:
+    """A start would finish it first, and compare with what is there then."""
+    flow = filled(tmp_path / "flow")
+    flow.rewinding().check_finished("nothing")
+    process = Process()
+    process.on_write = lambda label: process.die(label) if "/origin.json" in label else None
+    with process.counting_points(), pytest.raises(SimulatedCrash):
+        flow.rewinding(FaultyStore(flow.store, process)).do("3")
+    with pytest.raises(InvalidPipeline, match="rewind to epoch 3 was interrupted") as refused:
+        plan(flow.pipeline, flow.store, tmp_path / "flow" / "checkpoint", Settings())
+    assert "holdfast rewind --to 3" in refused.value.do
+    flow.rewinding().carry_through()
+    plan(flow.pipeline, flow.store, tmp_path / "flow" / "checkpoint", Settings())
+
+
 def test_sinks_go_back_to_a_checkpoint_that_was_restored_from_an_older_copy(tmp_path: Path) -> None:
     flow = Flow(tmp_path)
     flow.run(2, version=1)
@@ -238,6 +257,48 @@ def test_what_an_older_version_knew_of_sources_that_are_gone_is_remembered(tmp_p
     flow.rewinding().do("2")
     retired = read_origin(tmp_path / "checkpoint" / "spark" / "2" / FILE_NAME).retired
     assert retired == {"gone": {"log": 7}, "rows": {"log": 2}}
+
+
+def with_state(flow: Flow, graph: str, of_snapshot: str, *operators: str) -> None:
+    """Let five epochs be those of a graph with state, and the second have a snapshot."""
+    flow.run(5, version=1)
+    first = flow.work / "checkpoint" / "spark" / "1" / FILE_NAME
+    first.write_bytes(replace(read_origin(first), graph=graph).to_json())
+    write_graph(flow.store, "spark/1", Graph("", {}, {"counted": KEEPS}, 2))
+    ended = Ended(2, 2, {"rows": {"log": 2}}, 2 * MINUTE_US)
+    states = {name: OperatorState(KEEPS, {}) for name in operators}
+    commit(flow.store, Manifest("flow", 1, 0, of_snapshot, ended, 2, states))
+
+
+@pytest.mark.parametrize("then", ["0123", "4567"], ids=["the same graph", "another one"])
+def test_a_rewind_leaves_what_is_behind_the_snapshot_to_the_graph_that_is_started_next(
+    tmp_path: Path, then: str
+) -> None:
+    """Whichever graph has evaluated it: the next one may be another again."""
+    flow = Flow(tmp_path)
+    with_state(flow, "0123", then, "counted")
+    done = flow.rewinding().do("4")
+    assert (done.snapshot, done.replayed) == (2, 2)
+    origin = read_origin(tmp_path / "checkpoint" / "spark" / "2" / FILE_NAME)
+    assert [stop["rows"]["log"] for stop in origin.seek] == [2, 3, 4]
+    assert (len(origin.replayed), origin.graph) == (2, "0123")
+    for graph in ("0123", "89ab"):
+        assert left_to_replay(flow.store, tmp_path / "checkpoint", "spark/2", graph) == Replay(2)
+    # And when Spark's part is lost before that graph has come so far.
+    shutil.rmtree(tmp_path / "checkpoint" / "spark")
+    held = {"table": Held(done.epoch, 1, done.positions)}
+    mended = Beginning(flow.store, tmp_path / "checkpoint", "spark/1", "flow", (), {"counted": KEEPS}, "89ab")
+    again = settle_origin(mended, held, done.epoch)
+    assert (again.seek, again.replayed, again.seed) == (origin.seek, origin.replayed, origin.seed)
+    assert left_to_replay(flow.store, tmp_path / "checkpoint", "spark/1", "cdef") == Replay(2)
+
+
+def test_a_rewind_behind_a_change_that_the_state_of_then_does_not_fit_is_refused(tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    with_state(flow, "0123", "4567", "counted", "gone")
+    with pytest.raises(InvalidPipeline, match="its graph has changed since") as refused:
+        flow.rewinding().do("4")
+    assert "an operator that the graph has no more" in refused.value.why
 
 
 def test_state_of_another_number_of_buckets_goes_on_in_as_many(tmp_path: Path) -> None:

@@ -22,6 +22,10 @@ class Target:
     def leftovers(self):
         return self._target.leftovers()
 
+    def refuse(self, word):
+        self._target.refuses = lambda row: row["word"] == word
+        return True
+
 
 @pytest.fixture(params=[("transaction", False), ("prepared", False), ("transaction", True)], ids=str)
 def target(request):

@@ -205,7 +205,17 @@ def test_state_that_does_not_fit_is_refused_before_anything_happens_unless_force
     assert "it was counting, and is accumulate" in refused.value.why
     before = pipelines.rows("first")
     pipelines.run(other, force=True)
-    assert pipelines.rows("first") == sorted([*before, ("a", 1), ("b", 1)])
+    fresh = [("a", 1), ("b", 1)]
+    assert pipelines.rows("first") == sorted([*before, *fresh])
+
+    # Nor is it dropped where a new operator of the same kind may be the old one.
+    again = source("given", GIVEN[:4]) | hf.accumulate(by="k", n=hf.count(), name="renamed")
+    other = hf.Pipeline("changing", pipelines.table(again, "first"))
+    for refusing in (lambda: pipelines.run(other), lambda: pipelines.run(other, drop_state=["other"])):
+        with pytest.raises(InvalidPipeline, match="state of stateful operator 'first' would be lost"):
+            refusing()
+    pipelines.run(other, drop_state=["first"])
+    assert pipelines.rows("first") == sorted([*before, *fresh, ("a", 1), ("c", 1), ("c", 2)])
 
 
 def test_a_sink_that_gets_everything_goes_on_where_a_death_on_the_way_left_it(
@@ -232,3 +242,33 @@ def test_a_sink_that_gets_everything_goes_on_where_a_death_on_the_way_left_it(
     for text in GIVEN[:5]:
         wanted.epoch(text, has_second=False)
     assert pipelines.rows("all") == pipelines.rows("first") == wanted.sorted("first")
+
+
+def test_what_is_left_of_a_backfill_that_was_killed_is_evaluated_by_the_graph_of_now(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipelines = Pipelines(tmp_path, spark)
+    pipelines.run(pipelines.one(3))
+
+    def filled(given: int, left_out: str = "") -> hf.Pipeline:
+        rows = source("given", GIVEN[:given])
+        first = counting(rows | hf.filter(f"k <> '{left_out}'", name="some") if left_out else rows, name="first")
+        chosen = first | hf.select("k", "n", name="all_chosen")
+        everything = chosen | hf.write.sqlite(tmp_path / "all.db", table="rows", name="all_table", backfill=True)
+        return hf.Pipeline("changing", pipelines.table(first, "first"), everything)
+
+    die_at("after-publish", 5)  # epochs 4 to 6 are those of before: of 5 only the new sink knows, and not Spark
+    with pytest.raises(HoldfastError):
+        pipelines.run(filled(3))
+    faults.install(None)
+    pipelines.run(filled(5, "a"))
+    old, new = Expected(), Expected()
+    for text in GIVEN[:3]:
+        old.epoch(text, has_second=False)
+    for text in (*GIVEN[:2], GIVEN[2].replace("a", "")):  # the third is left, and is the new graph's
+        new.epoch(text, has_second=False)
+    held = len(new.rows["first"])
+    for text in GIVEN[3:5]:
+        new.epoch(text.replace("a", ""), has_second=False)
+    assert pipelines.rows("all") == new.sorted("first")
+    assert pipelines.rows("first") == sorted(old.rows["first"] + new.rows["first"][held:])

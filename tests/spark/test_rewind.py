@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import holdfast as hf
+from holdfast.checkpoint.refusals import check_change
 from holdfast.checkpoint.store import LocalStore
 from holdfast.cli.app import app
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
+from holdfast.spark.plan import plan
 from holdfast.spark.rewind import Rewinding
 from tests.spark.counting import counting
 from tests.spark.running import arrive, parquet_rows, sqlite_rows
@@ -112,6 +115,84 @@ def test_from_each_of_ten_epochs_the_sinks_become_those_of_a_run_that_never_went
     refused = rewind(tmp_path, "5", "--force")
     assert refused.exit_code == 2
     assert "cannot go back to 5" in refused.output
+
+
+KINDS = ("literal", "name", "operator")
+"""What is mended: the literal of a filter, the name of a stateful operator, an operator and a sink more."""
+
+
+def graph_of(work: Path, kind: str = "") -> hf.Pipeline:
+    """Return a graph that leaves out the letter c; mended, b or the same."""
+    given = hf.read.files(str(work / "in"), schema="k STRING, v BIGINT", max_files_per_epoch=1, name="given")
+    some = given | hf.filter(f"k <> '{'b' if kind == 'literal' else 'c'}'", name="some")
+    past = {"name": "tally", "renamed_from": "counts"} if kind == "name" else {"name": "counts"}
+    counts = some | hf.accumulate(by="k", n=hf.count(), **past)
+    sinks = [counts | hf.write.sqlite(work / "t.db", table="t", rewindable=True, name="table")]
+    if kind == "operator":
+        twice = counts | hf.select("k", name="chosen") | hf.accumulate(by="k", n=hf.count(), name="twice")
+        sinks.append(twice | hf.write.sqlite(work / "more.db", table="t", name="more"))
+    return hf.Pipeline("trips", *sinks)
+
+
+def mended(kind: str, snapshot: int, target: int, count: int) -> tuple[list[Any], list[Any]]:
+    """Return what both tables hold: rows up to the target are the old graph's, those behind it the mended one's.
+
+    The state that the mended one has at the target: that of the old one up to the snapshot, its own from there on.
+    """
+    old: dict[str, int] = {}
+    new: dict[str, int] = {}
+    twice: dict[str, int] = {}
+    rows, more = [], []
+    for epoch, text in enumerate(LETTERS[:count], start=1):
+        before = evaluated(old, text, "c")
+        if epoch <= snapshot:
+            new = dict(old)
+            after = before
+        else:
+            after = evaluated(new, text, "b" if kind == "literal" else "c")
+            counted = evaluated(twice, "".join(letter for letter, _ in after), "")
+            more += counted if epoch > target and kind == "operator" else []
+        rows += before if epoch <= target else after
+    return sorted(rows), sorted(more)
+
+
+def evaluated(counts: dict[str, int], text: str, left_out: str) -> list[Any]:
+    made = []
+    for letter in (each for each in text if each != left_out):
+        counts[letter] = counts.get(letter, 0) + 1
+        made.append((letter, counts[letter]))
+    return made
+
+
+EVERY_TARGET = [(target, kind) for target in range(1, 6) for kind in KINDS]
+
+
+@pytest.mark.parametrize(
+    "chosen", [EVERY_TARGET[::4], pytest.param(EVERY_TARGET, marks=pytest.mark.nightly)], ids=["some", "all"]
+)
+def test_behind_a_rewind_to_any_epoch_the_mended_graph_goes_on(
+    spark: SparkSession, tmp_path: Path, chosen: list[tuple[int, str]]
+) -> None:
+    work, directory = tmp_path / "work", tmp_path / "work" / "checkpoint"
+    options: dict[str, Any] = {"trigger": hf.available_now(), "session": spark, "settings": SETTINGS}
+    for count in (1, 6):  # a snapshot of epoch 1 alone; that of the second stop lies behind every target
+        give(work, count)
+        graph_of(work).run(checkpoint=str(directory), **options)
+    shutil.copytree(work, tmp_path / "copy")
+    for target, kind in chosen:
+        shutil.rmtree(work)
+        shutil.copytree(tmp_path / "copy", work)
+        store = LocalStore(str(directory))
+        done = Rewinding(graph_of(work), store, directory, SETTINGS).do(str(target))
+        assert (done.snapshot, done.replayed) == (1, target - 1)
+        planned = plan(graph_of(work, kind), store, directory, SETTINGS).change
+        assert planned is not None
+        assert (0 if planned.replay is None else planned.replay.count) == target - 1
+        check_change(planned, "trips", is_forced=False)
+        give(work, 8)
+        graph_of(work, kind).run(checkpoint=str(directory), **options)
+        found = [sqlite_rows(work / name, "SELECT k, n FROM t") for name in ("t.db", "more.db")]
+        assert found == list(mended(kind, 1, target, 8)), (target, kind)
 
 
 @pytest.mark.nightly

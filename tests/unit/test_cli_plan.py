@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.checkpoint.graph_change import described, state_fingerprint
+from holdfast.checkpoint.rewind import note_rewind
 from holdfast.checkpoint.store import open_store
 from holdfast.cli.app import app
 from holdfast.config import Settings
@@ -27,12 +28,15 @@ SCRIPT = """
     old = pipeline(rides, n=hf.count())
     narrower = pipeline(rides | hf.filter("km > 3", name="long_rides"), n=hf.count())
     other_sink = pipeline(rides, table="more", n=hf.count())
+    walks = hf.read.files("walks/*.json", schema="city STRING, km BIGINT", name="walks")
+    more_sources = pipeline(hf.union(rides, walks, name="both"), n=hf.count())
     wider = pipeline(rides, n=hf.count(), sum_km=hf.sum("km"))
     other_sums = pipeline(rides, m=hf.count())
     def named(name, **past):
         totals = rides | hf.accumulate(by="city", n=hf.count(), name=name, **past)
         return hf.Pipeline("trips", totals | hf.write.sqlite("trips.db", table="trips", name="trips"))
     renamed = named("of_city", renamed_from="per_city")
+    moved = named("of_city")
     stale = named("per_city", renamed_from="by_city")
     lost = named("of_city", renamed_from="by_city")
     few = hf.read.rows([[{"city": "Ulm"}]] * 7, schema="city STRING", bounded=True, name="few")
@@ -136,6 +140,69 @@ def test_state_that_is_brought_over_is_told():
     assert "state table 'running' is what migrate= makes" in text
 
 
+def test_state_that_nobody_takes_is_not_dropped_without_a_word_of_the_user(monkeypatch):
+    """It may be that of an operator that was renamed by a start which died (design/0011, section 5)."""
+    ran("old")
+    code, text, error = planned("moved")
+    assert code == 2
+    assert "! state of per_city that nobody takes over, while of_city, of the same kind, begins without" in text
+    assert "the state of stateful operator 'per_city' would be lost" in error
+    assert "'of_city', of the same kind, is new" in error
+    assert "renamed_from='per_city' at 'of_city'" in error
+    assert "--drop-state per_city" in error
+    assert planned("moved", "--force")[0] == 2, "that is for state which does not fit"
+    assert planned("moved", "--drop-state", "by_city")[0] == 2
+    assert planned("moved", "--drop-state", "by_city", "--drop-state", "per_city")[0] == 0
+    code, _, error = planned("narrower", "--drop-state", "per_city")
+    assert code == 2
+    assert "'per_city' is to be dropped, and is taken over" in error
+    monkeypatch.setenv("HOLDFAST_DROP_STATE", "by_city, per_city")
+    assert planned("moved")[0] == 0
+    monkeypatch.delenv("HOLDFAST_DROP_STATE")
+    assert planned("plain")[0] == 0, "nothing begins without state that could have had it"
+
+
+def replaying(*ends, **origin):
+    """Let the directory be one that has still to replay all but the first of its epochs."""
+    store = open_store("ckpt")
+    seek = tuple({"rides": {"log": end}} for end in ends)
+    graph = state_fingerprint(load_target("flows.py:old"))
+    store.put("spark/1/origin.json", Origin(8, seek, graph=graph, **origin).to_json())
+    store.put("spark/1/commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    return store
+
+
+def test_what_is_to_be_evaluated_again_behind_a_rewind_belongs_to_the_mended_graph():
+    ran("old")
+    store = replaying(5, 7, 8, 9)
+    for name in ("narrower", "renamed"):
+        code, text, error = planned(name)
+        assert code == 2
+        assert "* 2 epochs the old graph must evaluate again, for their state: sinks hold their rows" in text
+        assert "the graph has changed before the old one had caught up with its sinks" in error
+        assert "start the old graph until it has reached new rows" in error
+    note_rewind(store, 7, {"rides": {"log": 9}})
+    for name in ("narrower", "renamed"):
+        code, text, _ = planned(name)
+        assert code == 0
+        assert "* 2 epochs this graph evaluates again, for their state: sinks hold their rows" in text
+    code, _, error = planned("more_sources")
+    assert code == 2
+    assert "source 'walks' comes or goes before the graph has caught up" in error
+    assert planned("old")[1].startswith("pipeline 'trips' goes on in spark/1"), "the same graph just goes on"
+    replaying(5, 7, 8, 10)
+    assert planned("narrower")[0] == 2, "restored behind the rewind: the old graph has published what came after it"
+
+
+@pytest.mark.parametrize("origin", [{"backfilled": ("everything",)}, {"kept": ()}], ids=["of now", "of before"])
+def test_what_is_left_of_a_backfill_belongs_to_the_graph_of_now(origin):
+    ran("old")
+    replaying(0, 7, 9, **origin)
+    code, text, _ = planned("narrower")
+    assert code == 0
+    assert "* 1 epochs this graph evaluates again" in text
+
+
 def test_another_division_of_state_is_told(monkeypatch):
     ran("old")
     monkeypatch.setenv("HOLDFAST_PARTITIONS", "5")
@@ -157,6 +224,17 @@ def test_a_finished_source_is_told_and_refused():
     assert planned("narrower", "--force")[0] == 0
     assert planned("old")[0] == 0
     assert planned("other_sink")[0] == 2
+
+
+def test_a_source_that_had_ended_where_a_rewind_goes_back_to_is_finished():
+    ran("old")
+    store = open_store("ckpt")
+    store.delete("spark/1/offsets/0")
+    graph = state_fingerprint(load_target("flows.py:old"))
+    for mark, code in (({}, 0), ({"@ended": 1}, 2)):
+        store.put("spark/1/origin.json", Origin(8, ({"rides": {"log": 7, **mark}},), graph=graph).to_json())
+        assert planned("narrower")[0] == code
+    assert planned("narrower", "--force")[0] == 0
 
 
 def test_a_bounded_source_that_is_read_to_its_end_is_finished_though_no_state_was_told(tmp_path):

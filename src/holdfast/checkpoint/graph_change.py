@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow as pa
 from holdfast import checked_json
 from holdfast.checkpoint.manifest import Keeps
 from holdfast.checkpoint.state_moves import Means, StateMove, Way, state_move
-from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.errors import Corrupt
 from holdfast.graph import Node, SinkNode, is_stateful
 from holdfast.naming import canonical_json, where
 from holdfast.pipeline import Pipeline
@@ -214,6 +214,29 @@ class NodeChange:
 
 
 @dataclass(frozen=True)
+class Replay:
+    """Epochs that sinks hold, and the graph that ran last has not evaluated again yet.
+
+    Parameters
+    ----------
+    count : int
+        How many.
+    is_of_old_graph : bool
+        Whether only the old graph may evaluate them: neither behind a rewind nor of a backfill.
+    """
+
+    count: int
+    is_of_old_graph: bool = False
+
+    def told(self, backfilled: Sequence[str] = ()) -> str:
+        """Say which graph evaluates them."""
+        if backfilled:
+            return f"{self.count} epochs that were to be evaluated again are part of what is read from the beginning"
+        by = "the old graph must evaluate again" if self.is_of_old_graph else "this graph evaluates again"
+        return f"{self.count} epochs {by}, for their state: sinks hold their rows"
+
+
+@dataclass(frozen=True)
 class GraphChange:
     """What becomes of every node.
 
@@ -225,11 +248,18 @@ class GraphChange:
         Sources that have ended: a changed graph would take them up again.
     backfilled : tuple of str
         Sinks that get everything from the beginning; then all state is computed anew.
+    replay : Replay, optional
+        What was still to be evaluated again by the graph that ran last; None: nothing.
+    unclaimed : tuple of (str, str)
+        Operators whose state nobody takes, each with a new one of the same kind that begins without: perhaps the same
+        one under another name.
     """
 
     nodes: tuple[NodeChange, ...]
     finished: tuple[str, ...] = ()
     backfilled: tuple[str, ...] = ()
+    replay: Replay | None = None
+    unclaimed: tuple[tuple[str, str], ...] = ()
 
     @property
     def restored(self) -> tuple[str, ...]:
@@ -263,43 +293,6 @@ class GraphChange:
         for name in self.finished:
             yield f"source {name!r} has ended, and is finished"
 
-    def check(self, pipeline: str, *, is_forced: bool) -> None:
-        """Raise ``InvalidPipeline`` where state would be lost or a finished node be taken up again.
-
-        With ``is_forced`` such operators begin with no state, and finished sources stay finished.
-        """
-        for node in self.nodes:
-            if node.name in self.backfilled and node.was:
-                raise InvalidPipeline(
-                    f"sink {node.name!r} is to get everything (backfill=True), and writes where {node.was!r} wrote.",
-                    why="what that one has written would be there twice: each knows its own ledger only.",
-                    do=f"keep the name {node.was!r}, or give the sink another target.",
-                    pipeline=pipeline,
-                    participant=node.name,
-                )
-        refused = [node for node in self.nodes if node.verdict is Verdict.REFUSED]
-        force = "or start with --force (HOLDFAST_FORCE_GRAPH_CHANGE=true)"
-        if refused and not is_forced:
-            first = refused[0]
-            raise InvalidPipeline(
-                f"the state of {first.role.value} {first.name!r} does not fit the changed graph.",
-                why="; ".join(first.details) + ".",
-                do="say how it is brought over (migrate=, renamed_from=); or give the operator another name, so that "
-                f"it begins without state; or change it back; {force}: it then begins without state.",
-                pipeline=pipeline,
-                participant=first.name,
-            )
-        if self.finished and not self.is_empty and not is_forced:
-            raise InvalidPipeline(
-                f"the graph of pipeline {pipeline!r} has changed, and source {self.finished[0]!r} is finished.",
-                why="to go on with a changed graph would take a finished node up again, with undefined results or rows "
-                "that come twice.",
-                do=f"start the changed graph with a new checkpoint and new targets; {force}: the source then stays "
-                "finished.",
-                pipeline=pipeline,
-                participant=self.finished[0],
-            )
-
 
 def compare(
     before: Graph,
@@ -325,7 +318,32 @@ def compare(
     if backfilled:
         found = [_from_the_beginning(node, backfilled) for node in found]
     gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes and name not in taken]
-    return GraphChange((*found, *gone), backfilled=tuple(backfilled))
+    change = GraphChange((*found, *gone), backfilled=tuple(backfilled))
+    fresh = [node.name for node in found if node.role is Role.STATEFUL and node.verdict is Verdict.NEW]
+    unfit = [node.name for node in found if node.verdict is Verdict.REFUSED]
+    return replace(change, unclaimed=unclaimed(before.keeps, after.keeps, [*change.sources.values(), *unfit], fresh))
+
+
+def unclaimed(
+    before: Mapping[str, Keeps], after: Mapping[str, Keeps], taken: Collection[str], fresh: Collection[str]
+) -> tuple[tuple[str, str], ...]:
+    """Return the operators whose state would be lost without a word, each with one that may be the same.
+
+    Parameters
+    ----------
+    before, after : mapping of str to Keeps
+        What the operators kept, and what those of now keep.
+    taken : collection of str
+        The operators before of whose state something is known.
+    fresh : collection of str
+        The operators of now that begin without state.
+    """
+    pairs = []
+    for name, keeps in before.items():
+        alike = [other for other in fresh if after[other].kind == keeps.kind]
+        if name not in taken and alike:
+            pairs.append((name, alike[0]))
+    return tuple(pairs)
 
 
 def _compared(name: str, before: Graph, after: Graph, means: Means) -> NodeChange:

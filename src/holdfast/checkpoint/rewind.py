@@ -220,6 +220,22 @@ def note_rewind(store: Store, epoch: int, to: Positions) -> None:
     store.put(REWINDS, checked_json.dump({"rewinds": [*rewinds, (epoch, to)]}))
 
 
+def is_behind_rewind(store: Store, base: int, end: Positions) -> bool:
+    """Tell whether everything that a Spark directory replays lies before the target of the newest rewind.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    base : int
+        First epoch of the directory.
+    end : Positions
+        Up to where it replays.
+    """
+    rewinds = _rewinds(store)
+    return bool(rewinds) and rewinds[-1][0] < base and covers_all(rewinds[-1][1], end)
+
+
 def _rewinds(store: Store) -> list[tuple[int, Positions]]:
     data = store.get(REWINDS)
     if data is None:

@@ -9,6 +9,7 @@ import typer
 
 from holdfast import __version__
 from holdfast.checkpoint.place import checkpoint_directory
+from holdfast.checkpoint.refusals import check_change
 from holdfast.checkpoint.store import open_store
 from holdfast.cli import checkpoints, dead_letters, frame, words
 from holdfast.cli.foreground import run_in_foreground
@@ -35,6 +36,12 @@ app = typer.Typer(
 
 app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(dead_letters.app, name="dead-letters")
+
+
+DropState = Annotated[
+    list[str] | None,
+    typer.Option("--drop-state", metavar="NAME", help="An operator that is gone, and whose state nobody takes over."),
+]
 
 
 class Drawing(Enum):
@@ -74,8 +81,9 @@ def run(
         typer.Option(metavar="DURATION", help="Publish once pts has moved by this much: 1s, or ticks of BIGINTs."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Start a changed graph also where state is lost by it: see plan.")
+        bool, typer.Option("--force", help="Start a changed graph also where state does not fit: see plan.")
     ] = False,
+    drop_state: DropState = None,
     from_checkpoint: Annotated[
         str | None, typer.Option(metavar="WHERE", help="First start: begin at a named checkpoint (NAME, DIR/NAME).")
     ] = None,
@@ -118,6 +126,7 @@ def run(
             flags = {"--available-now": drain, "--force": force, "--json": as_json}
             arguments = [part for name, value in words_of_child.items() if value is not None for part in (name, value)]
             arguments += [name for name, is_given in flags.items() if is_given]
+            arguments += [part for name in drop_state or () for part in ("--drop-state", name)]
             with frame.log_file(directory, settings, as_json, another_rotates=True):
                 code = supervise(
                     target, checkpoint=checkpoint, max_restarts=max_restarts, arguments=arguments, settings=settings
@@ -128,6 +137,7 @@ def run(
             "master": master,
             "commit_every": grouping,
             "force": force or None,
+            "drop_state": drop_state or None,
             "from_checkpoint": from_checkpoint,
             "at": at,
             "on_poison": on_poison,
@@ -254,6 +264,7 @@ def plan_(
     target: Target,
     checkpoint: Checkpoint,
     force: Annotated[bool, typer.Option("--force", help="As run --force would start it.")] = False,
+    drop_state: DropState = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what becomes of each node and its state if this graph is started.  Changes nothing; code 2 if refused."""
@@ -274,7 +285,12 @@ def plan_(
             frame.print_lines(words.plan_lines(pipeline.name, planned.directory, planned.change))
             frame.print_lines(words.behind_lines(inspection))
         if planned.change is not None:
-            planned.change.check(pipeline.name, is_forced=force or settings.force_graph_change)
+            check_change(
+                planned.change,
+                pipeline.name,
+                is_forced=force or settings.force_graph_change,
+                drop_state=drop_state or settings.dropped,
+            )
 
 
 @app.command()

@@ -119,6 +119,8 @@ def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) 
         yield f"pipeline {pipeline!r} has changed: it goes on in {directory.below}, from the end of the last epoch."
     for reason in directory.reasons:
         yield f"* {reason}"
+    if change.replay is not None:
+        yield f"* {change.replay.told(change.backfilled)}"
     marks = {
         "kept": " ",
         "changed": "~",
@@ -134,6 +136,8 @@ def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) 
         yield f"{marks[node.verdict.value]} {node.verdict.value:<8} {node.role.value} {node.name}{effect}"
         for detail in node.details:
             yield f"             {detail}"
+    for old, new in change.unclaimed:
+        yield f"! state of {old} that nobody takes over, while {new}, of the same kind, begins without"
     for name in change.finished:
         yield f"! finished source {name}: it has ended, and a changed graph would take it up again"
 
@@ -146,6 +150,8 @@ def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
     if rewound.snapshot is not None:
         again = f", and {rewound.replayed} epochs are evaluated again for their state" if rewound.replayed else ""
         yield f"state  from the snapshot of epoch {rewound.snapshot}{again}"
+        if rewound.replayed:
+            yield "       by the graph that is started next: their rows stay as they are"
     for line in _positions(rewound.positions):
         yield f"source  {line}"
     if rewound.epoch:

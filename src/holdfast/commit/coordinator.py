@@ -154,6 +154,8 @@ class Coordinator:
         self._continued: set[str] = set()
         self._behind: frozenset[str] = frozenset()
         self._group = Group(commit_every_ticks, carried_limit_bytes)
+        self._trying: frozenset[str] = frozenset()
+        """Sinks whose last word on an epoch's rows depended on what they held."""
         self._unpublished: set[int] = set()
         self._unpublished_lock = threading.Lock()
         self._failure: BaseException | None = None
@@ -296,6 +298,8 @@ class Coordinator:
         ------
         Fenced
             If a higher generation owns the pipeline.  The parts are that one's business now.
+        BadRow
+            If a sink refuses a row.  Nothing is decided, and no sink has anything of the epoch.
         Unavailable, InDoubt
             If a sink does not answer, after the last attempt.  The next run asks it first.
 
@@ -314,6 +318,7 @@ class Coordinator:
             self._continued.update(parts)
             key = None
             if len(parts) > 1 or self._group.is_used:
+                self._admit(decided)
                 # 1. decide.  A crash right after leaves the decision with every handle and every carried row: the next
                 #    run publishes from it, and Spark's replay finds every sink holding the epoch.  A crash before
                 #    leaves orphans: presumed abort, they are swept by name and Spark replays the epoch.
@@ -331,6 +336,31 @@ class Coordinator:
                 self._wait_for_lane()
                 for _ in self._carry_out(group):
                     pass
+
+    def admit(self, record: EpochRecord, parts: Mapping[str, Sequence[Part]]) -> None:
+        """Ask the sinks whether they take an epoch's rows, and do no more: what a trial of rows ends with.
+
+        Raises
+        ------
+        BadRow
+            If a sink refuses a row.
+        """
+        self._delivery.admit({name: Publication(record, tuple(several)) for name, several in parts.items()})
+
+    def _admit(self, decided: Decided) -> None:
+        """Ask before the decision, which nothing can take back.  Nothing durable: a crash leaves what it found.
+
+        A sink that tries rows against what it holds is asked when the epochs before this one are published: their rows
+        may be what this one's collide with.  Epochs that wait for their group are not there yet.
+        """
+        publications = {name: Publication(decided.record, parts) for name, parts in decided.parts.items()}
+        if self._trying:
+            self._wait_for_lane()
+        tried = self._delivery.admit(publications)
+        if tried - self._trying and self._lane is not None and self._lane.length:
+            self._wait_for_lane()
+            tried = self._delivery.admit(publications)
+        self._trying = tried
 
     def rewind(self, record: EpochRecord) -> None:
         """Take back what every sink published behind some positions.

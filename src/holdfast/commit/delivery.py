@@ -18,8 +18,8 @@ from holdfast.commit.recovery import VERDICTS, Decision, Verdict
 from holdfast.commit.retry import Patience
 from holdfast.commit.story import Stories
 from holdfast.commit.transaction import Event
-from holdfast.errors import Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Sink
+from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import EpochRecord, Guarantee, Held, Outcome, Part, Publication, Run, Sink
 
 log = logging.getLogger("holdfast.commit")
 
@@ -153,6 +153,30 @@ class Delivery:
             )
         return Resolution(epoch, name, decision, outcome, verdict)
 
+    def admit(self, publications: Mapping[str, Publication]) -> frozenset[str]:
+        """Ask every sink of an epoch whether it takes its rows; return those whose answer depends on what they hold.
+
+        Raises
+        ------
+        BadRow
+            If a sink refuses a row.
+        Unavailable
+            If one does not answer, after the last attempt.
+        """
+        earlier: list[tuple[Sink, Publication]] = []
+        tried: set[str] = set()
+        for name in (name for name in self._sinks if name in publications):
+            publication = publications[name]
+
+            def ask(name: str = name, publication: Publication = publication) -> bool:
+                # Without the lock: an epoch before may be with the commit thread, in the sink's publish.
+                return self._sinks[name].admit(publication, tuple(earlier))
+
+            if self._patience.call(ask, f"try epoch {publication.record.epoch} in sink {name!r}"):
+                tried.add(name)
+            earlier.append((self._sinks[name], publication))
+        return frozenset(tried)
+
     def publish(self, name: str, publications: Sequence[Publication], decision: Decision) -> None:
         """Publish epochs in one transaction of the sink; returns when the sink holds them.
 
@@ -162,6 +186,8 @@ class Delivery:
             After the last attempt.
         Fenced
             If a higher generation has opened the sink.
+        BadRow
+            If the sink refuses a row that it would have taken when it was asked (:meth:`admit`).
         """
         last = publications[-1].record
         attempts = 0
@@ -181,6 +207,8 @@ class Delivery:
 
         try:
             self._patience.call(attempt, f"publish epoch {last.epoch} in sink {name!r}")
+        except BadRow as refusal:
+            raise refusal if decision is Decision.LIVE else _decided(refusal, last) from refusal
         except Unavailable as failure:
             raise Unavailable(
                 f"epoch {last.epoch} of pipeline {self._pipeline!r} could not be published in sink {name!r}: "
@@ -236,6 +264,20 @@ class Delivery:
 def remembers(sink: Sink) -> bool:
     """Tell whether a sink knows what another process published: not one that lives in a process, or never knows."""
     return sink.guarantee is Guarantee.EXACTLY_ONCE and not getattr(sink, "is_volatile", False)
+
+
+def _decided(refusal: BadRow, record: EpochRecord) -> BadRow:
+    """Return a sink's refusal of rows whose epoch is decided: no start can leave them out, whatever it changes."""
+    error = BadRow(
+        refusal.what,
+        why=f"{refusal.why} Epoch {record.epoch} is decided: other sinks have it, or will.",
+        do="let the sink take the row (undo the change of its table), and start again; or: holdfast resolve TARGET "
+        "--checkpoint DIR --reject-rows   (the rows that it refuses become dead letters, the others are published)",
+        pipeline=record.pipeline,
+        participant=refusal.participant,
+    )
+    error.is_decided = True
+    return error
 
 
 def _one_line(error: HoldfastError) -> str:

@@ -18,8 +18,8 @@ from rich.text import Text
 from holdfast import faults, graph
 from holdfast.checks import building
 from holdfast.errors import InvalidPipeline
-from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run
-from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of
+from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Sink
+from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of, check_carried
 
 _CELL_LENGTH_MAX = 200
 
@@ -99,6 +99,11 @@ class ConsoleSink:
     def writer_factory(self) -> HandleWriterFactory:
         """Return the factory that executors call."""
         return HandleWriterFactory(self._schema, self._limit)
+
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """See that the rows fit: nothing else is refused here."""
+        check_carried(publication, self._schema)
+        return False
 
     def publish(self, publications: Sequence[Publication]) -> None:
         """Print the epochs that this run has not printed yet."""

@@ -26,6 +26,7 @@ from holdfast.ports import (
     Part,
     Publication,
     Run,
+    Sink,
     Staged,
     Task,
     Withdrawal,
@@ -119,6 +120,13 @@ class FilesSink:
     def writer_factory(self) -> Staging:
         """Return the factory that executors call."""
         return self._staging
+
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """Check what a file or its name could not keep; staged rows are in their files already."""
+        for part in publication.parts:
+            if not isinstance(part, Staged):
+                self._staging.check(part.rows)
+        return False
 
     def publish(self, publications: Sequence[Publication]) -> None:
         """Make the epochs visible: one log entry for all of them, then the renames."""

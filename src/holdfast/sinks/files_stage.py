@@ -89,6 +89,33 @@ class Staging:
         """Open a writer for one attempt of one task."""
         return FilesWriter(self, task)
 
+    def check(self, rows: pa.Table) -> None:
+        """Raise what writing these rows would: they are still in the driver, and nothing is decided.
+
+        Raises
+        ------
+        BadRow
+            If a value is too long for a directory's name, or cannot be written in the format.
+        """
+        for batch in rows.to_batches():
+            batch = self.fitted(batch)
+            for column in self.partition_by:
+                for value in batch.column(column).unique().to_pylist():
+                    files_partition.partition_name(column, value)
+            if self.format == "json":
+                json_lines.check(batch.drop_columns(list(self.partition_by)))
+
+    def fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with the declared columns."""
+        try:
+            return fitted(batch.select(self.schema.names), self.schema)
+        except (KeyError, pa.ArrowException) as error:
+            raise InvalidPipeline(
+                "Rows do not fit the declared columns.",
+                why=str(error),
+                do="compare the columns that the last operator returns with its declared schema.",
+            ) from error
+
     def directories(self) -> list[StagedDirectory]:
         """Return what is staged, by name; foreign names are left out."""
         try:
@@ -142,11 +169,13 @@ class FilesWriter:
         """Take rows."""
         if not batch.num_rows:
             return
+        if self._staging.format == "json":
+            json_lines.check_text(batch)
         is_first, self._row_count = not self._row_count, self._row_count + batch.num_rows
         with durable.explained(f"staging rows in {self._directory}"):
             if is_first:
                 os.makedirs(self._directory)
-            for partition, rows in files_partition.split(self._fitted(batch), self._staging.partition_by):
+            for partition, rows in files_partition.split(self._staging.fitted(batch), self._staging.partition_by):
                 self._hold(partition, rows)
             while sum(held.size_bytes for held in self._held.values()) > BUFFER_BYTES:
                 self._flush(max(self._held, key=lambda partition: self._held[partition].size_bytes))
@@ -175,17 +204,6 @@ class FilesWriter:
         self._open.clear()
         self._held.clear()
         self._staging.remove(self._name)
-
-    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        schema = self._staging.schema
-        try:
-            return fitted(batch.select(schema.names), schema)
-        except (KeyError, pa.ArrowException) as error:
-            raise InvalidPipeline(
-                f"Rows of epoch {self._task.epoch} do not fit the declared columns.",
-                why=str(error),
-                do="compare the columns that the last operator returns with its declared schema.",
-            ) from error
 
     def _hold(self, partition: str, rows: pa.RecordBatch) -> None:
         held = self._held.setdefault(partition, _Held())

@@ -19,9 +19,10 @@ from holdfast import durable, faults, graph, naming
 from holdfast.checks import building
 from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
 from holdfast.fitting import fitted_table
-from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Staged, Task
+from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Sink, Staged, Task
 from holdfast.sinks import files_stage
 from holdfast.sinks.files_stage import Staging
+from holdfast.sinks.handle_rows import check_carried
 
 ToDataFrame = Callable[[pa.Table | list[str], pa.Schema], Any]
 """Makes a DataFrame of an epoch's rows: a table, or paths of Parquet files.  Given by the engine."""
@@ -130,6 +131,11 @@ class ForeachBatchSink:
     def writer_factory(self) -> Staging:
         """Return the factory that executors call."""
         return self._engine.staging
+
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """See that the rows fit.  The function has effects, so it cannot be tried."""
+        check_carried(publication, self._schema)
+        return False
 
     def publish(self, publications: Sequence[Publication]) -> None:
         """Call the function for each epoch that is not noted, and note it."""

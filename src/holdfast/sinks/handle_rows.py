@@ -71,6 +71,13 @@ class HandleWriter:
         self._batches.clear()
 
 
+def check_carried(publication: Publication, schema: pa.Schema) -> None:
+    """See that carried rows fit a schema; those in handles were made to fit by their writers."""
+    for part in publication.parts:
+        if not isinstance(part, Staged):
+            fitted_table(part.rows, schema)
+
+
 def batches_of(publication: Publication, schema: pa.Schema) -> list[pa.RecordBatch]:
     """Return the rows of one epoch, from its handles and its carried parts."""
     batches: list[pa.RecordBatch] = []

@@ -6,12 +6,15 @@ import base64
 import datetime
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from holdfast.errors import BadRow
 
 # NB no value is made while this module is loaded: pyarrow imports pandas for the first one, 0.3 s in every worker.
 _TEXT = pa.large_string()
@@ -30,6 +33,42 @@ def encode(rows: pa.Table | pa.RecordBatch) -> bytes:
     b'{"a":1,"b":"x\\"y"}\n{"a":null,"b":"z"}\n'
     """
     return b"".join(_lines(batch) for batch in _batches(rows) if batch.num_rows)
+
+
+def check(batch: pa.RecordBatch) -> None:
+    """Raise :class:`BadRow` if a column has a value that JSON cannot say: text that is no UTF-8, a time too far."""
+    check_text(batch)
+    for name, column in _not_plain(batch):
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            with _explained(name):
+                _texts(column)
+
+
+def check_text(batch: pa.RecordBatch) -> None:
+    """Raise :class:`BadRow` if a text is no UTF-8: it would be written as it is."""
+    for name, column in _not_plain(batch):
+        with _explained(name):
+            column.validate(full=True)
+
+
+def _not_plain(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Array]]:
+    """Return the columns but those of numbers: each of them has its text."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        kind = column.type
+        if not (pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            yield name, column
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise BadRow(
+            f"column {name!r} holds a value that cannot be written as JSON.",
+            why=f"{error}.",
+            do="mend or filter such rows before the sink.",
+        ) from error
 
 
 def _batches(rows: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:

@@ -17,8 +17,8 @@ import pyarrow as pa
 from holdfast import faults, graph
 from holdfast.checks import building
 from holdfast.errors import Fenced, InvalidPipeline
-from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run
-from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of
+from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Sink
+from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of, check_carried
 
 Row = tuple[str, str]
 """(pipeline, sink): whose ledger row it is."""
@@ -147,6 +147,11 @@ class MemorySink:
     def writer_factory(self) -> HandleWriterFactory:
         """Return the factory that executors call."""
         return HandleWriterFactory(self._schema)
+
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """See that the rows fit: nothing else is refused here."""
+        check_carried(publication, self._schema)
+        return False
 
     def publish(self, publications: Sequence[Publication]) -> None:
         """Add the rows and move the ledger under one lock."""

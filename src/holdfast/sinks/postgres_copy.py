@@ -109,13 +109,13 @@ def is_binary(kind: pa.DataType) -> bool:
     )
 
 
-def _plain(node: str, column: CopyColumn, batch: pa.RecordBatch) -> pa.Array:
+def plain(node: str, column: CopyColumn, batch: pa.RecordBatch) -> pa.Array:
     """Return a column as numbers, text, bytes or booleans; times as integers on PostgreSQL's own scale."""
     values = sql.flat(batch.column(column.name))
     kind = values.type
     try:
         if is_text(kind):
-            return _without_nul(node, column.name, pc.cast(values, pa.string()))
+            return without_nul(node, column.name, pc.cast(values, pa.string()))
         if is_binary(kind):
             return pc.cast(values, pa.binary())
         if pa.types.is_date(kind):
@@ -143,7 +143,8 @@ def _microseconds(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return pc.cast(pc.cast(values, kind, safe=values.type.unit != "ns"), pa.int64())
 
 
-def _without_nul(node: str, column: str, values: pa.Array) -> pa.Array:
+def without_nul(node: str, column: str, values: pa.Array) -> pa.Array:
+    """Return texts (``pa.string()``); raise :class:`BadRow` if one holds the character NUL."""
     offsets, data = values.buffers()[1:]
     if data is not None and len(values):
         bounds = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4)
@@ -162,7 +163,7 @@ def _binary(node: str, columns: Sequence[CopyColumn], batch: pa.RecordBatch) -> 
     """Join, row by row, the field count and each field's length and bytes: Arrow's string join does it in C++."""
     pieces: list[pa.Array | pa.Scalar] = [pa.scalar(struct.pack(">h", len(columns)), pa.binary())]
     for column in columns:
-        pieces.extend(_fields(column, _plain(node, column, batch)))
+        pieces.extend(_fields(column, plain(node, column, batch)))
     # A constant alone would be joined to a constant: there is always at least one column.
     joined = pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary()))
     end = int(np.frombuffer(joined.buffers()[1], np.int32, 1, (joined.offset + len(joined)) * 4)[0])
@@ -201,7 +202,7 @@ def _bytes(rows: np.ndarray[tuple[int], np.dtype[np.void]]) -> pa.Array:
 
 def _csv(node: str, columns: Sequence[CopyColumn], batch: pa.RecordBatch) -> memoryview:
     """A null is nothing at all, an empty text is ``""``: so COPY's CSV tells them apart."""
-    arrays = [_csv_values(_plain(node, column, batch), batch, column) for column in columns]
+    arrays = [_csv_values(plain(node, column, batch), batch, column) for column in columns]
     out = pa.BufferOutputStream()
     pyarrow.csv.write_csv(
         pa.RecordBatch.from_arrays(arrays, [column.name for column in columns]),

@@ -46,6 +46,9 @@ _WRONG_PARAMETER = re.compile(
 )
 """What libpq and psycopg say of a parameter before they ask any server: to try again would not help."""
 
+_OF_A_ROW = frozenset({"54000", "P0001"})
+"""Too long for an index; refused by a trigger that says so (RAISE EXCEPTION)."""
+
 APPLICATION_NAME_BYTES = 63
 
 
@@ -156,6 +159,16 @@ class Session:
                 raise
         self.settle(sql.SQL("COMMIT"))
 
+    @contextmanager
+    def rolled_back(self) -> Iterator[Connection]:
+        """Run the block in one transaction and roll it back, whatever comes of it."""
+        with self.explained():
+            connection = self._begun()
+            try:
+                yield connection
+            finally:
+                self._roll_back(connection)
+
     def _begun(self) -> Connection:
         begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
         kept = self._connection is not None
@@ -242,7 +255,7 @@ def translated(error: psycopg.Error, node: str, table: str, dsn: Dsn) -> Holdfas
             "GRANT CREATE, USAGE ON its schema.",
             participant=node,
         )
-    if state.startswith(("22", "23", "44")):
+    if state.startswith(("22", "23", "44")) or state in _OF_A_ROW:
         column = f", column {diagnosis.column_name!r}" if diagnosis.column_name else ""
         rule = f", constraint {diagnosis.constraint_name!r}" if diagnosis.constraint_name else ""
         return BadRow(

@@ -17,10 +17,10 @@ from psycopg import sql as pg
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from holdfast import faults
-from holdfast.errors import Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Run, Withdrawal
+from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Run, Sink, Withdrawal
 from holdfast.positions import Positions
-from holdfast.sinks import postgres_catalog, postgres_copy, rewinds, sql
+from holdfast.sinks import postgres_catalog, postgres_checks, postgres_copy, postgres_rules, rewinds, sql
 from holdfast.sinks.postgres_dsn import Dsn
 from holdfast.sinks.postgres_epochs import PostgresEpochs
 from holdfast.sinks.postgres_ledger import Begun, PostgresLedger, set_lock_timeout
@@ -82,6 +82,8 @@ class PostgresSink:
         self._prepares = prepares
         self._is_asked_to_prepare = is_asked_to_prepare
         self._is_grouped = False
+        self._trials = Session(session.dsn, session.node, session.table, f"{session.application_name} trial")
+        """Of ``admit``, which may be called while another thread is in ``publish``.  Connected at the first call."""
         self._ledger = PostgresLedger(session, table, pipeline, name)
         self._staging = Staging(session, table, pipeline, name)
         self._epochs = PostgresEpochs(table, pipeline, name) if table.mode.rewindable else None
@@ -151,6 +153,51 @@ class PostgresSink:
         """Return the factory of writers."""
         return PostgresWriterFactory(self._session.dsn, self._table, self.name, self._prepares)
 
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """Check the values; try the rows where the table has rules of its own (:mod:`postgres_rules`).
+
+        Rows that are prepared have met every rule already: PREPARE TRANSACTION checks what COMMIT would.
+        """
+        carried = [part.rows for part in publication.parts if isinstance(part, Carried)]
+        stages = [self._table.identifier(name) for name in tables_of(publication.parts)]
+        if not stages and not any(rows.num_rows for rows in carried):
+            return False
+        with self._trials.explained():
+            connection = self._trials.connection()
+            rules = postgres_rules.rules_of(connection, self._table)
+        is_odd = [postgres_checks.check_values(self._table, rules, rows) for rows in carried]
+        question = None if rules.why_tried or any(is_odd) else postgres_rules.suspects(stages, self._table, rules)
+        if question is not None:
+            with self._trials.explained():
+                is_odd += [bool(found) for (found,) in connection.execute(question).fetchall()]
+        if not rules.why_tried and not any(is_odd):
+            return False
+        beside = [(sink, theirs) for sink, theirs in earlier if isinstance(sink, PostgresSink) and sink.shares(self)]
+        same = [(sink, theirs) for sink, theirs in beside if sink._table.identifier() == self._table.identifier()]
+        try:
+            self._try([*same, (self, publication)])
+        except BadRow:
+            if len(beside) == len(same):
+                raise
+            self._try([*beside, (self, publication)])  # a foreign key may point to the rows of the others
+        return True
+
+    def shares(self, other: PostgresSink) -> bool:
+        """Tell whether another sink writes to the same database."""
+        return self._session.dsn == other._session.dsn
+
+    def _try(self, writes: Sequence[tuple[PostgresSink, Publication]]) -> None:
+        """Write, and roll back: a transaction that stayed open until the decision would hold its locks against the
+        other sinks of the epoch, which may write to the same table, and hide its rows from their foreign keys.
+        """
+        with self._trials.rolled_back() as connection:
+            connection.execute(set_lock_timeout(LOCK_TIMEOUT))
+            for sink, publication in writes:
+                connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
+                for part in publication.parts:
+                    sink._write_part(connection, part, publication.record.epoch)
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
     def publish(self, publications: Sequence[Publication]) -> None:
         """Write carried and staging-table rows, decide on prepared ones, move the ledger row; then complete.
 
@@ -203,6 +250,8 @@ class PostgresSink:
             return
         for part in publication.parts:
             self._write_part(connection, part, record.epoch)
+            for name in tables_of([part]):
+                connection.execute(pg.SQL("DROP TABLE {}").format(self._table.identifier(name)))
         if self._epochs is not None:
             self._epochs.note(connection, record.epoch, record.positions)
 
@@ -214,7 +263,6 @@ class PostgresSink:
             stage = self._table.identifier(name)
             for statement in self._table.from_stage(stage):
                 connection.execute(statement)
-            connection.execute(pg.SQL("DROP TABLE {}").format(stage))
 
     def _write_carried(self, connection: Connection, rows: pa.Table, epoch: int) -> None:
         if not rows.num_rows:
@@ -392,8 +440,9 @@ class PostgresSink:
         return self._staging.discard([gid for gid in gids if gid not in kept], tables)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         self._session.drop()
+        self._trials.drop()
 
 
 def _is_busy(error: BaseException) -> bool:

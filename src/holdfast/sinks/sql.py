@@ -131,6 +131,36 @@ def check_keys(node: str, mode: TableMode, rows: pa.RecordBatch | pa.Table) -> N
             )
 
 
+def check_text(node: str, column: str, values: pa.Array) -> None:
+    """Raise :class:`BadRow` if a text is no UTF-8: Arrow's own kernels check it only where they must."""
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid as error:
+        try:
+            values.to_pylist()
+        except UnicodeDecodeError as text:
+            raise no_utf8(node, column, f"it holds {text.object[:40]!r}") from error
+        raise no_utf8(node, column, str(error)) from error
+
+
+def no_utf8(node: str, column: str, why: str) -> BadRow:
+    """Return the error of a text that is none."""
+    return BadRow(
+        f"{node}: a text in column {column!r} is not UTF-8.",
+        why=f"{why}.",
+        do="declare the column BINARY, or decode it before the sink.",
+    )
+
+
+def unkept_value(node: str, column: str, system: str, error: Exception) -> BadRow:
+    """Return the error of a value that cannot be brought into the system's form."""
+    return BadRow(
+        f"{node}: column {column!r} holds a value that {system} cannot keep.",
+        why=f"{error}.",
+        do="mend or filter such rows before the sink.",
+    )
+
+
 def misfit(node: str, table: str, column: str, ours: str, theirs: str, cure: str) -> InvalidPipeline:
     """Return the error of a column that does not fit the table: names the column and both types."""
     return InvalidPipeline(

@@ -34,6 +34,7 @@ from holdfast.sinks import rewinds, sql
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import LEDGER, LedgerRow, Mode, TableMode
 from holdfast.sinks.sqlite_epochs import SqliteEpochs
+from holdfast.sinks.sqlite_rules import Rules, check_required, rules_of, schema_version
 from holdfast.sinks.sqlite_staging import Staging, StagingFactory
 from holdfast.sinks.sqlite_table import Table
 
@@ -184,8 +185,11 @@ class SqliteSink:
         self._path = path
         self._table = table
         self._node = table.node
-        self._staging = Staging(f"{path}-holdfast", pipeline, name, self._node)
+        self._staging = Staging(f"{path}-holdfast", pipeline, name, table)
         self._epochs = SqliteEpochs(table, pipeline, name) if table.mode.rewindable else None
+        self._rules: Rules | None = None
+        self._trials: sqlite3.Connection | None = None
+        """Of ``admit``, which may be called while another thread is in ``publish``."""
         self._generation = 0
         self._connection: sqlite3.Connection | None = None
 
@@ -227,6 +231,52 @@ class SqliteSink:
         """Return the factory of writers: each leaves one Arrow file."""
         return self._staging.factory()
 
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """Check the values; try the rows where the table has rules of its own (:mod:`holdfast.sinks.sqlite_rules`)."""
+        carried = [part.rows for part in publication.parts if isinstance(part, Carried)]
+        for rows in carried:
+            for batch in rows.to_batches():
+                self._table.check_values(batch)
+        with self._explained():
+            connection = self._trial_connection()
+            if self._rules is None or self._rules.version != schema_version(connection):
+                self._rules = rules_of(connection, self._table)
+        rules = self._rules
+        for rows in carried:
+            check_required(self._node, self._table, rules.required, rows)
+        if not rules.why_tried and (not rules.required or len(carried) == len(publication.parts)):
+            return False
+        beside = [(sink, theirs) for sink, theirs in earlier if isinstance(sink, SqliteSink) and sink.shares(self)]
+        same = [(sink, theirs) for sink, theirs in beside if sink._table.name.lower() == self._table.name.lower()]
+        try:
+            self._try([*same, (self, publication)])
+        except BadRow:
+            if len(beside) == len(same):
+                raise
+            self._try([*beside, (self, publication)])  # what it lacks may be among the rows of the others
+        return True
+
+    def _trial_connection(self) -> sqlite3.Connection:
+        if self._trials is None:
+            self._trials = self._connected()
+        return self._trials
+
+    def shares(self, other: SqliteSink) -> bool:
+        """Tell whether another sink writes to the same file."""
+        return self._path == other._path
+
+    def _try(self, writes: Sequence[tuple[SqliteSink, Publication]]) -> None:
+        """Write, and roll back: nothing is kept open, because a second writer of the file would wait for it."""
+        with self._explained():
+            connection = self._trial_connection()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                for sink, publication in writes:
+                    sink._write_rows(connection, publication)
+            finally:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+
     def publish(self, publications: Sequence[Publication]) -> None:
         """Write the epochs' rows and move the ledger row, in one transaction."""
         with self._transaction() as connection:
@@ -249,7 +299,7 @@ class SqliteSink:
 
     def outcome(self, epoch: int) -> Outcome:
         """Ask the ledger row."""
-        self.close()  # after a failed COMMIT only a fresh connection shows what the file holds
+        self._drop()  # after a failed COMMIT only a fresh connection shows what the file holds
         try:
             with self._explained():
                 row = self._row(self._open())
@@ -273,6 +323,13 @@ class SqliteSink:
 
     def close(self) -> None:
         """Close the database."""
+        self._drop()
+        trials, self._trials = self._trials, None
+        if trials is not None:
+            with suppress(sqlite3.Error):
+                trials.close()
+
+    def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(sqlite3.Error):
@@ -293,11 +350,14 @@ class SqliteSink:
                 raise rewinds.cannot_go_back(self._node, record, [])
             self._epochs.withdraw(connection, record)
             return
-        for part in publication.parts:
-            for batch in self._batches(part):
-                self._table.write(connection, batch, record.epoch)
+        self._write_rows(connection, publication)
         if self._epochs is not None:
             self._epochs.note(connection, record.epoch, record.positions)
+
+    def _write_rows(self, connection: sqlite3.Connection, publication: Publication) -> None:
+        for part in publication.parts:
+            for batch in self._batches(part):
+                self._table.write(connection, batch, publication.record.epoch)
 
     def _batches(self, part: Part) -> Iterator[pa.RecordBatch]:
         if isinstance(part, Carried):
@@ -316,13 +376,18 @@ class SqliteSink:
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
-            connection = sqlite3.connect(
-                self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-            )
-            self._connection = connection
+            self._connection = self._connected()
+        return self._connection
+
+    def _connected(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
-        return self._connection
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -340,7 +405,7 @@ class SqliteSink:
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            self.close()
+            self._drop()
             raise InDoubt(
                 f"{self._node}: nobody knows whether a COMMIT into {self._path} was kept.",
                 why=f"SQLite said: {error}.",
@@ -359,7 +424,7 @@ class SqliteSink:
     def _translated(self, error: sqlite3.Error) -> HoldfastError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         where = f"{self._node}: table {self._table.name} in {self._path}"
-        if isinstance(error, sqlite3.IntegrityError):
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError):
             return BadRow(
                 f"{where} refused a row.",
                 why=f"SQLite said: {error}.",

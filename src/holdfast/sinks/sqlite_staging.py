@@ -17,6 +17,7 @@ import pyarrow as pa
 from holdfast import durable, faults
 from holdfast.ports import Part, Staged, Task
 from holdfast.sinks import sql
+from holdfast.sinks.sqlite_table import Table
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")  # the disk is slower than LZ4
 
@@ -27,17 +28,19 @@ class StagingFactory:
 
     directory: str
     sink: str
+    table: Table
 
     def __call__(self, task: Task) -> StagingWriter:
         """Open a writer for one attempt of one task.  Nothing is created before the first row."""
-        return StagingWriter(self.directory, self.sink, task)
+        return StagingWriter(self.directory, self.sink, task, self.table)
 
 
 class StagingWriter:
     """Writes one task's rows to one Arrow file."""
 
-    def __init__(self, directory: str, sink: str, task: Task) -> None:
+    def __init__(self, directory: str, sink: str, task: Task, table: Table) -> None:
         self._task = task
+        self._table = table
         self._directory = directory
         numbers = f"{task.generation}.{task.epoch}.{task.task}.{task.attempt}"
         self._file = f"{task.pipeline}.{numbers}.{secrets.token_hex(4)}.{sink}.arrow"
@@ -50,6 +53,7 @@ class StagingWriter:
         """Append a batch."""
         if not batch.num_rows:
             return
+        self._table.check_values(batch)  # here, and not when the epoch is decided
         with durable.explained(f"staging {self._path}"):
             if self._stream is None:
                 durable.make_directory(self._directory)
@@ -90,11 +94,11 @@ class Staging:
     directory: str
     pipeline: str
     sink: str
-    node: str
+    table: Table
 
     def factory(self) -> StagingFactory:
         """Return the factory that executors call."""
-        return StagingFactory(self.directory, self.sink)
+        return StagingFactory(self.directory, self.sink, self.table)
 
     def batches(self, part: Staged) -> Iterator[pa.RecordBatch]:
         """Read a staged part batch by batch: memory does not grow with the epoch.
@@ -114,10 +118,10 @@ class Staging:
                     row_count += batch.num_rows
                     yield batch
         except (OSError, pa.ArrowInvalid) as error:
-            raise sql.staged_rows_gone(self.node, part.name, f"{file} cannot be read: {error}.") from error
+            raise sql.staged_rows_gone(self.table.node, part.name, f"{file} cannot be read: {error}.") from error
         if row_count != part.row_count:
             raise sql.staged_rows_gone(
-                self.node, part.name, f"{file} holds {row_count} rows, its handle promises {part.row_count}."
+                self.table.node, part.name, f"{file} holds {row_count} rows, its handle promises {part.row_count}."
             )
 
     def discard(self, parts: Sequence[Part]) -> None:

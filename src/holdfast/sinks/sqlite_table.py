@@ -130,6 +130,12 @@ class Table:
                 return True
         return False
 
+    def check_values(self, batch: pa.RecordBatch) -> None:
+        """Raise :class:`BadRow` if a row has a value that SQLite cannot keep, or no key.  Touches no single row."""
+        sql.check_keys(self.node, self.mode, batch)
+        for field in self.stored:
+            check_values(self.node, batch, field)
+
     def write(self, connection: sqlite3.Connection, batch: pa.RecordBatch, epoch: int) -> None:
         """Write a batch in its order, so that the last row of a key wins.  The caller holds the transaction."""
         if not batch.num_rows:
@@ -193,15 +199,30 @@ def values_of(node: str, batch: pa.RecordBatch, field: pa.Field) -> list[Any]:
     kind = values.type
     if pa.types.is_uint64(kind):
         _check_uint64(node, field.name, values)
-    convert = next((convert for matches, convert in _CONVERSIONS if matches(kind)), None)
     try:
-        return list((convert(values) if convert else values).to_pylist())
+        return list(_converted(values).to_pylist())
     except UnicodeDecodeError as error:  # Arrow does not look into the texts that a Parquet file or a user's code gives
-        raise BadRow(
-            f"{node}: a text in column {field.name!r} is not UTF-8.",
-            why=f"it holds {error.object[:40]!r}.",
-            do="declare the column BINARY, or decode it before the sink.",
-        ) from error
+        raise sql.no_utf8(node, field.name, f"it holds {error.object[:40]!r}") from error
+
+
+def _converted(values: pa.Array) -> pa.Array:
+    convert = next((convert for matches, convert in _CONVERSIONS if matches(values.type)), None)
+    return convert(values) if convert else values
+
+
+def check_values(node: str, batch: pa.RecordBatch, field: pa.Field) -> None:
+    """Raise :class:`BadRow` if a column has a value that :func:`values_of` or SQLite cannot take."""
+    values = sql.flat(batch.column(field.name))
+    kind = values.type
+    if pa.types.is_uint64(kind):
+        _check_uint64(node, field.name, values)
+    elif _is_text(kind) or sql.is_nested(kind):
+        sql.check_text(node, field.name, values)
+    elif pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
+        try:
+            _converted(values)
+        except (pa.ArrowInvalid, OverflowError, ValueError) as error:
+            raise sql.unkept_value(node, field.name, "SQLite", error) from error
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -18,9 +18,12 @@ from typing import Protocol, cast
 
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.floor import lower_floor
+from holdfast.checkpoint.graph_change import unclaimed
 from holdfast.checkpoint.manifest import Ended, Keeps, decode
 from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.refusals import check_claimed
 from holdfast.checkpoint.restore import Restoration, restoration
+from holdfast.checkpoint.rewind import is_behind_rewind
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.checkpoint.stood import note_stood, stood, stood_at
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
@@ -81,6 +84,8 @@ class Beginning:
         Where the pipeline begins; None where it has begun, or begins at the beginning.
     backfilled : frozenset of str
         Sinks that get everything from the beginning.
+    drop_state : frozenset of str
+        Operators whose state is not wanted any more.
     """
 
     store: Store
@@ -95,6 +100,7 @@ class Beginning:
     transfer: Transfer | None = None
     first: First | None = None
     backfilled: frozenset[str] = frozenset()
+    drop_state: frozenset[str] = frozenset()
 
 
 def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: int) -> Origin:
@@ -209,7 +215,7 @@ def _begun(beginning: Beginning, origin: Origin) -> Origin:
     if not origin.seed:
         return origin
     manifest = origin.seeding(decode(beginning.store.get(origin.seed) or b"", origin.seed))
-    seed, kept = _fitting(beginning, Restoration(manifest, (), ()))
+    seed, kept = _fitting(beginning, Restoration(manifest, (), ()), origin.base)
     return replace(origin, seed=seed, kept=origin.kept if kept is None else kept)
 
 
@@ -231,7 +237,7 @@ def _restored(
         log.warning("state is computed again, from all %d epochs since the directory before began", len(ends))
         times = tuple((each.step_epoch, each.batch_us) for each in ends)
         return replace(origin, seek=(start, *(each.positions for each in ends)), replayed=times)
-    seed, kept = _fitting(beginning, found)
+    seed, kept = _fitting(beginning, found, origin.base)
     ended = found.manifest.ended
     log.warning(
         "state is restored from the snapshot of epoch %d, made %s; %s",
@@ -316,13 +322,16 @@ def _other_graph(beginning: Beginning, found: Restoration) -> str:
     )
 
 
-def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, tuple[str, ...] | None]:
+def _fitting(beginning: Beginning, found: Restoration, base: int) -> tuple[str, tuple[str, ...] | None]:
     """Return the snapshot to begin with, and the operators that it fits; None: all, it is of the same graph.
+
+    ``base`` is the first epoch of the directory that begins.
 
     Raises
     ------
     Diverged
-        If the graph has changed, and the snapshot is not of the change point.
+        If the graph has changed, and the snapshot is not of the change point, and no rewind has left what is behind
+        it to the graph that is started next.
     """
     manifest = found.manifest
     transfer = beginning.transfer
@@ -331,7 +340,7 @@ def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, tuple[str, 
         if transfer is not None and transfer.is_needed(manifest, same):  # into other buckets
             return transfer.made(manifest, same).key.path, None
         return manifest.key.path, None
-    if why := _other_graph(beginning, found):
+    if (why := _other_graph(beginning, found)) and not is_behind_rewind(beginning.store, base, found.seek[-1]):
         raise Diverged(
             "the graph has changed, and Spark's part of the checkpoint, with the state of the old graph, is lost.",
             why=why,
@@ -343,6 +352,9 @@ def _fitting(beginning: Beginning, found: Restoration) -> tuple[str, tuple[str, 
     sources = {name: name for name in beginning.keeps if name in manifest.operators}
     if transfer is not None:
         sources = transfer.sources(manifest.operators)
+    fresh = [name for name in beginning.keeps if name not in sources]
+    lost = unclaimed(manifest.keeps, beginning.keeps, sources.values(), fresh)
+    check_claimed(lost, beginning.pipeline, beginning.drop_state)
     for name, was in sources.items():
         keeps = manifest.operators[was].keeps
         reasons = () if transfer is None else transfer.move(name, keeps).reasons

@@ -16,6 +16,7 @@ from typing import cast
 from holdfast.checkpoint.graph_change import Described, Graph, GraphChange, Role, compare
 from holdfast.checkpoint.manifest import Keeps
 from holdfast.checkpoint.portable import Kept
+from holdfast.checkpoint.refusals import check_change
 from holdfast.checkpoint.snapshot import commit
 from holdfast.checkpoint.state_moves import Means
 from holdfast.errors import InvalidPipeline
@@ -116,6 +117,8 @@ class First:
         Brings state of other names, and of another form, over.
     is_forced : bool
         Whether operators may begin without state where theirs does not fit.
+    drop_state : frozenset of str
+        Operators whose state is not wanted.
     """
 
     begins: Begins
@@ -128,6 +131,7 @@ class First:
     graph: Graph
     transfer: Transfer
     is_forced: bool
+    drop_state: frozenset[str] = frozenset()
 
     @property
     def given(self) -> str:
@@ -160,7 +164,7 @@ class First:
     def _fork(self, origin: Origin, found: Kept) -> Origin:
         ended = found.manifest.ended
         change = stateful_change(found.manifest.keeps, self.graph, self.transfer.means)
-        change.check(self.pipeline.name, is_forced=self.is_forced)
+        check_change(change, self.pipeline.name, is_forced=self.is_forced, drop_state=self.drop_state)
         for line in told(change):
             log.info("%s", line)
         for key, data in found.files():

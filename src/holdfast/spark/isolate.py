@@ -57,6 +57,8 @@ class Suspicion:
         """Return the error, as a ``BadRow`` that names its epoch where an epoch was under way and code failed in it."""
         found = planned(self.spark, self.origin)
         is_code = isinstance(error, InvalidPipeline | BadRow) and not durable.is_forbidden(error)
+        if isinstance(error, BadRow) and error.is_decided:
+            return error  # no row can be left out of that epoch
         if found is None or not is_code or error.participant in hooks.NAMES:
             return error
         suspected = BadRow(

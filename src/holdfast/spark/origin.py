@@ -46,6 +46,9 @@ class Origin:
         Fingerprint of the graph's state; None where nobody noted it.
     from_us : int, optional
         No row whose timestamp lies before is read, microseconds; of the pipeline's beginning only.
+    backfilled : tuple of str
+        Sinks that get everything while the positions to pass are passed; empty where there are none, and in records of
+        older versions.
     """
 
     base: int
@@ -56,6 +59,12 @@ class Origin:
     retired: Positions = field(default_factory=dict)
     graph: str | None = None
     from_us: int | None = None
+    backfilled: tuple[str, ...] = ()
+
+    @property
+    def replay_count(self) -> int:
+        """So many of the first batches lie before the last of the positions to pass: sinks hold them."""
+        return max(0, len(self.seek) - 1)
 
     @property
     def start(self) -> Positions:
@@ -77,7 +86,7 @@ class Origin:
 
     def to_json(self) -> bytes:
         """Return the record as it is stored."""
-        value = {name: getattr(self, name) for name in ("seed", "replayed", "retired")}
+        value = {name: getattr(self, name) for name in ("seed", "replayed", "retired", "backfilled")}
         more = {name: of for name in ("kept", "graph", "from_us") if (of := getattr(self, name)) is not None}
         return checked_json.dump(
             {"base": self.base, "seek": self.seek, **{n: v for n, v in value.items() if v}, **more}
@@ -121,6 +130,7 @@ def _parsed(record: dict[str, Any]) -> Origin:
         record.get("retired", {}),
         record.get("graph"),
         record.get("from_us"),
+        tuple(record.get("backfilled", ())),
     )
 
 

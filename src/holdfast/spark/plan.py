@@ -17,6 +17,7 @@ from holdfast.spark.backfill import Backfill
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.directory import Directory, choose_directory
 from holdfast.spark.read import SourceReader
+from holdfast.spark.rewind import Rewinding
 from holdfast.spark.session import create_session, run_session
 from holdfast.spark.state_change import compared, outgrown
 from holdfast.spark.state_cutting import Part, build_stages, has_state
@@ -50,10 +51,11 @@ def plan(pipeline: Pipeline, store: Store, checkpoint: Path, settings: Settings)
     Raises
     ------
     InvalidPipeline
-        If the graph cannot be compiled.
+        If the graph cannot be compiled, or a rewind was interrupted.
     Corrupt
         If a record of the checkpoint cannot be read.
     """
+    Rewinding(pipeline, store, checkpoint, settings).check_finished("what becomes of the graph behind it")
     asked = Division(settings.buckets, settings.partitions)
     chosen = choose_directory(store, checkpoint, state_fingerprint(pipeline), partial(outgrown, pipeline, store, asked))
     stages = _stages(pipeline, settings)

@@ -67,14 +67,7 @@ class Rewinding:
         InvalidPipeline
             If it cannot be done: names the sink or source, or says how far back it can go.
         """
-        interrupted = self._unfinished()
-        if interrupted is not None:
-            raise InvalidPipeline(
-                f"the rewind to epoch {interrupted.rewound_to} was interrupted, and is not finished.",
-                why="what a sink would withdraw is not known before that.",
-                do="start the pipeline, or rewind without --dry-run: both finish it first.",
-                pipeline=self.pipeline.name,
-            )
+        self.check_finished("what a sink would withdraw")
         with self._connected() as sinks:
             found, withdrawn = self._planned(to, sinks)
             return self._told(0, found, withdrawn)
@@ -125,6 +118,23 @@ class Rewinding:
             log.warning("the rewind to epoch %d, decided as epoch %d, goes on", record.rewound_to, record.epoch)
             self._begin(record)
             return record
+
+    def check_finished(self, what: str) -> None:
+        """Refuse to answer while a rewind is unfinished: it changes what there is.
+
+        Raises
+        ------
+        InvalidPipeline
+            Says that ``what`` is not known before it is finished.
+        """
+        interrupted = self._unfinished()
+        if interrupted is not None:
+            raise InvalidPipeline(
+                f"the rewind to epoch {interrupted.rewound_to} was interrupted, and is not finished.",
+                why=f"{what} is not known before that.",
+                do=f"finish it: holdfast rewind --to {interrupted.rewound_to}. Every start does so first, too.",
+                pipeline=self.pipeline.name,
+            )
 
     def check_none_was_resolved(self, resumption: Resumption) -> None:
         """Refuse to go on with the old directory if recovery has published a rewind since it was chosen.
@@ -182,7 +192,7 @@ class Rewinding:
         return found, withdrawn
 
     def _check_state(self, to: str, found: Target, keeps: Mapping[str, Keeps], graph: str | None) -> None:
-        """Refuse a snapshot of another graph, unless it is of the very target and its state fits."""
+        """Refuse a snapshot of another graph, unless its state fits: what is behind it the next graph replays."""
         restored = found.restored
         if restored is None and not keeps:
             return
@@ -190,8 +200,8 @@ class Rewinding:
         if not fits:
             raise InvalidPipeline(
                 f"pipeline {self.pipeline.name!r} cannot go back to {to}: its graph has changed since.",
-                why="the state of then is another graph's: it does not fit, it is of an operator that the graph has no "
-                "more or under another name, or the epochs behind it would have to be evaluated by the new graph.",
+                why="the state of then is another graph's: it does not fit, or it is of an operator that the graph has "
+                "no more, or under another name.",
                 do="choose a later epoch; or start the graph of then once (renamed_from= takes the state back to an "
                 "old name), and rewind to a named checkpoint of that time after it.",
                 pipeline=self.pipeline.name,
@@ -303,6 +313,6 @@ class Rewinding:
 
 
 def _fits(restored: Restoration, keeps: Mapping[str, Keeps]) -> bool:
-    """Tell whether the snapshot of another graph is of the very target, and all its state can be kept."""
+    """Tell whether all state in the snapshot of another graph can be kept."""
     before = restored.manifest.keeps
-    return not restored.replayed and all(name in keeps and before[name].fits(keeps[name]) for name in before)
+    return all(name in keeps and before[name].fits(keeps[name]) for name in before)

@@ -37,6 +37,7 @@ def start(
     checkpoint_freq: int | None = None,
     keep: int | None = None,
     force: bool | None = None,
+    drop_state: Sequence[str] | None = None,
     from_checkpoint: str | None = None,
     at: str | datetime | int | None = None,
     on_poison: str | None = None,
@@ -70,7 +71,12 @@ def start(
     keep : int, optional
         Snapshots that are kept.  Default is the setting ``HOLDFAST_CHECKPOINT_KEEP``.
     force : bool, optional
-        Start a changed graph also where state is lost by it.  Default is the setting ``HOLDFAST_FORCE_GRAPH_CHANGE``.
+        Start a changed graph also where the state of an operator does not fit, which then begins without, or a source
+        is finished.  Default is the setting ``HOLDFAST_FORCE_GRAPH_CHANGE``.
+    drop_state : sequence of str, optional
+        Operators that the graph has no more and whose state is not wanted any more.  Only asked for where a new
+        operator of the same kind begins without state: it may be the old one, and want ``renamed_from=``.  Default is
+        the setting ``HOLDFAST_DROP_STATE``.
     from_checkpoint : str, optional
         Begin with the state and the positions of a named checkpoint: its name, ``<checkpoint directory>/<name>`` of
         another pipeline's, or the directory of an export.  For the first start, with new sinks; a later start goes on
@@ -105,6 +111,7 @@ def start(
         "checkpoint_freq": checkpoint_freq,
         "checkpoint_keep": keep,
         "force_graph_change": force,
+        "drop_state": drop_state if drop_state is None or isinstance(drop_state, str) else ",".join(drop_state),
         "on_poison": on_poison,
         "master": master,
     }

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.checkpoint import named
 from holdfast.checkpoint.graph_change import GraphChange, state_fingerprint
 from holdfast.checkpoint.participation import Participation
+from holdfast.checkpoint.refusals import check_change
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.delivery import remembers
@@ -105,7 +106,8 @@ class Starting:
         if change is not None:
             for line in told(change):
                 log.info("%s", line)
-            change.check(pipeline.name, is_forced=self.asked.settings.force_graph_change)
+            settings = self.asked.settings
+            check_change(change, pipeline.name, is_forced=settings.force_graph_change, drop_state=settings.dropped)
             if change.backfilled:
                 Backfill(pipeline, ground.directory, self.asked.is_stateful).check(change)
         return change
@@ -201,6 +203,7 @@ class _Owned:
             change=self._state_change(transfer),
             first=self._first(transfer),
             backfilled=frozenset(sink.name for sink in pipeline.sinks if sink.backfill),
+            drop_state=self.asked.settings.dropped,
         )
 
     def _state_change(self, transfer: Transfer) -> StateChange | None:
@@ -236,6 +239,7 @@ class _Owned:
             self.assembly.graph,
             transfer,
             self.asked.settings.force_graph_change,
+            self.asked.settings.dropped,
         )
 
 

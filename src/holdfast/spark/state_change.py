@@ -15,12 +15,12 @@ from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
-from holdfast.checkpoint.graph_change import Graph, GraphChange, Role, Verdict, compare
+from holdfast.checkpoint.graph_change import Graph, GraphChange, Role, Verdict, compare, state_fingerprint
 from holdfast.checkpoint.manifest import Ended, Manifest
 from holdfast.checkpoint.restore import restoration
 from holdfast.checkpoint.snapshot import commit
 from holdfast.checkpoint.state_moves import Means
-from holdfast.errors import Corrupt, Diverged, InvalidPipeline
+from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.graph import Node, SinkNode
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Clock, Held, SourceSpec, Store
@@ -28,8 +28,9 @@ from holdfast.positions import Positions, covers_all
 from holdfast.spark.backfill import Backfill
 from holdfast.spark.directory import Directory
 from holdfast.spark.failure import translate
-from holdfast.spark.offsets import ended, logged, newest_positions, plain, read_offsets
+from holdfast.spark.offsets import ended, newest_positions, plain, read_offsets
 from holdfast.spark.origin import FILE_NAME, Origin, read_origin
+from holdfast.spark.replays import is_backfill, last_finished, left_to_replay
 from holdfast.spark.state_cutting import has_state
 from holdfast.spark.state_plan import Division, noted_shape
 from holdfast.spark.state_reader import StateReader
@@ -91,6 +92,9 @@ def compared(
         return None
     before = read_graph(store, below)
     change = compare(before, graph, means, backfilled(pipeline.sinks, before) if chosen.is_changed else ())
+    if chosen.is_changed:
+        left = left_to_replay(store, checkpoint, below, state_fingerprint(pipeline))
+        change = replace(change, replay=left)
     return change if change.is_empty else change.over(_finished(checkpoint, below, pipeline))
 
 
@@ -122,6 +126,8 @@ def _other_sources(before: Graph, sources: Sequence[str]) -> Iterator[str]:
 
 def told(change: GraphChange) -> Iterator[str]:
     """Say what becomes of each node that is another than it was, one line for each."""
+    if change.replay is not None:
+        yield change.replay.told(change.backfilled)
     for node in change.nodes:
         if node.verdict is not Verdict.KEPT:
             details = f" ({'; '.join(node.details)})" if node.details else ""
@@ -175,49 +181,49 @@ class StateChange:
         Raises
         ------
         Diverged
-            If the old graph had not finished a replay; or its state cannot be read, and no snapshot serves.
+            If the state of the old graph cannot be read, and no snapshot serves.
+
+        Notes
+        -----
+        What the directory before had still to replay, the new one replays by the new graph, with the ends and batch
+        times that it would have had; whether it may was asked before (:mod:`holdfast.spark.replays`).
         """
         spark = self.checkpoint / self.previous
         began = read_origin(spark / FILE_NAME)
-        behind = max(0, len(began.seek) - 1)
-        batch_id = _last_finished(spark, held, behind)
-        # The same graph, divided otherwise, replays it as well in the new directory.
-        is_only_divided = batch_id < 0 and began.graph == origin.graph and not self.change.backfilled
-        if batch_id + 1 < behind and not is_only_divided:
-            raise Diverged(
-                "the graph has changed before the old one had caught up with its sinks.",
-                why=f"{self.previous} was begun at a snapshot, or at the beginning to fill a new sink, and what came "
-                "after that is not evaluated again yet.",
-                do="start the old graph until it has reached new rows, then the changed one.",
-                pipeline=self.pipeline,
-            )
+        batch_id = last_finished(spark, held, began)
+        left = began.seek[batch_id + 2 :]  # where the epochs end that are still to be replayed
         if self.change.backfilled and self.backfill is not None and (batch_id >= 0 or began.seek):
-            point = read_offsets(spark, batch_id).positions if batch_id >= 0 else began.seek[-1]
+            is_through = batch_id >= 0 and not left
+            point = read_offsets(spark, batch_id).positions if is_through else began.seek[-1]
             seek = self.backfill.seek(point, held)
             log.warning("%s: everything is read again, in %d epochs", ", ".join(self.change.backfilled), len(seek) - 1)
-            return replace(origin, seek=seek, kept=())
+            return replace(origin, seek=seek, kept=(), backfilled=self.change.backfilled)
+        if left:
+            replayed, filled = began.replayed[batch_id + 1 :], began.backfilled if is_backfill(began) else ()
+            origin = replace(origin, replayed=replayed, backfilled=filled)
         if batch_id < 0:  # nothing was finished: it is where it began
             manifest = seed_of(self.checkpoint, self.previous)
             there = {} if manifest is None else manifest.operators
             sources = {name: was for name, was in self.change.sources.items() if was in there}
             seed = self._moved(manifest, sources) if manifest is not None and sources else ""
-            replayed = began.replayed if is_only_divided else ()
-            return replace(origin, seek=began.seek, seed=seed, replayed=replayed, kept=tuple(sources))
+            return replace(origin, seek=began.seek, seed=seed, kept=tuple(sources))
         found = read_offsets(spark, batch_id)
         step_epoch, batch_us = began.step_time(batch_id, found.batch_us)
         last = Ended(began.base + batch_id, step_epoch, found.positions, batch_us)
-        seed = self._seed(batch_id, last, held) if self.change.restored else ""
+        seed = self._seed(batch_id, last, held, began) if self.change.restored else ""
         log.warning(
             "the graph has changed: the old one holds up to the end of epoch %d, the new one from there on", last.epoch
         )
-        return replace(origin, seek=(last.positions,), seed=seed, kept=self.change.restored)
+        return replace(origin, seek=(last.positions, *left), seed=seed, kept=self.change.restored)
 
-    def _seed(self, batch_id: int, last: Ended, held: Mapping[str, Held]) -> str:
+    def _seed(self, batch_id: int, last: Ended, held: Mapping[str, Held], began: Origin) -> str:
         """Return the key of a snapshot of the change point, for the new graph; made now if there is none."""
         here = [each for each in held.values() if covers_all(each.positions, last.positions)]
-        graph = read_origin(self.checkpoint / self.previous / FILE_NAME).graph or ""
+        graph = began.graph or ""
         there = restoration(self.store, self.pipeline, here, (), last.positions, graph=graph)
-        if there is not None and set(self.change.sources.values()) <= set(there.manifest.operators):
+        # A backfill computes state anew: what was there before it is of other rows.
+        is_ours = there is not None and (there.manifest.ended.epoch >= began.base or not is_backfill(began))
+        if there is not None and is_ours and set(self.change.sources.values()) <= set(there.manifest.operators):
             return self._moved(there.manifest, self.change.sources)
         reader = StateReader(self.session, self.checkpoint, self.previous)
         seed = seed_of(self.checkpoint, self.previous)
@@ -247,28 +253,10 @@ class StateChange:
         return manifest.key.path
 
 
-def _last_finished(spark: Path, held: Mapping[str, Held], behind: int) -> int:
-    """Return the last batch that Spark's commit log has, or whose end a sink covers; -1 when there is none.
-
-    Of the first batches, so many as are ``behind``, a sink covers the end before they run: only the log tells.
-    """
-    for batch_id in reversed(logged(spark, "offsets")):
-        is_committed = (spark / "commits" / str(batch_id)).exists()
-        try:
-            positions = read_offsets(spark, batch_id).positions
-        except Corrupt:
-            if is_committed:
-                raise
-            continue  # torn when the run died: nothing of it was evaluated
-        is_held = any(covers_all(each.positions, positions) for each in held.values())
-        if is_committed or (is_held and batch_id >= behind):
-            return batch_id
-    return -1
-
-
 def _finished(checkpoint: Path, below: str, pipeline: Pipeline) -> tuple[str, ...]:
     """Return the sources that have ended: those that were told of, and bounded ones of which all is read."""
-    positions = newest_positions(checkpoint / below)
+    spark = checkpoint / below
+    positions = newest_positions(spark) or read_origin(spark / FILE_NAME).start  # behind a rewind nothing is planned
     told = ended(positions)
     others = [node for node in pipeline.sources if node.name not in told]
     return (*told, *(node.name for node in others if _is_read(checkpoint, node, positions)))

@@ -4,7 +4,8 @@ Where an Arrow program evaluates the pipeline, a trial is a job over some of the
 *copy* of Spark's directory, which evaluates the planned batch as the run would, and is stopped before the batch ends:
 stores of state must not see rows that are then left out.
 
-The writers of all sinks take part, since they refuse rows too; what they stage is swept as what any dead run left.
+All sinks take part, since they refuse rows too: their writers stage, and then each is asked whether it takes the epoch.
+What was staged is swept as what any dead run left.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from pyspark.sql import DataFrame
 
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import Unavailable
-from holdfast.ports import Sink
+from holdfast.ports import EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.sources.lettered import Mask, write_masks
-from holdfast.spark.evaluation import Evaluation
+from holdfast.spark.evaluation import Evaluated, Evaluation
 from holdfast.spark.offsets import Offsets, last_logged, read_offsets
 from holdfast.spark.origin import Origin
 from holdfast.spark.staging import Staging
@@ -104,7 +105,8 @@ class Trials:
         try:
             if self.frame is None:
                 nothing: Any = None
-                evaluation.stage(nothing, epoch.start.positions, epoch.end.positions, staging)
+                evaluated = evaluation.stage(nothing, epoch.start.positions, epoch.end.positions, staging)
+                self._admit(epoch, evaluated)
                 return
             self.clear()
             shutil.copytree(self.spark, self.copy, copy_function=_linked)
@@ -114,6 +116,10 @@ class Trials:
             self.clear()
             with suppress(Unavailable):  # or later: no decision names what was staged
                 self.coordinator.sweep(epoch.epoch + 1)
+
+    def _admit(self, epoch: Planned, evaluated: Evaluated) -> None:
+        record = EpochRecord(self.pipeline, epoch.epoch, self.coordinator.generation, epoch.end.positions)
+        self.coordinator.admit(record, evaluated.parts)
 
     def clear(self) -> None:
         """Remove what a trial leaves, here or in a process that was killed."""
@@ -128,7 +134,7 @@ class Trials:
             try:
                 if isinstance(evaluation, StateEvaluation):
                     evaluation.begin(batch, *self.origin.step_time(batch_id, epoch.end.batch_us))
-                evaluation.stage(batch, epoch.start.positions, epoch.end.positions, staging)
+                self._admit(epoch, evaluation.stage(batch, epoch.start.positions, epoch.end.positions, staging))
                 passed.append(batch_id)
             except Exception as failure:
                 failures.append(failure)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import Diverged, Fenced
+from holdfast.errors import BadRow, Diverged, Fenced
 from holdfast.ports import (
     Carried,
     EpochRecord,
@@ -54,6 +54,8 @@ class SimulatedTarget:
         self.tables: list[pa.Table] = []
         self.ledger: dict[tuple[str, str], LedgerRow] = {}
         self.staged: dict[str, pa.Table] = {}
+        self.refuses: Callable[[Mapping[str, object]], bool] | None = None
+        """Which rows it refuses, when they are tried and when they are published."""
         self._number = next(_NUMBERS)
         _TARGETS[self._number] = self
 
@@ -169,6 +171,24 @@ class SimulatedSink:
         """Return the factory that executors call."""
         return _Factory(self.target, self.name)
 
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """Say whether the target takes the rows."""
+        self._process.check()
+        failure = self._failures(self.name, "admit")
+        return failing(failure, self.name, "admit", lambda: self._admit(publication))
+
+    def _admit(self, publication: Publication) -> bool:
+        if self.target.refuses is None:
+            return False
+        self._check_rows([self._rows_of(part) for part in publication.parts])
+        return True
+
+    def _check_rows(self, tables: Sequence[pa.Table]) -> None:
+        refuses = self.target.refuses
+        for row in (row for table in tables for row in table.to_pylist()) if refuses is not None else ():
+            if refuses is not None and refuses(row):
+                raise BadRow(f"sink {self.name!r} refuses row {row}.", participant=self.name)
+
     def publish(self, publications: Sequence[Publication]) -> None:
         """Make the epochs visible, atomically and idempotently."""
         self._process.check()
@@ -184,6 +204,7 @@ class SimulatedSink:
             return
         parts = [part for each in new for part in each.parts]
         tables = [self._rows_of(part) for part in parts]
+        self._check_rows(tables)
         handles = [part.reference["handle"] for part in parts if isinstance(part, Staged)]
         last = new[-1].record
         if self._way == "prepared" and len(handles) == len(parts):
@@ -324,6 +345,14 @@ class FaultySink:
     def writer_factory(self) -> WriterFactory:
         """Return the real one's."""
         return self._inner.writer_factory()
+
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """Ask the real one."""
+        self._process.check()
+        real = [(sink._inner if isinstance(sink, FaultySink) else sink, theirs) for sink, theirs in earlier]
+        return failing(
+            self._failures(self.name, "admit"), self.name, "admit", lambda: self._inner.admit(publication, real)
+        )
 
     def publish(self, publications: Sequence[Publication]) -> None:
         """Publish in the real one."""

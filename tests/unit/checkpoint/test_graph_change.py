@@ -10,6 +10,7 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.graph_change import Graph, Role, Verdict, compare, described, state_fingerprint
 from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.refusals import check_change
 from holdfast.checkpoint.state_moves import Means
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.naming import canonical_json
@@ -106,24 +107,24 @@ def test_state_that_does_not_fit_is_refused_with_both_schemas(after: Graph, said
     change = compare(graph(pipeline()), after)
     assert change.restored == ()
     with pytest.raises(InvalidPipeline) as refused:
-        change.check("sums", is_forced=False)
+        check_change(change, "sums", is_forced=False)
     assert said in refused.value.why
     assert "another name" in refused.value.do
     assert "HOLDFAST_FORCE_GRAPH_CHANGE=true" in refused.value.do
     assert said in "\n".join(change.problems())
-    change.check("sums", is_forced=True)
+    check_change(change, "sums", is_forced=True)
 
 
 def test_a_finished_source_is_not_taken_up_by_a_changed_graph() -> None:
     before = graph(pipeline())
-    compare(before, graph(pipeline())).over(["rows"]).check("sums", is_forced=False)
-    compare(before, graph(pipeline(source="others"))).over(["rows"]).check("sums", is_forced=False)
+    check_change(compare(before, graph(pipeline())).over(["rows"]), "sums", is_forced=False)
+    check_change(compare(before, graph(pipeline(source="others"))).over(["rows"]), "sums", is_forced=False)
     change = compare(before, graph(pipeline(above=1))).over(["rows"])
     assert change.finished == ("rows",)
     with pytest.raises(InvalidPipeline, match="source 'rows' is finished") as refused:
-        change.check("sums", is_forced=False)
+        check_change(change, "sums", is_forced=False)
     assert "undefined results" in refused.value.why
-    change.check("sums", is_forced=True)
+    check_change(change, "sums", is_forced=True)
 
 
 def test_a_stateful_operator_that_becomes_another_kind_of_node_is_new() -> None:
@@ -190,9 +191,9 @@ def test_a_sink_that_was_renamed_is_told_and_is_not_filled_again() -> None:
     assert (new.verdict, new.was) == (Verdict.NEW, "old")
     assert "it writes where sink 'old' wrote: a sink cannot be renamed" in new.details[0]
     assert {node.name: node.verdict for node in change.nodes}["old"] is Verdict.GONE
-    change.check("sums", is_forced=False)
+    check_change(change, "sums", is_forced=False)
     filled = compare(before, writing("new", "a.db"), backfilled=["new"])
     with pytest.raises(InvalidPipeline, match="is to get everything") as refused:
-        filled.check("sums", is_forced=True)
+        check_change(filled, "sums", is_forced=True)
     assert "would be there twice" in refused.value.why
-    compare(before, writing("new", "b.db"), backfilled=["new"]).check("sums", is_forced=False)
+    check_change(compare(before, writing("new", "b.db"), backfilled=["new"]), "sums", is_forced=False)

@@ -142,7 +142,9 @@ def publish(sink: Sink, epoch: int, rows: pa.Table, way: str, generation: int = 
         for batch in rows.to_batches():
             writer.write(batch)
         part = writer.stage()
-    sink.publish([Publication(EpochRecord("words", epoch, generation, {"s": {"a": epoch}}), (part,))])
+    publication = Publication(EpochRecord("words", epoch, generation, {"s": {"a": epoch}}), (part,))
+    sink.admit(publication)
+    sink.publish([publication])
 
 
 def rows(schema: pa.Schema, *ids: str, gone: bool = False) -> pa.Table:

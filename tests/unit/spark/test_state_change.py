@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.graph_change import Graph, GraphChange, NodeChange, Role, Verdict
+from holdfast.checkpoint.graph_change import Graph, GraphChange, NodeChange, Replay, Role, Verdict
 from holdfast.checkpoint.manifest import SnapshotKey
 from holdfast.checkpoint.restore import restoration
+from holdfast.checkpoint.rewind import note_rewind
 from holdfast.checkpoint.snapshot import checked, commit
 from holdfast.checkpoint.store import LocalStore
 from holdfast.errors import Corrupt, Diverged, from_text
@@ -21,6 +22,7 @@ from holdfast.spark.beginning import steps_of
 from holdfast.spark.directory import Directory, choose_directory, give_up, newest, remove_older
 from holdfast.spark.failure import STATE
 from holdfast.spark.origin import Origin, read_origin
+from holdfast.spark.replays import is_backfill, left_to_replay
 from holdfast.spark.state_change import StateChange
 from holdfast.spark.state_plan import Division, Shape, noted_shape, settle_shape
 from holdfast.testing.clock import SimulatedClock
@@ -44,7 +46,7 @@ class Checkpoint:
         if is_committed:
             self.store.put(f"{self.below}/commits/{batch_id}", b'v1\n{"nextBatchWatermarkMs":0}')
 
-    def changed(self, held: dict[str, int], restored: tuple[str, ...] = ()) -> Origin:
+    def changed(self, held: dict[str, int], restored: tuple[str, ...] = (), **given: Held) -> Origin:
         """Return what a changed graph begins with; no state is to be read."""
         nodes = tuple(NodeChange(name, Role.STATEFUL, Verdict.KEPT, "") for name in restored)
         change = StateChange(
@@ -58,7 +60,7 @@ class Checkpoint:
             2,
             SimulatedClock(),
         )
-        sinks = {name: Held(9, 1, at(position), None) for name, position in held.items()}
+        sinks = {name: Held(6, 1, at(position), None) for name, position in held.items()} | given
         return change.origin(Origin(100, graph="new"), sinks)
 
 
@@ -98,30 +100,64 @@ def test_a_directory_that_has_finished_nothing_hands_on_where_it_began(tmp_path:
     assert (origin.seek, origin.seed, origin.kept) == ((at(4),), made.key.path, ("counted",))
 
 
-def test_a_change_before_the_replay_is_through_is_refused(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path, Origin(7, (at(4), at(5), at(6)), replayed=((3, 30), (4, 40))))
+def test_what_the_old_graph_had_still_to_replay_the_new_one_replays(tmp_path: Path) -> None:
+    """As behind a rewind: whether it may is asked before."""
+    made = snapshot(LocalStore(str(tmp_path)), 4)
+    began = Origin(7, (at(4), at(5), at(6)), made.key.path, ((3, 30), (4, 40)), graph="0123")
+    checkpoint = Checkpoint(tmp_path, began, number=2)
+    left = checkpoint.changed({"table": 6}, restored=("counted",))
+    assert (left.base, left.seek, left.replayed) == (100, began.seek, began.replayed)
+    assert (left.seed, left.kept, left.graph) == (made.key.path, ("counted",), "new")
+    checkpoint.planned(0, 5, is_committed=False)
+    assert checkpoint.changed({"table": 6}).seek == began.seek, "the sink held it before it ran"
     checkpoint.planned(0, 5)
-    with pytest.raises(Diverged, match="before the old one had caught up"):
-        checkpoint.changed({"table": 6})
     checkpoint.planned(1, 6, is_committed=False)
-    with pytest.raises(Diverged, match="before the old one had caught up"):
-        checkpoint.changed({"table": 6})  # the sink held it before: nobody knows whether its state is there
+    left = checkpoint.changed({"table": 6})
+    assert (left.seek, left.replayed) == ((at(5), at(6)), ((4, 40),))
     checkpoint.planned(1, 6)
+    assert checkpoint.changed({"table": 6}).seek == (at(6),)
     checkpoint.planned(2, 7)
-    assert checkpoint.changed({"table": 7}).seek == (at(7),)
+    left = checkpoint.changed({"table": 7})
+    assert (left.seek, left.replayed) == ((at(7),), ())
 
 
-def test_state_that_is_divided_anew_before_anything_is_replayed_is_replayed_in_the_new_directory(
-    tmp_path: Path,
-) -> None:
-    """As behind a rewind to an epoch of before the last division."""
-    began = Origin(7, (at(4), at(5), at(6)), replayed=((3, 30), (4, 40)), graph="new")
-    checkpoint = Checkpoint(tmp_path, began)
-    origin = checkpoint.changed({"table": 6})
-    assert (origin.seek, origin.replayed, origin.base) == (began.seek, began.replayed, 100)
-    checkpoint = Checkpoint(tmp_path, replace(began, graph="old"))
-    with pytest.raises(Diverged, match="before the old one had caught up"):
-        checkpoint.changed({"table": 6})
+def test_a_backfill_goes_on_with_the_new_graph_behind_what_the_new_sink_was_given(tmp_path: Path) -> None:
+    for began in (Origin(7, (at(0), at(2), at(4), at(6)), kept=()), Origin(7, (at(0), at(2), at(4), at(6)))):
+        origin = began if began.kept == () else replace(began, backfilled=("filled",))  # of before, of now
+        checkpoint = Checkpoint(tmp_path, origin, number=2)
+        checkpoint.planned(0, 2)
+        checkpoint.planned(1, 4, is_committed=False)
+        left = checkpoint.changed({"table": 6})
+        assert left.seek == (at(2), at(4), at(6)), "the others held it before it ran"
+        filled = Held(8, 1, at(4), None)
+        left = checkpoint.changed({"table": 6}, filled=filled)
+        assert left.seek == (at(4), at(6)), "it was given it: Spark alone does not know"
+        assert is_backfill(left) == is_backfill(origin)
+
+
+def test_the_epochs_of_a_replay_belong_to_one_graph(tmp_path: Path) -> None:
+    """Behind a rewind and of a backfill to that of now; where a damage led to it, to the old one (design/0011, 4)."""
+    restored = Origin(7, (at(4), at(5), at(6)), replayed=((3, 30), (4, 40)), graph="old")
+    checkpoint = Checkpoint(tmp_path, restored)
+    store = checkpoint.store
+
+    def left(graph: str = "new") -> Replay | None:
+        return left_to_replay(store, tmp_path, "spark/1", graph)
+
+    assert left() == Replay(2, is_of_old_graph=True)
+    assert left("old") == Replay(2)
+    note_rewind(store, 3, at(6))
+    note_rewind(store, 5, at(5))
+    assert left() == Replay(2, is_of_old_graph=True), "it lies behind the newest rewind"
+    note_rewind(store, 6, {**at(6), "gone": {"log": 3}})
+    assert left() == Replay(2)
+    checkpoint.planned(0, 5)
+    assert left() == Replay(1)
+    checkpoint.planned(1, 6)
+    assert left() is None
+    note_rewind(store, 8, at(6))
+    checkpoint = Checkpoint(tmp_path, replace(restored, seek=(at(4), at(5), at(6), at(7))))
+    assert left() == Replay(1, is_of_old_graph=True), "the rewind came later, or published epochs behind it"
 
 
 def test_a_snapshot_of_the_change_point_serves_as_seed(tmp_path: Path) -> None:

@@ -1,0 +1,375 @@
+"""A row that one sink refuses stops the pipeline before the epoch is decided: no sink has it, the next start goes on.
+
+The coordinator is the real one, and so are the sinks: whatever a row says by itself, and whatever only the database can
+say, comes out before the decision, which nothing can take back (design/0002, "Admitting").
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from holdfast.checkpoint.store import LocalStore
+from holdfast.clock import SystemClock
+from holdfast.commit.coordinator import Coordinator, Retry
+from holdfast.commit.ledger import survey
+from holdfast.errors import BadRow
+from holdfast.ports import Carried, EpochRecord, Part, Sink, Task
+from holdfast.sinks.files import FilesSpec
+from holdfast.sinks.postgres import PostgresSpec
+from holdfast.sinks.sqlite import SqliteSink, SqliteSpec
+
+PIPELINE = "words"
+OTHER = pa.schema([("id", pa.int64())])
+ONCE = Retry(attempts=1)
+
+
+@dataclass(frozen=True)
+class Place:
+    """One way for a row to be refused: a table, a row that it takes, and one that it does not."""
+
+    name: str
+    schema: pa.Schema
+    good: Sequence[Any]
+    bad: Sequence[Any]
+    ddl: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    says: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+TEXT = pa.schema([("id", pa.int64()), ("word", pa.string())])
+ID_UPSERT = {"mode": "upsert", "key": ("id",)}
+WORD_UPSERT = {"mode": "upsert", "key": ("word",)}
+
+SQLITE = [
+    Place("check", TEXT, (1, "a"), (2, "b"), "CREATE TABLE t (id INTEGER, word TEXT CHECK (word = 'a'))", says="CHECK"),
+    Place("unique", TEXT, (1, "a"), (1, "b"), "CREATE TABLE t (id INTEGER UNIQUE, word TEXT)", says="UNIQUE"),
+    Place("rowid", TEXT, (1, "a"), (1, "b"), "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT)", says="UNIQUE"),
+    Place("not null", TEXT, (1, "a"), (2, None), "CREATE TABLE t (id INTEGER, word TEXT NOT NULL)", says="word"),
+    Place("null key", TEXT, (1, "a"), (2, None), arguments=WORD_UPSERT, says="word"),
+    Place("upsert, other unique column", TEXT, (1, "a"), (2, "a"),
+          "CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT UNIQUE)", ID_UPSERT, "UNIQUE"),
+    Place("trigger", TEXT, (1, "a"), (2, "b"),
+          "CREATE TABLE t (id INTEGER, word TEXT);"
+          "CREATE TRIGGER no BEFORE INSERT ON t WHEN new.word = 'b' BEGIN SELECT RAISE(ABORT, 'no b'); END",
+          says="no b"),
+    Place("uint64", pa.schema([("id", pa.uint64())]), (1,), (2**63,), says="id"),
+]  # fmt: skip
+
+POSTGRES = [
+    Place("NUL", TEXT, (1, "a"), (2, "b\0"), says="NUL"),
+    Place("null key", TEXT, (1, "a"), (2, None), arguments=WORD_UPSERT, says="word"),
+    Place("not null", TEXT, (1, "a"), (2, None), "CREATE TABLE t (id bigint, word text NOT NULL)", says="word"),
+    Place("varchar", TEXT, (1, "abc   "), (2, "abcd"), "CREATE TABLE t (id bigint, word varchar(3))", says="word"),
+    Place("char", TEXT, (1, "abc "), (2, "abcd"), "CREATE TABLE t (id bigint, word char(3))", says="word"),
+    Place("uuid", TEXT, (1, "{A0EEBC99-9c0b4ef8-bb6d6bb9bd380a11}"), (2, "a0eebc99"),
+          "CREATE TABLE t (id bigint, word uuid)", says="word"),
+    Place("enum", TEXT, (1, "red"), (2, "blue"),
+          "CREATE TYPE colour AS ENUM ('red'); CREATE TABLE t (id bigint, word colour)", says="word"),
+    Place("json", TEXT, (1, '{"a": 1}'), (2, "{"), "CREATE TABLE t (id bigint, word json)"),
+    Place("jsonb", TEXT, (1, '{"a": 1}'), (2, '"\\u0000"'), "CREATE TABLE t (id bigint, word jsonb)"),
+    Place("inet", TEXT, (1, "10.0.0.1"), (2, "10.0.0.256"), "CREATE TABLE t (id bigint, word inet)"),
+    Place("nested jsonb", pa.schema([("id", pa.int64()), ("word", pa.list_(pa.string()))]), (1, ["a"]), (2, ["\0"]),
+          "CREATE TABLE t (id bigint, word jsonb)", says="word"),
+    Place("date", pa.schema([("day", pa.date32())]), (1,), (-2_500_000,), says="day"),
+    Place("timestamp", pa.schema([("at", pa.timestamp("us"))]), (1,), (-(2**62) - 2**61,), says="at"),
+    Place("numeric", pa.schema([("amount", pa.float64())]), (1.0,), (float("inf"),),
+          "CREATE TABLE t (amount numeric CHECK (amount < 100))", says="check"),
+    Place("check", TEXT, (1, "a"), (2, "b"), "CREATE TABLE t (id bigint, word text CHECK (word <> 'b'))", says="check"),
+    Place("unique", TEXT, (1, "a"), (1, "b"), "CREATE TABLE t (id bigint UNIQUE, word text)", says="unique"),
+    Place("deferred unique", TEXT, (1, "a"), (1, "b"),
+          "CREATE TABLE t (id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED, word text)", says="unique"),
+    Place("exclusion", TEXT, (1, "a"), (1, "b"),
+          "CREATE TABLE t (id bigint, word text, EXCLUDE USING btree (id WITH =))", says="exclusion"),
+    Place("foreign key", TEXT, (1, "a"), (2, "b"),
+          "CREATE TABLE p (id bigint PRIMARY KEY); INSERT INTO p VALUES (1);"
+          "CREATE TABLE t (id bigint REFERENCES p, word text)", says="foreign key"),
+    Place("domain", TEXT, (1, "a"), (2, "b"),
+          "CREATE DOMAIN letter AS text CHECK (VALUE <> 'b'); CREATE TABLE t (id bigint, word letter)", says="check"),
+    Place("trigger", TEXT, (1, "a"), (2, "b"),
+          "CREATE TABLE t (id bigint, word text);"
+          "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
+          " $$ BEGIN IF new.word = 'b' THEN RAISE check_violation USING MESSAGE = 'no b'; END IF; RETURN new; END $$;"
+          "CREATE TRIGGER no BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION no()", says="no b"),
+    Place("no partition", TEXT, (1, "a"), (2, "b"),
+          "CREATE TABLE t (id bigint, word text) PARTITION BY LIST (word);"
+          "CREATE TABLE t_a PARTITION OF t FOR VALUES IN ('a')", says="partition"),
+    Place("expression index", TEXT, (1, "a"), (0, "b"),
+          "CREATE TABLE t (id bigint, word text); CREATE INDEX ON t ((1 / id))", says="zero"),
+    Place("generated", TEXT, (1, "a"), (0, "b"),
+          "CREATE TABLE t (id bigint, word text, part bigint GENERATED ALWAYS AS (1 / id) STORED)", says="zero"),
+    Place("index size", TEXT, (1, "a"), (2, "".join(chr(0x4E00 + n * 7919 % 20000) for n in range(6000))),
+          "CREATE TABLE t (id bigint, word text); CREATE INDEX ON t (word)", says="index"),
+    Place("upsert, long key", TEXT, (1, "a"), (2, "".join(chr(0x4E00 + n * 7919 % 20000) for n in range(6000))),
+          arguments=WORD_UPSERT, says="index"),
+    Place("upsert, other unique column", TEXT, (1, "a"), (2, "a"),
+          "CREATE TABLE t (id bigint PRIMARY KEY, word text UNIQUE)", ID_UPSERT, "unique"),
+    Place("upsert, check", TEXT, (1, "a"), (2, "b"),
+          "CREATE TABLE t (id bigint PRIMARY KEY, word text CHECK (word <> 'b'))", ID_UPSERT, "check"),
+]  # fmt: skip
+
+FILES = [
+    Place("partition value", TEXT, (1, "a"), (2, "b" * 300), arguments={"partition_by": ("word",)}, says="word"),
+    Place("json text", TEXT, (1, "a"), (2, b"\xff"), arguments={"format": "json"}, says="word"),
+]
+
+
+def stage(sink: Sink, generation: int, epoch: int, rows: pa.Table) -> Part:
+    """Stage rows as one task does."""
+    writer = sink.writer_factory()(Task(PIPELINE, generation, epoch, 0, 0))
+    try:
+        for batch in rows.to_batches():
+            writer.write(batch)
+        return writer.stage()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+class Driver:
+    """A pipeline of two sinks; each run of it is a new process as far as the sinks and the ledger can tell."""
+
+    def __init__(self, directory: Path, connect: Callable[[], Sink], *, is_first: bool = False) -> None:
+        self._store = LocalStore(str(directory / "checkpoint"))
+        self._connect = connect
+        self._is_first = is_first
+        self._other = SqliteSpec(str(directory / "other.db"), "other")
+        self._other_path = directory / "other.db"
+
+    def run(self, epoch: int, rows: pa.Table, *, staged: bool = False, **arguments: Any) -> None:
+        """Start, commit one epoch, end."""
+        ours, other = self._connect(), self._other.connect("other", PIPELINE, OTHER)
+        coordinator = Coordinator(
+            pipeline=PIPELINE,
+            store=self._store,
+            sinks=[ours, other] if self._is_first else [other, ours],
+            clock=SystemClock(),
+            retry=ONCE,
+            **arguments,
+        )
+        try:
+            coordinator.open()
+            parts: dict[str, Sequence[Part]] = {
+                "ours": [stage(ours, coordinator.generation, epoch, rows) if staged else Carried(rows)],
+                "other": [Carried(pa.table({"id": [epoch]}, schema=OTHER))],
+            }
+            coordinator.missing(epoch)
+            record = EpochRecord(PIPELINE, epoch, coordinator.generation, {"lines": {"log": epoch}})
+            coordinator.commit(record, parts)
+            coordinator.flush()
+        finally:
+            coordinator.close()
+
+    def held(self) -> tuple[int, list[int]]:
+        """Return the highest epoch that the ledger has decided, and what the other sink has."""
+        decided = max((entry.key.epoch for entry in survey(self._store)), default=0)
+        with closing(sqlite3.connect(self._other_path)) as connection:
+            return decided, [row[0] for row in connection.execute("SELECT id FROM other ORDER BY id")]
+
+
+def table(place: Place, *rows: Sequence[Any]) -> pa.Table:
+    columns = list(zip(*rows, strict=True))
+    arrays = []
+    for field_, column in zip(place.schema, columns, strict=True):
+        if any(isinstance(value, bytes) for value in column):  # text that is none
+            raw = pa.array([value.encode() if isinstance(value, str) else value for value in column], pa.binary())
+            arrays.append(pa.Array.from_buffers(pa.string(), len(raw), raw.buffers()))
+        else:
+            arrays.append(pa.array(column, field_.type))
+    return pa.Table.from_arrays(arrays, schema=place.schema)
+
+
+def check_refused_before_the_decision(driver: Driver, place: Place, *, staged: bool, **arguments: Any) -> None:
+    """Each start stops alike, all sinks equal; without the row the pipeline goes on."""
+    driver.run(1, table(place, place.good), staged=staged, **arguments)
+    for _ in range(2):
+        with pytest.raises(BadRow) as caught:
+            driver.run(2, table(place, place.bad), staged=staged, **arguments)
+        assert place.says.lower() in caught.value.message.lower()
+        assert driver.held() == (1, [1])
+    driver.run(2, table(place, place.bad).slice(1), staged=staged, **arguments)
+    assert driver.held() == (2, [1, 2])
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "last"])
+@pytest.mark.parametrize("place", SQLITE, ids=str)
+def test_a_row_that_sqlite_refuses_is_refused_before_the_decision(
+    place: Place, is_first: bool, staged: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "ours.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(place.ddl)
+    spec = SqliteSpec(str(path), "t", **place.arguments)
+    driver = Driver(tmp_path, lambda: spec.connect("ours", PIPELINE, place.schema), is_first=is_first)
+    check_refused_before_the_decision(driver, place, staged=staged)
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+@pytest.mark.parametrize("place", FILES, ids=str)
+def test_a_row_that_files_cannot_keep_is_refused_before_the_decision(
+    place: Place, staged: bool, tmp_path: Path
+) -> None:
+    spec = FilesSpec(str(tmp_path / "ours"), **place.arguments)
+    driver = Driver(tmp_path, lambda: spec.connect("ours", PIPELINE, place.schema))
+    check_refused_before_the_decision(driver, place, staged=staged)
+
+
+@pytest.fixture(params=["carried", "staging table", "prepared"])
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("place", POSTGRES, ids=str)
+def test_a_row_that_postgres_refuses_is_refused_before_the_decision(
+    place: Place, way: str, postgres_prepared: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(postgres_prepared) as connection:
+        connection.execute(place.ddl)
+    stage = {"prepared": "auto", "staging table": "table"}.get(way, "auto")
+    spec = PostgresSpec(postgres_prepared, "t", **{"stage": stage, **place.arguments})
+    driver = Driver(tmp_path, lambda: spec.connect("ours", PIPELINE, place.schema))
+    check_refused_before_the_decision(driver, place, staged=way != "carried")
+
+
+class Several:
+    """A pipeline of several sinks of one kind; each run is a new process."""
+
+    def __init__(self, directory: Path, connects: Mapping[str, Callable[[], Sink]]) -> None:
+        self._store = LocalStore(str(directory / "checkpoint"))
+        self._connects = connects
+
+    def run(self, epoch: int, rows: Mapping[str, pa.Table], *, staged: bool = False, **arguments: Any) -> None:
+        sinks = {name: connect() for name, connect in self._connects.items()}
+        coordinator = Coordinator(
+            pipeline=PIPELINE,
+            store=self._store,
+            sinks=list(sinks.values()),
+            clock=SystemClock(),
+            retry=ONCE,
+            **arguments,
+        )
+        try:
+            coordinator.open()
+            parts: dict[str, Sequence[Part]] = {
+                name: [stage(sinks[name], coordinator.generation, epoch, table) if staged else Carried(table)]
+                for name, table in rows.items()
+            }
+            coordinator.missing(epoch)
+            record = EpochRecord(PIPELINE, epoch, coordinator.generation, {"lines": {"log": epoch}})
+            coordinator.commit(record, parts)
+            coordinator.flush()
+        finally:
+            coordinator.close()
+
+    def decided(self) -> int:
+        return max((entry.key.epoch for entry in survey(self._store)), default=0)
+
+
+def words(*rows: tuple[int, str | None]) -> pa.Table:
+    return pa.table({"id": [row[0] for row in rows], "word": [row[1] for row in rows]}, schema=TEXT)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_a_foreign_key_to_rows_that_another_sink_gets_in_the_same_epoch_is_taken(
+    staged: bool, postgres_plain: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(postgres_plain) as connection:
+        connection.execute(
+            "CREATE TABLE orders (id bigint PRIMARY KEY, word text);"
+            "CREATE TABLE lines (id bigint REFERENCES orders, word text)"
+        )
+    several = Several(
+        tmp_path,
+        {
+            name: lambda name=name: PostgresSpec(postgres_plain, name).connect(name, PIPELINE, TEXT)  # type: ignore[misc]
+            for name in ("orders", "lines")
+        },
+    )
+    several.run(1, {"orders": words((1, "a")), "lines": words((1, "x"), (1, "y"))}, staged=staged)
+    with pytest.raises(BadRow, match="foreign key"):
+        several.run(2, {"orders": words((2, "b")), "lines": words((3, "z"))}, staged=staged)
+    assert several.decided() == 1
+    several.run(2, {"orders": words((2, "b")), "lines": words((2, "z"))}, staged=staged)
+    with psycopg.connect(postgres_plain) as connection:
+        assert connection.execute("SELECT id FROM lines ORDER BY 1").fetchall() == [(1,), (1,), (2,)]
+
+
+def one_table(spec: Callable[[], Any]) -> dict[str, Callable[[], Sink]]:
+    return {
+        "one": lambda: spec().connect("one", PIPELINE, TEXT),
+        "two": lambda: spec().connect("two", PIPELINE, TEXT),
+    }
+
+
+def check_two_sinks_of_one_table(several: Several, *, staged: bool) -> None:
+    """What the second is refused because of the first comes out before the decision, and nobody waits for anybody."""
+    several.run(1, {"one": words((1, "a")), "two": words((2, "b"))}, staged=staged)
+    with pytest.raises(BadRow, match=r"(?i)unique"):
+        several.run(2, {"one": words((3, "c")), "two": words((3, "d"))}, staged=staged)
+    assert several.decided() == 1
+    several.run(2, {"one": words((3, "c")), "two": words((4, "d"))}, staged=staged)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_two_sinks_of_one_postgres_table_are_tried_together(staged: bool, postgres_plain: str, tmp_path: Path) -> None:
+    with psycopg.connect(postgres_plain) as connection:
+        connection.execute("CREATE TABLE t (id bigint UNIQUE, word text)")
+    check_two_sinks_of_one_table(Several(tmp_path, one_table(lambda: PostgresSpec(postgres_plain, "t"))), staged=staged)
+
+
+@pytest.mark.postgres
+def test_two_sinks_that_upsert_the_same_rows_do_not_wait_for_each_other(postgres_plain: str, tmp_path: Path) -> None:
+    with psycopg.connect(postgres_plain) as connection:
+        connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, word text CHECK (word <> 'no'))")
+    spec = PostgresSpec(postgres_plain, "t", mode="upsert", key=("id",))
+    several = Several(tmp_path, one_table(lambda: spec))
+    for epoch in (1, 2, 3):
+        rows = {"one": words((1, "a"), (2, "a")), "two": words((2, "b"), (1, "b"))}
+        several.run(epoch, rows, staged=epoch == 2)
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_two_sinks_of_one_sqlite_table_are_tried_together(staged: bool, tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (id INTEGER UNIQUE, word TEXT)")
+    check_two_sinks_of_one_table(Several(tmp_path, one_table(lambda: SqliteSpec(str(path), "t"))), staged=staged)
+
+
+def test_a_table_without_rules_of_its_own_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Holdfast created needs no trial; a rule that is added later is seen at once."""
+    tried: list[str] = []
+    real = SqliteSink._try
+
+    def counted(self: SqliteSink, writes: Any) -> None:
+        tried.append(self.name)
+        real(self, writes)
+
+    monkeypatch.setattr(SqliteSink, "_try", counted)
+    path = tmp_path / "t.db"
+    spec = SqliteSpec(str(path), "t", mode="upsert", key=("id",))
+    driver = Driver(tmp_path, lambda: spec.connect("ours", PIPELINE, TEXT))
+    driver.run(1, words((1, "a")))
+    driver.run(2, words((2, "b")), staged=True)
+    assert tried == []
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE UNIQUE INDEX later ON t (word)")
+    with pytest.raises(BadRow, match="UNIQUE"):
+        driver.run(3, words((3, "b")))
+    assert tried == ["ours"]
+    assert driver.held() == (2, [1, 2])
