@@ -16,6 +16,7 @@ from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve
 from holdfast.event_time import check_commit_every, common_unit
+from holdfast.explain import derived_names
 from holdfast.observe.configuration import configuration
 from holdfast.observe.inspection import as_json as inspected_json
 from holdfast.supervision import supervise, told_to_supervisor
@@ -273,17 +274,21 @@ def plan_(
 
         pipeline = load_target(target)
         directory = checkpoint_directory(checkpoint)
+        minded = derived_names(pipeline)
         inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
         if inspection is None or not (directory / "spark").is_dir():
             begins = f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} begins at the beginning."
-            frame.answer({"directory": None, "change": None}, [begins], as_json)
+            answer = {"directory": None, "change": None, "warnings": minded}
+            frame.answer(answer, [begins, *words.warning_lines(minded)], as_json)
             return
         planned = plan(pipeline, open_store(str(directory)), directory, settings)
         if as_json:
-            frame.print_json({**inspected_json(planned), "behind": inspected_json(inspection.behind)})
+            told = {"behind": inspected_json(inspection.behind), "warnings": minded}
+            frame.print_json({**inspected_json(planned), **told})
         else:
             frame.print_lines(words.plan_lines(pipeline.name, planned.directory, planned.change))
             frame.print_lines(words.behind_lines(inspection))
+            frame.print_lines(words.warning_lines(minded))
         if planned.change is not None:
             check_change(
                 planned.change,

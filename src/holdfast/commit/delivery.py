@@ -186,6 +186,8 @@ class Delivery:
             After the last attempt.
         Fenced
             If a higher generation has opened the sink.
+        Diverged
+            If the sink holds less than it told last: it went back under the run.
         BadRow
             If the sink refuses a row that it would have taken when it was asked (:meth:`admit`).
         """
@@ -197,7 +199,7 @@ class Delivery:
             attempts += 1
             try:
                 with self._locks[name]:
-                    self._sinks[name].publish(publications)
+                    self._sinks[name].publish(publications, self.held[name])
             except InDoubt as doubt:
                 self._tell(publications, Event.DOUBT, name, _one_line(doubt))
                 outcome = self.ask(name, last.epoch)
