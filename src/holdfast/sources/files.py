@@ -18,11 +18,11 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
 from holdfast.sources import csv_lines, discovery, json_lines, parquet, sequence
-from holdfast.sources.access import Part, is_as_found
+from holdfast.sources.access import is_as_found
 from holdfast.sources.bounds import with_bounds
-from holdfast.sources.discovery import Place
+from holdfast.sources.discovery import Discovery, Place
 from holdfast.sources.file_log import Block, FileLog, log_end
-from holdfast.sources.file_planner import FilePlanner
+from holdfast.sources.file_planner import FilePlanner, part_of
 from holdfast.sources.formats import Rows, read_texts
 from holdfast.sources.layout import Layout
 from holdfast.sources.planning import grouped
@@ -57,6 +57,8 @@ class FilesSpec:
     min_age_us: int = 0
     bounded: bool = False
     start: str = "earliest"
+    follow_links: bool = False
+    compare: str = "identity"
     since_us: int | None = None
     """Files that were not changed since then are passed over, microseconds; no argument of users."""
     kind: str = field(default="files", init=False)
@@ -73,6 +75,8 @@ class FilesSpec:
             "min_age_us": self.min_age_us,
             "bounded": self.bounded,
             "start": self.start,
+            "follow_links": self.follow_links or None,
+            "compare": None if self.compare == "identity" else self.compare,
             "columns": [f"{column.name}: {column.type}" for column in self.schema],
         }
         return {name: value for name, value in shown.items() if value is not None}
@@ -102,19 +106,15 @@ class FilesSpec:
     def _what_is_gone(self, workspace: str, start: int, end: int) -> str:
         """Name the files between two positions that are not there any more as they were logged."""
         where = discovery.settled(self.where)
-        sizes = {
-            block.name: block.file_size
-            for block in FileLog(os.path.join(workspace, "log"), is_read_only=True).blocks[start:end]
-        }
-        paths = [where.path(name) for name, size in sizes.items()]
-        gone = [
-            path for path, size in zip(paths, sizes.values(), strict=True) if not is_as_found(Part(path, size, 0, -1))
-        ]
+        log = FileLog(os.path.join(workspace, "log"), is_read_only=True)
+        follows = Discovery(where, self.min_age_us, follow_links=self.follow_links).follows_links
+        parts = {block.name: part_of(self, where, block, follows_links=follows) for block in log.blocks[start:end]}
+        gone = [part.path for part in parts.values() if not is_as_found(part)]
         if not gone:
             return ""
         more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
         named = f"{', '.join(gone[:_NAMED])}{more}"
-        return f"{len(gone)} of its {len(paths)} files are gone, or are not as they were: {named}."
+        return f"{len(gone)} of its {len(parts)} files are gone, or are not as they were: {named}."
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the log: which file a position names stands there before it leaves the source."""
@@ -189,10 +189,9 @@ class FilesSource:
 
     def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
         """Group neighbouring blocks into spans of about equal size."""
-        place = self._plan.where
         return [
             Span(
-                tuple(Part(place.path(b.name), b.file_size, b.start, b.end) for b in group),
+                tuple(self._plan.part(block) for block in group),
                 None if any(b.row_count is None for b in group) else sum(b.row_count or 0 for b in group),
                 sum(b.size_bytes for b in group),
             )
@@ -233,6 +232,8 @@ def files(
     separator: str = ",",
     block_size: str = "32 MB",
     start: Literal["earliest", "latest"] = "earliest",
+    follow_links: bool = False,
+    compare: Literal["identity", "size"] = "identity",
     bounds: str | None = None,
 ) -> Stream:
     """Read the files of a directory, and those that arrive there while the pipeline runs, each exactly once.
@@ -265,6 +266,12 @@ def files(
         Larger files are cut, and their blocks read in parallel.
     start : str
         ``"earliest"`` reads the files that are there at the first start, ``"latest"`` passes over them.
+    follow_links : bool
+        Whether symbolic links are followed: whoever can write into the directory can then have any file read.  Without,
+        a link that leads out of the directory is an error.
+    compare : str
+        What a file is held against when it is read: ``"identity"``, its size, and its time of change or version;
+        ``"size"``, for files that were restored as they were, without their times.
     bounds : str, optional
         BOOLEAN column of the schema: a row in which it is true is no row but a bound.  No row below its timestamp comes
         any more, for the key that it names, or for all keys where the key columns are null.  Not a column of the
@@ -301,6 +308,7 @@ def files(
                 )
         _check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
         _check_choice("start", start, ("earliest", "latest"))
+        _check_choice("compare", compare, ("identity", "size"))
         if bounded and start == "latest":
             raise InvalidPipeline(
                 'bounded=True and start="latest" leave nothing to read.',
@@ -323,7 +331,15 @@ def files(
             min_age_us=units.duration_us(min_age, argument="min_age"),
             bounded=bounded,
             start=start,
+            follow_links=follow_links,
+            compare=compare,
         )
+        if follow_links and not spec.where.is_local:
+            raise InvalidPipeline(
+                "follow_links=True is for local files.",
+                why=f"{spec.where.root} is on a file system whose links nobody here can hold against each other.",
+                do="leave follow_links out.",
+            )
         read = with_bounds(spec, bounds)
     return stream_from(read, name=name)
 
