@@ -17,7 +17,7 @@ from holdfast.checkpoint.stood import stood_since
 from holdfast.graph import Node
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Position, Positions, lacking
-from holdfast.spark.offsets import CONTROLS, MARKS, OPAQUE_SEGMENT, last_logged, plain, read_offsets
+from holdfast.spark.offsets import CONTROLS, MARKS, OPAQUE_SEGMENT, last_logged, logged, plain, read_offsets
 from holdfast.spark.origin import FILE_NAME, Origin, read_origin
 
 Ranges = Mapping[str, Mapping[str, tuple[Position, Position]]]
@@ -71,7 +71,8 @@ def behind(spark: Path, held: Mapping[str, Held]) -> tuple[Behind, ...]:
     if not (spark / FILE_NAME).exists():
         return ()
     origin = read_origin(spark / FILE_NAME)
-    finished = last_logged(spark, "commits")
+    planned = logged(spark, "offsets")
+    finished = max((number for number in logged(spark, "commits") if number in planned), default=-1)
     start = read_offsets(spark, finished).positions if finished >= 0 else origin.start
     published = origin.base + finished
     ends = _ends_to_come(spark, origin, finished)

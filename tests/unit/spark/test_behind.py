@@ -60,6 +60,13 @@ def test_a_sink_that_lacks_what_sparks_log_calls_finished_lies_behind(tmp_path: 
     assert found_in(tmp_path / "spark/2", 1, at(1)) == [], "a directory that has not begun"
 
 
+def test_an_entry_that_the_disk_lost_proves_nothing(tmp_path: Path) -> None:
+    spark = log_spark(tmp_path, Origin(1), [at(1), at(2), at(3)])
+    (spark / "offsets/2").unlink()
+    assert found_in(spark, 3, at(3)) == found_in(spark, 2, at(2)) == []
+    assert found_in(spark, 1, at(1)) == [(1, 2, "source 'given' from log=1 to log=2")]
+
+
 def test_a_directory_that_has_finished_nothing_begins_where_its_record_says(tmp_path: Path) -> None:
     stops = (at(3), at(5), at(9))
     spark = log_spark(tmp_path, Origin(20, stops), [])
