@@ -155,6 +155,7 @@ class Coordinator:
         self._newest_done: Done | None = None
         self._missing: tuple[int, frozenset[str]] = (0, frozenset())
         self._continued: set[str] = set()
+        self._behind: frozenset[str] = frozenset()
         self._group = Group(commit_every_ticks, carried_limit_bytes)
         self._trying: frozenset[str] = frozenset()
         """Sinks whose last word on an epoch's rows depended on what they held."""
@@ -189,7 +190,9 @@ class Coordinator:
             self._newest_done = takeover.done
             known = [held.epoch for held in self._delivery.held.values()] + [key.epoch for key in takeover.open]
             self._last_epoch = max([*known, takeover.done.record.epoch if takeover.done else 0])
-            resolved = (*confirm_done(self._delivery, takeover.done), *self._resolve(takeover))
+            confirmed = tuple(confirm_done(self._ledger, self._delivery, takeover))
+            self._behind = frozenset(each.sink for each in confirmed if each.verdict is Verdict.REPLAY)
+            resolved = (*confirmed, *self._resolve(takeover))
             self._group.begin(h.pts for h in self._delivery.held.values())
             # Only now: a decision that recovery found may have named what a dead run staged.
             self._delivery.sweep(self._last_epoch + 1)
@@ -202,6 +205,9 @@ class Coordinator:
             check_known_sinks(decided, self._sinks, self._run)
             self._stories.take(key.epoch, Event.FIND, detail=f"of generation {decided.record.generation}")
             names = [name for name in self._sinks if name in decided.parts]
+            if decided.record.rewound_to is None:
+                # In a sink that lacks earlier epochs this one would hide the gap: it gets all of them again, by replay.
+                names = [name for name in names if name not in self._behind]
             found = [self._delivery.judge(name, key.epoch, Decision.COMMIT) for name in names]
             wanted = {each.sink for each in found if each.verdict is Verdict.PUBLISH}
             for _ in self._carry_out([Underway(decided, key)], wanted):
@@ -236,7 +242,8 @@ class Coordinator:
         Raises
         ------
         Diverged
-            If a sink and the ledger contradict each other, or a sink holds the epoch by its number alone.
+            If a sink and the ledger contradict each other, a sink holds the epoch by its number alone, or one lacks
+            what lies before it.
         """
         with self._stopping_at_failure():
             names = frozenset(self._sinks)
@@ -247,7 +254,7 @@ class Coordinator:
                     self._delivery.judge(name, epoch, ledgers_word(self._newest_done, name, epoch))
                     for name in self._sinks
                 ]
-                names = frozenset(each.sink for each in judged if each.verdict is Verdict.ABORT)
+                names = frozenset(each.sink for each in judged if each.verdict in (Verdict.ABORT, Verdict.REPLAY))
                 if positions is not None:
                     holders = {
                         name: self._delivery.held[name]
@@ -457,6 +464,11 @@ class Coordinator:
         if group:
             for _ in self._carry_out(group):
                 pass
+
+    def check_published(self) -> None:
+        """Raise what the commit thread failed of, if it did: while no epoch is committed, nobody else hears of it."""
+        if self._lane is not None:
+            self._lane.check()
 
     def check_fenced(self) -> None:
         """Raise ``Fenced`` if a higher generation has taken over: one look into the store."""

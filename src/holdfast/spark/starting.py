@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.checkpoint import named
+from holdfast.checkpoint.descriptions import note_description
 from holdfast.checkpoint.graph_change import GraphChange, state_fingerprint
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.refusals import check_change
@@ -25,6 +25,8 @@ from holdfast.ports import Sink
 from holdfast.spark.assembly import Assembly, assemble
 from holdfast.spark.backfill import Backfill
 from holdfast.spark.beginning import Beginning, settle_origin
+from holdfast.spark.catching_up import DirectoryIsLeft, check_none_is_behind
+from holdfast.spark.exposure import exposed
 from holdfast.spark.first import First
 from holdfast.spark.ground import Asked, Ground, ground_of
 from holdfast.spark.isolate import check_addresses
@@ -58,7 +60,13 @@ class Starting:
     has_begun: bool = False
 
     def run(self) -> Run:
-        """Start."""
+        """Start; a second time, if sinks lie behind Spark's directory and it is left for that."""
+        try:
+            return self._begun()
+        except DirectoryIsLeft:
+            return self._begun()
+
+    def _begun(self) -> Run:
         pipeline = self.asked.pipeline
         has_pts = common_unit(pipeline.sources) is not None  # TIMESTAMPs and BIGINT ticks have no minimum
         timed = [node.name for node in pipeline.sources if has_pts and timestamp_of(node) is not None]
@@ -66,6 +74,7 @@ class Starting:
             check_addresses(pipeline)
         ground = ground_of(self.asked)
         try:
+            self._warn_of_exposure(ground)
             assembly = assemble(self.asked, ground)
             change = self._change(ground, assembly)
             sinks = self._connected(ground, assembly)
@@ -74,7 +83,9 @@ class Starting:
                 resumption = coordinator.open()
                 remembering = [name for name, sink in sinks.items() if remembers(sink)]
                 participation = Participation(pipeline.name, ground.store, remembering)
-                owned = _Owned(self.asked, ground, assembly, change, sinks, coordinator, resumption, participation)
+                owned = _Owned(
+                    self.asked, ground, assembly, change, sinks, coordinator, resumption, participation, remembering
+                )
                 origin = owned.settled()
                 held = resumption.held.values()
                 parts = RunParts(
@@ -89,6 +100,13 @@ class Starting:
             raise
         self.has_begun = True
         return run
+
+    def _warn_of_exposure(self, ground: Ground) -> None:
+        context = ground.base_session.sparkContext
+        conf = context.getConf()
+        said = exposed(self.asked.pipeline, context.master, lambda name: conf.get(name, "false").lower() == "true")
+        if said:
+            log.warning("%s", said)
 
     def _change(self, ground: Ground, assembly: Assembly) -> GraphChange | None:
         """Return what becomes of each node of the graph before; refuse what would lose state."""
@@ -142,6 +160,7 @@ class _Owned:
     coordinator: Coordinator
     resumption: Resumption
     participation: Participation
+    remembering: Sequence[str]
 
     def settled(self) -> Origin:
         """Check the sinks, note the graph; return where Spark's directory begins, settled now if it is new."""
@@ -151,6 +170,9 @@ class _Owned:
         self._note_graph()
         beginning = self._beginning()
         check_reached(beginning, self.resumption.held)
+        filled = () if self.change is None else self.change.backfilled  # one that comes back gets everything anyway
+        held = {name: self.resumption.held[name] for name in self.remembering if name not in filled}
+        check_none_is_behind(beginning, held)
         write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)
         return settle_origin(beginning, self.resumption.held, self.resumption.last_epoch)
 
@@ -160,7 +182,7 @@ class _Owned:
         store, pipeline = self.ground.store, self.asked.pipeline
         for sink, schema in zip(pipeline.sinks, self.assembly.compiled.routes.schemas, strict=True):
             note_schema(store, sink.name, schema)
-        store.put(f"graph/{pipeline.fingerprint()}.json", json.dumps(pipeline.spec()).encode())
+        note_description(store, pipeline)
 
     # --- where it begins ----------------------------------------------------------------------------------------
 
