@@ -65,6 +65,11 @@ def warnings(pipeline: Pipeline) -> list[str]:
     return list(_warnings(pipeline))
 
 
+def derived_names(pipeline: Pipeline) -> list[str]:
+    """Return what to mind about names that nobody gave: the identity of state, of ledgers and of positions."""
+    return list(_derived(pipeline))
+
+
 def _lines(pipeline: Pipeline) -> Iterator[str]:
     operators = [node for node in pipeline.nodes if not node.is_source]
     behind = sinks_behind(pipeline)
@@ -122,12 +127,8 @@ def _head(node: Node | SinkNode) -> str:
 
 
 def _warnings(pipeline: Pipeline) -> Iterator[str]:
+    yield from _derived(pipeline)
     for source in pipeline.sources:
-        if not source.is_named:
-            yield (
-                f"source {source.name!r} ({source.origin}) has no name of its own: another path gives it another, and "
-                'then it begins anew. Write name="...".'
-            )
         if getattr(source.spec, "rejects", False) and not _is_rejects_written(pipeline, source):
             yield (
                 f"source {source.name!r} ({source.origin}) counts malformed rows and writes them nowhere. "
@@ -135,6 +136,20 @@ def _warnings(pipeline: Pipeline) -> Iterator[str]:
             )
         if source.guarantee is Guarantee.AT_LEAST_ONCE:
             yield f"source {source.name!r} ({source.origin}) is at-least-once: after a crash rows can come twice."
+    for sink in pipeline.sinks:
+        if sink.guarantee is Guarantee.AT_LEAST_ONCE:
+            yield f"sink {sink.name!r} ({sink.origin}) is at-least-once: after a crash it can be given rows twice."
+    for node in forgotten.find(pipeline):
+        yield forgotten.describe(node, pipeline).what + " The pipeline will not start."
+
+
+def _derived(pipeline: Pipeline) -> Iterator[str]:
+    for source in pipeline.sources:
+        if not source.is_named:
+            yield (
+                f"source {source.name!r} ({source.origin}) has no name of its own: another path gives it another, and "
+                'then it begins anew. Write name="...".'
+            )
     for operator in pipeline.nodes:
         if _keeps_state(operator) and not operator.is_named:
             yield (
@@ -147,10 +162,6 @@ def _warnings(pipeline: Pipeline) -> Iterator[str]:
                 f"sink {sink.name!r} ({sink.origin}) has no name of its own: its ledger is kept under the derived "
                 'one, which changes with its target. Write name="...".'
             )
-        if sink.guarantee is Guarantee.AT_LEAST_ONCE:
-            yield f"sink {sink.name!r} ({sink.origin}) is at-least-once: after a crash it can be given rows twice."
-    for node in forgotten.find(pipeline):
-        yield forgotten.describe(node, pipeline).what + " The pipeline will not start."
 
 
 def _keeps_state(node: Node) -> bool:

@@ -298,8 +298,8 @@ def is_stateful(node: Node | SinkNode) -> bool:
 SIDE_OUTPUTS = {
     "late": (
         "late rows",
-        "rows come too late for operators that go by time: sync, merge, aggregate, distinct, limit_in_flight, and "
-        "accumulate where its stream has a timestamp.",
+        "rows come too late for operators that go by event time: sync, merge, aggregate over tumbling, sliding and "
+        "session windows, distinct, limit_in_flight, and accumulate where its stream has a timestamp.",
         "aligned = hf.sync(...); aligned.late",
     ),
     "shed": (

@@ -19,6 +19,9 @@ State = Literal["starting", "running", "stopping", "stopped", "failed"]
 STAGES: tuple[str, ...] = ("plan", "evaluate", "decide", "publish", "forget", "log")
 """Stages of an epoch in their order, for display; an :class:`EpochStatus` may name others, shown behind these."""
 
+FILTERS = ("filter", "clip")
+"""The kinds of operators whose dropped rows are counted."""
+
 STATE_REPORT_KEY = "state/report.json"
 """Where a checkpoint keeps the newest report on its stateful operators: replaced now and then, for people to read."""
 
@@ -161,6 +164,29 @@ class OperatorStatus:
 
 
 @dataclass(frozen=True)
+class FilterStatus:
+    """One operator that drops rows, at one moment.
+
+    Parameters
+    ----------
+    name : str
+        The node's name.
+    rows : int, optional
+        Rows that came to it in this run; None where Spark's plan evaluates it, which does not count them.
+    filtered : int, optional
+        Those of them that it dropped; None where that is not known either.
+    """
+
+    name: str
+    rows: int | None = None
+    filtered: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values."""
+        return _as_json(self)
+
+
+@dataclass(frozen=True)
 class SinkStatus:
     """One sink at one moment.
 
@@ -288,6 +314,8 @@ class Status:
         In the order of the graph.
     operators : tuple
         The stateful ones, in the order of the graph.
+    filters : tuple
+        The operators that drop rows, ``filter`` and ``clip``, in the order of the graph.
     retries : int
         Transient failures that were tried again by this run.
     queue : int
@@ -317,6 +345,7 @@ class Status:
     error: str | None = None
     operators: tuple[OperatorStatus, ...] = ()
     checkpoints: CheckpointStatus | None = None
+    filters: tuple[FilterStatus, ...] = ()
 
     @property
     def is_final(self) -> bool:

@@ -279,7 +279,7 @@ def test_a_plan_as_json():
 
 def test_a_plan_over_nothing_is_json_too_where_that_is_asked_for(tmp_path):
     code, text, _ = planned("old", "--json")
-    assert (code, json.loads(text)) == (0, {"directory": None, "change": None})
+    assert (code, json.loads(text)) == (0, {"directory": None, "change": None, "warnings": []})
     assert not (tmp_path / "ckpt").exists()
 
 
@@ -291,3 +291,16 @@ def test_a_directory_of_an_older_version_says_what_to_do():
     code, _, error = planned("narrower")
     assert code == 2
     assert "start the unchanged graph once with this version" in error
+
+
+def test_a_plan_warns_of_names_that_nobody_gave():
+    with open("flows.py", "a", encoding="utf-8") as script:
+        script.write(
+            "nameless = hf.Pipeline('trips', rides | hf.accumulate(by='city', n=hf.count())"
+            " | hf.write.sqlite('trips.db', table='trips'))\n"
+        )
+    code, text, _ = planned("nameless")
+    assert code == 0
+    minded = [line for line in text.replace("\n  ", " ").splitlines() if line.startswith("mind: ")]
+    assert [line.split()[1] for line in minded] == ["accumulate", "sink"]
+    assert not [line for line in planned("old")[1].splitlines() if line.startswith("mind: ")]

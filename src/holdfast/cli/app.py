@@ -17,6 +17,7 @@ from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
 from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve, resolving_would_reject
 from holdfast.event_time import check_commit_every, common_unit
+from holdfast.explain import derived_names
 from holdfast.observe.configuration import configuration
 from holdfast.observe.inspection import as_json as inspected_json
 from holdfast.supervision import supervise, told_to_supervisor
@@ -280,17 +281,20 @@ def plan_(
 
         pipeline = load_target(target)
         directory = checkpoint_directory(checkpoint)
+        minded = derived_names(pipeline)
         if frame.has_run(directory):
             frame.check_owner(frame.inspected(checkpoint, None), pipeline)
         if not (directory / "spark").is_dir():
             begins = f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} begins at the beginning."
-            frame.answer({"directory": None, "change": None}, [begins], as_json)
+            answer = {"directory": None, "change": None, "warnings": minded}
+            frame.answer(answer, [begins, *words.warning_lines(minded)], as_json)
             return
         planned = plan(pipeline, open_store(str(directory)), directory, settings)
         if as_json:
-            frame.print_json(inspected_json(planned))
+            frame.print_json({**inspected_json(planned), "warnings": minded})
         else:
             frame.print_lines(words.plan_lines(pipeline.name, planned.directory, planned.change))
+            frame.print_lines(words.warning_lines(minded))
         if planned.change is not None:
             check_change(
                 planned.change,

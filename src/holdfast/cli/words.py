@@ -86,6 +86,11 @@ def verdict_lines(inspection: Inspection, epoch: int | None = None) -> Iterator[
         yield "no epoch is in doubt."
 
 
+def warning_lines(warnings: Sequence[str]) -> Iterator[str]:
+    """Say what to mind."""
+    yield from (f"mind: {warning}" for warning in warnings)
+
+
 def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) -> Iterator[str]:
     """Say what becomes of each node, and of its state."""
     if change is None:

@@ -29,7 +29,7 @@ REFRESHES_PER_S = 4
 
 _STYLES = {"running": "green", "stopping": "yellow", "starting": "cyan", "stopped": "bold", "failed": "bold red"}
 
-_NUMBERS = ("lag", "rows", "rejects", "epoch", "state rows", "size", "waiting", "late", "shed")
+_NUMBERS = ("lag", "rows", "rejects", "epoch", "state rows", "size", "waiting", "late", "shed", "filtered")
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ def as_line(status: Status) -> str:
         parts.append("lag " + " ".join(f"{source.name}={_lag(source)}" for source in status.sources))
     if rejects := sum(source.rejects for source in status.sources):
         parts.append(f"rejects {rejects:,}")
+    if dropped := [each for each in status.filters if each.filtered]:
+        parts.append("filtered " + " ".join(f"{each.name}={each.filtered:,}" for each in dropped))
     for what in ("waiting", "late", "shed"):
         if some := _by_operator(status, "waiting_rows" if what == "waiting" else what):
             parts.append(f"{what} {some}")
@@ -109,6 +111,8 @@ def as_display(status: Status) -> RenderableType:
     if status.queue:
         head.append(f"  waiting for the commit thread {status.queue}")
     parts: list[RenderableType] = [head, _sources(status)]
+    if status.filters:
+        parts.append(_filters(status))
     if status.operators:
         parts.append(_operators(status))
     parts.append(_sinks(status))
@@ -252,6 +256,13 @@ def _sources(status: Status) -> Table:
         table.add_row(
             source.name, positions_text(source.positions), _lag(source), f"{source.rows:,}", f"{source.rejects:,}"
         )
+    return table
+
+
+def _filters(status: Status) -> Table:
+    table = _table("filter", "rows", "filtered")
+    for each in status.filters:
+        table.add_row(each.name, *("?" if count is None else f"{count:,}" for count in (each.rows, each.filtered)))
     return table
 
 

@@ -65,6 +65,16 @@ class Aggregation:
     kind: ClassVar[str] = "aggregate"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
 
+    @property
+    def side_outputs(self) -> tuple[str, ...]:
+        """``late``, where event time decides."""
+        return ("late",) if self.window.kind in _BY_TIME else ()
+
+    @property
+    def wakes(self) -> bool:
+        """Whether its windows end by the clock, rows or not."""
+        return self.window.kind == "timer"
+
     def arguments(self) -> Mapping[str, Any]:
         """Return everything that was given."""
         return {

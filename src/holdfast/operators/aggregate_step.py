@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.aggregates import Aggregate
 from holdfast.operators import growth, keyed, tables
@@ -102,7 +103,7 @@ class AggregateStep:
         silent = of_keys.silent(known, at)
         has_clock = self.cut.kind == "timer" and state["windows"].num_rows > 0
         if not given.rows.num_rows and not given.bounds.num_rows and not len(silent) and not has_clock:
-            return Result()
+            return Result(due_us=of_keys.due(known, None, at))
         tables.require_values(given.rows, [*self.key.names, *([self.time] if self.time else [])], self.name)
         keys, rows = of_keys.read(known, given, silent, at)
         loaded, keys = of_windows.load(state["windows"], keys, at)
@@ -118,13 +119,21 @@ class AggregateStep:
                 changes[kept.table] = values
         if (change := of_keys.change(known, keys, windows.counted, windows.open_ends(keys.size), at)) is not None:
             changes["keys"] = change
+        due_us = of_keys.due(known, change, at) if self.cut.kind != "timer" else self._timer_due(state, changes, at)
         outputs = {"rows": self._emitted(windows, keys, results)}
         if rows.late.num_rows:
             assert self.time is not None
             late = self.outputs["late"]
             outputs["late"] = keyed.late_rows(late, self.name, rows.late, self.time, rows.limits, _WHY_LATE)
         bounds = self._bounds(of_windows, windows, state["windows"], keys)
-        return Result(outputs, changes, bounds, {"late": rows.late.num_rows})
+        return Result(outputs, changes, bounds, {"late": rows.late.num_rows}, due_us)
+
+    def _timer_due(self, state: Mapping[str, pa.Table], changes: Mapping[str, Change], at: Moment) -> int | None:
+        """Return when the next window of a timer ends."""
+        change = changes.get("windows")
+        every = [state["windows"].column(END), *([] if change is None else [change.upserts.column(END)])]
+        open_ends = [pc.min(ends.filter(pc.greater(ends, at.batch_us))).as_py() for ends in every]
+        return min((int(end) for end in open_ends if end is not None), default=None)
 
     def grown(self, table: str, known: pa.Table | None, at: Moment) -> pa.Table | None:
         """Return ``windows`` with more aggregates: these begin as over no rows.  And new tables of values."""
@@ -190,7 +199,7 @@ class AggregateStep:
 
     @property
     def _keys_table(self) -> KeysTable:
-        return KeysTable(self.key, self.time, self.cut, self.promise, self.idle_us, self.forget_us)
+        return KeysTable(self.key, self.time, self.cut, self.promise, self.idle_us, self.forget_us, self.name)
 
     @property
     def _windows_table(self) -> WindowsTable:

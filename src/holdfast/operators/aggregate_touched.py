@@ -146,6 +146,8 @@ class KeysTable:
         What the order of rows promises.
     idle_us, forget_us : int
         Logged time after which a silent key's windows are final, and after which the key is forgotten; 0 for never.
+    input : str
+        Name of the input that they are silent on.
     """
 
     key: pa.Schema
@@ -154,6 +156,7 @@ class KeysTable:
     promise: Promise
     idle_us: int
     forget_us: int
+    input: str = "rows"
 
     @property
     def columns(self) -> dict[str, int]:
@@ -179,10 +182,23 @@ class KeysTable:
         seen = numbers(known.column("seen_us"))
         is_due = np.zeros(len(seen), np.bool_)
         if self.idle_us:
-            is_due |= (seen <= at.batch_us - self.idle_us) & (numbers(known.column("open_end")) > UNBOUNDED)
+            since = at.silent_since(self.input, seen)
+            is_due |= (since <= at.batch_us - self.idle_us) & (numbers(known.column("open_end")) > UNBOUNDED)
         if self.forget_us:
             is_due |= seen <= at.batch_us - self.forget_us
         return np.flatnonzero(is_due & (numbers(known.column(SCOPE)) == 0))
+
+    def due(self, known: pa.Table | None, change: Change | None, at: Moment) -> int | None:
+        """Return when the next silent key's windows will be final."""
+        if not self.idle_us or known is None:
+            return None
+        found: list[int] = []
+        # What was changed is looked at in both forms: an epoch too early finds nothing, and then knows the time.
+        for table in (known, *(() if change is None else (change.upserts,))):
+            is_open = (numbers(table.column("open_end")) > UNBOUNDED) & (numbers(table.column(SCOPE)) == 0)
+            dues = at.silent_since(self.input, numbers(table.column("seen_us"))[is_open]) + self.idle_us
+            found += dues[dues > at.batch_us].tolist()
+        return min(found, default=None)
 
     def read(self, known: pa.Table | None, given: Arrivals, silent: Ints, at: Moment) -> tuple[Keys, Admitted]:
         """Return the keys that the epoch touches, and the rows that are in time."""

@@ -108,7 +108,7 @@ class MergeStep:
         waiting = pa.concat_tables([before, tables.fitted(fresh, before.schema)])
         codes = tables.index_in(waiting, touched, self.key.names)
         times = keyed.ticks(waiting.column(self.times[MAIN]))
-        is_ready, own = self._ready(waiting, codes, times, now, news, at)
+        is_ready, own, since = self._ready(waiting, codes, times, now, news, at)
 
         known = {name: tables.semi_join(state[f"slow_{name}"], touched, self.key.names) for name in self.slow}
         slow = {name: self._slow(known[name], arrivals[name].rows, name, news[name], touched) for name in self.slow}
@@ -136,7 +136,9 @@ class MergeStep:
         if self.forget_us is not None:
             counts["forgotten"] = forgotten
         worth = {name: change for name, change in changes.items() if change.upserts.num_rows or change.deletes.num_rows}
-        return Result({"rows": rows, "late": late}, worth, out, counts)
+        others = tables.anti_join(state["waiting"], touched, self.key.names)
+        due_us = self._due(since[stays], others, at)
+        return Result({"rows": rows, "late": late}, worth, out, counts, due_us)
 
     # --- what is known --------------------------------------------------------------------------------------
 
@@ -162,12 +164,15 @@ class MergeStep:
             is_all = is_all or (highest is not None and highest > everywhere[name])
         if is_all:  # a bound for all keys may let rows of any key go
             parts += [state[name].select(key) for name in state if name != "inputs"]
-        elif self.idle_us is not None:
+        elif self.idle_us is not None and not self._is_nobody_idle(at, self.idle_us):
             waiting = state["waiting"]
             parts.append(waiting.filter(pc.less_equal(waiting.column(SINCE), at.batch_us - self.idle_us)).select(key))
         schema = pa.schema([field.with_nullable(True) for field in self.key])
         together = pa.concat_tables([tables.fitted(part, schema) for part in parts])
         return tables.distinct_keys(together, key)
+
+    def _is_nobody_idle(self, at: Moment, idle_us: int) -> bool:
+        return all(at.heard_us.get(name, UNBOUNDED) > at.batch_us - idle_us for name in self.inputs)
 
     def _bounds(self, table: pa.Table, touched: pa.Table) -> dict[str, Ticks]:
         """Return each input's own bounds of the touched keys."""
@@ -203,15 +208,19 @@ class MergeStep:
         now: Mapping[str, Ticks],
         news: Mapping[str, Told],
         at: Moment,
-    ) -> tuple[npt.NDArray[np.bool_], dict[str, Ticks]]:
-        """Return which waiting rows go, and each key's own bounds after that."""
+    ) -> tuple[npt.NDArray[np.bool_], dict[str, Ticks], Ticks]:
+        """Return which waiting rows go, each key's own bounds after that, and since when each row's wait counts."""
         own = {name: new.bounds for name, new in news.items()}
-        ready = times <= now[MAIN][codes]
-        for name in self.slow:
-            ready &= times < now[name][codes]
+        since = keyed.ticks(waiting.column(SINCE))
+        ready = np.ones(len(times), np.bool_)
+        for name in self.inputs:
+            bound = now[name][codes]
+            is_blocked = times > bound if name == MAIN else times >= bound
+            ready &= ~is_blocked
+            since = np.where(is_blocked, at.silent_since(name, since), since)
         if self.idle_us is None or not len(times):
-            return ready, own
-        is_tired = ~ready & (keyed.ticks(waiting.column(SINCE)) <= at.batch_us - self.idle_us)
+            return ready, own, since
+        is_tired = ~ready & (since <= at.batch_us - self.idle_us)
         # Who has waited long enough goes, and those before it; what comes below that afterwards is late.
         limit = np.full(len(own[MAIN]), UNBOUNDED, np.int64)
         np.maximum.at(limit, codes[is_tired], times[is_tired])
@@ -220,7 +229,16 @@ class MergeStep:
             for name, bound in own.items()
         }
         has_limit = limit > UNBOUNDED
-        return ready | (has_limit[codes] & (times <= limit[codes])), own
+        return ready | (has_limit[codes] & (times <= limit[codes])), own, since
+
+    def _due(self, stays: Ticks, others: pa.Table, at: Moment) -> int | None:
+        """Return when a row will have waited long enough: one of those that stay, or of keys not looked at now."""
+        if self.idle_us is None:
+            return None
+        # Who holds those up is not known here: an epoch too early for one of them looks at it, and knows.
+        heard = min(at.heard_us.get(name, UNBOUNDED) for name in self.inputs)
+        since = np.concatenate([stays, np.maximum(keyed.ticks(others.column(SINCE)), heard)])
+        return int(since.min()) + self.idle_us if len(since) else None
 
     def _order(self, waiting: pa.Table, times: Ticks, is_ready: npt.NDArray[np.bool_]) -> Ticks:
         """Return the rows that go, by time, key and arrival."""

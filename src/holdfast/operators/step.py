@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.timeline import CLOSED as CLOSED
@@ -87,10 +89,18 @@ class Moment:
         Number of the epoch.
     batch_us : int
         Batch time, microseconds of Unix time; the same in every replay.
+    heard_us : mapping of str to int
+        Input -> the time up to which its silence says nothing, because its sources had more to give then; the batch
+        time itself while they still have.  An input that is left out was never behind.  Logged like the batch time.
     """
 
     epoch: int
     batch_us: int
+    heard_us: Mapping[str, int] = field(default_factory=dict)
+
+    def silent_since(self, name: str, waits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return since when waits on an input count: none of the time in which its sources had more to give."""
+        return np.maximum(waits, self.heard_us.get(name, UNBOUNDED))
 
 
 @dataclass(frozen=True)
@@ -107,12 +117,16 @@ class Result:
         Bounds of the output ``rows`` for the stateful operators behind: key columns of the output, ALL_KEYS, BOUND.
     counts : mapping of str to int
         For the status: ``late`` rows, rows ``shed``, and so on; summed over buckets.
+    due_us : int, optional
+        The earliest batch time after this one at which something leaves although nothing arrives; None: at none.  An
+        epoch without rows is made then, and only then.
     """
 
     outputs: Mapping[str, pa.Table] = field(default_factory=dict)
     changes: Mapping[str, Change] = field(default_factory=dict)
     bounds: pa.Table | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
+    due_us: int | None = None
 
 
 class Step(Protocol):

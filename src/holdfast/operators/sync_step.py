@@ -138,7 +138,8 @@ class SyncStep:
         if epoch is None:
             return self._forgetting(state, None, at)
         waits = _waits(self, epoch)
-        epoch = _after_idling(self, epoch, waits, at)
+        is_idle = _idle(self, waits, at)
+        epoch = _after_idling(self, epoch, is_idle)
         decision = decide(self, epoch)
         late = sync_output.missed(self, epoch, decision)
         rows = sync_output.sets(self, epoch, decision)
@@ -152,7 +153,8 @@ class SyncStep:
             "dropped": sum(int((fates == DROP).sum()) for fates in decision.fates),
             "sets": rows.num_rows,
         }
-        result = Result({"rows": rows, "late": late}, changes, _bounds(self, state, epoch, decision), counts)
+        due_us = _due(self, epoch, decision, waits, is_idle, at)
+        result = Result({"rows": rows, "late": late}, changes, _bounds(self, state, epoch, decision), counts, due_us)
         return self._forgetting(state, result, at)
 
     def _forgetting(self, state: Mapping[str, pa.Table], result: Result | None, at: Moment) -> Result:
@@ -167,7 +169,7 @@ class SyncStep:
                 counts["forgotten"] = rows.num_rows
                 outputs["late"] = pa.concat_tables([outputs["late"], rows]) if "late" in outputs else rows
         counts["waiting_rows"] = _waiting_count(self, state, changes)
-        return Result(outputs, changes, done.bounds, counts)
+        return Result(outputs, changes, done.bounds, counts, done.due_us)
 
 
 def struct_of(step: SyncStep, name: str) -> pa.StructType:
@@ -188,11 +190,30 @@ def _waits(step: SyncStep, epoch: Epoch) -> Ints:
     return np.where(epoch.touched | (waits < epoch.seen_us), UNBOUNDED, waits)
 
 
-def _after_idling(step: SyncStep, epoch: Epoch, waits: Ints, at: Moment) -> Epoch:
-    """Return the epoch with the bounds of idle inputs raised."""
+def _silent_since(step: SyncStep, waits: Ints, at: Moment) -> Ints:
+    """Return since when waits count, keys x inputs."""
+    return np.column_stack([at.silent_since(name, waits[:, i]) for i, name in enumerate(step.inputs)])
+
+
+def _idle(step: SyncStep, waits: Ints, at: Moment) -> Bools:
+    """Return which inputs have kept which keys waiting for too long."""
     if step.idle_us is None:
-        return epoch
-    is_idle = (waits > UNBOUNDED) & (at.batch_us - waits >= step.idle_us)
+        return np.zeros(waits.shape, bool)
+    return (waits > UNBOUNDED) & (at.batch_us - _silent_since(step, waits, at) >= step.idle_us)
+
+
+def _due(step: SyncStep, epoch: Epoch, decision: Decision, waits: Ints, is_idle: Bools, at: Moment) -> int | None:
+    """Return when the next of the inputs that hold rows up will have done so for too long."""
+    if step.idle_us is None:
+        return None
+    is_waited_for = _blocking(decision, epoch.bounds) & ~is_idle
+    since = np.where(waits == UNBOUNDED, at.batch_us, waits)
+    dues = _silent_since(step, since, at)[is_waited_for] + step.idle_us
+    return int(dues.min()) if len(dues) else None
+
+
+def _after_idling(step: SyncStep, epoch: Epoch, is_idle: Bools) -> Epoch:
+    """Return the epoch with the bounds of idle inputs raised."""
     if not is_idle.any():
         return epoch
     bounds, own = epoch.bounds.copy(), epoch.own.copy()

@@ -453,7 +453,7 @@ def check_result(operator: str, step: Step, result: Result) -> Result:
     bounds = result.bounds
     if bounds is not None:
         bounds = _checked(operator, "the bounds", bounds, bounds_schema(step.key))
-    return Result(outputs, changes, bounds, dict(result.counts))
+    return Result(outputs, changes, bounds, dict(result.counts), result.due_us)
 
 
 def bounds_schema(key: pa.Schema) -> pa.Schema:

@@ -284,13 +284,16 @@ def json_text(values: pa.Array) -> pa.Array:
 
     Notes
     -----
-    Python per row: Arrow has no kernel for it.  Maps become objects, bytes base64, decimals and times text; NaN and
-    infinities become null, as JSON has no word for them.
+    Python per row: Arrow has no kernel for it.  Maps become objects, bytes base64, decimals and times text; JSON has
+    no word for NaN and infinities: they become the texts that PostgreSQL itself gives them, ``"NaN"``, ``"Infinity"``
+    and ``"-Infinity"``, which it also casts back.
 
     Examples
     --------
     >>> json_text(pa.array([{"a": [1, None]}, None])).to_pylist()
     ['{"a": [1, null]}', None]
+    >>> json_text(pa.array([[float("nan"), float("-inf"), -0.0]])).to_pylist()
+    ['["NaN", "-Infinity", -0.0]']
     """
     return pa.array(
         [
@@ -306,12 +309,16 @@ def _plain(value: Any) -> Any:
         case None | bool() | int() | str():
             return value
         case float():
-            return value if math.isfinite(value) else None
+            return value if math.isfinite(value) else _not_finite(value)
         case Mapping():
             return {_word(key): _plain(item) for key, item in value.items()}
         case list() | tuple():
             return [_plain(item) for item in value]
     return _word(value)
+
+
+def _not_finite(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _word(value: Any) -> str:

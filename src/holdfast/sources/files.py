@@ -140,6 +140,10 @@ class FilesSource:
         """Position behind every file seen so far; one that is not cut yet counts as one block."""
         return {SEGMENT: self._plan.newest}
 
+    def has_more(self, positions: SourcePositions) -> bool:
+        """Tell whether files were seen that lie behind these positions."""
+        return _ordinal(positions) < self._plan.newest
+
     def blocks(self, start: SourcePositions, end: SourcePositions) -> Sequence[Block]:
         """Return the blocks between two positions."""
         return self._plan.blocks(_ordinal(start), _ordinal(end))

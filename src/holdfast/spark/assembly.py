@@ -84,6 +84,12 @@ class Assembly:
         """The graph as a checkpoint remembers it."""
         return described(self.pipeline, self.keeps, 0 if self.snapshotting is None else self.snapshotting.shape.buckets)
 
+    @cached_property
+    def counted_filters(self) -> frozenset[str]:
+        """The filters that say how many rows they drop: those that Arrow evaluates."""
+        stages = [] if self.stateful is None else [stage.program for stage in self.stateful.stages.stages]
+        return frozenset().union(*(program.filters for program in (self.program, *stages) if program is not None))
+
     def evaluation(
         self,
         observe: Callable[[], Mapping[str, Observed]],

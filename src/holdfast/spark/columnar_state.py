@@ -8,6 +8,7 @@ Batch time and epoch come as local properties of the job, which the driver sets 
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ from holdfast.operators import tables
 from holdfast.operators.call import call
 from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment, Result, Step
 from holdfast.operators.waits import longest_waits
+from holdfast.spark.due import DUE
+from holdfast.spark.evaluation import Counts
 from holdfast.spark.state_bounds import all_keys
 from holdfast.spark.state_chunks import (
     BOUNDS,
@@ -50,6 +53,9 @@ from holdfast.spark.state_store import Cache, Held, Record, advance, compacted, 
 
 EPOCH_PROPERTY, BATCH_TIME_PROPERTY = "holdfast.epoch", "holdfast.batch_us"
 """Local properties of an epoch's job."""
+
+HEARD_PROPERTY = "holdfast.heard"
+"""Local property: the time up to which each source's silence says nothing, as JSON."""
 
 BARRIER_PROPERTY = "holdfast.barrier"
 """Set for the job of an epoch whose state is wanted for a snapshot."""
@@ -141,20 +147,23 @@ class Level(StatefulProcessor):  # type: ignore[misc]
     def _passed(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
         """Let chunks pass; compute what the stage behind this level does to rows that come past it."""
         packers: dict[int, Packer] = {}
+        counts = Counts({})
         for chunk in chunks:
             head = self._stage.relays.get(chunk.target) if chunk.kind == ROWS else None
             if head is None:
                 yield chunk
                 continue
             packer = packers.setdefault(chunk.rank, Packer(self._routing, chunk.rank, chunk.bucket))
-            yield from self._computed(head, decode(chunk.data), packer)
+            yield from self._computed(head, decode(chunk.data), packer, counts)
         for packer in packers.values():
             yield from packer.rows()
+        if counts.found:
+            yield packer.counts("", counts.to_json())
 
-    def _computed(self, head: str, rows: pa.Table, packer: Packer) -> Iterator[Chunk]:
+    def _computed(self, head: str, rows: pa.Table, packer: Packer, counts: Counts) -> Iterator[Chunk]:
         assert self._stage.program is not None
         for batch in rows.to_batches():
-            for target, given in self._stage.program.run(head, batch):
+            for target, given in self._stage.program.run(head, batch, counts.passed):
                 yield from packer.add(int(target), given)
 
     def _called(self, hosted: Hosted, bucket: int, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
@@ -172,7 +181,7 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         state = load(cells, record, hosted.step, _cache.get(cached))
         feeds = _Feeds(hosted, record.feeds, self._routing.buckets)
         arrivals = arrivals_of(hosted, chunks, feeds)
-        at = _moment()
+        at = _moment(hosted)
         result = call(hosted.step, state, arrivals, at, operator=hosted.name, bucket=bucket)
         changes = {
             name: change
@@ -189,13 +198,16 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         size = sum(table.nbytes for table in state.values())
         _cache.put(cached, Held(record.version, record.token, state, size))
         packer = Packer(self._routing, rank_of(self._number, hosted.number, bucket), bucket)
+        counts = Counts({})
         for output, rows in result.outputs.items():
             if rows.num_rows:
-                yield from self._computed(f"{hosted.name}/{output}", rows, packer)
+                yield from self._computed(f"{hosted.name}/{output}", rows, packer, counts)
         yield from packer.rows()
         yield from self._bounds(hosted, bucket, result, packer)
         rows_held = sum(table.num_rows for table in state.values())
         report = {**result.counts, "state_rows": rows_held, "state_bytes": record.size_bytes}
+        if result.due_us is not None:
+            report[DUE] = result.due_us
         waits = _pace.measured("/".join(cached), lambda: longest_waits(hosted.step, state, at))
         if waits is not None:
             report[WAITS] = waits
@@ -210,7 +222,7 @@ class Level(StatefulProcessor):  # type: ignore[misc]
             if is_barrier and record.version:
                 kept = Bucket(hosted.name, bucket, record.version, record.token, record.feeds, state)
                 self._snapshot_parts.offer(kept)
-        yield packer.counts(hosted.name, {f"{hosted.name}/{bucket}": report})
+        yield packer.counts(hosted.name, {f"{hosted.name}/{bucket}": report, **counts.to_json()})
 
     def _bounds(self, hosted: Hosted, bucket: int, result: Result, packer: Packer) -> Iterator[Chunk]:
         """Yield the bounds of an operator's output for the operators behind it."""
@@ -347,13 +359,14 @@ def _silence_planning() -> None:
         vars(main)["print"] = lambda *_, **__: None
 
 
-def _moment() -> Moment:
+def _moment(hosted: Hosted) -> Moment:
     context = TaskContext.get()
     assert context is not None
     epoch, batch_us = context.getLocalProperty(EPOCH_PROPERTY), context.getLocalProperty(BATCH_TIME_PROPERTY)
     assert epoch is not None, "the driver says which epoch it is"
     assert batch_us is not None, "the driver says when it was planned"
-    return Moment(int(epoch), int(batch_us))
+    heard = json.loads(context.getLocalProperty(HEARD_PROPERTY) or "{}")
+    return Moment(int(epoch), int(batch_us), hosted.heard(heard))
 
 
 def _is_barrier() -> bool:

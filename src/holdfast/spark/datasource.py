@@ -3,10 +3,11 @@
 Spark asks for offsets in a Python process on the driver's machine, one per source and run, and reads
 spans in Python workers on executors.  An offset is a source's positions plus running totals::
 
-    {"positions": {"log": 17}, "size_bytes": 81234, "row_count": null, "newest": {"log": 20}}
+    {"positions": {"log": 17}, "size_bytes": 81234, "row_count": null, "newest": {"log": 20}, "behind_us": 1790000000}
 
 The totals tell the driver the size of an epoch before it runs, and ``newest`` how far behind it is, without asking
-anybody.
+anybody.  Where an operator waits for silence, ``behind_us`` says when the source was found to have more to give than
+the epoch took, and ``given_us`` when it had given all: a replay knows the same of who was silent.
 
 A small epoch is *prefetched*: the planning process reads it and hands it to the JVM as Arrow, so that no
 Python worker takes part (89 ms an epoch instead of 149).  Spark does that for ``SimpleDataSourceStreamReader``
@@ -36,10 +37,12 @@ from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.lettered import lettered, mask_file, read_mask, readable
 from holdfast.spark.controls import ControlSpec, mark_end
+from holdfast.spark.due import due_file, is_due
 from holdfast.spark.holds import hold_file, is_held
-from holdfast.spark.offsets import plain
+from holdfast.spark.offsets import MARKS, has_more, plain
 from holdfast.spark.origin import read_origin
 from holdfast.spark.state_chunks import SCHEMA
+from holdfast.status import lag_between
 
 if TYPE_CHECKING:  # every source's planning process starts with these imports
     from holdfast.spark.state_packing import Packing
@@ -85,6 +88,8 @@ class Reading:
         epoch on, or as far as named checkpoints need them.
     named_floor_file, pipeline : str
         The positions that named checkpoints need, and those of which pipeline count; empty: none.
+    notes_silence : bool
+        Whether an operator waits for silence: then it is logged when this source had more to give than epochs took.
     """
 
     spec: SourceSpec
@@ -100,6 +105,7 @@ class Reading:
     floor_file: str = ""
     named_floor_file: str = ""
     pipeline: str = ""
+    notes_silence: bool = False
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -162,6 +168,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         self.simple_reader = self  # read by Spark where it asks the wrapper's inner reader for AvailableNow
         self._source: Source | None = None
         self._seek: list[SourcePositions] | None = None
+        self._replayed = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None, "simple_reader": None}
@@ -182,6 +189,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             origin = read_origin(Path(self.reading.origin_file))
             first = origin.retired.get(self.reading.name) or dict(self.source.initial())
             self._seek = [stop.get(self.reading.name) or first for stop in origin.seek]
+            self._replayed = len(origin.replayed)
         return self._seek
 
     # --- planning -----------------------------------------------------------------------------------
@@ -189,7 +197,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def initialOffset(self) -> dict[str, Any]:
         seek = self.seek
         positions, marks = plain(seek[0] if seek else self.source.initial())
-        start = {"positions": positions, "size_bytes": 0, "row_count": 0, **marks}
+        newest = dict(self.source.newest() or {})
+        start = {"positions": positions, "size_bytes": 0, "row_count": 0, "newest": newest, **marks}
         return {**start, "sought": 1} if seek else start
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -205,17 +214,23 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             # All sources take these steps together, one an epoch, whether they have rows in it or not; nothing, a stop
             # neither, may come between two of them.
             positions, marks = plain(self.seek[sought])
-            return {**self._end(start, positions), **marks, "sought": sought + 1}
+            end = {**self._end(start, positions), "sought": sought + 1}
+            if sought <= self._replayed:
+                return {**end, **marks}  # who was silent then is what that epoch's own marks say
+            return {**end, **self._silence(start, positions, self.source.newest()), **marks}
         if os.path.exists(self.reading.stop_file):
             return start
         if is_held(hold_file(self.reading.stop_file), self.reading.name):
             return self._held(start)
-        end = self.source.latest(start["positions"], bounded=self.bounded)
-        if dict(end) == start["positions"]:
-            return self._without_rows(start)
+        known = self.source.newest() if self.reading.notes_silence else None
+        until = self.source.latest(start["positions"], bounded=self.bounded)
+        if dict(until) == start["positions"]:
+            silent = {} if self.bounded else self._silence(start, until, known)
+            return self._without_rows(start) if not silent else {**start, **silent}
         self._last_planned_s = time.monotonic()
-        marks = {"has_ended": True} if self._tells_end(start, end) else {}
-        return {**self._end(start, end), **({"sought": sought} if sought else {}), **marks}
+        marks = {"has_ended": True} if self._tells_end(start, until) else {}
+        more = {**({"sought": sought} if sought else {}), **marks}
+        return {**self._end(start, until), **self._silence(start, until, known), **more}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if not self.reading.has_rows:
@@ -322,14 +337,18 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return {**start, "has_ended": True}
         if packing.tick_us is None or self.bounded:
             return start
+        if not is_due(due_file(self.reading.stop_file), time.time_ns() // 1000):
+            return start
         return self._ticked(start, packing.tick_us)
 
     def _held(self, start: dict[str, Any]) -> dict[str, Any]:
         """Return the end of an epoch to which back-pressure lets this source bring nothing.
 
         The epoch is planned all the same, at once where the run ends when nobody brings anything: the driver must be
-        asked whether it still makes sense to wait.
+        asked whether it still makes sense to wait.  Who is held is not silent: it may have more to give.
         """
+        if self.reading.notes_silence and not has_more(start):
+            return {**start, "behind_us": max(time.time_ns() // 1000, start.get("given_us", 0) + 1)}
         end = self._without_rows(start)
         return end if end != start else self._ticked(start, 0 if self.bounded else HELD_TICK_US)
 
@@ -340,6 +359,29 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return start
         self._last_planned_s = now_s
         return {**start, "ticks": start.get("ticks", 0) + 1}
+
+    def _silence(self, start: Mapping[str, Any], end: SourcePositions, known: SourcePositions | None) -> dict[str, int]:
+        """Return what is to be logged of who is silent: since when this source has more to give, or has given all.
+
+        Parameters
+        ----------
+        start : mapping of str to Any
+            The offset before.
+        end : SourcePositions
+            Up to where the epoch takes.
+        known : SourcePositions, optional
+            What the source knew before it was asked: what comes meanwhile is no backlog.
+        """
+        if not self.reading.notes_silence:
+            return {}
+        asked = getattr(self.source, "has_more", None)
+        is_behind = asked(end) if asked is not None else bool(lag_between(end, known))
+        if is_behind == has_more(start):
+            return {}
+        now_us = time.time_ns() // 1000
+        if is_behind:
+            return {"behind_us": max(now_us, start.get("given_us", 0) + 1)}
+        return {"given_us": max(now_us, start["behind_us"])}
 
     def _tells_end(self, start: Mapping[str, Any], positions: SourcePositions) -> bool:
         """Tell whether an epoch up to these positions tells operators that the source has ended."""
@@ -354,7 +396,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     def _end(self, start: Mapping[str, Any], end: SourcePositions) -> dict[str, Any]:
         size, rows = self._size(start["positions"], end)
-        kept = {name: start[name] for name in ("has_ended", "ticks") if name in start}
+        kept = {name: start[name] for name in MARKS if name in start}
         return {
             **kept,
             "positions": dict(end),

@@ -23,6 +23,7 @@ from holdfast.errors import HoldfastError
 from holdfast.ports import Carried, Clock, EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.spark import offsets
+from holdfast.spark.due import take_due, write_due
 from holdfast.spark.evaluation import Evaluated, Evaluation, Observed
 from holdfast.spark.failure import translate
 from holdfast.spark.origin import Origin
@@ -76,6 +77,8 @@ class EpochLoop:
         Sources that declare a timestamp.
     reports : OperatorReports
         Takes in what stateful operators report.
+    due_file : str
+        Where planning processes look when the next epoch is wanted (:mod:`holdfast.spark.due`).
     pressure : BackPressure, optional
         Holds sources back where operators limit what waits.
     note_parts : callable, optional
@@ -98,6 +101,7 @@ class EpochLoop:
         timed_sources: Sequence[str],
         pts: int | None,
         reports: OperatorReports,
+        due_file: str,
         pressure: BackPressure | None = None,
         note_parts: Callable[[Iterable[str], int], None] = lambda sinks, epoch: None,
         note_end: Callable[[Positions, Ended], None] | None = None,
@@ -111,6 +115,7 @@ class EpochLoop:
         self._clock = clock
         self._limits = limits
         self._reports = reports
+        self._due_file = due_file
         self._pressure = pressure
         self._note_parts = note_parts
         self._note_end = note_end
@@ -142,7 +147,7 @@ class EpochLoop:
         missing = self._coordinator.missing(epoch, end.positions, start.positions)
         step_epoch, batch_us = self._origin.step_time(batch_id, end.batch_us)
         if isinstance(self._evaluation, StateEvaluation):
-            self._evaluation.begin(batch, step_epoch, batch_us)
+            self._evaluation.begin(batch, step_epoch, batch_us, end.positions)
         ended = Ended(epoch, step_epoch, end.positions, batch_us)
         if not missing:
             self._evaluate_muted(batch, epoch)
@@ -259,7 +264,10 @@ class EpochLoop:
     def _relieved(
         self, start: offsets.Offsets, end: offsets.Offsets, reported: Mapping[str, Mapping[str, Any]]
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Let back-pressure decide who is held in the next epoch; return the reports without what was for it."""
+        """Let it be known when the next epoch is wanted, and who is held in it; return the reports without that."""
+        reported, due_us = take_due(reported)
+        if isinstance(self._evaluation, StateEvaluation):
+            write_due(self._due_file, due_us)
         if self._pressure is None:
             return reported
         return self._pressure.note(reported, offsets.moved(start.positions, end.positions), end.batch_us)

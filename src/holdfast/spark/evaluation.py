@@ -26,7 +26,7 @@ from holdfast.spark.staging import HANDLES, Staging
 
 @dataclass(frozen=True)
 class Observed:
-    """What was counted in one epoch at one source."""
+    """What was counted in one epoch at one source, or at one filter: the rows that came, and those turned away."""
 
     rows: int = 0
     rejects: int = 0
@@ -164,7 +164,7 @@ class ColumnarEvaluation:
         for name, span in self._spans(start, end, 1):
             for read in self._source(name).read(span):
                 counts.add(name, read)
-                for sink, produced in self._program.run(name, read):
+                for sink, produced in self._program.run(name, read, counts.passed):
                     if sink in rows:
                         rows[sink].append(produced)
         schemas = dict(zip(self._program.routes.sinks, self._program.routes.schemas, strict=True))
@@ -218,11 +218,11 @@ class SpanTask:
             name, span = self.spans[number]
             for batch in readable(self.readers[name].open(), span).read(span):
                 counts.add(name, batch)
-                yield from self.program.run(name, batch)
+                yield from self.program.run(name, batch, counts.passed)
 
 
 class Counts:
-    """What is counted at the sources while batches pass."""
+    """What is counted at sources and filters while batches pass."""
 
     def __init__(self, timestamps: Mapping[str, str | None]) -> None:
         self._timestamps = timestamps
@@ -236,8 +236,20 @@ class Counts:
             rejects = len(column) - column.null_count
         timestamp = self._timestamps.get(source)
         highest = None if timestamp is None else pc.max(batch.column(timestamp).cast(pa.int64())).as_py()
-        observed = Observed(batch.num_rows, rejects, highest)
-        self.found[source] = self.found[source].plus(observed) if source in self.found else observed
+        self._note(source, Observed(batch.num_rows, rejects, highest))
+
+    def passed(self, name: str, came: int, dropped: int) -> None:
+        """Count what came to a filter, and what it dropped."""
+        self._note(name, Observed(came, dropped))
+
+    def _note(self, name: str, observed: Observed) -> None:
+        self.found[name] = self.found[name].plus(observed) if name in self.found else observed
+
+    def to_json(self) -> dict[str, dict[str, int | None]]:
+        """Return the counts as chunks have them."""
+        return {
+            name: {"rows": of.rows, "rejects": of.rejects, "max": of.timestamp_max} for name, of in self.found.items()
+        }
 
     def to_batch(self) -> pa.RecordBatch:
         """Return the counts in the form of handles: no sink, the source as name."""

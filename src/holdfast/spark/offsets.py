@@ -22,7 +22,7 @@ OPAQUE_SEGMENT = ""
 """The one segment of a source whose positions only Spark understands."""
 
 
-MARKS = {"has_ended": "@ended", "ticks": "@ticks"}
+MARKS = {"has_ended": "@ended", "ticks": "@ticks", "behind_us": "@behind", "given_us": "@given"}
 """What an offset says besides how far rows are read -> the segment under which it counts as a position."""
 
 CONTROLS = "holdfast_controls"
@@ -36,8 +36,9 @@ class Offsets:
     Parameters
     ----------
     positions : Positions
-        Source name -> segment -> position.  A source without any position yet is left out.  An end, and how many epochs
-        were planned without rows, are segments of their own (:data:`MARKS`): two epochs never have the same positions.
+        Source name -> segment -> position.  A source without any position yet is left out.  An end, how many epochs
+        were planned without rows, and when the source was found to have more to give, and to have given all, are
+        segments of their own (:data:`MARKS`): two epochs never have the same positions, and none of these ever falls.
     sizes, rows : mapping of str to int or None
         Source name -> bytes and rows before these positions, where the source knows them.
     newest : Positions
@@ -271,6 +272,41 @@ def moved(start: Positions, end: Positions) -> list[str]:
         return {segment: at for segment, at in positions.get(name, {}).items() if segment not in marks}
 
     return [name for name in end if read(end, name) != read(start, name)]
+
+
+def has_more(marks: Mapping[str, Any]) -> bool:
+    """Tell whether a source had more to give than an epoch took, by what its offset or its marks say.
+
+    Examples
+    --------
+    >>> has_more({}), has_more({"behind_us": 5}), has_more({"behind_us": 5, "given_us": 8})
+    (False, True, False)
+    """
+    return "behind_us" in marks and marks["behind_us"] > marks.get("given_us", -1)
+
+
+def heard(positions: Positions, batch_us: int) -> dict[str, int]:
+    """Return for each source the time up to which its silence says nothing: until then it had more to give.
+
+    Parameters
+    ----------
+    positions : Positions
+        The end of an epoch.
+    batch_us : int
+        The epoch's batch time: that of a source which still has more to give.
+
+    Returns
+    -------
+    dict
+        Without sources that never had more to give than an epoch took, as far as anybody noted it.
+
+    Examples
+    --------
+    >>> heard({"a": {"log": 3}, "b": {"log": 3, "@behind": 7}, "c": {"log": 3, "@behind": 7, "@given": 9}}, 20)
+    {'b': 20, 'c': 9}
+    """
+    marks = {name: plain(of)[1] for name, of in positions.items()}
+    return {name: batch_us if has_more(of) else of["given_us"] for name, of in marks.items() if "behind_us" in of}
 
 
 def span(start: Mapping[str, int | None], end: Mapping[str, int | None]) -> int | None:

@@ -12,7 +12,7 @@ A node's output is computed once for a batch, however many sinks share it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,11 +37,12 @@ class Operation(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """One node of the program: what it does, and the numbers of the steps it reads."""
+    """One node of the program: what it does, and the numbers of the steps it reads; its name where rows are counted."""
 
     operation: Operation
     inputs: tuple[int, ...]
     schema: pa.Schema
+    counted_as: str = ""
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,18 @@ class Program:
     routes: Routes
     runs_user_code: bool
 
-    def run(self, source: str, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield (sink, rows) for the rows of one batch of a source."""
+    @property
+    def filters(self) -> frozenset[str]:
+        """The nodes that drop rows, and say how many."""
+        return frozenset(step.counted_as for step in self.steps if step.counted_as)
+
+    def run(
+        self, source: str, batch: pa.RecordBatch, note: Callable[[str, int, int], None] | None = None
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield (sink, rows) for the rows of one batch of a source; tell how many came to each filter and were dropped.
+
+        Arrow knows how many rows a batch has, so nothing is counted for it.
+        """
         sources = list(self.schemas)
         done: list[Batches] = [
             [fitted(batch, self.schemas[source])] if name == source and batch.num_rows else [] for name in sources
@@ -77,6 +88,9 @@ class Program:
         for step in self.steps[len(sources) :]:
             inputs = [done[number] for number in step.inputs]
             done.append(step.operation.apply(inputs) if any(inputs) else [])
+            if note is not None and step.counted_as and any(inputs):
+                came = sum(batch.num_rows for batches in inputs for batch in batches)
+                note(step.counted_as, came, came - sum(batch.num_rows for batch in done[-1]))
         for sink, end, schema in zip(self.routes.sinks, self.ends, self.routes.schemas, strict=True):
             for rows in done[end]:
                 if rows.num_rows:

@@ -149,7 +149,8 @@ class Builder:
         if made is None:
             return False
         operation, schema, evaluations = made
-        self._numbers[node] = self._step(operation, inputs, schema, evaluations)
+        counted_as = node.name if isinstance(node.spec, Filter | Clip) else ""
+        self._numbers[node] = self._step(operation, inputs, schema, evaluations, counted_as)
         return True
 
     def _step(
@@ -158,8 +159,9 @@ class Builder:
         inputs: tuple[int, ...],
         schema: pa.Schema,
         evaluations: Evaluations | None = None,
+        counted_as: str = "",
     ) -> int:
-        self.steps.append(Step(operation, inputs, schema))
+        self.steps.append(Step(operation, inputs, schema, counted_as))
         self._evaluations.append(evaluations or at_border(schema.names))
         return len(self.steps) - 1
 

@@ -37,6 +37,7 @@ class SourceReader:
     keeps_replays: bool = False
     pipeline: str = ""
     from_us: int | None = None
+    notes_silence: bool = False
 
     def spec(self, node: Node) -> SourceSpec:
         """Return the declaration that a source is read by: it begins at the time where the pipeline does."""
@@ -84,6 +85,7 @@ class SourceReader:
             str(self.directory / FLOOR) if self.keeps_replays else "",
             str(self.directory / NAMED_FLOOR),
             self.pipeline,
+            self.notes_silence,
         )
         if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()

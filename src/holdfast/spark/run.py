@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from holdfast.spark.isolate import Suspicion
 from holdfast.spark.offsets import MARKS
 from holdfast.spark.read import is_watched, observation
 from holdfast.spark.state_report import OperatorReports
-from holdfast.status import EpochStatus, SinkStatus, SourceStatus, State, Status, lag_between
+from holdfast.status import FILTERS, EpochStatus, FilterStatus, SinkStatus, SourceStatus, State, Status, lag_between
 from holdfast.trigger import Trigger
 
 log = logging.getLogger("holdfast.run")
@@ -57,6 +57,7 @@ class Run:
         lifecycle: Lifecycle,
         user_data: UserData | None = None,
         suspicion: Suspicion | None = None,
+        counted_filters: Collection[str] = (),
     ) -> None:
         self.pipeline = pipeline
         self._checkpointer = checkpointer
@@ -64,6 +65,7 @@ class Run:
         self._lifecycle = lifecycle
         self._user_data = user_data
         self._suspicion = suspicion
+        self._counted_filters = counted_filters
         self._sinks = sinks
         self._coordinator = coordinator
         self._stop_directory = stop_directory
@@ -201,6 +203,7 @@ class Run:
             rows_per_s=self._rate(rows),
             sources=tuple(self._source_status(node) for node in self.pipeline.sources),
             operators=self._reports.statuses(),
+            filters=tuple(self._filter_status(node) for node in self.pipeline.nodes if node.kind in FILTERS),
             sinks=tuple(
                 SinkStatus(
                     name=node.name,
@@ -331,6 +334,20 @@ class Run:
         status: dict[str, Any] = self._query.status
         return not status["isTriggerActive"]
 
+    def _filter_status(self, node: Node) -> FilterStatus:
+        if node.name not in self._counted_filters:
+            return FilterStatus(node.name)
+        return FilterStatus(
+            node.name, self._loop.source_rows.get(node.name, 0), self._loop.source_rejects.get(node.name, 0)
+        )
+
+    def _has_nothing_to_read(self) -> bool:
+        """Tell whether Spark has asked all sources, and none of them had anything to give."""
+        if self.is_active and not self._is_stopping.is_set():
+            status: dict[str, Any] = self._query.status
+            return not status["isTriggerActive"] and not status["isDataAvailable"] and "Wait" in status["message"]
+        return False
+
     def _rate(self, rows: int) -> float:
         now = time.monotonic()
         self._rates = [(at, count) for at, count in self._rates if now - at <= 10] or [(now, rows)]
@@ -342,11 +359,14 @@ class Run:
         reached = self._loop.last_positions.positions.get(node.name, {})
         positions = {segment: at for segment, at in reached.items() if segment not in MARKS.values()}
         newest = self._loop.last_positions.newest.get(node.name)
+        lag = lag_between(positions, newest)
+        if lag is None and self._has_nothing_to_read():
+            lag = 0  # it was asked, and nothing came of it: also where no epoch has told of it yet
         return SourceStatus(
             name=node.name,
             positions=positions,
             newest=newest,
-            lag=lag_between(positions, newest),
+            lag=lag,
             rows=self._loop.source_rows.get(node.name, 0),
             rejects=self._loop.source_rejects.get(node.name, 0),
         )

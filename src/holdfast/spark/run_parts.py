@@ -21,6 +21,7 @@ from holdfast.positions import Positions
 from holdfast.sources.lettered import Mask, mask_file, write_masks
 from holdfast.spark.assembly import Assembly
 from holdfast.spark.directory import give_up
+from holdfast.spark.due import due_file
 from holdfast.spark.epoch_loop import EpochLoop, Limits
 from holdfast.spark.ground import Asked, Ground
 from holdfast.spark.holds import hold_file
@@ -94,6 +95,7 @@ class RunParts:
             timed_sources=timed,
             pts=pts,
             reports=reports,
+            due_file=due_file(self.ground.stop_file),
             pressure=self._pressure(),
             note_parts=self.participation.note,
             note_end=_noting(user_data, checkpointer),
@@ -171,6 +173,7 @@ class RunParts:
             give_up=partial(give_up, ground.store, ground.chosen.below, seed),
             lifecycle=self.lifecycle,
             user_data=user_data,
+            counted_filters=self.assembly.counted_filters,
             suspicion=suspicion if self.asked.isolates else None,
         )
 

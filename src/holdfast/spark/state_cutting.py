@@ -59,6 +59,11 @@ def has_state(pipeline: Pipeline) -> bool:
     return any(is_stateful(node) for node in pipeline.nodes)
 
 
+def has_idle_rule(pipeline: Pipeline) -> bool:
+    """Tell whether any operator decides by how long it has heard nothing."""
+    return any(_is_idle_rule(node) for node in pipeline.nodes)
+
+
 def build_stages(
     pipeline: Pipeline,
     normal: Callable[[pa.Schema], pa.Schema],
@@ -122,6 +127,8 @@ class _Cutting:
         self._numbers = {key: number for number, key in enumerate(flat)}
         self._targets: dict[int, Target] = {}
         self._operators = [node for node in pipeline.nodes if is_stateful(node)]
+        self._sources: dict[str, frozenset[str]] = {}
+        """Stateful operator -> the sources that stand before it."""
 
     def cut(self) -> Stages:
         stages: list[Stage] = []
@@ -287,7 +294,14 @@ class _Cutting:
             self._targets[number] = Target(number, old.level, node.name, name, old.schema, step.key)
             targets[name] = number
         feeds = {name: tuple(_heard(node, ordinal)) for ordinal, name in enumerate(names)}
-        return Hosted(node.name, self._operators.index(node), step, targets, feeds)
+        sources = {name: self._sources_of(of) for name, of in feeds.items()}
+        self._sources[node.name] = frozenset().union(*sources.values())
+        return Hosted(node.name, self._operators.index(node), step, targets, feeds, sources=sources)
+
+    def _sources_of(self, feeds: Sequence[Feed]) -> frozenset[str]:
+        """Return the sources that feeds come from in the end."""
+        found = [self._sources[feed.source] if feed.is_operator else frozenset({feed.source}) for feed in feeds]
+        return frozenset().union(*found)
 
     def _with_onward(self, stage: Stage) -> Stage:
         hosted = {}
@@ -299,7 +313,7 @@ class _Cutting:
                 for feed in _heard(other, ordinal)
                 if feed.is_operator and feed.source == one.name
             )
-            hosted[one.name] = Hosted(one.name, one.number, one.step, one.targets, one.feeds, onward)
+            hosted[one.name] = replace(one, onward=onward)
         return Stage(stage.program, stage.relays, hosted)
 
 

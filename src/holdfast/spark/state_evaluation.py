@@ -14,9 +14,10 @@ from holdfast.checkpoint.barriers import Barriers
 from holdfast.fitting import fitted
 from holdfast.ports import Carried
 from holdfast.positions import Positions
-from holdfast.spark.columnar_state import BARRIER_PROPERTY, BATCH_TIME_PROPERTY, EPOCH_PROPERTY
+from holdfast.spark.columnar_state import BARRIER_PROPERTY, BATCH_TIME_PROPERTY, EPOCH_PROPERTY, HEARD_PROPERTY
 from holdfast.spark.evaluation import Evaluated, Observed, evaluated
 from holdfast.spark.failure import is_too_large
+from holdfast.spark.offsets import heard
 from holdfast.spark.routes import Routes
 from holdfast.spark.staging import HANDLES, Staging
 from holdfast.spark.state_chunks import COUNTS, ROWS, Chunk, decode, from_batch, in_order
@@ -43,11 +44,12 @@ class StateEvaluation:
     observe: Callable[[], Mapping[str, Observed]]
     barriers: Barriers | None = None
 
-    def begin(self, batch: DataFrame, epoch: int, batch_us: int) -> None:
-        """Tell the steps which epoch it is: jobs of this thread carry it to the workers."""
+    def begin(self, batch: DataFrame, epoch: int, batch_us: int, end: Positions) -> None:
+        """Tell the steps which epoch it is, and who is silent: jobs of this thread carry it to the workers."""
         context = batch.sparkSession.sparkContext
         context.setLocalProperty(EPOCH_PROPERTY, str(epoch))
         context.setLocalProperty(BATCH_TIME_PROPERTY, str(batch_us))
+        context.setLocalProperty(HEARD_PROPERTY, json.dumps(heard(end, batch_us)))
         is_barrier = self.barriers is not None and self.barriers.begin(epoch)
         context.setLocalProperty(BARRIER_PROPERTY, str(int(is_barrier)))
 

@@ -71,15 +71,14 @@ class Packing:
                     yield from self._sent(self._bounds(packer, told))
                     told, highest = [], UNBOUNDED
                 counts.add(self.source, rows)
-                for target, made in self.program.run(self.source, rows):
+                for target, made in self.program.run(self.source, rows, counts.passed):
                     yield from self._sent(list(packer.add(int(target), made)))
                 if self.bounding is not None and bounds is not None and bounds.num_rows:
                     told.append(bounds)
                     highest = max(highest, self.bounding.highest(bounds))
         yield from self._sent(self._bounds(packer, told))
-        for observed in counts.found.values():
-            counted = {"rows": observed.rows, "rejects": observed.rejects, "max": observed.timestamp_max}
-            yield from self._sent([packer.counts("", {self.source: counted})])
+        if counts.found:
+            yield from self._sent([packer.counts("", counts.to_json())])
 
     def controls(self, ordinal: int, ended: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the control chunks of one epoch: the end of sources, and calls of steps that watch the clock."""

@@ -27,7 +27,7 @@ from holdfast.spark.origin import FILE_NAME
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.routes import Routes
 from holdfast.spark.state_chunks import CHUNKS
-from holdfast.spark.state_cutting import Part, build_stages
+from holdfast.spark.state_cutting import Part, build_stages, has_idle_rule
 from holdfast.spark.state_packing import Packing, PackTask, packings
 from holdfast.spark.state_parts import Parts
 from holdfast.spark.state_seed import Seeds
@@ -36,7 +36,7 @@ from holdfast.spark.state_stages import Stages
 log = logging.getLogger("holdfast.run")
 
 TICK_US = 1_000_000
-"""An epoch without rows is planned after so long, where an operator watches the clock."""
+"""An epoch without rows, where one can release something, is planned so long after the last one at the earliest."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +229,7 @@ def compile_stateful(
         If an operator cannot be compiled where it stands, a step refuses its inputs, or bound rows cannot reach it.
     """
     compiled: list[tuple[DataFrame, Routes]] = []
+    reader = replace(reader, notes_silence=has_idle_rule(pipeline))
 
     def through_spark(part: Part) -> Sequence[pa.Schema]:
         found = compile_pipeline(part, replace(reader, marks_ends=True).read, token)

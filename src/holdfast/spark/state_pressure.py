@@ -24,7 +24,7 @@ from holdfast.operators import sync_report
 from holdfast.operators.step import Step
 from holdfast.operators.sync_step import SyncStep
 from holdfast.spark.holds import write_held
-from holdfast.spark.state_stages import Hosted, Stages
+from holdfast.spark.state_stages import Stages
 
 log = logging.getLogger("holdfast.run")
 
@@ -100,19 +100,8 @@ def limited_operators(stages: Stages) -> dict[str, Limited]:
     for name, one in hosted.items():
         limit = getattr(one.step, "max_waiting_rows", None)
         if limit is not None:
-            found[name] = Limited(limit, {each: _sources(one, each, hosted) for each in one.feeds})
+            found[name] = Limited(limit, one.sources)
     return found
-
-
-def _sources(one: Hosted, name: str, hosted: Mapping[str, Hosted]) -> frozenset[str]:
-    found: set[str] = set()
-    for feed in one.feeds[name]:
-        if feed.is_operator:
-            before = hosted[feed.source]
-            found.update(*(_sources(before, each, hosted) for each in before.feeds))
-        else:
-            found.add(feed.source)
-    return frozenset(found)
 
 
 class BackPressure:

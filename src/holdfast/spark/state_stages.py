@@ -75,6 +75,8 @@ class Hosted:
         Input -> where its rows come from.
     onward : tuple of (int, str)
         Targets that its bounds hold for, and which of them.
+    sources : mapping of str to frozenset of str
+        Input -> the sources that its rows come from in the end.
     """
 
     name: str
@@ -83,6 +85,19 @@ class Hosted:
     targets: Mapping[str, int]
     feeds: Mapping[str, tuple[Feed, ...]]
     onward: tuple[tuple[int, str], ...] = ()
+    sources: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def heard(self, of_sources: Mapping[str, int]) -> dict[str, int]:
+        """Return for each input the time up to which its silence says nothing, from what holds of the sources.
+
+        Examples
+        --------
+        >>> one = Hosted("seen", 0, None, {}, {}, (), {"main": frozenset("ab"), "slow": frozenset("c")})
+        >>> one.heard({"a": 3, "b": 8})
+        {'main': 8}
+        """
+        found = {name: [of_sources[s] for s in sources if s in of_sources] for name, sources in self.sources.items()}
+        return {name: max(times) for name, times in found.items() if times}
 
 
 @dataclass(frozen=True)

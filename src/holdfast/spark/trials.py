@@ -133,7 +133,8 @@ class Trials:
         def evaluate(batch: DataFrame, batch_id: int) -> None:
             try:
                 if isinstance(evaluation, StateEvaluation):
-                    evaluation.begin(batch, *self.origin.step_time(batch_id, epoch.end.batch_us))
+                    at = self.origin.step_time(batch_id, epoch.end.batch_us)
+                    evaluation.begin(batch, *at, epoch.end.positions)
                 self._admit(epoch, evaluation.stage(batch, epoch.start.positions, epoch.end.positions, staging))
                 passed.append(batch_id)
             except Exception as failure:

@@ -82,6 +82,7 @@ def drive(
     *,
     buckets: int = 1,
     batch_times: Sequence[Time] | None = None,
+    behind: Sequence[Collection[str]] = (),
 ) -> list[list[dict[str, Any]]]:
     """Run a graph of pure operators without Spark.
 
@@ -98,6 +99,8 @@ def drive(
     batch_times : sequence, optional
         Batch time of each epoch: microseconds of Unix time, ISO 8601 text or datetimes.  By default one second apart.
         More times than epochs give epochs without rows.
+    behind : sequence of collection of str, optional
+        For each epoch the sources that have more to give than it takes: their silence is no silence (``idle_after``).
 
     Returns
     -------
@@ -120,7 +123,8 @@ def drive(
     >>> drive(flights | hf.filter("delay > 15"), {"flights": [[{"origin": "JFK", "delay": 20}], []]})
     [[{'origin': 'JFK', 'delay': 20}], []]
     """
-    return [table.to_pylist() for table in Drive(stream, sources, buckets=buckets, batch_times=batch_times).tables()]
+    driven = Drive(stream, sources, buckets=buckets, batch_times=batch_times, behind=behind)
+    return [table.to_pylist() for table in driven.tables()]
 
 
 @dataclass
@@ -136,7 +140,7 @@ class Drive:
 
     Parameters
     ----------
-    stream, sources, buckets, batch_times
+    stream, sources, buckets, batch_times, behind
         See :func:`drive`.
 
     Attributes
@@ -145,6 +149,8 @@ class Drive:
         (operator, what) -> sum over buckets of the last epoch.
     outputs : dict of str to dict of str to pa.Table
         Operator -> output -> its rows of the last epoch, side outputs included.
+    dues : list of int or None
+        For each epoch, when something leaves next although nothing arrives.
     states : dict of str to list of bytes
         Operator -> the state of each bucket, as :func:`holdfast.operators.tables.encode` writes it.
     """
@@ -156,6 +162,7 @@ class Drive:
         *,
         buckets: int = 1,
         batch_times: Sequence[Time] | None = None,
+        behind: Sequence[Collection[str]] = (),
     ) -> None:
         self.counts: dict[tuple[str, str], int] = {}
         self.outputs: dict[str, dict[str, pa.Table]] = {}
@@ -174,6 +181,9 @@ class Drive:
         self._check_sources()
         self._operators = _compiled(self._nodes)
         self._united: dict[Node, list[dict[Any, int]]] = {}
+        self._behind = behind
+        self._heard: dict[str, int] = {}
+        self.dues: list[int | None] = []
 
     def tables(self) -> list[pa.Table]:
         """Run all epochs; return the stream's rows of each."""
@@ -191,6 +201,8 @@ class Drive:
 
     def _epoch(self, epoch: int, time: int) -> pa.Table:
         self.counts = {}
+        self.dues.append(None)
+        self._hear(epoch, time)
         done: dict[tuple[Node, str], _Flow] = {}
         place = 0
         for name, epochs in self._sources.items():
@@ -203,11 +215,26 @@ class Drive:
                 continue
             before = [done[self._operators.read(behind)] for behind in node.inputs]
             if node in self._operators.steps:
-                for output, flow in self._stateful(node, before, Moment(epoch, time)).items():
+                at = self._moment(node, epoch, time)
+                for output, flow in self._stateful(node, before, at).items():
                     done[node, output] = flow
             elif node in self._operators.operations:
                 done[node, "rows"] = self._stateless(node, before)
         return done[self._operators.read(self._end)].rows.drop_columns([PLACE])
+
+    def _hear(self, epoch: int, time: int) -> None:
+        """Note up to when the silence of sources says nothing: also in the epoch in which one has given all at last."""
+        before = self._behind[epoch - 1] if 0 < epoch <= len(self._behind) else ()
+        now = self._behind[epoch] if epoch < len(self._behind) else ()
+        self._heard |= dict.fromkeys((*before, *now), time)
+
+    def _moment(self, node: Node, epoch: int, time: int) -> Moment:
+        heard = {}
+        for name, behind in zip(self._operators.steps[node].inputs, node.inputs, strict=True):
+            times = [self._heard[each.name] for each in _in_order(behind) if each.name in self._heard]
+            if times:
+                heard[name] = max(times)
+        return Moment(epoch, time, heard)
 
     def _with_bounds(self, node: Node, items: Sequence[Item]) -> Sequence[Item]:
         """Return what a source gives with its bound rows as control rows, and without the column that marks them."""
@@ -265,6 +292,8 @@ class Drive:
             }
             state = tables.decode(states[bucket])
             result = call.call(step, state, arrivals, at, operator=node.name, bucket=bucket)
+            if result.due_us is not None:
+                self.dues[-1] = min(result.due_us, result.due_us if self.dues[-1] is None else self.dues[-1])
             changes = tables.decode_changes(tables.encode_changes(result.changes))
             states[bucket] = tables.encode(tables.apply_changes(state, step.tables, changes))
             for name, rows in result.outputs.items():

@@ -318,7 +318,7 @@ class StatefulEvaluation:
 def _worker(held: Cache, at: Moment, is_barrier: bool) -> Iterator[None]:
     """Be a worker: what a process of its own would have is in three places of the host's module."""
     before = columnar_state._cache, columnar_state._moment, columnar_state._is_barrier
-    columnar_state._cache, columnar_state._moment = held, lambda: at
+    columnar_state._cache, columnar_state._moment = held, lambda hosted: at
     columnar_state._is_barrier = lambda: is_barrier
     try:
         yield

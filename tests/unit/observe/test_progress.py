@@ -4,12 +4,13 @@ import io
 import json
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from holdfast.observe.progress import as_display, as_last_line, as_line, progress_of
-from holdfast.status import EpochStatus, OperatorStatus, SinkStatus, SourceStatus, Status, Wait
+from holdfast.status import EpochStatus, FilterStatus, OperatorStatus, SinkStatus, SourceStatus, Status, Wait
 
 RUNNING = Status(
     pipeline="trips",
@@ -43,6 +44,16 @@ def test_a_line_says_epoch_rate_lag_sinks_stages_and_retries():
         "trips running: epoch 41, 12,345 rows (250/s), lag rides=2 weather=?, rejects 4, sinks trips_table@41 "
         "archive@40, 82 ms (plan 2, evaluate 40, publish 39), 2 waiting for the commit thread, retries 1"
     )
+
+
+def test_filtered_rows_are_shown_for_each_filter_and_none_where_nobody_counts():
+    filters = (FilterStatus("late", 12_000, 345), FilterStatus("march", 345, 0), FilterStatus("odd"))
+    status = replace(RUNNING, filters=filters)
+    assert ", filtered late=345, " in as_line(status)
+    lines = [line.split() for line in drawn(status).splitlines()]
+    assert ["late", "12,000", "345"] in lines
+    assert ["odd", "?", "?"] in lines
+    assert status.as_json()["filters"][2] == {"name": "odd", "rows": None, "filtered": None}
 
 
 def test_a_line_before_the_first_epoch_says_that_it_is_awaited():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -29,6 +30,7 @@ class Query:
 
     isActive = False
     lastProgress = None
+    status: ClassVar[dict[str, Any]] = {"message": "Terminated", "isDataAvailable": False, "isTriggerActive": False}
 
     @property
     def writeStream(self) -> Query:
@@ -59,6 +61,7 @@ class Bench:
         lifecycle.set_up()
         self.stop_directory = directory / "stop"
         self.stop_directory.mkdir()
+        query: Any = given.pop("query", None) or Query()
         parts: dict[str, Any] = {"reports": OperatorReports({}, store, clock, 1)} | given
         self.run = Run(
             pipeline=pipeline,
@@ -71,7 +74,6 @@ class Bench:
         loop: Any = SimpleNamespace(
             failure=failure, last_epoch=None, last_positions=NOWHERE, source_rows={}, source_rejects={}
         )
-        query: Any = Query()
         self.run.begin(loop, query, available_now(), "nowhere")
 
     def noting(self, name: str) -> Callable[..., None]:
@@ -81,6 +83,26 @@ class Bench:
         """Wait for the end; tell whether everything was tidied up."""
         assert self.run._ended.wait(30), "the run never ends"
         return self.closed == ["out"] and not self.stop_directory.exists() and not self.run.is_active
+
+
+class Idle(Query):
+    """A query of which every source was asked and has nothing to give."""
+
+    status: ClassVar[dict[str, Any]] = {
+        "message": "Waiting for data to arrive",
+        "isDataAvailable": False,
+        "isTriggerActive": False,
+    }
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    @property
+    def isActive(self) -> bool:  # type: ignore[override]
+        return not self.ended.is_set()
+
+    def awaitTermination(self, timeout: float) -> bool:
+        return self.ended.wait(timeout)
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
@@ -188,6 +210,7 @@ def test_a_function_that_exits_within_an_epoch_fails_the_epoch_and_answers_the_j
         coordinator=cast("Any", SimpleNamespace(check_fenced=raising(SystemExit(0)))),
         clock=SimulatedClock(),
         limits=Limits(0, 0),
+        due_file="",
         timed_sources=(),
         pts=None,
         reports=never,
@@ -195,3 +218,15 @@ def test_a_function_that_exits_within_an_epoch_fails_the_epoch_and_answers_the_j
     with pytest.raises(HoldfastError, match="epoch 1 of pipeline 'trips'"):
         loop(never, 0)
     assert loop.failure is not None
+
+
+def test_a_source_that_was_asked_and_had_nothing_to_give_has_no_lag(tmp_path: Path) -> None:
+    """Nothing has ever come, so no epoch has told of it."""
+    query = Idle()
+    bench = Bench(tmp_path, query=query)
+    (source,) = bench.run.status().sources
+    assert (source.positions, source.newest, source.lag) == ({}, None, 0)
+    query.ended.set()
+    assert bench.has_ended()
+    (source,) = bench.run.status().sources
+    assert source.lag is None, "nobody knows any more"

@@ -1,0 +1,56 @@
+"""When an epoch without rows can release something: a file that the driver writes, and one planning process looks at.
+
+Advice only: what an epoch decides follows from what is logged with it, and without the file one epoch is planned that
+finds out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+FILE_NAME = "due"
+
+DUE = "due_us"
+"""Name under which a bucket's report to the driver holds when something leaves although nothing arrives."""
+
+
+def due_file(stop_file: str) -> str:
+    """Return the path of the file: beside the one that stops a run."""
+    return os.path.join(os.path.dirname(stop_file), FILE_NAME)
+
+
+def take_due(reports: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], int | None]:
+    """Return the reports of an epoch's buckets without what was for here, and the earliest time of all.
+
+    Examples
+    --------
+    >>> take_due({"seen/0": {"late": 1, "due_us": 9}, "seen/1": {"late": 0}})
+    ({'seen/0': {'late': 1}, 'seen/1': {'late': 0}}, 9)
+    """
+    dues = [report[DUE] for report in reports.values() if DUE in report]
+    rest = {bucket: {name: of for name, of in report.items() if name != DUE} for bucket, report in reports.items()}
+    return rest, min(dues, default=None)
+
+
+def write_due(path: str, due_us: int | None) -> None:
+    """Say when the next epoch is wanted, rows or not; None: when rows come."""
+    aside = f"{path}.new"
+    with suppress(OSError):  # a full disk: the epochs that it asks for come late, or find nothing
+        with open(aside, "w", encoding="utf-8") as file:
+            json.dump(due_us, file)
+        os.replace(aside, path)
+
+
+def is_due(path: str, now_us: int) -> bool:
+    """Tell whether an epoch is wanted now; also where no epoch of this run has said anything yet."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            due_us = json.load(file)
+    except FileNotFoundError:
+        return True
+    # Spark's batch time is cut to milliseconds: what is due within this one would not be released yet.
+    return due_us is not None and now_us // 1000 * 1000 >= due_us

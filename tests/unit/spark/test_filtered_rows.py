@@ -1,0 +1,76 @@
+"""Rows that filters drop are counted where Arrow evaluates them: on the driver, in tasks, before and behind state."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast.spark.evaluation import ColumnarEvaluation, Counts, Observed, Reader
+from holdfast.spark.program_build import build_program
+from holdfast.spark.state_chunks import COUNTS
+from holdfast.spark.state_evaluation import counted
+from holdfast.testing.levels import StatefulWorkload
+from holdfast.testing.process import Process
+
+ROWS = [[{"k": "a", "t": t} for t in range(10)], [{"k": "b", "t": 20}]]
+
+
+def rows() -> hf.Stream:
+    return hf.read.rows(ROWS, schema="k STRING, t BIGINT", timestamp="t", name="rows")
+
+
+def stateless() -> hf.Pipeline:
+    kept = rows() | hf.filter("t > 2", name="later") | hf.clip(0, 8, name="span")
+    return hf.Pipeline("p", kept | hf.write.memory("p_kept"))
+
+
+def test_an_epoch_that_the_driver_carries_counts_what_each_filter_dropped(tmp_path: Path) -> None:
+    pipeline = stateless()
+    program = build_program(pipeline, lambda schema: schema, "token")
+    assert program is not None
+    assert program.filters == {"later", "span"}
+    (node,) = pipeline.sources
+    spec: Any = node.spec
+    nothing: Any = None
+    readers = {"rows": Reader(spec, "rows", str(tmp_path))}
+    evaluation = ColumnarEvaluation(nothing, program, readers, 1, {}, {})
+    found = evaluation.carry(nothing, {}, {"rows": {"rows": 2}}, frozenset({pipeline.sinks[0].name}))
+    assert found is not None
+    assert {name: (of.rows, of.rejects) for name, of in found.observed.items()} == {
+        "rows": (11, 0),
+        "later": (11, 3),
+        "span": (8, 3),
+    }
+
+
+def test_counts_of_tasks_come_back_as_they_left() -> None:
+    counts = Counts({"rows": "t"})
+    counts.add("rows", pa.record_batch({"t": [1, 7]}))
+    counts.passed("later", 2, 1)
+    counts.passed("later", 3, 0)
+    observed, operators = counted([json.loads(json.dumps(counts.to_json()))])
+    assert observed == {"rows": Observed(2, 0, 7), "later": Observed(5, 1)}
+    assert operators == {}
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_filters_before_and_behind_state_are_counted(buckets: int) -> None:
+    before = rows() | hf.filter("t > 2", name="before")
+    running = before | hf.accumulate(by="k", n=hf.count(), name="running") | hf.filter("n > 4", name="behind")
+    pipeline = hf.Pipeline("p", running | hf.write.memory("p_running"))
+    events = [("rows", row) for epoch in ROWS for row in epoch]
+    workload = StatefulWorkload(pipeline, events, lambda visible: [], buckets=buckets)
+    evaluation = workload.evaluation(Process(), random.Random(1), 0)
+    evaluation.carry(1, 0, len(events), frozenset({pipeline.sinks[0].name}))
+    observed, _ = counted([json.loads(bytes(chunk.data)) for chunk in evaluation._counts if chunk.kind == COUNTS])
+    assert {name: (of.rows, of.rejects) for name, of in observed.items()} == {
+        "rows": (11, 0),
+        "before": (11, 3),
+        "behind": (8, 5),
+    }
