@@ -25,8 +25,8 @@ POINTS: dict[str, str] = {
     "after-forget": "the epoch is done, Spark's commit log does not know it",
     "snapshot-files": "the files of a snapshot are there, its manifest is not",
     "snapshot-manifest": "the snapshot counts, older ones are not pruned",
-    "rejected-kept": "``resolve --reject-rows``: refused rows are dead letters, the decision still has them",
-    "rejected-decided": "``resolve --reject-rows``: the decision is without the rows, no sink is published",
+    "rejected-kept": "rows that `resolve --reject-rows` rejects are dead letters, the decision still has them",
+    "rejected-decided": "the decision is without the rows that `resolve --reject-rows` rejects, no sink is published",
     "recovery-resolved": "recovery has published or discarded what was in doubt, the query has not started",
 }
 

@@ -250,8 +250,9 @@ def rewind_(
         rewinding = Rewinding(pipeline, open_store(str(directory)), directory, settings)
         if dry_run:
             planned = rewinding.plan(to)
+            first = words.open_lines(inspection)
             answer = {"dry_run": True, "carried_through": None, **inspected_json(planned)}
-            frame.answer(answer, words.rewind_lines(pipeline.name, planned), as_json)
+            frame.answer(answer, [*first, *words.rewind_lines(pipeline.name, planned)], as_json)
             return
         if not force:
             check_nobody_runs(inspection.owner, "to rewind is to take over, and would fence it.")
