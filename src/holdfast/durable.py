@@ -205,6 +205,14 @@ def is_forbidden(error: HoldfastError) -> bool:
     return isinstance(error, InvalidPipeline) and error.why in {f"{os.strerror(number)}." for number in _FORBIDDEN}
 
 
+def is_full(error: HoldfastError) -> bool:
+    """Tell whether an error says that a disk, or this user's part of it, is full: it passes when there is room again.
+
+    By its text: on the way through the JVM it loses its cause.
+    """
+    return isinstance(error, Unavailable) and any(os.strerror(number) in error.why for number in _FULL)
+
+
 @contextmanager
 def _written_aside(data: bytes, aside: str, *, synced: bool = True) -> Iterator[tuple[int, str]]:
     """Yield descriptor and path of a locked temporary file with this content; its name is gone afterwards."""

@@ -151,18 +151,28 @@ class Sink(Protocol):
             If it does not answer.
         """
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Make the epochs visible, all together with the ledger row of the last one, atomically and idempotently.
 
         Epochs ascend.  An epoch that the sink already holds is left out.  Several epochs in one call are one
         transaction (commit grouping).
+
+        Parameters
+        ----------
+        publications : sequence of Publication
+            One or more.
+        believed : Held
+            What the sink told last, by ``open`` or by publishing.  An exactly-once sink compares it with its own ledger
+            under the lock that it publishes with (:func:`holdfast.sinks.believed.fresh`): after a failover to a
+            standby that lagged, the connection is new and the sink is not what it was.
 
         Raises
         ------
         Fenced
             If a higher generation has opened the sink.  Nothing is changed.
         Diverged
-            If staged rows of a part are gone (they were discarded or swept).  Nothing is changed.
+            If the sink holds less than is believed, or staged rows of a part are gone (they were discarded or swept).
+            Nothing is changed.
         """
 
     def outcome(self, epoch: int) -> Outcome:

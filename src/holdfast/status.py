@@ -328,6 +328,8 @@ class Status:
         Message of the error that ended a failed run.
     checkpoints : CheckpointStatus, optional
         The snapshots of state; None where no operator keeps any.
+    waits_for : str
+        What failed and is tried again after a wait; empty while nothing is waited for.
     """
 
     pipeline: str
@@ -346,6 +348,7 @@ class Status:
     operators: tuple[OperatorStatus, ...] = ()
     checkpoints: CheckpointStatus | None = None
     filters: tuple[FilterStatus, ...] = ()
+    waits_for: str = ""
 
     @property
     def is_final(self) -> bool:

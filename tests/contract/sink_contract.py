@@ -24,7 +24,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import faults
-from holdfast.errors import BadRow, Fenced, HoldfastError
+from holdfast.errors import BadRow, Diverged, Fenced, HoldfastError
 from holdfast.ports import (
     Carried,
     EpochRecord,
@@ -92,15 +92,15 @@ class SinkContract:
         stale = target.connect()
         with pytest.raises(Fenced):
             stale.open(Run(PIPELINE, generation))
-        owner.publish([_carried(1, [(1, "one")], generation=2)])
+        owner.publish([_carried(1, [(1, "one")], generation=2)], Held())
         assert target.rows() == [(1, "one")]
         stale.close()
         owner.close()
 
     def test_open_returns_what_was_published_last(self, target: Target) -> None:
         first = _opened(target, 1)
-        first.publish([_carried(1, [(1, "one")], pts=5)])
-        first.publish([_carried(2, [(2, "two")], pts=17)])
+        first.publish([_carried(1, [(1, "one")], pts=5)], Held())
+        first.publish([_carried(2, [(2, "two")], pts=17)], Held())
         first.close()
         second = target.connect()
         assert second.open(Run(PIPELINE, 2)) == Held(epoch=2, generation=1, positions=_positions(2), pts=17)
@@ -112,7 +112,7 @@ class SinkContract:
         handle = _staged(dead, 1, [(1, "one"), (2, "two")])
         dead.close()
         alive = _opened(target, 2)
-        alive.publish([_publication(1, [handle], generation=1)])
+        alive.publish([_publication(1, [handle], generation=1)], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
         alive.sweep(below_epoch=2)
         assert target.leftovers() == []
@@ -128,7 +128,7 @@ class SinkContract:
         for _ in range(2):
             sink.admit(publication)
             assert (target.rows(), target.leftovers(), sink.outcome(1)) == ([], left, Outcome.ABSENT)
-        sink.publish([publication])
+        sink.publish([publication], Held())
         assert target.rows() == [(1, "one")]
         assert target.leftovers() == []
         sink.close()
@@ -139,7 +139,7 @@ class SinkContract:
     ) -> None:
         """The decision cannot be taken back (design/0002): in the stage, or when the epoch is admitted, never later."""
         sink = _opened(target)
-        sink.publish([_carried(1, [(1, "one")])])
+        sink.publish([_carried(1, [(1, "one")])], Held())
         if target.refuse("bad"):
             with pytest.raises(BadRow):
                 sink.admit(_publication(2, [_staged(sink, 2, [(2, "bad")]) if staged else _rows([(2, "bad")])]))
@@ -147,7 +147,7 @@ class SinkContract:
             assert sink.outcome(2) is Outcome.ABSENT
         good = _publication(2, [_staged(sink, 2, [(2, "two")], attempt=1) if staged else _rows([(2, "two")])])
         sink.admit(good)
-        sink.publish([good])
+        sink.publish([good], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
         sink.close()
 
@@ -158,7 +158,7 @@ class SinkContract:
         sink.admit(publication)
         if target.refuse("bad"):
             with pytest.raises(BadRow):
-                sink.publish([publication])
+                sink.publish([publication], Held())
             assert target.rows() == []
             assert sink.outcome(1) is Outcome.ABSENT
         sink.close()
@@ -167,8 +167,8 @@ class SinkContract:
 
     def test_carried_rows_become_visible(self, target: Target) -> None:
         sink = _opened(target)
-        sink.publish([_carried(1, [(1, "one"), (2, "two")])])
-        sink.publish([_carried(2, [(3, "three")])])
+        sink.publish([_carried(1, [(1, "one"), (2, "two")])], Held())
+        sink.publish([_carried(2, [(3, "three")])], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two"), (3, "three")]
         sink.close()
 
@@ -176,7 +176,7 @@ class SinkContract:
         sink = _opened(target)
         handles = [_staged(sink, 1, [(1, "one")], task=0), _staged(sink, 1, [(2, "two")], task=1)]
         assert target.rows() == []
-        sink.publish([_publication(1, handles)])
+        sink.publish([_publication(1, handles)], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
         assert target.leftovers() == []
         sink.close()
@@ -192,7 +192,7 @@ class SinkContract:
     def test_staged_and_carried_parts_are_published_together(self, target: Target) -> None:
         sink = _opened(target)
         handle = _staged(sink, 1, [(1, "one")])
-        sink.publish([_publication(1, [handle, _rows([(2, "two")])])])
+        sink.publish([_publication(1, [handle, _rows([(2, "two")])])], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
         assert sink.outcome(1) is Outcome.PUBLISHED
         sink.close()
@@ -204,7 +204,7 @@ class SinkContract:
             writer.write(_batch([(number, str(number))]))
         handle = writer.stage()
         assert handle.row_count == 5
-        sink.publish([_publication(1, [handle])])
+        sink.publish([_publication(1, [handle])], Held())
         assert sorted(target.rows()) == [(number, str(number)) for number in range(5)]
         sink.close()
 
@@ -215,7 +215,7 @@ class SinkContract:
         writer.write(_batch([(1, "one")]))
         handle = writer.stage()
         copy = Staged(handle.name, handle.row_count, json.loads(json.dumps(dict(handle.reference))))
-        sink.publish([_publication(1, [copy])])
+        sink.publish([_publication(1, [copy])], Held())
         assert target.rows() == [(1, "one")]
         sink.close()
 
@@ -224,7 +224,7 @@ class SinkContract:
         sink = _opened(target)
         received = _staged(sink, 1, [(1, "one")], attempt=1)
         _staged(sink, 1, [(1, "one")], attempt=0)
-        sink.publish([_publication(1, [received])])
+        sink.publish([_publication(1, [received])], Held())
         assert target.rows() == [(1, "one")]
         assert sink.sweep(below_epoch=2) == 1
         assert target.leftovers() == []
@@ -239,7 +239,7 @@ class SinkContract:
             "carried": lambda: [_rows([])],
             "staged": lambda: [sink.writer_factory()(Task(PIPELINE, 1, 1, 0, 0)).stage()],
         }
-        sink.publish([_publication(1, empty[parts]())])
+        sink.publish([_publication(1, empty[parts]())], Held())
         assert sink.outcome(1) is Outcome.PUBLISHED
         assert target.rows() == []
         assert target.leftovers() == []
@@ -254,28 +254,28 @@ class SinkContract:
         sink = _opened(target)
         handle = _staged(sink, 1, [(1, "one")])
         publication = _publication(1, [handle, _rows([(2, "two")])])
-        sink.publish([publication])
-        sink.publish([publication])
+        sink.publish([publication], Held())
+        sink.publish([publication], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
         sink.close()
 
     def test_a_later_generation_does_not_publish_again_what_is_held(self, target: Target) -> None:
         first = _opened(target, 1)
         handle = _staged(first, 1, [(1, "one")])
-        first.publish([_publication(1, [handle])])
+        first.publish([_publication(1, [handle])], Held())
         first.close()
         second = _opened(target, 2)
         assert second.outcome(1) is Outcome.PUBLISHED
-        second.publish([_publication(1, [handle], generation=1)])
-        second.publish([_carried(1, [(1, "one")], generation=2)])
+        second.publish([_publication(1, [handle], generation=1)], Held())
+        second.publish([_carried(1, [(1, "one")], generation=2)], Held())
         assert target.rows() == [(1, "one")]
         second.close()
 
     def test_a_held_epoch_does_not_move_the_ledger_back(self, target: Target) -> None:
         sink = _opened(target)
-        sink.publish([_carried(1, [(1, "one")])])
-        sink.publish([_carried(2, [(2, "two")])])
-        sink.publish([_carried(1, [(1, "one")])])
+        sink.publish([_carried(1, [(1, "one")])], Held())
+        sink.publish([_carried(2, [(2, "two")])], Held())
+        sink.publish([_carried(1, [(1, "one")])], Held())
         assert sink.outcome(2) is Outcome.PUBLISHED
         sink.close()
         again = target.connect()
@@ -287,7 +287,9 @@ class SinkContract:
     def test_several_epochs_become_visible_together(self, target: Target) -> None:
         sink = _opened(target)
         handle = _staged(sink, 2, [(2, "two")])
-        sink.publish([_carried(1, [(1, "one")]), _publication(2, [handle]), _carried(3, [(3, "three")], pts=30)])
+        sink.publish(
+            [_carried(1, [(1, "one")]), _publication(2, [handle]), _carried(3, [(3, "three")], pts=30)], Held()
+        )
         assert sorted(target.rows()) == [(1, "one"), (2, "two"), (3, "three")]
         assert target.leftovers() == []
         sink.close()
@@ -297,8 +299,8 @@ class SinkContract:
 
     def test_a_held_epoch_is_left_out_of_a_group(self, target: Target) -> None:
         sink = _opened(target)
-        sink.publish([_carried(1, [(1, "one")])])
-        sink.publish([_carried(1, [(1, "one")]), _carried(2, [(2, "two")])])
+        sink.publish([_carried(1, [(1, "one")])], Held())
+        sink.publish([_carried(1, [(1, "one")]), _carried(2, [(2, "two")])], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
         sink.close()
 
@@ -309,14 +311,14 @@ class SinkContract:
         assert sink.outcome(1) is Outcome.ABSENT
         handle = _staged(sink, 1, [(1, "one")])
         assert sink.outcome(1) is Outcome.ABSENT
-        sink.publish([_publication(1, [handle])])
+        sink.publish([_publication(1, [handle])], Held())
         assert sink.outcome(1) is Outcome.PUBLISHED
         assert sink.outcome(2) is Outcome.ABSENT
         sink.close()
 
     def test_earlier_epochs_are_published_too(self, target: Target) -> None:
         sink = _opened(target)
-        sink.publish([_carried(1, []), _carried(2, []), _carried(3, [])])
+        sink.publish([_carried(1, []), _carried(2, []), _carried(3, [])], Held())
         assert [sink.outcome(epoch) for epoch in (1, 2, 3)] == [Outcome.PUBLISHED] * 3
         sink.close()
 
@@ -326,18 +328,18 @@ class SinkContract:
         self, target: Target, point: str, staged: bool
     ) -> None:
         first = _opened(target, 1)
-        first.publish([_carried(1, [(1, "one")])])
+        first.publish([_carried(1, [(1, "one")])], Held())
         rows = [(2, "two"), (3, "three")]
         parts: list[Part] = (
             [_staged(first, 2, rows[:1], task=0), _staged(first, 2, rows[1:], task=1)] if staged else [_rows(rows)]
         )
         with _interruption(at=point):
-            first.publish([_publication(2, parts)])
+            first.publish([_publication(2, parts)], Held())
         first.close()
 
         second = _opened(target, 2)
         if second.outcome(2) is not Outcome.PUBLISHED:
-            second.publish([_publication(2, parts, generation=1)])
+            second.publish([_publication(2, parts, generation=1)], Held())
         assert second.outcome(2) is Outcome.PUBLISHED
         assert sorted(target.rows()) == [(1, "one"), *rows]
         second.sweep(below_epoch=3)
@@ -349,8 +351,8 @@ class SinkContract:
         sink = _opened(target, 1)
         parts = [_staged(sink, 1, [(1, "one")], task=0), _staged(sink, 1, [(2, "two")], task=1)]
         with _interruption(at=point):
-            sink.publish([_publication(1, parts)])
-        sink.publish([_publication(1, parts)])
+            sink.publish([_publication(1, parts)], Held())
+        sink.publish([_publication(1, parts)], Held())
         assert sink.outcome(1) is Outcome.PUBLISHED
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
         assert target.leftovers() == []
@@ -367,7 +369,7 @@ class SinkContract:
 
     def test_inspecting_tells_what_is_held_and_staged_and_changes_nothing(self, target: Target) -> None:
         owner = _opened(target, 2)
-        owner.publish([_carried(1, [(1, "one")], generation=2, pts=5)])
+        owner.publish([_carried(1, [(1, "one")], generation=2, pts=5)], Held())
         decided = _staged(owner, 2, [(2, "two")], generation=2)
         _staged(owner, 2, [(2, "two")], generation=2, attempt=1)
         sink = target.connect()
@@ -377,12 +379,53 @@ class SinkContract:
             assert sink.inspect() == (held, names)
             assert sink.inspect() == (held, names)
         sink.close()
-        owner.publish([_publication(2, [decided], generation=2)])
+        owner.publish([_publication(2, [decided], generation=2)], Held())
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
         owner.sweep(below_epoch=3)
         if isinstance(owner, Inspectable):
             assert owner.inspect()[1] == []
         owner.close()
+
+    # --- a sink that went back ------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("way", ["carried", "staged"])
+    def test_a_sink_that_went_back_refuses_to_publish_over_the_gap(self, target: Target, way: str) -> None:
+        """A failover to a standby that lags, a restored backup: the run had published epoch 2, the sink holds 1."""
+        sink = _opened(target)
+        sink.publish([_carried(1, [(1, "one")])], Held())
+        parts: list[Part] = [_rows([(3, "three")])] if way == "carried" else [_staged(sink, 3, [(3, "three")])]
+        with pytest.raises(Diverged) as caught:
+            sink.publish([_publication(3, parts)], Held(2, 0, _positions(2)))
+        assert "holds epoch 1" in caught.value.what
+        assert "published epoch 2" in caught.value.what
+        assert caught.value.why
+        assert caught.value.do
+        assert target.rows() == [(1, "one")]
+        assert sink.outcome(2) is Outcome.ABSENT
+        assert sink.outcome(3) is Outcome.ABSENT
+        sink.publish([_carried(2, [(2, "two")]), _publication(3, parts)], Held(1, 0, _positions(1)))
+        assert sorted(target.rows()) == [(1, "one"), (2, "two"), (3, "three")]
+        sink.close()
+
+    def test_a_sink_that_holds_other_rows_under_the_same_number_refuses_to_publish_behind_them(
+        self, target: Target
+    ) -> None:
+        sink = _opened(target)
+        sink.publish([_carried(1, [(1, "one")])], Held())
+        with pytest.raises(Diverged):
+            sink.publish([_carried(2, [(2, "two")])], Held(1, 0, _positions(7)))
+        assert target.rows() == [(1, "one")]
+        sink.close()
+
+    def test_a_sink_that_kept_an_epoch_whose_answer_was_lost_skips_it(self, target: Target) -> None:
+        """Ahead of what is believed is no gap: the COMMIT arrived, and its reply did not."""
+        sink = _opened(target)
+        sink.publish([_carried(1, [(1, "one")])], Held())
+        believed = Held(1, 0, _positions(1))
+        sink.publish([_carried(2, [(2, "two")])], believed)
+        sink.publish([_carried(2, [(2, "two")]), _carried(3, [(3, "three")])], believed)
+        assert sorted(target.rows()) == [(1, "one"), (2, "two"), (3, "three")]
+        sink.close()
 
     # --- fencing --------------------------------------------------------------------------------------------------
 
@@ -391,14 +434,14 @@ class SinkContract:
         handle = _staged(stale, 1, [(1, "stale")])
         owner = _opened(target, 2)
         with pytest.raises(Fenced):
-            stale.publish([_publication(1, [handle])])
+            stale.publish([_publication(1, [handle])], Held())
         with pytest.raises(Fenced):
-            stale.publish([_carried(1, [(2, "stale")])])
+            stale.publish([_carried(1, [(2, "stale")])], Held())
         assert target.rows() == []
         assert owner.outcome(1) is Outcome.ABSENT
-        owner.publish([_carried(1, [(3, "owner")], generation=2)])
+        owner.publish([_carried(1, [(3, "owner")], generation=2)], Held())
         with pytest.raises(Fenced):
-            stale.publish([_carried(2, [(4, "stale")])])
+            stale.publish([_carried(2, [(4, "stale")])], Held())
         assert target.rows() == [(3, "owner")]
         stale.close()
         owner.close()
@@ -410,12 +453,12 @@ class SinkContract:
         late.write(_batch([(1, "late")]))
         owner = _opened(target, 2)
         owner.sweep(below_epoch=1)
-        owner.publish([_carried(1, [(2, "owner")], generation=2)])
+        owner.publish([_carried(1, [(2, "owner")], generation=2)], Held())
         _stage_or_fail(late)
         owner.sweep(below_epoch=2)
         assert target.leftovers() == []
         assert target.rows() == [(2, "owner")]
-        owner.publish([_carried(2, [(3, "owner")], generation=2)])
+        owner.publish([_carried(2, [(3, "owner")], generation=2)], Held())
         assert sorted(target.rows()) == [(2, "owner"), (3, "owner")]
         owner.close()
         stale.close()
@@ -426,10 +469,10 @@ class SinkContract:
         kept, dropped = _staged(sink, 1, [(1, "kept")], task=0), _staged(sink, 1, [(2, "dropped")], task=1)
         sink.discard([dropped])
         with pytest.raises(HoldfastError):
-            sink.publish([_publication(1, [kept, dropped])])
+            sink.publish([_publication(1, [kept, dropped])], Held())
         assert target.rows() == []
         assert sink.outcome(1) is Outcome.ABSENT
-        sink.publish([_carried(1, [(3, "three")])])
+        sink.publish([_carried(1, [(3, "three")])], Held())
         assert target.rows() == [(3, "three")]
         sink.close()
 
@@ -456,7 +499,7 @@ class SinkContract:
     def test_discarding_what_was_published_removes_no_row(self, target: Target) -> None:
         sink = _opened(target)
         handle = _staged(sink, 1, [(1, "one")])
-        sink.publish([_publication(1, [handle])])
+        sink.publish([_publication(1, [handle])], Held())
         sink.discard([handle])
         assert target.rows() == [(1, "one")]
         sink.close()
@@ -472,7 +515,7 @@ class SinkContract:
         assert sink.sweep(below_epoch=2) == 3
         assert sink.sweep(below_epoch=2) == 0
         assert len(target.leftovers()) == 1
-        sink.publish([_carried(1, [], generation=2), _publication(2, [kept], generation=2)])
+        sink.publish([_carried(1, [], generation=2), _publication(2, [kept], generation=2)], Held())
         assert target.rows() == [(2, "kept")]
         sink.close()
 
@@ -486,7 +529,7 @@ class SinkContract:
         sink = _opened(target, 5)
         assert sink.sweep(below_epoch=9) == 0
         for other, handle, pipeline in others:
-            other.publish([_publication(1, [handle], pipeline=pipeline)])
+            other.publish([_publication(1, [handle], pipeline=pipeline)], Held())
             other.close()
         assert target.rows() == [(1, "theirs")] * 4
         sink.close()
@@ -494,9 +537,9 @@ class SinkContract:
     def test_two_pipelines_into_one_target_keep_their_own_ledgers(self, target: Target) -> None:
         ours, theirs = _opened(target, 1), target.connect("target", "numbers")
         assert theirs.open(Run("numbers", 1)) == Held()
-        ours.publish([_carried(1, [(1, "ours")])])
+        ours.publish([_carried(1, [(1, "ours")])], Held())
         assert theirs.outcome(1) is Outcome.ABSENT
-        theirs.publish([_carried(1, [(2, "theirs")], pipeline="numbers")])
+        theirs.publish([_carried(1, [(2, "theirs")], pipeline="numbers")], Held())
         assert sorted(target.rows()) == [(1, "ours"), (2, "theirs")]
         ours.close()
         theirs.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.ports import Carried, EpochRecord, Publication, Run, Sink, Staged, Task
+from holdfast.ports import Carried, EpochRecord, Held, Publication, Run, Sink, Staged, Task
 from holdfast.sinks import memory
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract, Target
 
@@ -48,7 +48,7 @@ class TestMemoryContract(SinkContract):
             writer = sink.writer_factory()(Task(PIPELINE, 1, 1, 0, attempt))
             writer.write(_rows((1, "one")).rows.to_batches()[0])
             staged.append(writer.stage())
-        sink.publish([_publication(1, staged[1])])
+        sink.publish([_publication(1, staged[1])], Held())
         assert sink.sweep(below_epoch=2) == 0
         assert target.rows() == [(1, "one")]
 
@@ -57,15 +57,15 @@ class TestMemoryContract(SinkContract):
         sink = target.connect()
         sink.open(Run(PIPELINE, 1))
         with pytest.raises(HoldfastError):
-            sink.publish([_publication(1, Staged(f"{PIPELINE}/1/1/0/0", 1))])
+            sink.publish([_publication(1, Staged(f"{PIPELINE}/1/1/0/0", 1))], Held())
         assert target.rows() == []
-        sink.publish([_publication(1, _rows((3, "three")))])
+        sink.publish([_publication(1, _rows((3, "three")))], Held())
         assert target.rows() == [(3, "three")]
 
     def test_sweep_drops_lower_generations_and_earlier_epochs_and_keeps_the_rest(self, target: Target) -> None:
         sink = target.connect()
         sink.open(Run(PIPELINE, 1))
-        sink.publish([_publication(1, _rows((1, "one")))])
+        sink.publish([_publication(1, _rows((1, "one")))], Held())
         assert sink.sweep(below_epoch=9) == 0
         assert target.rows() == [(1, "one")]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.graph import SinkNode
-from holdfast.ports import Publication, Staged, Task, Writer, WriterFactory
+from holdfast.ports import Held, Publication, Staged, Task, Writer, WriterFactory
 
 
 def slowed(node: SinkNode, delay_s: float, marks: str = "") -> SinkNode:
@@ -67,12 +67,12 @@ class SlowSink:
         """Return a factory of slow writers."""
         return SlowFactory(self._sink.writer_factory(), self._delay_s, self._marks, self._sink.name)
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Wait, then publish."""
         epoch = publications[-1].record.epoch
         _mark(self._marks, f"{epoch}.{self._sink.name}.publishing")
         time.sleep(self._delay_s)
-        self._sink.publish(publications)
+        self._sink.publish(publications, believed)
         _mark(self._marks, f"{epoch}.{self._sink.name}.published")
 
 

@@ -8,6 +8,7 @@ malformed JSON                                     :func:`test_a_malformed_line_
 a schema that does not fit the table               :func:`test_a_table_that_does_not_fit_...`
 no such table privilege                            :func:`test_a_missing_privilege_...`
 disk full in the checkpoint                        :func:`test_a_disk_that_fills_up_...`
+... and room again                                 :func:`test_a_disk_that_is_full_...`
 database down at start                             :func:`test_a_database_that_is_down_at_the_start_...`
 ... in mid-epoch, and back                         :func:`test_a_database_that_goes_away_in_mid_epoch_...`
 ... for 60 s, and back                             :func:`test_a_minute_without_the_database_...` (slow)
@@ -271,6 +272,36 @@ def test_a_disk_that_fills_up_under_the_checkpoint_ends_the_run_and_loses_nothin
         assert code == FAILED, driver.log()[-3000:]
         check_error(driver.log(), "Unavailable", "No space left on device")
         filler.unlink()
+        check_goes_on(case)
+
+
+@pytest.mark.parametrize(
+    "sinks",
+    [
+        pytest.param(("sqlite",), id="one sink"),
+        pytest.param(("sqlite", "files"), id="two sinks", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_disk_that_is_full_under_the_checkpoint_for_a_while_costs_time_only(
+    sinks: tuple[str, ...], tmp_path: Path
+) -> None:
+    """With one sink it is Spark's own log that meets it, with two our ledger: both wait, in the same run."""
+    with small_disk(tmp_path / "checkpoint") as disk:
+        if not os.path.ismount(disk):
+            pytest.skip("needs a file system of its own, which only root may mount")
+        case = case_of(tmp_path, *sinks, **QUICK)
+        driver = Driver(case, "run")
+        try:
+            driver.await_marks("*.publishing", len(sinks) + 1)
+            filler = _fill(disk)
+            driver.await_that(lambda: "attempt 2 to" in driver.log(), "two attempts")
+            filler.unlink()
+            assert driver.exit_code() == 0, driver.log()[-3000:]
+        finally:
+            driver.end()
+        assert "No space left on device" in driver.log()
+        case.check_exact()
+        assert len(_generations(case)) == 1, "it was one run"
         check_goes_on(case)
 
 

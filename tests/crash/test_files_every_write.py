@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.ports import Carried, EpochRecord, Outcome, Part, Publication, Run, Task
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Run, Task
 from holdfast.sinks.files import FilesSpec
 from holdfast.sinks.files_sink import FilesSink
 
@@ -99,14 +99,14 @@ class Driver:
         held = sink.open(Run(PIPELINE, self.generation))
         for epoch, decided in sorted(self.decisions.items()):
             if sink.outcome(epoch) is not Outcome.PUBLISHED:
-                sink.publish([decided])
+                sink.publish([decided], Held())
         self.decisions.clear()
         sink.sweep(below_epoch=1)
         for epoch in range(max(held.epoch, self._last_of(sink)) + 1, EPOCHS + 1):
             publication = self._evaluated(sink, epoch)
             if self.is_decided:
                 self.decisions[epoch] = publication
-            sink.publish([publication])
+            sink.publish([publication], Held())
             self.decisions.pop(epoch, None)
             sink.sweep(below_epoch=epoch + 1)
 

@@ -18,7 +18,7 @@ EPOCHS = 4
 _PROGRAM = f"""
 import sys
 import pyarrow as pa
-from holdfast.ports import Carried, EpochRecord, Publication, Run, Task
+from holdfast.ports import Carried, EpochRecord, Held, Publication, Run, Task
 from holdfast.sinks.files import FilesSpec
 
 directory, generation = sys.argv[1], int(sys.argv[2])
@@ -32,7 +32,7 @@ for epoch in range(held.epoch + 1, {EPOCHS} + 1):
         writer = sink.writer_factory()(Task("numbers", generation, epoch, task, 0))
         writer.write(pa.RecordBatch.from_pydict({{"id": [10 * epoch + task]}}, schema=schema))
         parts.append(writer.stage())
-    sink.publish([Publication(EpochRecord("numbers", epoch, generation, {{}}), tuple(parts))])
+    sink.publish([Publication(EpochRecord("numbers", epoch, generation, {{}}), tuple(parts))], Held())
 sink.sweep(below_epoch={EPOCHS} + 1)
 """
 

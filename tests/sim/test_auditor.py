@@ -16,16 +16,16 @@ SEEDS = range(400)
 class PublishesTwice(SimulatedSink):
     """Does not leave out what it holds."""
 
-    def _publish(self, publications):
+    def _publish(self, publications, believed):
         self._row.epoch = 0
-        super()._publish(publications)
+        super()._publish(publications, self._row.held())
 
 
 class ForgetsRows(SimulatedSink):
     """Loses the second of several parts."""
 
-    def _publish(self, publications):
-        super()._publish([type(each)(each.record, each.parts[:1]) for each in publications])
+    def _publish(self, publications, believed):
+        super()._publish([type(each)(each.record, each.parts[:1]) for each in publications], believed)
 
 
 class SweepsAtOpen(SimulatedSink):
@@ -43,17 +43,17 @@ class SaysAbsent(SimulatedSink):
     def _outcome(self, epoch):
         return Outcome.ABSENT
 
-    def _publish(self, publications):
+    def _publish(self, publications, believed):
         self._row.epoch = publications[0].record.epoch - 1
-        super()._publish(publications)
+        super()._publish(publications, self._row.held())
 
 
 class RetriesBlindly(SimulatedSink):
     """Takes a lost reply for a failure."""
 
-    def publish(self, publications):
+    def publish(self, publications, believed):
         try:
-            super().publish(publications)
+            super().publish(publications, self._row.held())
         except InDoubt as doubt:
             self._row.epoch = publications[0].record.epoch - 1
             raise Unavailable(doubt.what) from doubt
@@ -62,8 +62,8 @@ class RetriesBlindly(SimulatedSink):
 class PublishesBackwards(SimulatedSink):
     """Shows the parts of an epoch in the wrong order."""
 
-    def _publish(self, publications):
-        super()._publish([type(each)(each.record, each.parts[::-1]) for each in publications])
+    def _publish(self, publications, believed):
+        super()._publish([type(each)(each.record, each.parts[::-1]) for each in publications], believed)
 
 
 def notices(**broken):

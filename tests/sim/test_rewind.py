@@ -123,7 +123,9 @@ def test_a_run_that_is_alive_is_fenced_before_anything_is_withdrawn(tmp_path: Pa
     alive.open(Run("flow", 50))
     flow.rewinding().do("2")
     with pytest.raises(Fenced):
-        alive.publish([Publication(EpochRecord("flow", 4, 50, {"rows": {"log": 4}}), (Carried(SCHEMA.empty_table()),))])
+        alive.publish(
+            [Publication(EpochRecord("flow", 4, 50, {"rows": {"log": 4}}), (Carried(SCHEMA.empty_table()),))], Held()
+        )
     alive.close()
     assert flow.delivered()[0] == expected((2, 1))
 

@@ -42,7 +42,7 @@ from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, Resumption, Retry
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph import SinkNode
-from holdfast.ports import Carried, Clock, EpochRecord, Publication, Run, Sink
+from holdfast.ports import Carried, Clock, EpochRecord, Held, Publication, Run, Sink
 from holdfast.testing import SimulatedClock
 from tests.disks import small_disk, unprivileged
 
@@ -237,11 +237,11 @@ class Away:
     def __getattr__(self, name: str) -> object:
         return getattr(self._sink, name)
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         self.attempts += 1
         if self._clock.now_us() < self._until_us:
             raise Unavailable("the database does not answer.", why="it is away.", do="wait.")
-        self._sink.publish(publications)
+        self._sink.publish(publications, believed)
 
 
 @pytest.mark.parametrize("away_s", [1, 60])

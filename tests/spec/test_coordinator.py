@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.testing import Crash, Damage, Drain, Expect, Fails, Failure, Restart, Rows, Stop, play, sinks
+from holdfast.testing import Crash, Damage, Drain, Expect, Fails, Failure, GoesBack, Restart, Rows, Stop, play, sinks
 
 ONE = ("table",)
 TWO = ("table", "files")
@@ -198,4 +198,84 @@ def test_a_damaged_finished_decision_stops_nothing():
         Restart(),
         Rows(1),
         Expect(table=[0, 1, 2, 3], ledger={1: "damaged", 2: "done"}),
+    )
+
+
+# --- a sink that goes back under the run ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prepared", [(), ("table",)], ids=["transaction", "prepared"])
+@CARRIED_OR_STAGED
+@pytest.mark.parametrize("names", [ONE, TWO], ids=["one sink", "two sinks"])
+def test_a_sink_that_went_back_under_the_run_is_never_published_over(names, carried, prepared):
+    """A failover to a standby that lags: the table must never end as epochs 1, 3, 4 (design/0002, what is believed)."""
+    play(
+        sinks(*names, prepared=prepared),
+        Rows(1),
+        Rows(1),
+        GoesBack("table", to=1),
+        Rows(1),
+        Expect(table=[0], error="Diverged", says="sink 'table' holds epoch 1, and this run had published epoch 2"),
+        carried=carried,
+    )
+
+
+def test_a_sink_that_went_back_to_nothing_is_never_published_over():
+    play(sinks("table"), Rows(1), GoesBack("table", to=0), Rows(1), Expect(table=[], error="Diverged"))
+
+
+@pytest.mark.parametrize("failure", [Failure.BREAK_BEFORE, Failure.BREAK_AFTER])
+def test_a_commit_in_doubt_is_asked_about_and_then_not_published_over_a_gap(failure):
+    """The connection breaks during COMMIT because the server dies; what answers is its standby, which lags."""
+    play(
+        sinks("table"),
+        Rows(1),
+        Rows(1),
+        GoesBack("table", to=1),
+        Fails("table", "publish", failure),
+        Rows(1),
+        Expect(table=[0], error="Diverged"),
+    )
+
+
+def test_a_commit_whose_reply_was_lost_is_skipped_where_the_sink_kept_it():
+    play(
+        sinks("table"),
+        Rows(1),
+        Fails("table", "publish", Failure.BREAK_AFTER),
+        Rows(1),
+        Rows(1),
+        Expect(table=[0, 1, 2], audit=True),
+    )
+
+
+def test_a_group_of_epochs_is_not_published_over_a_gap():
+    """Grouping: epochs 2 and 3 wait while the sink goes back behind epoch 1."""
+    play(
+        sinks("table"),
+        Rows(1),
+        GoesBack("table", to=0),
+        Rows(1),
+        Rows(50),
+        Stop(),
+        Expect(table=[], error="Diverged"),
+        commit_every_ticks=20_000,
+    )
+
+
+def test_the_commit_thread_does_not_publish_over_a_gap():
+    play(
+        sinks(*TWO),
+        Rows(1),
+        Rows(1),
+        Stop(),
+        Rows(1),
+        Rows(1),
+        GoesBack("table", to=1),
+        Drain(),
+        Rows(1),
+        Rows(1),
+        Expect(table=[0], error="Diverged"),
+        carried=False,
+        commit_thread=True,
     )

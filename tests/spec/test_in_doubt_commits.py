@@ -17,7 +17,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from holdfast.errors import InDoubt, Unavailable
-from holdfast.ports import Carried, EpochRecord, Outcome, Part, Publication, Run, Sink, Task
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Run, Sink, Task
 from holdfast.sinks.postgres import PostgresSpec
 from tests.proxy import CommitProxy, Cut, commit_proxy
 from tests.servers import PostgresServer
@@ -88,7 +88,7 @@ def published(sink: Sink, publication: Publication) -> int:
     doubts = 0
     for _ in range(10):
         try:
-            sink.publish([publication])
+            sink.publish([publication], Held())
         except InDoubt:
             doubts += 1
             if answer(sink, publication.record.epoch) is Outcome.PUBLISHED:
@@ -155,14 +155,14 @@ def test_a_driver_that_dies_in_doubt_leaves_an_epoch_that_its_successor_decides(
         publication = Publication(EpochRecord(PIPELINE, epoch, epoch, {"lines": {"log": epoch}}), parts)
         scene.proxy.arm(statement, cut)
         with pytest.raises(InDoubt):
-            sink.publish([publication])
+            sink.publish([publication], Held())
         sink.close()
         successor = PostgresSpec(scene.direct, "trips", stage=stage).connect("trips_table", PIPELINE, SCHEMA)
         held = successor.open(Run(PIPELINE, epoch + 100))
         assert held.epoch in (epoch - 1, epoch)
         expected = Outcome.PUBLISHED if held.epoch == epoch else Outcome.ABSENT
         assert successor.outcome(epoch) is expected
-        successor.publish([publication])
+        successor.publish([publication], Held())
         successor.sweep(below_epoch=epoch + 1)
         successor.close()
         scene.audit(epoch)
@@ -178,10 +178,10 @@ def test_a_server_process_left_waiting_in_our_transaction_is_ended_when_the_sink
     )
     scene.proxy.arm("COMMIT\0", Cut.SILENT)
     with pytest.raises(InDoubt):
-        sink.publish([publication])
+        sink.publish([publication], Held())
     assert sink.outcome(1) is Outcome.UNKNOWN
     assert answer(sink, 1) is Outcome.ABSENT
-    sink.publish([publication])
+    sink.publish([publication], Held())
     sink.close()
     scene.audit(1)
 
@@ -193,10 +193,10 @@ def test_a_takeover_ends_the_server_process_that_a_dead_driver_left_holding_the_
     )
     scene.proxy.arm("COMMIT\0", Cut.SILENT)
     with pytest.raises(InDoubt):
-        sink.publish([publication])
+        sink.publish([publication], Held())
     successor = PostgresSpec(scene.direct, "trips").connect("trips_table", PIPELINE, SCHEMA)
     assert successor.open(Run(PIPELINE, 2)).epoch == 0
-    successor.publish([publication])
+    successor.publish([publication], Held())
     successor.close()
     sink.close()
     scene.audit(1)

@@ -184,8 +184,8 @@ class UserData:
         self._epoch = epoch
         now = self._clock.now_us()
         if self._every_us and (self._asked_us is None or now - self._asked_us >= self._every_us):
-            self._asked_us = now
             self.keep()
+            self._asked_us = now
 
     def end(self) -> None:
         """Ask a last time: the run has ended well."""

@@ -31,7 +31,7 @@ from holdfast.commit.lane import Lane, ThreadLane
 from holdfast.commit.ledger import Key, Ledger, Takeover
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import Decision, Verdict
-from holdfast.commit.retry import Patience, PatientStore, Retry
+from holdfast.commit.retry import Patience, PatientStore, Retry, one_line
 from holdfast.commit.story import Stories
 from holdfast.commit.takeover import Resumption, confirm_done, ledgers_word, open_decisions, take_over
 from holdfast.commit.transaction import Event, State, Transition
@@ -64,6 +64,8 @@ class Statistics:
         Epochs whose decision is open: waiting for the commit thread or for their group.
     last_error : str, optional
         Message of the last failure, whether it was retried or not.
+    waits_for : str
+        What failed and is tried again after a wait; empty while nothing is waited for.
     """
 
     retries: int
@@ -71,6 +73,7 @@ class Statistics:
     queue_length: int
     decided_unpublished: int
     last_error: str | None
+    waits_for: str = ""
 
 
 class Coordinator:
@@ -513,6 +516,15 @@ class Coordinator:
         """Call something until it does not raise ``Unavailable``, with this coordinator's patience."""
         return self._patience.call(call, doing)
 
+    def wait_after(self, attempt: int, doing: str, error: HoldfastError) -> bool:
+        """Wait after a failed attempt (the first is 1) with this coordinator's patience; False when that is over."""
+        return self._patience.wait_after(attempt, doing, error)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether something failed here: then nothing further is published, and the next run asks every sink first."""
+        return self._failure is not None
+
     def story(self, epoch: int) -> list[Transition]:
         """Return the last transitions of a recent epoch, oldest first."""
         return self._stories.story(epoch)
@@ -523,13 +535,18 @@ class Coordinator:
             unpublished = len(self._unpublished)
         queue_length = self._lane.length if self._lane else 0
         return Statistics(
-            self._retry_count, dict(self._delivery.published), queue_length, unpublished, self._last_error
+            self._retry_count,
+            dict(self._delivery.published),
+            queue_length,
+            unpublished,
+            self._last_error,
+            self._patience.waits_for,
         )
 
     def _note_retry(self, doing: str, attempt: int, error: HoldfastError) -> None:
         self._retry_count += 1
         self._last_error = error.what
-        log.warning("attempt %d to %s failed, trying again: %s", attempt, doing, error.what)
+        log.warning("attempt %d to %s failed, trying again: %s", attempt, doing, one_line(error))
 
     def _note_failure(self, failure: BaseException, epoch: int | None) -> None:
         if self._failure is None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
-from holdfast.commit.retry import Patience
+from holdfast.commit.retry import Patience, one_line
 from holdfast.commit.story import Stories
 from holdfast.commit.transaction import Event
-from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import BadRow, Diverged, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import EpochRecord, Guarantee, Held, Outcome, Part, Publication, Refused, Rejecting, Run, Sink
 
 log = logging.getLogger("holdfast.commit")
@@ -114,7 +114,7 @@ class Delivery:
         except Unavailable as silence:
             raise InDoubt(
                 f"epoch {epoch} of pipeline {self._pipeline!r} may or may not be visible in sink {name!r}.",
-                why=f"it was asked {self._patience.retry.attempts} times; last: {_one_line(silence)}",
+                why=f"it was asked {self._patience.retry.attempts} times; last: {one_line(silence)}",
                 do="start the pipeline again when the sink answers: it asks first. Delete nothing until then.",
                 pipeline=self._pipeline,
                 participant=name,
@@ -194,6 +194,8 @@ class Delivery:
             After the last attempt.
         Fenced
             If a higher generation has opened the sink.
+        Diverged
+            If the sink holds less than it told last: it went back under the run.
         BadRow
             If the sink refuses a row that it would have taken when it was asked (:meth:`admit`).
         """
@@ -205,9 +207,9 @@ class Delivery:
             attempts += 1
             try:
                 with self._locks[name]:
-                    self._sinks[name].publish(publications)
+                    self._sinks[name].publish(publications, self.held[name])
             except InDoubt as doubt:
-                self._tell(publications, Event.DOUBT, name, _one_line(doubt))
+                self._tell(publications, Event.DOUBT, name, one_line(doubt))
                 outcome = self.ask(name, last.epoch)
                 self._tell(publications, Event.ANSWER, name, outcome.name)
                 if VERDICTS[decision, outcome] is Verdict.PUBLISH:
@@ -221,7 +223,7 @@ class Delivery:
             raise Unavailable(
                 f"epoch {last.epoch} of pipeline {self._pipeline!r} could not be published in sink {name!r}: "
                 f"{attempts} attempts failed.",
-                why=_one_line(failure),
+                why=one_line(failure),
                 do="start the pipeline again when the sink answers: it goes on here, nothing is lost or doubled.",
                 pipeline=self._pipeline,
                 participant=name,
@@ -286,7 +288,3 @@ def _decided(refusal: BadRow, record: EpochRecord) -> BadRow:
     )
     error.is_decided = True
     return error
-
-
-def _one_line(error: HoldfastError) -> str:
-    return " ".join(f"{error.what} {error.why}".split())

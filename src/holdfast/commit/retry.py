@@ -77,6 +77,8 @@ class Patience:
         self._on_retry = on_retry
         self._may_go_on = may_go_on
         self._random = random.Random(retry.seed)
+        self.waits_for = ""
+        """What failed and is tried again after a wait, in one line; empty while nothing is waited for."""
 
     def call(self, call: Callable[[], T], doing: str) -> T:
         """Call until it does not raise ``Unavailable``; raise the last one after the last attempt."""
@@ -90,7 +92,11 @@ class Patience:
         if attempt >= self.retry.attempts or not self._may_go_on():
             return False
         self._on_retry(doing, attempt, error)
-        self._clock.sleep_s(self.retry.wait_s(attempt, self._random))
+        self.waits_for = one_line(error)
+        try:
+            self._clock.sleep_s(self.retry.wait_s(attempt, self._random))
+        finally:
+            self.waits_for = ""
         return True
 
     def _call_again(self, call: Callable[[], T], doing: str, failure: Unavailable) -> T:
@@ -107,6 +113,7 @@ class Patience:
             error = state.outcome.exception() if state.outcome else None
             assert isinstance(error, Unavailable)
             self._on_retry(doing, state.attempt_number, error)
+            self.waits_for = one_line(error)
 
         retrying = tenacity.Retrying(
             stop=lambda state: state.attempt_number >= self.retry.attempts or not self._may_go_on(),
@@ -116,7 +123,15 @@ class Patience:
             before_sleep=note,
             reraise=True,
         )
-        return retrying(attempt)
+        try:
+            return retrying(attempt)
+        finally:
+            self.waits_for = ""
+
+
+def one_line(error: HoldfastError) -> str:
+    """Return what happened and why."""
+    return " ".join(f"{error.what} {error.why}".split())
 
 
 class PatientStore:

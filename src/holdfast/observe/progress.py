@@ -72,6 +72,8 @@ def as_line(status: Status) -> str:
         parts.append(f"{status.queue} waiting for the commit thread")
     if status.retries:
         parts.append(f"retries {status.retries}")
+    if status.waits_for:
+        parts.append(f"tried again soon: {masked(status.waits_for)}")
     return f"{status.pipeline} {status.state}: {', '.join(parts)}"
 
 
@@ -118,6 +120,8 @@ def as_display(status: Status) -> RenderableType:
     parts.append(_sinks(status))
     if status.last_epoch is not None:
         parts.append(Text(f"last epoch: {_rows(status.last_epoch)}, {stages_of(status.last_epoch)}", style="dim"))
+    if status.waits_for:
+        parts.append(Text(f"tried again soon: {masked(status.waits_for)}", style="yellow"))
     if status.error:
         parts.append(Text(masked(status.error), style="red"))
     return Group(*parts)

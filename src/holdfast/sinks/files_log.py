@@ -16,8 +16,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast import durable
-from holdfast.errors import Corrupt, InDoubt
+from holdfast.errors import Corrupt, Diverged, InDoubt
+from holdfast.ports import Held
 from holdfast.positions import Positions
+from holdfast.sinks.believed import START_AGAIN, WENT_BACK
 
 KEPT = 100
 """Entries kept.  One would do; a hundred tell the story of the last epochs to a person."""
@@ -56,6 +58,10 @@ class Entry:
     renames: tuple[tuple[str, str], ...] = ()
     removals: tuple[str, ...] = ()
     back_to: int | None = None
+
+    def held(self) -> Held:
+        """Return it as the coordinator sees it."""
+        return Held(self.epoch, self.generation, self.positions, self.pts)
 
 
 class FilesLog:
@@ -101,16 +107,34 @@ class FilesLog:
         return found
 
     def append(self, entry: Entry) -> bool:
-        """Append an entry durably; return False when another writer was faster.  One file sync, one directory sync."""
+        """Append an entry durably; return False when another writer was faster.  One file sync, one directory sync.
+
+        Raises
+        ------
+        Diverged
+            If the entry before it is gone: the log was restored or removed since it was read.  Nothing is appended.
+        """
         path = self._path(entry.number)
         if not durable.create(path, _encode(entry), aside=self._aside):
             return False
         try:
-            if self._highest() > entry.number:
+            numbers = self._numbers()
+            if numbers[-1:] > [entry.number]:
                 # We slept while others appended so many entries that our number had been removed again.
                 with suppress(FileNotFoundError):
                     os.unlink(path)
                 return False
+            if entry.number > 1 and entry.number - 1 not in numbers:
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+                raise Diverged(
+                    f"the log entry before {path} is gone; nothing was published.",
+                    why=WENT_BACK,
+                    do=START_AGAIN,
+                    participant=path,
+                    epoch=entry.epoch,
+                    generation=entry.generation,
+                )
         except OSError as error:
             raise InDoubt(
                 f"{path} is written, but nobody knows whether it is the last entry.",

@@ -36,6 +36,7 @@ from holdfast.ports import (
 )
 from holdfast.positions import Positions
 from holdfast.sinks import files_stage, refusals
+from holdfast.sinks.believed import fresh
 from holdfast.sinks.files_log import KEPT, Entry, FilesLog
 from holdfast.sinks.files_stage import Staging
 from holdfast.sinks.rewinds import cannot_go_back
@@ -118,7 +119,7 @@ class FilesSink:
         self._generation = run.generation
         self._finished = fence.number
         self._log.prune()
-        return Held(last.epoch, last.generation, last.positions, last.pts)
+        return last.held()
 
     def writer_factory(self) -> Staging:
         """Return the factory that executors call."""
@@ -153,12 +154,12 @@ class FilesSink:
             return error
         return None
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Make the epochs visible: one log entry for all of them, then the renames."""
         last = self._last()
         self._check_generation(last)
+        new = fresh(f"sink {self.name!r}", self._pipeline, publications, last.held(), believed)
         self._finish(last)
-        new = [publication for publication in publications if publication.record.epoch > last.epoch]
         if not new:
             return
         carried: list[Staged] = []
@@ -216,7 +217,7 @@ class FilesSink:
         staged = [directory.name for directory in self._staging.directories() if directory.name not in named]
         # A directory is named generation-epoch-task-attempt-token.
         names = {"/".join([self._pipeline, *name.split("-")[:4]]) for name in staged}
-        return Held(last.epoch, last.generation, last.positions, last.pts), sorted(names)
+        return last.held(), sorted(names)
 
     def discard(self, parts: Sequence[Part]) -> None:
         """Drop staged files; those that an entry names, and those of a run that was overtaken, stay."""

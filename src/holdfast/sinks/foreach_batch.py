@@ -137,7 +137,7 @@ class ForeachBatchSink:
         check_carried(publication, self._schema)
         return False
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Call the function for each epoch that is not noted, and note it."""
         for publication in publications:
             record = publication.record

@@ -18,6 +18,7 @@ from holdfast import faults, graph
 from holdfast.checks import building
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Sink
+from holdfast.sinks.believed import fresh
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of, check_carried
 
 Row = tuple[str, str]
@@ -153,13 +154,13 @@ class MemorySink:
         check_carried(publication, self._schema)
         return False
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Add the rows and move the ledger under one lock."""
         with _lock:
             held = self._held()
             if held.generation > self._generation:
                 raise self._fenced(self._generation, held)
-            new = [publication for publication in publications if publication.record.epoch > held.epoch]
+            new = fresh(f"sink {self.name!r}", self._row[0], publications, held, believed)
             if not new:
                 return
             added = [batch for publication in new for batch in batches_of(publication, self._schema)]

@@ -30,6 +30,7 @@ from holdfast.sinks import (
     rewinds,
     sql,
 )
+from holdfast.sinks.believed import fresh
 from holdfast.sinks.postgres_dsn import Dsn
 from holdfast.sinks.postgres_epochs import PostgresEpochs
 from holdfast.sinks.postgres_ledger import Begun, PostgresLedger, set_lock_timeout
@@ -242,21 +243,23 @@ class PostgresSink:
             return CarriedRows(self._trials, connection, part.rows, check)
         return StagedRows(self._trials, connection, self._table, part) if tables_of([part]) else None
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Write carried and staging-table rows, decide on prepared ones, move the ledger row; then complete.
 
         Durable writes, in order: 1. the transaction with rows and ledger row (the decision); 2. COMMIT PREPARED, one by
         one; 3. ``in_progress`` is cleared.  A crash after 1 or 2 leaves ``in_progress``: ``open`` or ``publish``
         completes it.
         """
-        earlier, begun, last = self._decide(publications)
+        earlier, begun, last = self._decide(publications, believed)
         if earlier is not None:  # an earlier publish of this run stopped half-way
             self._complete(*earlier)
-            _, begun, last = self._decide(publications)
+            _, begun, last = self._decide(publications, believed)
         if begun is not None:
             self._complete(begun, last)
 
-    def _decide(self, publications: Sequence[Publication]) -> tuple[tuple[Begun, int] | None, Begun | None, int]:
+    def _decide(
+        self, publications: Sequence[Publication], believed: Held
+    ) -> tuple[tuple[Begun, int] | None, Begun | None, int]:
         """Write everything but prepared rows, and the ledger row.
 
         Returns what an earlier publish left in progress (then nothing was written), what this one leaves, and the
@@ -270,13 +273,13 @@ class PostgresSink:
             left = Begun.parsed(row.in_progress)
             if left is not None:
                 return (left, row.epoch), None, row.epoch
-            fresh = [publication for publication in publications if publication.record.epoch > row.epoch]
-            if not fresh:
+            new = fresh(self._node, self._pipeline, publications, row.held(), believed)
+            if not new:
                 return None, None, row.epoch
-            first, last = fresh[0].record, fresh[-1].record
-            parts = [part for publication in fresh for part in publication.parts]
+            first, last = new[0].record, new[-1].record
+            parts = [part for publication in new for part in publication.parts]
             prepared = self._staging.check_present(connection, parts)
-            for publication in fresh:
+            for publication in new:
                 self._write(connection, publication)
             begun = Begun(first.epoch, prepared) if prepared else None
             xid = self._ledger.move(connection, last, begun)

@@ -33,15 +33,14 @@ from holdfast.ports import (
 )
 from holdfast.positions import Positions
 from holdfast.sinks import refusals, rewinds, sql
+from holdfast.sinks.believed import fresh
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import LEDGER, LedgerRow, Mode, TableMode
 from holdfast.sinks.sqlite_epochs import SqliteEpochs
+from holdfast.sinks.sqlite_file import DatabaseFile
 from holdfast.sinks.sqlite_rules import Rules, check_required, rules_of, schema_version
 from holdfast.sinks.sqlite_staging import Staging, StagingFactory
 from holdfast.sinks.sqlite_table import Table
-
-BUSY_TIMEOUT_S = 30.0
-"""How long a transaction waits for another process that writes the same file."""
 
 _LEDGER_DDL = f"""
 CREATE TABLE IF NOT EXISTS {LEDGER} (
@@ -190,10 +189,10 @@ class SqliteSink:
         self._staging = Staging(f"{path}-holdfast", pipeline, name, table)
         self._epochs = SqliteEpochs(table, pipeline, name) if table.mode.rewindable else None
         self._rules: Rules | None = None
-        self._trials: sqlite3.Connection | None = None
+        self._trials = DatabaseFile(path, table.node, creates=False)
         """Of ``admit``, which may be called while another thread is in ``publish``."""
         self._generation = 0
-        self._connection: sqlite3.Connection | None = None
+        self._file = DatabaseFile(path, table.node)
 
     def prepare(self) -> None:
         """Create the file and the table when absent; check that every column fits."""
@@ -207,9 +206,9 @@ class SqliteSink:
                 why=f"{error.strerror or error}.",
                 do="give this user write permission to the directory, or choose another path.",
             ) from error
-        with self._transaction():
-            self._table.create(self._open())
-            self._table.check(self._open())
+        with self._transaction() as connection:
+            self._table.create(connection)
+            self._table.check(connection)
 
     def open(self, run: Run) -> Held:
         """Create the ledger and take the sink for this generation."""
@@ -240,7 +239,7 @@ class SqliteSink:
             for batch in rows.to_batches():
                 self._table.check_values(batch)
         with self._explained():
-            connection = self._trial_connection()
+            connection = self._trials.connection()
             if self._rules is None or self._rules.version != schema_version(connection):
                 self._rules = rules_of(connection, self._table)
         rules = self._rules
@@ -258,11 +257,6 @@ class SqliteSink:
             self._try([*beside, (self, publication)])  # what it lacks may be among the rows of the others
         return True
 
-    def _trial_connection(self) -> sqlite3.Connection:
-        if self._trials is None:
-            self._trials = self._connected()
-        return self._trials
-
     def shares(self, other: SqliteSink) -> bool:
         """Tell whether another sink writes to the same file."""
         return self._path == other._path
@@ -276,7 +270,7 @@ class SqliteSink:
     @contextmanager
     def _rolled_back(self) -> Iterator[sqlite3.Connection]:
         with self._explained():
-            connection = self._trial_connection()
+            connection = self._trials.connection()
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -325,15 +319,15 @@ class SqliteSink:
             connection.execute("RELEASE holdfast_rows")
         return None
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Write the epochs' rows and move the ledger row, in one transaction."""
         with self._transaction() as connection:
             row = sql.check_generation(self._node, self._pipeline, self._generation, self._row(connection))
-            fresh = [publication for publication in publications if publication.record.epoch > row.epoch]
-            for publication in fresh:
+            new = fresh(self._node, self._pipeline, publications, row.held(), believed)
+            for publication in new:
                 self._write(connection, publication)
-            if fresh:
-                last = fresh[-1].record
+            if new:
+                last = new[-1].record
                 connection.execute(
                     f"UPDATE {LEDGER} SET epoch = ?, positions = ?, pts = ?, updated_at = datetime('now')"
                     " WHERE pipeline = ? AND sink = ?",
@@ -347,10 +341,10 @@ class SqliteSink:
 
     def outcome(self, epoch: int) -> Outcome:
         """Ask the ledger row."""
-        self._drop()  # after a failed COMMIT only a fresh connection shows what the file holds
+        self._file.close()  # after a failed COMMIT only a fresh connection shows what the file holds
         try:
             with self._explained():
-                row = self._row(self._open())
+                row = self._row(self._file.connection())
         except Unavailable:
             return Outcome.UNKNOWN
         return Outcome.PUBLISHED if row is not None and row.epoch >= epoch else Outcome.ABSENT
@@ -358,7 +352,7 @@ class SqliteSink:
     def inspect(self) -> tuple[Held, list[str]]:
         """Return the ledger row, and the names of staged files."""
         with self._explained():
-            row = self._row(self._open())
+            row = self._row(self._file.connection())
         return row.held() if row else Held(), self._staging.names()
 
     def discard(self, parts: Sequence[Part]) -> None:
@@ -371,24 +365,15 @@ class SqliteSink:
 
     def close(self) -> None:
         """Close the database."""
-        self._drop()
-        trials, self._trials = self._trials, None
-        if trials is not None:
-            with suppress(sqlite3.Error):
-                trials.close()
-
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(sqlite3.Error):
-                connection.close()
+        self._file.close()
+        self._trials.close()
 
     def withdrawal(self, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw."""
         if self._epochs is None:
             return Withdrawal(obstacle=rewinds.not_rewindable(self._table.mode))
         with self._explained():
-            connection = self._open()
+            connection = self._file.connection()
             return self._epochs.withdrawal(connection, to, self._row(connection))
 
     def _write(self, connection: sqlite3.Connection, publication: Publication) -> None:
@@ -422,30 +407,17 @@ class SqliteSink:
         ).fetchone()
         return LedgerRow(*found) if found else None
 
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._connection = self._connected()
-        return self._connection
-
-    def _connected(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Commit at the block's end; an error in the block rolls back, an error of COMMIT itself is in doubt."""
         with self._explained():
-            connection = self._open()
+            connection = self._file.connection()
             # IMMEDIATE: the ledger row is read under the write lock, so nobody takes the sink over in between.
             connection.execute("BEGIN IMMEDIATE")
             try:
+                self._file.check()
                 yield connection
+                self._file.check()
             except BaseException:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
@@ -453,14 +425,19 @@ class SqliteSink:
         try:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            self._drop()
-            raise InDoubt(
-                f"{self._node}: nobody knows whether a COMMIT into {self._path} was kept.",
-                why=f"SQLite said: {error}.",
-                do="nothing by hand: the sink is asked next.",
-                pipeline=self._pipeline,
-                participant=self.name,
-            ) from error
+            self._file.close()
+            raise self._in_doubt(f"SQLite said: {error}.") from error
+        if not self._file.is_ours():  # the COMMIT may have gone into a file that nobody finds any more
+            raise self._in_doubt("another file lies there now: it was renamed or replaced meanwhile.")
+
+    def _in_doubt(self, why: str) -> InDoubt:
+        return InDoubt(
+            f"{self._node}: nobody knows whether a COMMIT into {self._path} was kept.",
+            why=why,
+            do="nothing by hand: the sink is asked next.",
+            pipeline=self._pipeline,
+            participant=self.name,
+        )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

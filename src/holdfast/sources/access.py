@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
@@ -11,6 +13,7 @@ import pyarrow as pa
 
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.sources.discovery import file_system
+from holdfast.sources.file_identity import FileIdentity, of_facts, of_status
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _COUNTED = 1 << 20
@@ -27,12 +30,18 @@ class Part(NamedTuple):
         Size in bytes when the file was logged.
     start, end : int
         Bytes or rows, see :class:`~holdfast.sources.file_log.Block`; ``end`` -1 is the file's end.
+    identity : FileIdentity, optional
+        What the file is held against; None: its size alone.
+    has_links : bool
+        Whether the file may be a symbolic link.
     """
 
     path: str
     file_size: int
     start: int
     end: int
+    identity: FileIdentity | None = None
+    has_links: bool = True
 
     @property
     def shown(self) -> str:
@@ -48,7 +57,7 @@ class Part(NamedTuple):
         Raises
         ------
         Corrupt
-            If the file is gone or has another size than when it was logged.
+            If the file is gone, or is another one than when it was logged.
         Unavailable
             If it cannot be read now.
         """
@@ -86,12 +95,13 @@ def compression(path: str) -> str | None:
 
 @contextmanager
 def opened(part: Part) -> Iterator[BinaryIO]:
-    """Open a logged file, after its size was compared; errors of the file system become ours."""
+    """Open a logged file, after it was held against what was logged; errors of the file system become ours."""
     try:
         with _open(part) as file:
             yield file
     except FileNotFoundError as error:
-        raise _changed(part, "it is gone") from error
+        is_link = not part.has_links and os.path.islink(part.path)
+        raise _changed(part, "a symbolic link stands in its place" if is_link else "it is gone") from error
     except HoldfastError:
         raise
     except (pa.ArrowException, ValueError):
@@ -107,7 +117,7 @@ def opened(part: Part) -> Iterator[BinaryIO]:
 
 
 def is_as_found(part: Part) -> bool:
-    """Whether the file is there and has the size that it had when it was found.
+    """Whether the file is there, and is the one that was found.
 
     Raises
     ------
@@ -124,13 +134,15 @@ def is_as_found(part: Part) -> bool:
 @contextmanager
 def _open(part: Part) -> Iterator[Any]:
     if "://" not in part.path:
-        with open(part.path, "rb", buffering=0) as raw:
-            _check_size(part, os.fstat(raw.fileno()).st_size)
+        with open(part.path, "rb", buffering=0, opener=None if part.has_links else _without_link) as raw:
+            status = os.fstat(raw.fileno())
+            _check(part, status.st_size, of_status(status))
             yield _Whole(raw)
         return
     system, path = file_system(part.path)
     system.invalidate_cache(path)
-    _check_size(part, int(system.size(path)))
+    facts = system.info(path)
+    _check(part, int(facts["size"]), of_facts(facts))
     with system.open(path, "rb") as file:
         yield file
 
@@ -153,9 +165,21 @@ class _Whole:
         return bytes(data)
 
 
-def _check_size(part: Part, size: int) -> None:
+def _without_link(path: str, flags: int) -> int:
+    # Between the look and now somebody may have put a link in the place of a file that he may not read himself.
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+        raise
+
+
+def _check(part: Part, size: int, now: FileIdentity) -> None:
     if size != part.file_size:
         raise _changed(part, f"it has {size} bytes now")
+    if part.identity is not None and not part.identity.is_of(now):
+        raise _changed(part, f"it is another one of {size} bytes now ({now})")
 
 
 def _decompressed(part: Part, file: Any, codec: str) -> bytes:
@@ -172,10 +196,22 @@ def _decompressed(part: Part, file: Any, codec: str) -> bytes:
 
 
 def _changed(part: Part, what: str) -> Corrupt:
+    was = f"{part.file_size} bytes" + (f" ({part.identity})" if part.identity else "")
     return Corrupt(
         f"{part.shown} is not the file that was logged: {what}.",
-        why=f"it had {part.file_size} bytes when it was taken; its rows may have to be read again.",
-        do="restore the file as it was.  Files must arrive complete (write under another name, then rename), "
-        "must not be changed, and must stay until every sink holds their rows.",
+        why=f"it had {was} when it was taken; its rows may have to be read again.",
+        do=f"restore the file as it was{_proof(part)}.  Files must arrive complete (write under another name, then "
+        "rename), must not be changed, and must stay until every sink holds their rows.",
         participant=part.shown,
     )
+
+
+def _proof(part: Part) -> str:
+    """Return how the user says that a file of this size holds the same rows."""
+    if part.identity is None:
+        return ""
+    command = ""
+    if part.identity.changed_ns is not None and "://" not in part.path:
+        seconds, rest = divmod(part.identity.changed_ns, 10**9)
+        command = f"touch -d @{seconds}.{rest:09d} {shlex.quote(part.shown)}, or "
+    return f'; if it has the same rows, and only its time or version is another one: {command}write compare="size"'

@@ -7,20 +7,19 @@ ago.  With the default of ``"0 s"`` files must arrive complete, by rename.
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import os
 import stat
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.sources.file_identity import FileIdentity, changed_us_of, of_facts, of_status
+from holdfast.sources.listing import followed_files, is_acceptable, local_files, remote_files
+from holdfast.sources.pattern import Pattern
 
-_HIDDEN = ("_", ".")
-_UNFINISHED = (".tmp", ".inprogress", "_COPYING_")
 _MAGIC = "*?["
 # A directory whose time of change is this old and the same as at the last scan has no new names.  Younger ones may
 # have changed again within one tick of the file system's clock; and whatever the clocks say, every 10 s is looked anew.
@@ -29,11 +28,12 @@ _LOOK_ANYWAY_S = 10.0
 
 
 class Found(NamedTuple):
-    """A file that may be taken: its name relative to the root, its size in bytes, its time of change (microseconds)."""
+    """A file that may be taken: its name relative to the root, size in bytes, time of change (µs) and identity."""
 
     name: str
     size: int
     changed_us: int
+    identity: FileIdentity = FileIdentity()
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def settled(where: Place) -> Place:
         return where
     if not where.pattern and _is_file(where):
         root, _, name = where.root.rpartition("/")
-        if _is_acceptable(name):
+        if is_acceptable(name):
             return Place(root or "/", glob.escape(name))
         raise InvalidPipeline(
             f"{where.root} has a name that is never read.",
@@ -138,6 +138,8 @@ class Discovery:
         Settled: see :func:`settled`.
     min_age_us : int
         How long ago a file must have been changed last.
+    follow_links : bool
+        Whether symbolic links are followed; see :mod:`holdfast.sources.listing`.
 
     Attributes
     ----------
@@ -145,9 +147,12 @@ class Discovery:
         Whether the last look left no file for later because it is too young; False before the first look.
     """
 
-    def __init__(self, where: Place, min_age_us: int) -> None:
+    def __init__(self, where: Place, min_age_us: int, *, follow_links: bool = False) -> None:
         self.where = where
         self.min_age_us = min_age_us
+        self._pattern = Pattern(where.pattern)
+        # A single file is what the user has named: nobody else can put another name there.
+        self.follows_links = follow_links or self._pattern.is_one_name
         self.has_seen_all = False
         self._quiet_since: tuple[int, float] | None = None  # the directory's time of change, when that was looked at
 
@@ -156,8 +161,10 @@ class Discovery:
 
         Raises
         ------
+        InvalidPipeline
+            If a link is among them that is not to be followed.
         Unavailable
-            If the directory cannot be listed now.
+            If the directory, or one below it, cannot be listed now.
         """
         try:
             found = list(self._local(known) if self.where.is_local else self._remote(known))
@@ -173,19 +180,17 @@ class Discovery:
 
     def _local(self, known: Collection[str]) -> Iterator[Found]:
         began = time.time()
-        flat = "/" not in self.where.pattern and "**" not in self.where.pattern
-        changed_ns = os.stat(self.where.root).st_mtime_ns if flat else None
+        changed_ns = os.stat(self.where.root).st_mtime_ns if self._pattern.is_flat else None
         if changed_ns is not None and self._is_unchanged(changed_ns, began):
             return
         self._quiet_since = None
         self.has_seen_all = True
         held_back = False
-        for name in self._local_names(flat):
-            if name in known or not _is_acceptable(name):
-                continue
+        walk = followed_files if self.follows_links else local_files
+        for name in walk(self.where.root, self._pattern, known):
             try:
-                status = os.stat(self.where.path(name))
-            except FileNotFoundError:
+                status = os.stat(self.where.path(name), follow_symlinks=self.follows_links)
+            except (FileNotFoundError, NotADirectoryError):
                 continue  # renamed or removed since it was listed
             if not stat.S_ISREG(status.st_mode):
                 continue
@@ -196,15 +201,9 @@ class Discovery:
             if status.st_size == 0:
                 held_back = True
                 continue
-            yield Found(name, status.st_size, changed_us)
+            yield Found(name, status.st_size, changed_us, of_status(status))
         if changed_ns is not None and not held_back and began - changed_ns / 1e9 > _SETTLED_S:
             self._quiet_since = (changed_ns, began)
-
-    def _local_names(self, flat: bool) -> list[str]:
-        if not flat:
-            return glob.glob(self.where.pattern, root_dir=self.where.root, recursive=True)
-        names = os.listdir(self.where.root)
-        return fnmatch.filter(names, self.where.pattern) if self.where.pattern else names
 
     def _is_unchanged(self, changed_ns: int, now: float) -> bool:
         if self._quiet_since is None:
@@ -215,41 +214,16 @@ class Discovery:
     def _remote(self, known: Collection[str]) -> Iterator[Found]:
         system, root = file_system(self.where.root)
         system.invalidate_cache()
-        if self.where.pattern:
-            listed = system.glob(f"{root.rstrip('/')}/{self.where.pattern}", detail=True)
-        else:
-            listed = system.find(root, maxdepth=1, detail=True)
         self.has_seen_all = True
         youngest_us = time.time() * 1e6 - self.min_age_us
-        prefix = root.rstrip("/") + "/"
-        for path, facts in listed.items():
-            name = path.removeprefix(prefix).lstrip("/")
-            if facts.get("type", "file") != "file" or name in known or not _is_acceptable(name):
+        for name, facts in remote_files(system, root, self._pattern):
+            if name in known:
                 continue
-            changed_us = _changed_us(facts)
+            changed_us = changed_us_of(facts)
             if self.min_age_us and changed_us > youngest_us:
                 self.has_seen_all = False
             elif facts["size"]:
-                yield Found(name, int(facts["size"]), changed_us)
-
-
-def _is_acceptable(name: str) -> bool:
-    if name.endswith(_UNFINISHED) or name.startswith(_HIDDEN):
-        return False
-    return "/" not in name or not any(part.startswith(_HIDDEN) for part in name.split("/"))
-
-
-def _changed_us(facts: dict[str, Any]) -> int:
-    """Return the time of change, under whichever name a file system keeps it; 0 when it keeps none."""
-    for key in ("LastModified", "last_modified", "mtime", "updated", "modified", "created"):
-        match facts.get(key):
-            case datetime() as moment:
-                return round(moment.timestamp() * 1e6)
-            case int() | float() as seconds:
-                return round(seconds * 1e6)
-            case str() as text:
-                return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1e6)
-    return 0
+                yield Found(name, int(facts["size"]), changed_us, of_facts(facts))
 
 
 def _is_directory(where: Place) -> bool:

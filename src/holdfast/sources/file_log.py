@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from holdfast import durable
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.sources import sequence
+from holdfast.sources.file_identity import FileIdentity
 
 MERGED_AT_A_TIME = 100
 _NAME = re.compile(r"(\d{12})(?:-(\d{12}))?\.json")
@@ -41,6 +42,8 @@ class Block(NamedTuple):
         Rows, where counted.
     size_bytes : int
         About how many bytes of the file it takes.
+    identity : FileIdentity, optional
+        The file's when it was logged; None in logs that were written before it was kept.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Block(NamedTuple):
     end: int
     row_count: int | None
     size_bytes: int
+    identity: FileIdentity | None = None
 
 
 class LoggedFile(NamedTuple):
@@ -57,6 +61,7 @@ class LoggedFile(NamedTuple):
     name: str
     size: int
     blocks: tuple[Block, ...]
+    identity: FileIdentity | None = None
 
 
 def whole(name: str, size: int) -> LoggedFile:
@@ -142,7 +147,7 @@ class FileLog:
 
         Durable when it returns True.  After False ``names`` tells what is in the log: it may hold these files.
         """
-        entries = [[file.name, file.size, [list(block[2:]) for block in file.blocks]] for file in files]
+        entries = [[file.name, file.size, [list(block[2:6]) for block in file.blocks], file.identity] for file in files]
         increment = {"first": self.end, "files": entries, "complete": is_complete}
         number = self._next
         payload = json.dumps(increment, separators=(",", ":")).encode()
@@ -209,9 +214,10 @@ class FileLog:
     def _apply(self, increment: dict[str, Any]) -> None:
         if increment["first"] != self.end:
             raise ValueError(f"it begins at position {increment['first']}, but the log ends at {self.end}")
-        for name, size, blocks in increment["files"]:
+        for name, size, blocks, *more in increment["files"]:
             self.names.add(name)
-            self.blocks.extend(Block(name, size, *block) for block in blocks)
+            identity = FileIdentity(*more[0]) if more and more[0] else None  # absent in logs of before
+            self.blocks += [Block(name, size, start, end, rows, taken, identity) for start, end, rows, taken in blocks]
         self.is_complete = self.is_complete or increment["complete"]
 
     def _stored(self) -> list[tuple[int, int]]:
@@ -243,7 +249,7 @@ def log_end(directory: str) -> int:
             continue  # another process has merged it meanwhile
         try:
             increment = json.loads(payload.rpartition(b"\n")[2])
-            return int(increment["first"]) + sum(len(blocks) for _, _, blocks in increment["files"])
+            return int(increment["first"]) + sum(len(blocks) for _, _, blocks, *_ in increment["files"])
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
                 f"{path} cannot be read: {error}.", do="restore the file from a backup.", participant=path

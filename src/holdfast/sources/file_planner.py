@@ -41,7 +41,7 @@ class FilePlanner:
         identity = {"root": self.where.root, "format": spec.layout.format}
         self.log = FileLog.of_source(workspace, name, identity)
         self.log.merge()
-        self._discovery = Discovery(self.where, spec.min_age_us)
+        self._discovery = self._new_discovery()
         self._waiting: list[Found] = []
         self._is_frozen = False
         self._recent = _last_taken(self.log.blocks)
@@ -57,6 +57,13 @@ class FilePlanner:
         """Return the blocks between two positions."""
         self._check_known(end)
         return self.log.blocks[start:end]
+
+    def part(self, block: Block) -> Part:
+        """Return what a reader of a block needs."""
+        identity = None if self.spec.compare == "size" else block.identity
+        # A log of before, without identities, may hold links: they were followed then.
+        has_links = self._discovery.follows_links or block.identity is None
+        return Part(self.where.path(block.name), block.file_size, block.start, block.end, identity, has_links)
 
     def freeze(self) -> None:
         """Note which files are there now."""
@@ -127,7 +134,7 @@ class FilePlanner:
         rest = self._waiting[looked_at:]
         if skipped:
             # Its time of change is the file's, not the directory's: only a discovery that knows nothing finds it again.
-            self._discovery = Discovery(self.where, spec.min_age_us)
+            self._discovery = self._new_discovery()
             if spec.bounded:  # taken in this very epoch: what was found first is all that a bounded source is
                 rest += [again for again in self._discovery.new_files(self.log.names) if again.name in skipped]
         if not logged:
@@ -142,11 +149,12 @@ class FilePlanner:
     def _cut(self, found: Found) -> LoggedFile | None:
         """Cut a file; None when it changed or went after it was found: it is found again if it is there."""
         try:
-            return self.spec.layout.cut(self.where, found, self.spec.max_rows_per_epoch)
+            cut = self.spec.layout.cut(self.where, found, self.spec.max_rows_per_epoch)
         except Corrupt:
-            if not is_as_found(Part(self.where.path(found.name), found.size, 0, -1)):
+            if not is_as_found(Part(self.where.path(found.name), found.size, 0, -1, found.identity)):
                 return None
-            return whole(found.name, found.size)  # damaged: whoever reads it says so
+            cut = whole(found.name, found.size)  # damaged: whoever reads it says so
+        return cut._replace(identity=found.identity)
 
     def _skip_what_is_there(self, before_us: int | None) -> None:
         """Log files that are there, or those that were changed before a time, as known and never read."""
@@ -155,7 +163,7 @@ class FilePlanner:
             skipped = [found for found in there if before_us is None or found.changed_us < before_us]
             self.log.append([LoggedFile(found.name, found.size, ()) for found in skipped])
         if before_us is not None:
-            self._discovery = Discovery(self.where, self.spec.min_age_us)  # it has not seen those that stay
+            self._discovery = self._new_discovery()  # it has not seen those that stay
 
     def _remember(self, logged: Sequence[LoggedFile]) -> None:
         for file in logged:
@@ -181,6 +189,9 @@ class FilePlanner:
                     "put the added lines into a new file and restore this one.",
                     participant=self.name,
                 )
+
+    def _new_discovery(self) -> Discovery:
+        return Discovery(self.where, self.spec.min_age_us, follow_links=self.spec.follow_links)
 
     def _check_known(self, position: int) -> None:
         if position > self.log.end:

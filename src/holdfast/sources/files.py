@@ -18,7 +18,6 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
 from holdfast.sources import csv_lines, discovery, json_lines, parquet, sequence
-from holdfast.sources.access import Part
 from holdfast.sources.bounds import with_bounds
 from holdfast.sources.discovery import Place
 from holdfast.sources.file_log import Block, log_end
@@ -55,6 +54,8 @@ class FilesSpec:
     min_age_us: int = 0
     bounded: bool = False
     start: str = "earliest"
+    follow_links: bool = False
+    compare: str = "identity"
     since_us: int | None = None
     """Files that were not changed since then are passed over, microseconds; no argument of users."""
     kind: str = field(default="files", init=False)
@@ -71,6 +72,8 @@ class FilesSpec:
             "min_age_us": self.min_age_us,
             "bounded": self.bounded,
             "start": self.start,
+            "follow_links": self.follow_links or None,
+            "compare": None if self.compare == "identity" else self.compare,
             "columns": [f"{column.name}: {column.type}" for column in self.schema],
         }
         return {name: value for name, value in shown.items() if value is not None}
@@ -163,10 +166,9 @@ class FilesSource:
 
     def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
         """Group neighbouring blocks into spans of about equal size."""
-        place = self._plan.where
         return [
             Span(
-                tuple(Part(place.path(b.name), b.file_size, b.start, b.end) for b in group),
+                tuple(self._plan.part(block) for block in group),
                 None if any(b.row_count is None for b in group) else sum(b.row_count or 0 for b in group),
                 sum(b.size_bytes for b in group),
             )
@@ -207,6 +209,8 @@ def files(
     separator: str = ",",
     block_size: str = "32 MB",
     start: Literal["earliest", "latest"] = "earliest",
+    follow_links: bool = False,
+    compare: Literal["identity", "size"] = "identity",
     bounds: str | None = None,
 ) -> Stream:
     """Read the files of a directory, and those that arrive there while the pipeline runs, each exactly once.
@@ -239,6 +243,12 @@ def files(
         Larger files are cut, and their blocks read in parallel.
     start : str
         ``"earliest"`` reads the files that are there at the first start, ``"latest"`` passes over them.
+    follow_links : bool
+        Whether symbolic links are followed: whoever can write into the directory can then have any file read.  Without,
+        a link that leads out of the directory is an error.
+    compare : str
+        What a file is held against when it is read: ``"identity"``, its size, and its time of change or version;
+        ``"size"``, for files that were restored as they were, without their times.
     bounds : str, optional
         BOOLEAN column of the schema: a row in which it is true is no row but a bound.  No row below its timestamp comes
         any more, for the key that it names, or for all keys where the key columns are null.  Not a column of the
@@ -275,6 +285,7 @@ def files(
                 )
         _check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
         _check_choice("start", start, ("earliest", "latest"))
+        _check_choice("compare", compare, ("identity", "size"))
         if bounded and start == "latest":
             raise InvalidPipeline(
                 'bounded=True and start="latest" leave nothing to read.',
@@ -297,7 +308,15 @@ def files(
             min_age_us=units.duration_us(min_age, argument="min_age"),
             bounded=bounded,
             start=start,
+            follow_links=follow_links,
+            compare=compare,
         )
+        if follow_links and not spec.where.is_local:
+            raise InvalidPipeline(
+                "follow_links=True is for local files.",
+                why=f"{spec.where.root} is on a file system whose links nobody here can hold against each other.",
+                do="leave follow_links out.",
+            )
         read = with_bounds(spec, bounds)
     return stream_from(read, name=name)
 

@@ -50,7 +50,7 @@ class Layout:
 
     def cut(self, where: Place, found: Found, max_rows: int | None) -> LoggedFile:
         """Cut a file into blocks; read as little of it as possible.  Runs in the planning process."""
-        part = Part(where.path(found.name), found.size, 0, -1)
+        part = Part(where.path(found.name), found.size, 0, -1, found.identity)
         rows = None if max_rows is None else max(1, max_rows // _BLOCKS_PER_EPOCH)
         if max_rows is None and found.size <= self.block_size:
             return whole(found.name, found.size)

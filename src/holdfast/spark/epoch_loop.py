@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from holdfast import faults
 from holdfast.checkpoint.manifest import Ended
 from holdfast.commit.coordinator import Coordinator
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.ports import Carried, Clock, EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.spark import offsets
@@ -123,6 +123,11 @@ class EpochLoop:
         self._last_sweep_us = clock.now_us()
         self.failure: HoldfastError | None = None
         """Why the last epoch failed: kept here because the way through the JVM cuts an error down to its text."""
+        self.has_waited = False
+        """Whether the last epoch failed after all attempts that there are: then it is not for this run to try again."""
+        self._is_repeating = False
+        self.ended_epoch = 0
+        """The newest epoch that ended."""
         self.last_epoch: EpochStatus | None = None
         self.last_positions: offsets.Offsets = offsets.NOWHERE
         self.source_rows: dict[str, int] = {}
@@ -139,6 +144,12 @@ class EpochLoop:
         except (Exception, SystemExit) as error:  # a function of the user may exit: the JVM would wait for an answer
             self.failure = translate(error, self._pipeline, f"epoch {epoch}")
             raise self.failure from error
+
+    def begin_again(self) -> None:
+        """Forget what failed: the query is started anew, and repeats the last epoch unless Spark has logged its end."""
+        self.failure = None
+        self.has_waited = False
+        self._is_repeating = True
 
     def _run(self, batch: DataFrame, batch_id: int, epoch: int) -> None:
         started = time.perf_counter()
@@ -169,7 +180,8 @@ class EpochLoop:
             pts=self._advance_pts(observed),
         )
         self._coordinator.commit(record, parts)
-        self._note_parts(parts, epoch)
+        # NB not left to a repetition of the epoch: that one has no parts any more.
+        self._patiently(lambda: self._note_parts(parts, epoch), f"note the sinks of epoch {epoch}")
         committed = time.perf_counter()
         self._note(end, observed)
         self._has_ended(start, replace(ended, pts=record.pts))
@@ -192,11 +204,15 @@ class EpochLoop:
     def _span(self, batch_id: int) -> tuple[offsets.Offsets, offsets.Offsets]:
         """Return where the epoch begins and ends, from Spark's offset log."""
         start = self.last_positions
-        if start is offsets.NOWHERE and batch_id > 0:
-            start = offsets.read_offsets(self._spark_checkpoint, batch_id - 1)
-        elif start is offsets.NOWHERE:
-            start = offsets.Offsets(self._origin.start, {}, {}, {})
-        return start, offsets.read_offsets(self._spark_checkpoint, batch_id)
+        if start is offsets.NOWHERE or self._is_repeating:
+            # Where an epoch begins that is repeated stands in Spark's log alone: it may have ended once.
+            is_first = batch_id == 0
+            start = offsets.Offsets(self._origin.start, {}, {}, {}) if is_first else self._logged(batch_id - 1)
+            self._is_repeating = False
+        return start, self._logged(batch_id)
+
+    def _logged(self, batch_id: int) -> offsets.Offsets:
+        return offsets.read_offsets(self._spark_checkpoint, batch_id)
 
     def _evaluate(
         self, batch: DataFrame, epoch: int, span: tuple[offsets.Offsets, offsets.Offsets], missing: frozenset[str]
@@ -238,7 +254,14 @@ class EpochLoop:
                 self._coordinator.sweep(epoch + 1)
                 raise translate(error, self._pipeline, f"epoch {epoch}") from error
 
-        return self._coordinator.retry(once, doing=f"evaluate epoch {epoch}")
+        return self._patiently(once, f"evaluate epoch {epoch}")
+
+    def _patiently(self, call: Callable[[], T], doing: str) -> T:
+        try:
+            return self._coordinator.retry(call, doing=doing)
+        except Unavailable:
+            self.has_waited = True
+            raise
 
     # --- progress -----------------------------------------------------------------------------------
 
@@ -258,8 +281,9 @@ class EpochLoop:
         self.last_positions = end
 
     def _has_ended(self, start: offsets.Offsets, ended: Ended) -> None:
-        if self._note_end is not None:
-            self._note_end(start.positions, ended)
+        if (note_end := self._note_end) is not None:
+            self._patiently(lambda: note_end(start.positions, ended), f"note the end of epoch {ended.epoch}")
+        self.ended_epoch = ended.epoch
 
     def _relieved(
         self, start: offsets.Offsets, end: offsets.Offsets, reported: Mapping[str, Mapping[str, Any]]

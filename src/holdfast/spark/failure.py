@@ -77,8 +77,9 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
     participant = ""
     if any(sign in text for sign in _LOST):
         kind, do = Unavailable, "nothing was changed: it is tried again; look at the executor's log if it stays."
-    elif any(sign in text for sign in _DISK):
+    elif signs := [sign for sign in _DISK if sign in text]:
         kind, do = Unavailable, "make room on the disk of the checkpoint, then start again: nothing is lost."
+        why = why if signs[0] in why else f"{why} ({signs[0]})"
     elif lost_state := _STATE.search(text):
         kind, participant, why, do = (
             Corrupt,

@@ -11,12 +11,14 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
+from holdfast import durable
 from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.user_data import UserData
 from holdfast.commit.coordinator import Coordinator
@@ -75,6 +77,8 @@ class Run:
         self._error: HoldfastError | None = None
         self._loop: EpochLoop
         self._query: StreamingQuery
+        self._start_query: Callable[[], StreamingQuery]
+        self._attempts: tuple[int, int] = (0, 0)
         self._ended = threading.Event()
         self._is_stopping = threading.Event()
         self._rates: list[tuple[float, int]] = []
@@ -83,14 +87,9 @@ class Run:
     def begin(self, loop: EpochLoop, frame: DataFrame, trigger: Trigger, spark_checkpoint: str) -> None:
         """Start the query.  Called once, by :func:`start`."""
         self._loop = loop
-        writer = frame.writeStream.foreachBatch(loop).queryName(f"holdfast_{self.pipeline.name}_{uuid.uuid4().hex[:8]}")
-        writer = writer.option("checkpointLocation", spark_checkpoint).outputMode("append")
-        if trigger.interval_us is None:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{trigger.interval_us // 1000} milliseconds")
+        self._start_query = partial(self._started, frame, trigger, spark_checkpoint)
         try:
-            self._query = writer.start()
+            self._query = self._start_query()
         except Exception as error:
             raise translate(error, self.pipeline.name, "the start") from error
         self._state = "running"
@@ -98,6 +97,16 @@ class Run:
             self._checkpointer.start()
         self._watcher = threading.Thread(target=self._watch, name=f"holdfast-{self.pipeline.name}", daemon=True)
         self._watcher.start()
+
+    def _started(self, frame: DataFrame, trigger: Trigger, spark_checkpoint: str) -> StreamingQuery:
+        name = f"holdfast_{self.pipeline.name}_{uuid.uuid4().hex[:8]}"
+        writer = frame.writeStream.foreachBatch(self._loop).queryName(name)
+        writer = writer.option("checkpointLocation", spark_checkpoint).outputMode("append")
+        if trigger.interval_us is None:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{trigger.interval_us // 1000} milliseconds")
+        return writer.start()
 
     # --- what users call ----------------------------------------------------------------------------
 
@@ -222,6 +231,7 @@ class Run:
             last_epoch=last,
             error=None if self._error is None else self._error.message,
             checkpoints=None if self._checkpointer is None else self._checkpointer.status,
+            waits_for=counted.waits_for,
         )
 
     # --- what the epoch loop asks -------------------------------------------------------------------
@@ -246,24 +256,58 @@ class Run:
     def _watch(self) -> None:
         """Wait for the query's end, or bring it about at an epoch's boundary; then publish what is decided."""
         try:
-            while self._query.isActive:
-                if self._is_stopping.is_set() and self._is_idle():
-                    self._query.stop()
-                    break
-                self._query.awaitTermination(1) if not self._is_stopping.is_set() else time.sleep(_POLL_S)
-            failure = self._loop.failure
-            if failure is None:
-                error = self._query.exception()
-                failure = None if error is None else translate(error, self.pipeline.name, "the run")
+            failure = self._awaited()
+            while failure is not None and self._outlasts(failure):
+                failure = self._begun_again() or self._awaited()
             if failure is None:
                 self._coordinator.flush()
                 self._coordinator.sweep(self.status().epoch + 1)
                 if self._user_data is not None:
                     self._user_data.end()
         except BaseException as error:  # of whatever kind: nobody else ends this run
-            # Waiting raises what the query failed of, as a text from the JVM; the loop has the error itself.
-            failure = self._loop.failure or self._translated(error)
+            failure = self._translated(error)
         self._end(failure)
+
+    def _awaited(self) -> HoldfastError | None:
+        """Wait for the query's end, or bring it about; return why it failed, or None."""
+        try:
+            while self._query.isActive:
+                if self._is_stopping.is_set() and self._is_idle():
+                    self._query.stop()
+                    break
+                self._query.awaitTermination(1) if not self._is_stopping.is_set() else time.sleep(_POLL_S)
+            error = None if self._loop.failure is not None else self._query.exception()
+        except BaseException as raised:
+            # Waiting raises what the query failed of, as a text from the JVM; the loop has the error itself.
+            error = raised
+        return self._loop.failure or (None if error is None else self._translated(error))
+
+    def _outlasts(self, failure: HoldfastError) -> bool:
+        """Wait where a full disk below the checkpoint ended the query, and let it be tried again; else return False.
+
+        Spark's own logs, and those of sources in its planning processes, are written once and with no patience.  What
+        was retried already, and what failed in the coordinator, whose word is the next run's to ask for, is left alone.
+        """
+        if not durable.is_full(failure) or self._loop.has_waited or self._coordinator.has_failed:
+            return False
+        epoch, attempt = self._attempts
+        attempt = attempt + 1 if epoch == self._loop.ended_epoch else 1
+        self._attempts = (self._loop.ended_epoch, attempt)
+        doing = f"go on behind epoch {self._loop.ended_epoch}"
+        return (
+            not self._is_stopping.is_set()
+            and self._coordinator.wait_after(attempt, doing, failure)
+            and not self._is_stopping.is_set()
+        )
+
+    def _begun_again(self) -> HoldfastError | None:
+        """Start the query anew: as after a kill, it repeats the last epoch unless Spark has logged its end."""
+        self._loop.begin_again()
+        try:
+            self._query = self._start_query()
+        except Exception as error:
+            return self._translated(error)
+        return None
 
     def _translated(self, error: BaseException) -> HoldfastError:
         try:

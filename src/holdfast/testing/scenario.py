@@ -173,6 +173,20 @@ class Fails:
 
 
 @dataclass(frozen=True)
+class GoesBack:
+    """A sink goes back to what it held at the end of an epoch, under the living driver, which is told nothing."""
+
+    sink: str
+    to: int
+
+    def act(self, stage: Stage) -> None:
+        """Put the sink's target back."""
+        (target,) = (sink.target for sink in stage.world.sinks if sink.name == self.sink)
+        assert target is not None, "only a simulated sink can go back"
+        target.go_back_to_epoch(self.sink, self.to)
+
+
+@dataclass(frozen=True)
 class Damage:
     """An object of the checkpoint whose key starts so is damaged: truncated to ``keep`` bytes, or gone."""
 
@@ -283,7 +297,9 @@ def _add_rows(stage: Stage, count: int) -> None:
 
 def sinks(*names: str, prepared: Sequence[str] = ()) -> list[SinkUnderTest]:
     """Return simulated sinks with these names; those in ``prepared`` publish in two steps of their own."""
-    return [simulated_sink(name, way="prepared" if name in prepared else "transaction") for name in names]
+    return [
+        simulated_sink(name, way="prepared" if name in prepared else "transaction", can_go_back=True) for name in names
+    ]
 
 
 def play(

@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import pyarrow as pa
@@ -33,11 +35,16 @@ from holdfast.ports import (
     WriterFactory,
 )
 from holdfast.sinks import refusals
+from holdfast.sinks.believed import fresh
 from holdfast.testing.failures import Failure, Failures, NoFailures, failing
 from holdfast.testing.process import Process
 
 _TARGETS: weakref.WeakValueDictionary[int, SimulatedTarget] = weakref.WeakValueDictionary()
 _NUMBERS = itertools.count()
+
+
+_Moment = tuple[list[pa.Table], dict[tuple[str, str], "LedgerRow"], dict[str, pa.Table]]
+"""What a target was: rows, ledger, staged rows."""
 
 
 @dataclass
@@ -49,14 +56,28 @@ class LedgerRow:
     record: EpochRecord | None = None
     in_progress: list[str] = field(default_factory=list)
 
+    def held(self) -> Held:
+        """Return it as the coordinator sees it."""
+        if self.record is None:
+            return Held(generation=self.generation)
+        return Held(self.epoch, self.generation, self.record.positions, self.record.pts)
+
 
 class SimulatedTarget:
-    """A table that survives processes.  Pickles by reference, so that writers find it again within this process."""
+    """A table that survives processes.  Pickles by reference, so that writers find it again within this process.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    can_go_back : bool
+        Keep what there was after each durable write, for :meth:`go_back`.
+    """
+
+    def __init__(self, *, can_go_back: bool = False) -> None:
+        self._can_go_back = can_go_back
         self.tables: list[pa.Table] = []
         self.ledger: dict[tuple[str, str], LedgerRow] = {}
         self.staged: dict[str, pa.Table] = {}
+        self._past: list[_Moment] = []
         self.refuses: Callable[[Mapping[str, object]], bool] | None = None
         """Which rows it refuses, when they are tried and when they are published."""
         self._number = next(_NUMBERS)
@@ -72,6 +93,34 @@ class SimulatedTarget:
     def leftovers(self) -> list[str]:
         """Return a name for everything staged that is still there."""
         return sorted(self.staged)
+
+    def remember(self) -> None:
+        """Keep what is there now, after a durable write of a sink: the target can go back to it."""
+        if self._can_go_back:
+            self._past.append((list(self.tables), deepcopy(self.ledger), dict(self.staged)))
+
+    @property
+    def moment_count(self) -> int:
+        """How many moments it can go back to."""
+        return len(self._past)
+
+    def go_back(self, moment: int) -> None:
+        """Be as it was after a durable write, the first is 0: a failover to a standby that lagged, a restored backup.
+
+        Whoever is connected stays so, and is told nothing.
+        """
+        tables, ledger, staged = self._past[moment]
+        self.tables, self.ledger, self.staged = list(tables), deepcopy(ledger), dict(staged)
+        del self._past[moment + 1 :]
+
+    def go_back_to_epoch(self, sink: str, epoch: int) -> None:
+        """Be as it was when a sink held an epoch, and nothing of the next one was there."""
+        held = [
+            moment
+            for moment, (_, ledger, _) in enumerate(self._past)
+            if any(row.epoch == epoch and name == sink for (_, name), row in ledger.items())
+        ]
+        self.go_back(held[-1])
 
 
 def _target(number: int) -> SimulatedTarget:
@@ -168,7 +217,7 @@ class SimulatedSink:
         record = self._row.record
         if record is None or self.guarantee is Guarantee.AT_LEAST_ONCE:
             return Held(generation=before)
-        return Held(self._row.epoch, before, record.positions, record.pts)
+        return replace(self._row.held(), generation=before)
 
     def writer_factory(self) -> WriterFactory:
         """Return the factory that executors call."""
@@ -206,17 +255,18 @@ class SimulatedSink:
             if refuses is not None and refuses(row):
                 raise BadRow(f"sink {self.name!r} refuses row {row}.", participant=self.name)
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Make the epochs visible, atomically and idempotently."""
         self._process.check()
         failure = self._failures(self.name, "publish")
-        failing(failure, self.name, "publish", lambda: self._publish(publications))
+        failing(failure, self.name, "publish", lambda: self._publish(publications, believed))
 
-    def _publish(self, publications: Sequence[Publication]) -> None:
+    def _publish(self, publications: Sequence[Publication], believed: Held) -> None:
         self._check_generation()
         self._complete()
-        held = self._row.epoch if self.guarantee is Guarantee.EXACTLY_ONCE else 0
-        new = [each for each in publications if each.record.epoch > held]
+        new = list(publications)
+        if self.guarantee is Guarantee.EXACTLY_ONCE:
+            new = fresh(f"sink {self.name!r}", self._run.pipeline, publications, self._row.held(), believed)
         if not new:
             return
         parts = [part for each in new for part in each.parts]
@@ -257,9 +307,12 @@ class SimulatedSink:
     def _complete(self) -> None:
         """Make visible what the ledger row says is in progress; each part is there or already visible."""
         for handle in list(self._row.in_progress):
-            self._write(f"show {handle}", lambda handle=handle: self._show(handle))
+            self._write(f"show {handle}", partial(self._show, handle))
         if self._row.in_progress:
             self._write("finish", lambda: setattr(self._row, "in_progress", []))
+
+    def _unstage(self, handle: str) -> None:
+        self.target.staged.pop(handle, None)
 
     def _show(self, handle: str) -> None:
         table = self.target.staged.pop(handle, None)
@@ -304,7 +357,7 @@ class SimulatedSink:
 
     def _drop(self, why: str, handles: Sequence[str]) -> int:
         for handle in handles:
-            self._write(f"{why} {handle}", lambda handle=handle: self.target.staged.pop(handle, None))
+            self._write(f"{why} {handle}", partial(self._unstage, handle))
         return len(handles)
 
     def close(self) -> None:
@@ -321,8 +374,12 @@ class SimulatedSink:
             generation=higher,
         )
 
-    def _write(self, label: str, apply: object) -> None:
-        self._process.write(f"sink {self.name} {label}", apply)  # type: ignore[arg-type]
+    def _write(self, label: str, apply: Callable[[], object]) -> None:
+        def remembered() -> None:
+            apply()
+            self.target.remember()
+
+        self._process.write(f"sink {self.name} {label}", remembered)
 
 
 class FaultySink:
@@ -376,14 +433,14 @@ class FaultySink:
         self._process.check()
         return self._inner.reject(publication) if isinstance(self._inner, Rejecting) else (publication, ())
 
-    def publish(self, publications: Sequence[Publication]) -> None:
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Publish in the real one."""
         label = f"sink {self.name} publish {publications[-1].record.epoch}"
         failing(
             self._failures(self.name, "publish"),
             self.name,
             "publish",
-            lambda: self._process.write(label, lambda: self._inner.publish(publications)),
+            lambda: self._process.write(label, lambda: self._inner.publish(publications, believed)),
         )
 
     def outcome(self, epoch: int) -> Outcome:

@@ -49,6 +49,8 @@ class SinkUnderTest:
         A name for everything staged that still exists.
     is_ordered : bool
         Whether ``rows`` are in the order in which they became visible.
+    target : SimulatedTarget, optional
+        Of a simulated sink: what can go back under a living driver.
     """
 
     name: str
@@ -56,6 +58,7 @@ class SinkUnderTest:
     rows: Callable[[], Rows]
     leftovers: Callable[[], Sequence[str]]
     is_ordered: bool = False
+    target: SimulatedTarget | None = None
 
 
 def real_sink(
@@ -78,15 +81,17 @@ def simulated_sink(
     way: Literal["transaction", "prepared"] = "transaction",
     target: SimulatedTarget | None = None,
     make: Callable[..., Sink] = SimulatedSink,
+    can_go_back: bool = False,
 ) -> SinkUnderTest:
     """Return a simulated sink for a world; ``make`` puts a broken one in its place."""
-    place = target or SimulatedTarget()
+    place = target or SimulatedTarget(can_go_back=can_go_back)
     return SinkUnderTest(
         name,
         lambda process, failures: make(name, place, way=way, process=process, failures=failures),
         place.rows,
         place.leftovers,
         is_ordered=True,
+        target=place,
     )
 
 

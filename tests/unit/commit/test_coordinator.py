@@ -432,7 +432,7 @@ def test_a_sink_may_hold_more_than_the_ledger_knows(bench):
         publication = Publication(EpochRecord(PIPELINE, 7, 1, {"flights": {"log": 7}}), carried(7))
         sink = SimulatedSink(name, bench.target(name))
         sink.open(Run(PIPELINE, 5))
-        sink.publish([publication])
+        sink.publish([publication], Held())
     coordinator = bench.coordinator("table", "files")
     resumption = coordinator.open()
     assert resumption.last_epoch == 7
@@ -782,10 +782,10 @@ class Gate:
         self._publish, sink.publish = sink.publish, self.publish
         self.entered, self.opened = threading.Event(), threading.Event()
 
-    def publish(self, publications):
+    def publish(self, publications, believed):
         self.entered.set()
         assert self.opened.wait(10)
-        self._publish(publications)
+        self._publish(publications, believed)
 
 
 def test_staged_epochs_are_published_behind_the_engines_back(bench):

@@ -34,7 +34,7 @@ def _publication(epoch: int, *parts: Part) -> Publication:
 
 
 def test_an_epoch_is_a_table_with_its_first_rows_and_all_counted(stream: io.StringIO) -> None:
-    _sink(stream).publish([_publication(7, Carried(_rows(11, 12, 13, 14, 15)))])
+    _sink(stream).publish([_publication(7, Carried(_rows(11, 12, 13, 14, 15)))], Held())
     text = stream.getvalue()
     assert "shown · epoch 7 · 3 of 5 rows" in text
     assert all(str(number) in text for number in (11, 12, 13))
@@ -50,32 +50,34 @@ def test_staged_rows_travel_up_to_the_limit_and_are_all_counted(stream: io.Strin
     handle = writer.stage()
     assert handle.row_count == 100
     assert len(handle.reference["arrow"]) < 2_000
-    sink.publish([_publication(1, handle)])
+    sink.publish([_publication(1, handle)], Held())
     assert "3 of 100 rows" in stream.getvalue()
 
 
 def test_values_are_shown_as_they_are(stream: io.StringIO) -> None:
     """Rows may hold what looks like markup, and nulls."""
-    _sink(stream).publish([_publication(1, Carried(_rows(1, word="[red]x[/red]")), Carried(_rows(2, word=None)))])
+    _sink(stream).publish(
+        [_publication(1, Carried(_rows(1, word="[red]x[/red]")), Carried(_rows(2, word=None)))], Held()
+    )
     assert "[red]x[/red]" in stream.getvalue()
     assert "null" in stream.getvalue()
 
 
 def test_an_epoch_without_rows_prints_nothing(stream: io.StringIO) -> None:
     sink = _sink(stream)
-    sink.publish([_publication(1), _publication(2, Carried(_rows()))])
+    sink.publish([_publication(1), _publication(2, Carried(_rows()))], Held())
     assert stream.getvalue() == ""
     assert sink.outcome(2) is Outcome.PUBLISHED
 
 
 def test_a_run_prints_an_epoch_once_and_the_next_run_may_print_it_again(stream: io.StringIO) -> None:
     sink = _sink(stream)
-    sink.publish([_publication(1, Carried(_rows(1)))])
-    sink.publish([_publication(1, Carried(_rows(1)))])
+    sink.publish([_publication(1, Carried(_rows(1)))], Held())
+    sink.publish([_publication(1, Carried(_rows(1)))], Held())
     assert stream.getvalue().count("epoch 1") == 1
     again = _sink(stream)
     assert again.outcome(1) is Outcome.ABSENT
-    again.publish([_publication(1, Carried(_rows(1)))])
+    again.publish([_publication(1, Carried(_rows(1)))], Held())
     assert stream.getvalue().count("epoch 1") == 2
 
 
@@ -83,7 +85,7 @@ def test_it_writes_to_standard_output_and_says_at_least_once(capsys: pytest.Capt
     sink = ConsoleSpec().connect("shown", "words", SCHEMA)
     assert sink.guarantee is console().guarantee is Guarantee.AT_LEAST_ONCE
     sink.open(Run("words", 1))
-    sink.publish([_publication(1, Carried(_rows(1)))])
+    sink.publish([_publication(1, Carried(_rows(1)))], Held())
     assert "shown · epoch 1 · 1 row" in capsys.readouterr().out
 
 

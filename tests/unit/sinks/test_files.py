@@ -18,7 +18,7 @@ import pytest
 
 from holdfast import faults
 from holdfast.errors import Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Outcome, Part, Publication, Run, Staged, Task
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Run, Staged, Task
 from holdfast.sinks import files_stage
 from holdfast.sinks.files import FilesSpec, files
 from holdfast.sinks.files_log import KEPT
@@ -117,8 +117,8 @@ def _readers(directory: Path) -> list[list[int]]:
 def test_any_reader_sees_the_published_rows_and_no_others(directory: Path) -> None:
     """Staged files, orphans, the log: all there, none seen."""
     sink = _opened(directory)
-    sink.publish([_publication(1, _staged(sink, 1, _table(1), task=0), _staged(sink, 1, _table(2), task=1))])
-    sink.publish([_carried(2, 3)])
+    sink.publish([_publication(1, _staged(sink, 1, _table(1), task=0), _staged(sink, 1, _table(2), task=1))], Held())
+    sink.publish([_carried(2, 3)], Held())
     _staged(sink, 3, _table(4))
     assert _staged_files(directory)
     assert _readers(directory) == [[1, 2, 3]] * 6
@@ -126,9 +126,9 @@ def test_any_reader_sees_the_published_rows_and_no_others(directory: Path) -> No
 
 def test_file_names_sort_by_epoch_and_tell_pipelines_and_sinks_apart(directory: Path) -> None:
     ours, theirs = _opened(directory, name="ours"), _opened(directory, name="theirs")
-    ours.publish([_carried(7, 1)])
-    theirs.publish([_carried(7, 2)])
-    ours.publish([_carried(10, 3)])
+    ours.publish([_carried(7, 1)], Held())
+    theirs.publish([_carried(7, 2)], Held())
+    ours.publish([_carried(10, 3)], Held())
     names = _visible(directory)
     assert [name[:24] for name in names] == ["part-000000000007-00000-"] * 2 + ["part-000000000010-00000-"]
     assert len({name.split("-")[3] for name in names}) == 2
@@ -137,7 +137,7 @@ def test_file_names_sort_by_epoch_and_tell_pipelines_and_sinks_apart(directory: 
 
 def test_json_lines_are_written_as_any_reader_expects(directory: Path) -> None:
     sink = _opened(directory, format="json")
-    sink.publish([_publication(1, Carried(_table(1, word='say "hé"\n')), Carried(_table(2, word=None)))])
+    sink.publish([_publication(1, Carried(_table(1, word='say "hé"\n')), Carried(_table(2, word=None)))], Held())
     lines = [line for name in _visible(directory) for line in (directory / name).read_text().splitlines()]
     assert [json.loads(line) for line in lines] == [{"id": 1, "word": 'say "hé"\n'}, {"id": 2, "word": None}]
     assert sorted(polars.read_ndjson(f"{directory}/*.json")["id"].to_list()) == [1, 2]
@@ -146,7 +146,7 @@ def test_json_lines_are_written_as_any_reader_expects(directory: Path) -> None:
 
 def test_empty_parts_write_no_file(directory: Path) -> None:
     sink = _opened(directory)
-    sink.publish([_publication(1, Carried(_table()), _staged(sink, 1), _staged(sink, 1, _table()))])
+    sink.publish([_publication(1, Carried(_table()), _staged(sink, 1), _staged(sink, 1, _table()))], Held())
     assert sink.outcome(1) is Outcome.PUBLISHED
     assert _visible(directory) == []
 
@@ -161,7 +161,7 @@ def test_a_relative_path_is_resolved_on_the_driver(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path / "elsewhere")
     writer = factory(Task(PIPELINE, 1, 1, 0, 0))
     writer.write(_table(1).to_batches()[0])
-    sink.publish([_publication(1, writer.stage())])
+    sink.publish([_publication(1, writer.stage())], Held())
     assert _ids(tmp_path / "out") == [1]
 
 
@@ -173,7 +173,7 @@ _WORDS = ["plain", "a/b", "c=d", "e%20f", "ü", "with space", "..", "q\"'", "x:y
 def test_partition_values_come_back_as_they_were(directory: Path) -> None:
     sink = _opened(directory, partition_by=("word",))
     rows = pa.table({"id": range(len(_WORDS)), "word": _WORDS}, schema=SCHEMA)
-    sink.publish([_publication(1, _staged(sink, 1, rows))])
+    sink.publish([_publication(1, _staged(sink, 1, rows))], Held())
     expected = list(enumerate(_WORDS))
     found = dataset.dataset(directory, schema=SCHEMA, partitioning="hive").to_table().sort_by("id")
     assert [(row["id"], row["word"]) for row in found.to_pylist()] == expected
@@ -187,7 +187,7 @@ def test_partition_values_come_back_as_they_were(directory: Path) -> None:
 
 def test_partition_columns_are_not_in_the_files(directory: Path) -> None:
     sink = _opened(directory, partition_by=("word",))
-    sink.publish([_carried(1, 1)])
+    sink.publish([_carried(1, 1)], Held())
     (name,) = _visible(directory)
     assert pq.ParquetFile(directory / name).schema_arrow.names == ["id"]
 
@@ -195,7 +195,7 @@ def test_partition_columns_are_not_in_the_files(directory: Path) -> None:
 def test_two_tasks_with_one_partition_value_do_not_collide(directory: Path) -> None:
     sink = _opened(directory, partition_by=("word",))
     handles = [_staged(sink, 1, _table(task), task=task) for task in range(3)]
-    sink.publish([_publication(1, *handles, Carried(_table(3)))])
+    sink.publish([_publication(1, *handles, Carried(_table(3)))], Held())
     assert _ids(directory) == [0, 1, 2, 3]
     assert len(_visible(directory)) == 4
 
@@ -203,7 +203,7 @@ def test_two_tasks_with_one_partition_value_do_not_collide(directory: Path) -> N
 def test_a_partition_value_that_is_too_long_for_a_name_is_a_bad_row(directory: Path) -> None:
     sink = _opened(directory, partition_by=("word",))
     with pytest.raises(HoldfastError, match="too long for a directory's name"):
-        sink.publish([_publication(1, Carried(_table(1, word="x" * 300)))])
+        sink.publish([_publication(1, Carried(_table(1, word="x" * 300)))], Held())
     assert _staged_files(directory) == []
     assert sink.outcome(1) is Outcome.ABSENT
 
@@ -268,7 +268,7 @@ def test_files_of_another_schema_are_refused_naming_column_and_types(
 
 
 def test_files_of_another_format_or_partitioning_are_refused(directory: Path) -> None:
-    _opened(directory, partition_by=("word",)).publish([_carried(1, 1)])
+    _opened(directory, partition_by=("word",)).publish([_carried(1, 1)], Held())
     with pytest.raises(InvalidPipeline, match="partitioned by word, the sink by nothing"):
         FilesSpec(os.fspath(directory)).connect("other", PIPELINE, SCHEMA)
     with pytest.raises(InvalidPipeline, match="are parquet, the sink writes json"):
@@ -286,7 +286,7 @@ def test_files_that_differ_only_in_encoding_or_order_are_accepted(directory: Pat
     directory.mkdir()
     words = pa.array(["a"]).dictionary_encode()
     pq.write_table(pa.table({"word": words, "id": [1]}), directory / "theirs.parquet")
-    _opened(directory).publish([_carried(1, 2)])
+    _opened(directory).publish([_carried(1, 2)], Held())
     assert _ids(directory) == [1, 2]
 
 
@@ -314,7 +314,7 @@ def test_a_crash_between_renames_shows_a_part_until_the_sink_is_opened_again(dir
     faults.install(hook)
     try:
         with pytest.raises(_Killed):
-            sink.publish([_publication(1, *parts)])
+            sink.publish([_publication(1, *parts)], Held())
     finally:
         faults.install(None)
     assert len(_ids(directory)) == 1
@@ -341,10 +341,10 @@ def test_a_file_that_cannot_be_renamed_leaves_the_epoch_in_doubt_and_publishing_
 
     monkeypatch.setattr(os, "rename", broken)
     with pytest.raises(InDoubt, match="not all of its files are visible"):
-        sink.publish([_carried(1, 1)])
+        sink.publish([_carried(1, 1)], Held())
     assert sink.outcome(1) is Outcome.STAGED
     assert sink.sweep(below_epoch=5) == 0
-    sink.publish([_carried(1, 1)])
+    sink.publish([_carried(1, 1)], Held())
     assert sink.outcome(1) is Outcome.PUBLISHED
     assert _ids(directory) == [1]
 
@@ -353,7 +353,7 @@ def test_sweeping_and_discarding_leave_what_is_committed_and_not_yet_renamed(dir
     sink = _opened(directory)
     handle = _staged(sink, 1, _table(1))
     with _at("publish-begun", _kill), pytest.raises(_Killed):
-        sink.publish([_publication(1, handle)])
+        sink.publish([_publication(1, handle)], Held())
     sink.discard([handle])
     assert sink.sweep(below_epoch=9) == 0
     assert len(_staged_files(directory)) == 1
@@ -363,18 +363,18 @@ def test_sweeping_and_discarding_leave_what_is_committed_and_not_yet_renamed(dir
 
 def test_a_published_file_that_somebody_removed_is_not_missed(directory: Path) -> None:
     """Retention runs beside us; the log remembers the epoch, not the files."""
-    _opened(directory).publish([_carried(1, 1)])
+    _opened(directory).publish([_carried(1, 1)], Held())
     (directory / _visible(directory)[0]).unlink()
     sink = _opened(directory, 2)
     assert sink.outcome(1) is Outcome.PUBLISHED
-    sink.publish([_carried(1, 1), _carried(2, 2)])
+    sink.publish([_carried(1, 1), _carried(2, 2)], Held())
     assert _ids(directory) == [2]
 
 
 def test_a_partition_directory_removed_during_the_publish_is_made_again(directory: Path) -> None:
     sink = _opened(directory, partition_by=("word",))
     with _at("publish-begun", (directory / "word=w").rmdir):
-        sink.publish([_carried(1, 1)])
+        sink.publish([_carried(1, 1)], Held())
     assert _ids(directory) == [1]
 
 
@@ -384,7 +384,7 @@ def test_staged_rows_that_were_cut_short_are_refused_and_nothing_becomes_visible
     (path,) = [p for p in _staged_files(directory) if f"/{cut.reference['directory']}/" in os.fspath(p)]
     os.truncate(path, 10)
     with pytest.raises(Corrupt, match="damaged"):
-        sink.publish([_publication(1, whole, cut)])
+        sink.publish([_publication(1, whole, cut)], Held())
     assert _visible(directory) == []
     assert sink.outcome(1) is Outcome.ABSENT
 
@@ -396,12 +396,12 @@ def test_a_takeover_just_before_the_commit_wins(directory: Path) -> None:
     stale = _opened(directory, 1)
     handle = _staged(stale, 1, _table(1))
     with _at("publish-uncommitted", lambda: _opened(directory, 2)), pytest.raises(Fenced):
-        stale.publish([_publication(1, handle, Carried(_table(2)))])
+        stale.publish([_publication(1, handle, Carried(_table(2)))], Held())
     assert _visible(directory) == []
     assert len(_staged_files(directory)) == 1, "the handle may be named by a decision; the carried rows are gone"
     owner = _opened(directory, 3)
     assert owner.outcome(1) is Outcome.ABSENT
-    owner.publish([_publication(1, handle)])
+    owner.publish([_publication(1, handle)], Held())
     assert _ids(directory) == [1]
 
 
@@ -422,13 +422,13 @@ def test_a_takeover_in_the_middle_of_the_renames_finishes_them_and_the_stale_wri
 
     faults.install(hook)
     try:
-        stale.publish([_publication(1, *parts)])
+        stale.publish([_publication(1, *parts)], Held())
     finally:
         faults.install(None)
     assert held == [1]
     assert _ids(directory) == [0, 1, 2]
     with pytest.raises(Fenced):
-        stale.publish([_carried(2, 9)])
+        stale.publish([_carried(2, 9)], Held())
 
 
 def test_a_stale_writer_that_slept_until_its_place_in_the_log_was_free_again_is_refused(directory: Path) -> None:
@@ -437,10 +437,10 @@ def test_a_stale_writer_that_slept_until_its_place_in_the_log_was_free_again_is_
     def owner_runs_for_long() -> None:
         owner = _opened(directory, 2)
         for epoch in range(1, KEPT + 10):
-            owner.publish([_publication(epoch)])
+            owner.publish([_publication(epoch)], Held())
 
     with _at("publish-uncommitted", owner_runs_for_long), pytest.raises(Fenced):
-        stale.publish([_carried(1, 1)])
+        stale.publish([_carried(1, 1)], Held())
     assert _visible(directory) == []
     log = directory / "_holdfast" / PIPELINE / "out" / "log"
     assert not (log / f"{2:012}.json").exists()
@@ -453,7 +453,7 @@ def test_a_stale_writer_discards_and_sweeps_nothing(directory: Path) -> None:
     owner = _opened(directory, 2)
     stale.discard([handle])
     assert stale.sweep(below_epoch=9) == 0
-    owner.publish([_publication(1, handle)])
+    owner.publish([_publication(1, handle)], Held())
     assert _ids(directory) == [1]
 
 
@@ -467,14 +467,14 @@ def _entries(directory: Path) -> list[Path]:
 def test_the_log_is_bounded(directory: Path) -> None:
     sink = _opened(directory)
     for epoch in range(1, KEPT + 21):
-        sink.publish([_publication(epoch)])
+        sink.publish([_publication(epoch)], Held())
     assert len(_entries(directory)) == KEPT
     assert _opened(directory, 2).outcome(KEPT + 20) is Outcome.PUBLISHED
 
 
 @pytest.mark.parametrize("damage", ["truncated", "changed", "empty", "not json", "renumbered"])
 def test_a_damaged_entry_is_never_taken_for_an_answer(directory: Path, damage: str) -> None:
-    _opened(directory).publish([_carried(1, 1)])
+    _opened(directory).publish([_carried(1, 1)], Held())
     last = _entries(directory)[-1]
     text = last.read_text()
     if damage == "renumbered":
@@ -491,7 +491,7 @@ def test_a_log_that_was_removed_during_the_run_stops_it(directory: Path) -> None
     for path in _entries(directory):
         path.unlink()
     with pytest.raises(Diverged, match="does not hold generation 1"):
-        sink.publish([_carried(1, 1)])
+        sink.publish([_carried(1, 1)], Held())
     assert _visible(directory) == []
 
 
@@ -514,12 +514,12 @@ def test_a_full_disk_fails_the_publish_and_it_succeeds_once_there_is_room(tmp_pa
     rows = pa.table({"id": range(100_000), "word": [os.urandom(8).hex() for _ in range(100_000)]}, schema=SCHEMA)
     with small_disk(tmp_path / "small") as disk:
         sink = _opened(disk / "out", format=format_name)
-        sink.publish([_carried(1, 1)])
+        sink.publish([_carried(1, 1)], Held())
         with pytest.raises(Unavailable, match="disk is full"):
-            sink.publish([_publication(2, Carried(rows))])
+            sink.publish([_publication(2, Carried(rows))], Held())
         assert sink.outcome(2) is Outcome.ABSENT
         assert _staged_files(disk / "out") == []
-        sink.publish([_publication(2, Carried(rows.slice(0, 10)))])
+        sink.publish([_publication(2, Carried(rows.slice(0, 10)))], Held())
         assert sink.outcome(2) is Outcome.PUBLISHED
         assert len(_visible(disk / "out")) == 2
 
@@ -529,7 +529,7 @@ def test_a_full_disk_fails_the_publish_and_it_succeeds_once_there_is_room(tmp_pa
 
 def test_many_small_batches_become_one_row_group(directory: Path) -> None:
     sink = _opened(directory)
-    sink.publish([_publication(1, _staged(sink, 1, *[_table(number) for number in range(500)]))])
+    sink.publish([_publication(1, _staged(sink, 1, *[_table(number) for number in range(500)]))], Held())
     (name,) = _visible(directory)
     file = pq.ParquetFile(directory / name)
     assert file.num_row_groups == 1
@@ -548,14 +548,14 @@ def test_a_writer_holds_a_bounded_number_of_rows_and_files(directory: Path, monk
         writer.write(rows.to_batches()[0])
         assert sum(held.size_bytes for held in writer._held.values()) <= 2_000
         assert len(writer._open) <= 3
-    sink.publish([_publication(1, writer.stage())])
+    sink.publish([_publication(1, writer.stage())], Held())
     assert _ids(directory) == list(range(4_000))
 
 
 def test_a_large_part_is_cut_into_row_groups(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files_stage, "ROW_GROUP_ROWS", 100)
     sink = _opened(directory)
-    sink.publish([_publication(1, _staged(sink, 1, *[_table(*range(n, n + 40)) for n in range(0, 1_000, 40)]))])
+    sink.publish([_publication(1, _staged(sink, 1, *[_table(*range(n, n + 40)) for n in range(0, 1_000, 40)]))], Held())
     (name,) = _visible(directory)
     assert pq.ParquetFile(directory / name).num_row_groups > 5
     assert _ids(directory) == list(range(1_000))

@@ -64,24 +64,24 @@ def _leftovers(work: Path) -> list[str]:
 def test_the_function_gets_each_epoch_once_carried_or_staged_or_both(tmp_path: Path) -> None:
     calls: Calls = []
     sink = _opened(tmp_path / "work", _saving(calls))
-    sink.publish([_publication(1, Carried(_table(1, 2)))])
-    sink.publish([_publication(2, _staged(sink, 2, 3), _staged(sink, 2, 4, task=1))])
-    sink.publish([_publication(3, _staged(sink, 3, 5), Carried(_table(6)))])
-    sink.publish([_publication(4), _publication(5, Carried(_table(7)), Carried(_table(8)))])
-    sink.publish([_publication(5, Carried(_table(7)))])
+    sink.publish([_publication(1, Carried(_table(1, 2)))], Held())
+    sink.publish([_publication(2, _staged(sink, 2, 3), _staged(sink, 2, 4, task=1))], Held())
+    sink.publish([_publication(3, _staged(sink, 3, 5), Carried(_table(6)))], Held())
+    sink.publish([_publication(4), _publication(5, Carried(_table(7)), Carried(_table(8)))], Held())
+    sink.publish([_publication(5, Carried(_table(7)))], Held())
     assert calls == [(1, [1, 2]), (2, [3, 4]), (3, [5, 6]), (4, []), (5, [7, 8])]
     assert _leftovers(tmp_path / "work") == []
 
 
 def test_a_clean_restart_repeats_nothing(tmp_path: Path) -> None:
     calls: Calls = []
-    _opened(tmp_path / "work", _saving(calls)).publish([_publication(1, Carried(_table(1)))])
+    _opened(tmp_path / "work", _saving(calls)).publish([_publication(1, Carried(_table(1)))], Held())
     again = ForeachBatchSpec(_saving(calls)).connect("out", "numbers", SCHEMA)
     again.bind(_to_dataframe, os.fspath(tmp_path / "work"))
     assert again.open(Run("numbers", 2)) == Held(1, 1, {"lines": {"log": 1}}, 1)
     assert again.outcome(1) is Outcome.PUBLISHED
     assert again.outcome(2) is Outcome.ABSENT
-    again.publish([_publication(1, Carried(_table(1)))])
+    again.publish([_publication(1, Carried(_table(1)))], Held())
     assert calls == [(1, [1])]
 
 
@@ -97,12 +97,12 @@ def test_a_crash_between_the_function_and_the_note_repeats_the_epoch(tmp_path: P
     faults.install(kill)
     try:
         with pytest.raises(_Killed):
-            sink.publish([_publication(1, handle)])
+            sink.publish([_publication(1, handle)], Held())
     finally:
         faults.install(None)
     again = _opened(tmp_path / "work", _saving(calls), 2)
     assert again.outcome(1) is Outcome.ABSENT
-    again.publish([_publication(1, handle)])
+    again.publish([_publication(1, handle)], Held())
     assert calls == [(1, [1]), (1, [1])]
     assert _leftovers(tmp_path / "work") == []
 
@@ -114,7 +114,7 @@ def test_an_error_of_the_function_passes_with_a_note_and_the_epoch_stays_absent(
     sink = _opened(tmp_path / "work", failing)
     handle = _staged(sink, 1, 1)
     with pytest.raises(ValueError, match="no such bucket") as caught:
-        sink.publish([_publication(1, handle)])
+        sink.publish([_publication(1, handle)], Held())
     assert "sink 'out', in epoch 1" in caught.value.__notes__[0]
     assert sink.outcome(1) is Outcome.ABSENT
     assert len(_leftovers(tmp_path / "work")) == 1
@@ -128,10 +128,10 @@ def test_a_lower_generation_is_fenced_and_tidies_nothing(tmp_path: Path) -> None
         _opened(tmp_path / "work", _saving(calls), 1)
     owner = _opened(tmp_path / "work", _saving(calls), 2)
     with pytest.raises(Fenced):
-        stale.publish([_publication(1, handle)])
+        stale.publish([_publication(1, handle)], Held())
     stale.discard([handle])
     assert stale.sweep(below_epoch=9) == 0
-    owner.publish([_publication(1, handle)])
+    owner.publish([_publication(1, handle)], Held())
     assert calls == [(1, [1])]
 
 
@@ -146,7 +146,7 @@ def test_orphans_are_swept_by_name(tmp_path: Path) -> None:
     sink.discard([kept])
     assert _leftovers(tmp_path / "work") == []
     with pytest.raises(Corrupt, match="are gone"):
-        sink.publish([_publication(2, kept)])
+        sink.publish([_publication(2, kept)], Held())
 
 
 def test_a_damaged_note_is_no_answer(tmp_path: Path) -> None:

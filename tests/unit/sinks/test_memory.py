@@ -41,7 +41,7 @@ def test_the_node_and_the_table_have_the_name() -> None:
 def test_rows_are_in_the_order_of_their_epochs() -> None:
     sink = _opened()
     assert rows("out") == SCHEMA.empty_table()
-    sink.publish([_publication(1, 3, 1), _publication(2, 2)])
+    sink.publish([_publication(1, 3, 1), _publication(2, 2)], Held())
     assert rows("out")["id"].to_pylist() == [3, 1, 2]
 
 
@@ -54,10 +54,10 @@ def test_an_unknown_table_is_refused_with_those_there_are() -> None:
 
 def test_clear_forgets_rows_and_ledger_and_a_live_sink_goes_on() -> None:
     sink = _opened()
-    sink.publish([_publication(1, 1)])
+    sink.publish([_publication(1, 1)], Held())
     clear("out")
     clear("out")
-    sink.publish([_publication(2, 2)])
+    sink.publish([_publication(2, 2)], Held())
     assert rows("out")["id"].to_pylist() == [2]
     clear("out")
     again = MemorySpec("out").connect("out", "numbers", SCHEMA)
@@ -78,5 +78,5 @@ def test_a_damaged_handle_is_refused() -> None:
     sink = _opened()
     record = EpochRecord("numbers", 1, 1, {})
     with pytest.raises(Corrupt, match="damaged"):
-        sink.publish([Publication(record, (Staged("numbers/1/1/0/0", 1, {"arrow": "bm90IGFycm93"}),))])
+        sink.publish([Publication(record, (Staged("numbers/1/1/0/0", 1, {"arrow": "bm90IGFycm93"}),))], Held())
     assert rows("out").num_rows == 0

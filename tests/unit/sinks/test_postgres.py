@@ -54,7 +54,7 @@ def publish(sink: Sink, epoch: int, rows: pa.Table, *, way: str = "carried") -> 
         except BaseException:
             writer.abort()
             raise
-    sink.publish([Publication(EpochRecord("words", epoch, 1, {}), (part,))])
+    sink.publish([Publication(EpochRecord("words", epoch, 1, {}), (part,))], Held())
 
 
 def staged(sink: Sink, epoch: int = 1) -> Staged:
@@ -271,7 +271,7 @@ def test_parts_of_an_upsert_are_applied_in_their_order(postgres_plain: str) -> N
             return Carried(pa.table({"id": [1], "word": [word], "gone": [gone]}, schema=GONE_SCHEMA))
 
         parts = (staged(0, "first", False), carried("second", False), staged(1, "third", True), carried("last", False))
-        sink.publish([Publication(EpochRecord("words", 1, 1, {}), parts)])
+        sink.publish([Publication(EpochRecord("words", 1, 1, {}), parts)], Held())
     assert query(postgres_plain, "SELECT * FROM words ORDER BY id") == [(1, "last"), (2, "third")]
 
 
@@ -401,9 +401,9 @@ def test_epochs_of_a_group_hold_no_locks_while_they_wait_for_each_other(postgres
             publications.append(Publication(EpochRecord("words", epoch, 1, {}), (staged(sink, epoch),)))
             query(postgres_prepared, "SET lock_timeout = '5s'; CREATE UNIQUE INDEX IF NOT EXISTS one ON words (id)")
         with pytest.raises(BadRow, match="refuses a row"):
-            sink.publish(publications)
+            sink.publish(publications, Held())
         query(postgres_prepared, "DROP INDEX one")
-        sink.publish(publications)
+        sink.publish(publications, Held())
     finally:
         sink.close()
     assert query(postgres_prepared, "SELECT id FROM words") == [(1,), (1,)]
@@ -425,7 +425,7 @@ def test_a_unique_index_made_during_the_run_is_noticed_by_the_next_task(postgres
             part = staged(sink, epoch)
             kinds += part.reference
             if epoch == 1:
-                sink.publish([Publication(EpochRecord("words", 1, 1, {}), (part,))])
+                sink.publish([Publication(EpochRecord("words", 1, 1, {}), (part,))], Held())
                 query(postgres_prepared, "CREATE UNIQUE INDEX ON words (id)")
             else:
                 sink.discard([part])
@@ -459,7 +459,7 @@ def test_a_task_takes_a_staging_table_when_the_servers_slots_are_nearly_used_up(
         kinds = [next(iter(part.reference)) for part in parts]
         assert kinds.count("gid") == 48
         assert kinds.count("table") == 12
-        sink.publish([Publication(EpochRecord("words", 1, 1, {}), tuple(parts))])
+        sink.publish([Publication(EpochRecord("words", 1, 1, {}), tuple(parts))], Held())
     assert query(postgres_prepared, "SELECT count(*) FROM words") == [(60,)]
     assert query(postgres_prepared, "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()") == []
 
@@ -487,7 +487,7 @@ def test_pipelines_of_one_name_in_two_schemas_do_not_sweep_each_other(postgres_p
         part = writer.stage()
         with opened(postgres_prepared, table="trial.words", stage=stage, generation=9) as theirs:
             assert theirs.sweep(below_epoch=100) == 0
-        ours.publish([Publication(EpochRecord("words", 1, 1, {}), (part,))])
+        ours.publish([Publication(EpochRecord("words", 1, 1, {}), (part,))], Held())
     assert query(postgres_prepared, "SELECT count(*) FROM words") == [(1,)]
 
 
@@ -739,7 +739,7 @@ def decide(sink: Sink, *parts: Staged) -> None:
     faults.install(stop)
     try:
         with pytest.raises(KeyboardInterrupt):
-            sink.publish([Publication(EpochRecord("words", 1, 1, {}), parts)])
+            sink.publish([Publication(EpochRecord("words", 1, 1, {}), parts)], Held())
     finally:
         faults.install(None)
     assert sink.outcome(1) is Outcome.STAGED
@@ -782,7 +782,7 @@ def test_a_fenced_run_sweeps_and_discards_nothing(postgres_prepared: str) -> Non
         with opened(postgres_prepared, generation=2) as owner:
             stale.discard([part])
             assert stale.sweep(below_epoch=9) == 0
-            owner.publish([Publication(EpochRecord("words", 1, 1, {}), (part,))])
+            owner.publish([Publication(EpochRecord("words", 1, 1, {}), (part,))], Held())
     assert query(postgres_prepared, "SELECT count(*) FROM words") == [(1,)]
 
 
@@ -792,7 +792,7 @@ def test_epochs_before_it_was_not_rewindable_for_a_while_are_no_target_any_more(
         with opened(postgres_plain, generation=generation, rewindable=rewindable) as sink:
             rows = pa.table({"id": [generation], "word": ["a"]}, schema=SCHEMA)
             record = EpochRecord("words", generation, generation, {"given": {"log": generation}})
-            sink.publish([Publication(record, (Carried(rows),))])
+            sink.publish([Publication(record, (Carried(rows),))], Held())
     with opened(postgres_plain, generation=4, rewindable=True) as sink:
         assert isinstance(sink, Rewindable)
         assert "lie between 2 and 3" in sink.withdrawal({"given": {"log": 1}}).obstacle
@@ -805,7 +805,7 @@ def test_what_a_sink_says_before_it_is_opened_is_what_it_says_then(postgres_plai
         with opened(postgres_plain, generation=generation, rewindable=rewindable) as sink:
             rows = pa.table({"id": [generation], "word": ["a"]}, schema=SCHEMA)
             record = EpochRecord("words", generation, generation, {"given": {"log": generation}})
-            sink.publish([Publication(record, (Carried(rows),))])
+            sink.publish([Publication(record, (Carried(rows),))], Held())
     unopened = PostgresSpec(postgres_plain, "words", rewindable=True).connect("words_table", "words", SCHEMA)
     assert isinstance(unopened, Rewindable)
     said = [unopened.withdrawal({"given": {"log": end}}) for end in (1, 2)]

@@ -144,7 +144,7 @@ def publish(sink: Sink, epoch: int, rows: pa.Table, way: str, generation: int = 
         part = writer.stage()
     publication = Publication(EpochRecord("words", epoch, generation, {"s": {"a": epoch}}), (part,))
     sink.admit(publication)
-    sink.publish([publication])
+    sink.publish([publication], Held())
 
 
 def rows(schema: pa.Schema, *ids: str, gone: bool = False) -> pa.Table:
@@ -197,7 +197,7 @@ def test_a_rewindable_table_of_ours_uses_no_object_of_a_hostile_schema(hostile: 
     assert again.open(Run("words", 2)) == Held(2, 1, {"s": {"a": 2}}, None)
     assert again.sweep(below_epoch=3) == 1
     back = EpochRecord("words", 3, 2, {"s": {"a": 1}}, rewound_to=1)
-    again.publish([Publication(back, ())])
+    again.publish([Publication(back, ())], Held())
     again.close()
     assert stored(hostile, "SELECT id FROM mart.new") == [("a",)]
     types = (

@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import holdfast.sinks.sqlite as module
+import holdfast.sinks.sqlite_file as module
 from holdfast.errors import BadRow, Corrupt, Diverged, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph import SinkNode
-from holdfast.ports import Carried, EpochRecord, Publication, Rewindable, Run, Sink, Staged, Task
+from holdfast.ports import Carried, EpochRecord, Held, Publication, Rewindable, Run, Sink, Staged, Task
 from holdfast.sinks.sqlite import SqliteSpec, sqlite
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -46,7 +46,7 @@ def publish(sink: Sink, epoch: int, rows: pa.Table, *, staged: bool = False) -> 
         for batch in rows.to_batches(max_chunksize=2):
             writer.write(batch)
         part = writer.stage()
-    sink.publish([Publication(EpochRecord("words", epoch, 1, {}), (part,))])
+    sink.publish([Publication(EpochRecord("words", epoch, 1, {}), (part,))], Held())
 
 
 def query(path: str, statement: str) -> list[Any]:
@@ -285,7 +285,7 @@ def test_a_staged_file_that_was_cut_short_is_never_published_in_part(path: str) 
         staged = Path(f"{path}-holdfast") / handle.reference["file"]
         os.truncate(staged, staged.stat().st_size // 2)
         with pytest.raises(Diverged, match="gone"):
-            sink.publish([Publication(EpochRecord("words", 1, 1, {}), (handle,))])
+            sink.publish([Publication(EpochRecord("words", 1, 1, {}), (handle,))], Held())
     assert query(path, "SELECT count(*) FROM words") == [(0,)]
 
 
@@ -317,7 +317,7 @@ def test_two_sinks_that_count_epochs_each_for_itself_do_not_share_a_rewindable_t
     first = SqliteSpec(path, "words", rewindable=True).connect("first", "words", SCHEMA)
     first.open(Run("words", 1))
     record = EpochRecord("words", 1, 1, {"given": {"log": 1}})
-    first.publish([Publication(record, ())])
+    first.publish([Publication(record, ())], Held())
     first.close()
     second = SqliteSpec(path, "Words", rewindable=True).connect("second", "words", SCHEMA)
     with pytest.raises(InvalidPipeline, match="is the rewindable table of sink 'first'"):
@@ -328,7 +328,7 @@ def test_two_sinks_that_count_epochs_each_for_itself_do_not_share_a_rewindable_t
 def test_a_sink_that_becomes_rewindable_can_go_back_to_where_it_was_then(path: str) -> None:
     plain = SqliteSpec(path, "words").connect("words_table", "words", SCHEMA)
     plain.open(Run("words", 1))
-    plain.publish([Publication(EpochRecord("words", 7, 1, {"given": {"log": 7}}), ())])
+    plain.publish([Publication(EpochRecord("words", 7, 1, {"given": {"log": 7}}), ())], Held())
     plain.close()
     query(path, 'ALTER TABLE words ADD COLUMN "__holdfast_epoch" INTEGER')
     sink = SqliteSpec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA)
@@ -347,7 +347,7 @@ def words_sink(path: str, generation: int, *, rewindable: bool, table: str = "wo
 
 def publish_epoch(sink: Sink, epoch: int) -> None:
     rows = pa.table({"id": [epoch], "word": ["a"]}, schema=SCHEMA)
-    sink.publish([Publication(EpochRecord("words", epoch, 1, {"given": {"log": epoch}}), (Carried(rows),))])
+    sink.publish([Publication(EpochRecord("words", epoch, 1, {"given": {"log": epoch}}), (Carried(rows),))], Held())
 
 
 def test_epochs_before_it_was_not_rewindable_for_a_while_are_no_target_any_more(path: str) -> None:
@@ -360,8 +360,8 @@ def test_epochs_before_it_was_not_rewindable_for_a_while_are_no_target_any_more(
     assert isinstance(sink, Rewindable)
     assert "lie between 2 and 3" in sink.withdrawal({"given": {"log": 1}}).obstacle
     with pytest.raises(Diverged):
-        sink.publish([Publication(EpochRecord("words", 4, 4, {"given": {"log": 1}}, rewound_to=1), ())])
-    sink.publish([Publication(EpochRecord("words", 4, 4, {"given": {"log": 2}}, rewound_to=2), ())])
+        sink.publish([Publication(EpochRecord("words", 4, 4, {"given": {"log": 1}}, rewound_to=1), ())], Held())
+    sink.publish([Publication(EpochRecord("words", 4, 4, {"given": {"log": 2}}, rewound_to=2), ())], Held())
     sink.close()
     assert query(path, "SELECT id FROM words") == [(1,), (2,)]
     sink = words_sink(path, 5, rewindable=True)

@@ -10,8 +10,8 @@ import fsspec
 import pytest
 
 from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.sources import discovery
 from holdfast.sources.discovery import Discovery, Place, place, settled
+from holdfast.sources.file_identity import changed_us_of
 
 
 def put(path: Path, text: str = "x", age_s: float = 0.0) -> None:
@@ -70,7 +70,7 @@ def test_a_directory_that_has_not_changed_is_not_listed_again(tmp_path: Path, mo
     looking = Discovery(settled(place(str(tmp_path))), 0)
     assert len(looking.new_files(())) == 1
     with monkeypatch.context() as patch:
-        patch.setattr(os, "listdir", lambda _: pytest.fail("listed again"))
+        patch.setattr(os, "scandir", lambda _: pytest.fail("listed again"))
         assert looking.new_files(("a",)) == []
     put(tmp_path / "b")
     assert [file.name for file in looking.new_files(("a",))] == ["b"]
@@ -150,6 +150,6 @@ def test_a_scheme_that_nobody_knows_is_an_error() -> None:
 
 
 def test_the_time_of_change_is_found_under_every_name() -> None:
-    assert discovery._changed_us({"mtime": 1.5}) == 1_500_000
-    assert discovery._changed_us({"updated": "1970-01-01T00:00:02Z"}) == 2_000_000
-    assert discovery._changed_us({}) == 0
+    assert changed_us_of({"mtime": 1.5}) == 1_500_000
+    assert changed_us_of({"updated": "1970-01-01T00:00:02Z"}) == 2_000_000
+    assert changed_us_of({}) == 0

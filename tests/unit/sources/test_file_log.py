@@ -5,13 +5,35 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast import durable
+from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.sources import file_log, sequence
 from holdfast.sources.file_log import FileLog, LoggedFile, log_end, whole
+from tests.disks import small_disk
+
+
+def test_a_log_on_a_full_disk_says_so_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        log = FileLog(os.fspath(disk / "log"))
+        assert add(log, "a")
+        filler = disk / "filler"
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+        if not os.path.ismount(disk):
+            filler.unlink()  # there it is a limit of each file: none of ours reaches it
+            return
+        with pytest.raises(Unavailable) as error:
+            add(log, "b" * 5000)
+        assert durable.is_full(error.value)
+        filler.unlink()
+        assert add(log, "c")
+        assert names_of(FileLog(log.directory)) == ["a", "c"]
 
 
 def add(log: FileLog, *names: str) -> bool:

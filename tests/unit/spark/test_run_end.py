@@ -39,14 +39,37 @@ class Query:
     def __getattr__(self, name: str) -> Callable[..., Query]:
         return lambda *arguments, **options: self
 
-    def exception(self) -> None:
+    def exception(self) -> Exception | None:
         return None
+
+
+class FailingQuery(Query):
+    """A query that fails some times, one start after the other, and is over then."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.starts = 0
+
+    def start(self) -> Query:
+        self.starts += 1
+        return self
+
+    def exception(self) -> Exception | None:
+        return self.errors.pop(0) if self.errors else None
 
 
 class Bench:
     """A run without Spark, with a real coordinator, and what it did."""
 
-    def __init__(self, directory: Path, *, failure: HoldfastError | None = None, **given: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        failure: HoldfastError | None = None,
+        query: Query | None = None,
+        has_waited: bool = False,
+        **given: Any,
+    ) -> None:
         self.calls: list[str] = []
         self.closed: list[str] = []
         hooks = {name: self.noting(name) for name in ("on_error", "on_finish", "on_teardown")} | given.pop("hooks", {})
@@ -61,7 +84,6 @@ class Bench:
         lifecycle.set_up()
         self.stop_directory = directory / "stop"
         self.stop_directory.mkdir()
-        query: Any = given.pop("query", None) or Query()
         parts: dict[str, Any] = {"reports": OperatorReports({}, store, clock, 1)} | given
         self.run = Run(
             pipeline=pipeline,
@@ -71,10 +93,20 @@ class Bench:
             lifecycle=lifecycle,
             **parts,
         )
-        loop: Any = SimpleNamespace(
-            failure=failure, last_epoch=None, last_positions=NOWHERE, source_rows={}, source_rejects={}
+        self.waited_for: list[str] = []
+        clock.sleep_s = lambda seconds: self.waited_for.append(self.run.status().waits_for)  # type: ignore[method-assign]
+        self.loop: Any = SimpleNamespace(
+            failure=failure,
+            last_epoch=None,
+            last_positions=NOWHERE,
+            source_rows={},
+            source_rejects={},
+            has_waited=has_waited,
+            ended_epoch=0,
+            begin_again=lambda: None,
         )
-        self.run.begin(loop, query, available_now(), "nowhere")
+        asked: Any = query or Query()
+        self.run.begin(self.loop, asked, available_now(), "nowhere")
 
     def noting(self, name: str) -> Callable[..., None]:
         return lambda *arguments: self.calls.append(name)
@@ -117,6 +149,79 @@ def checkpointer(end: Callable[..., Any]) -> Any:
 
 
 NO_ROOM = Unavailable("the disk is full.")
+
+
+FULL = OSError("[STREAM_FAILED] terminated with exception: No space left on device")
+
+
+def test_a_full_disk_below_the_checkpoint_is_waited_for_and_the_query_goes_on(tmp_path: Path) -> None:
+    query = FailingQuery(FULL, OSError("Disk quota exceeded"))
+    bench = Bench(tmp_path, query=query)
+    assert bench.has_ended()
+    assert bench.run.wait()
+    assert (query.starts, bench.calls) == (3, ["on_finish", "on_teardown"])
+    assert "No space left on device" in bench.waited_for[0], "the display says what is waited for"
+    assert "Disk quota exceeded" in bench.waited_for[1]
+    assert (bench.run.status().waits_for, bench.run.status().retries) == ("", 2)
+
+
+def test_a_disk_that_stays_full_ends_the_run_after_the_attempts_that_there_are(tmp_path: Path) -> None:
+    query = FailingQuery(*[FULL] * 50)
+    bench = Bench(tmp_path, query=query)
+    assert bench.has_ended()
+    with pytest.raises(Unavailable, match="No space left on device"):
+        bench.run.wait()
+    assert query.starts == 10
+
+
+def test_an_epoch_that_ends_in_between_makes_the_patience_new(tmp_path: Path) -> None:
+    class Going(FailingQuery):
+        def exception(self) -> Exception | None:
+            bench.loop.ended_epoch = 1 if len(self.errors) <= 5 else 0
+            return super().exception()
+
+    began = threading.Event()
+    query = Going(*[FULL] * 12)
+    query_exception = query.exception
+    query.exception = lambda: began.wait(30) and query_exception()  # type: ignore[method-assign]
+    bench = Bench(tmp_path, query=query)
+    began.set()
+    assert bench.has_ended()
+    assert bench.run.wait()
+    assert query.starts == 13
+
+
+@pytest.mark.parametrize(
+    ("error", "has_waited"),
+    [(FULL, True), (OSError("Read-only file system"), False), (OSError("Connection reset by peer"), False)],
+)
+def test_what_was_retried_or_does_not_pass_with_more_room_ends_the_run(
+    tmp_path: Path, error: Exception, has_waited: bool
+) -> None:
+    query = FailingQuery(error)
+    bench = Bench(tmp_path, query=query, has_waited=has_waited)
+    assert bench.has_ended()
+    with pytest.raises(Unavailable):
+        bench.run.wait()
+    assert query.starts == 1
+
+
+def test_a_run_that_is_to_stop_waits_for_no_disk(tmp_path: Path) -> None:
+    class Stopped(FailingQuery):
+        def exception(self) -> Exception | None:
+            bench.run._is_stopping.set()
+            return super().exception()
+
+    began = threading.Event()
+    query = Stopped(FULL, FULL)
+    query_exception = query.exception
+    query.exception = lambda: began.wait(30) and query_exception()  # type: ignore[method-assign]
+    bench = Bench(tmp_path, query=query)
+    began.set()
+    assert bench.has_ended()
+    with pytest.raises(Unavailable, match="No space left on device"):
+        bench.run.wait()
+    assert (query.starts, bench.waited_for) == (1, [])
 
 
 def test_a_run_that_ends_well_calls_its_hooks_in_their_order(tmp_path: Path) -> None:

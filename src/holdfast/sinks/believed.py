@@ -1,0 +1,70 @@
+"""What a sink holds against what the run believes that it holds: a sink that went back is never published over.
+
+Every sink asks this under its own lock, before it changes anything: a later epoch would move its ledger over the gap
+and hide it for ever (design/0002).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.errors import Diverged
+from holdfast.ports import Held, Publication
+from holdfast.positions import Positions
+
+WENT_BACK = (
+    "it went back while the run was going on: a failover to a standby that lagged, a backup that was restored, a file "
+    "or table that was replaced."
+)
+"""Why a sink holds less than it said."""
+
+START_AGAIN = (
+    "start the pipeline again: what is missing in the sink is produced once more, where the sources still can give it."
+)
+"""What to do about it."""
+
+
+def fresh(
+    node: str, pipeline: str, publications: Sequence[Publication], held: Held, believed: Held
+) -> list[Publication]:
+    """Return the epochs that a sink still lacks.
+
+    Parameters
+    ----------
+    node : str
+        ``sink 'name'``, for errors.
+    pipeline : str
+        Its pipeline.
+    publications : sequence of Publication
+        What it is told to publish, ascending.
+    held : Held
+        What its own ledger says, read under its lock.  The generation is not looked at.
+    believed : Held
+        What it told last: when it was opened, or by publishing.
+
+    Raises
+    ------
+    Diverged
+        If it holds less than it is believed to, or something else under the same number.  Ahead it may be: a COMMIT
+        whose reply was lost was kept.
+    """
+    ends = {believed.epoch: believed.positions} | {each.record.epoch: each.record.positions for each in publications}
+    is_behind = held.epoch < believed.epoch
+    if is_behind or not _is_same(held.positions, ends.get(held.epoch, held.positions)):
+        other = "" if is_behind else ", up to other positions"
+        raise Diverged(
+            f"{node} holds epoch {held.epoch}, and this run had published epoch {max(believed.epoch, held.epoch)} "
+            f"there{other}.",
+            why=WENT_BACK,
+            do=START_AGAIN,
+            pipeline=pipeline,
+            participant=node,
+            epoch=publications[0].record.epoch,
+        )
+    return [publication for publication in publications if publication.record.epoch > held.epoch]
+
+
+def _is_same(one: Positions, other: Positions) -> bool:
+    return {source: dict(segments) for source, segments in one.items()} == {
+        source: dict(segments) for source, segments in other.items()
+    }

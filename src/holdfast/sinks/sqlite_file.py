@@ -1,0 +1,142 @@
+"""The file under a path and our connection to it: the same file, or nothing is written.
+
+A file that is renamed, removed or replaced stays open in a connection: what is committed then goes into a file that
+nobody finds under the path any more.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import suppress
+from pathlib import Path
+
+from holdfast.errors import Unavailable
+
+BUSY_TIMEOUT_S = 30.0
+"""How long a transaction waits for another process that writes the same file."""
+
+_LEAVE_TIMEOUT_MS = 1000
+"""How long to wait for readers of a file that no longer lies under the path."""
+
+_TRIES = 3
+"""How often a file that is replaced while it is opened is opened again."""
+
+Identity = tuple[int, int]
+"""Device and inode."""
+
+
+class DatabaseFile:
+    """A SQLite file during a run.
+
+    Parameters
+    ----------
+    path : str
+        Where it lies.  Created by the first :meth:`connection`, and by no other: a file that is being put back must not
+        find an empty one in its place.
+    node : str
+        ``sink 'name'``, for errors.
+    creates : bool
+        Whether the first connection may.
+    """
+
+    def __init__(self, path: str, node: str, *, creates: bool = True) -> None:
+        self.path = path
+        self._node = node
+        self._creates = creates
+        self._connection: sqlite3.Connection | None = None
+        self._identity: Identity | None = None
+
+    def connection(self) -> sqlite3.Connection:
+        """Return a connection to the file that lies under the path now.
+
+        Raises
+        ------
+        Unavailable
+            If there is none any more.
+        """
+        if self._connection is not None and not self.is_ours():
+            self._empty_log(self._connection)
+            self.close()
+        if self._connection is None:
+            self._connection = self._opened()
+        return self._connection
+
+    def is_ours(self) -> bool:
+        """Tell whether the file that the connection writes to still lies under the path."""
+        return self._identity is not None and _identity(self.path) == self._identity
+
+    def check(self) -> None:
+        """Raise ``Unavailable`` unless :meth:`is_ours`; the next :meth:`connection` is to what lies there then."""
+        if not self.is_ours():
+            raise Unavailable(
+                f"{self._node}: another file, or none, lies under {self.path} now; nothing was changed in it.",
+                why="it was renamed, removed or replaced while the run was going on.",
+                do="put the file back, with its -wal beside it; it is looked at again.",
+                participant=self._node,
+            )
+
+    def close(self) -> None:
+        """Close the connection."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error, Unavailable):
+                if not self.is_ours():
+                    self._empty_log(connection)
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def _empty_log(self, connection: sqlite3.Connection) -> None:
+        """Write the log of a file that no longer lies here into that file, and leave the log empty.
+
+        SQLite finds a log by its name alone: the former file's ``-wal``, left behind, would be taken for that of the
+        new one, whose pages it would overwrite.
+        """
+        connection.execute(f"PRAGMA busy_timeout = {_LEAVE_TIMEOUT_MS}")
+        (is_busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if is_busy:
+            raise Unavailable(
+                f"{self._node}: {self.path} was replaced, and the former file is still being read.",
+                why="its log (-wal) lies beside the new file, and would be taken for that one's.",
+                do="end the other connections (lsof); it is looked at again.",
+                participant=self._node,
+            )
+
+    def _opened(self) -> sqlite3.Connection:
+        for _ in range(_TRIES):
+            before = _identity(self.path)
+            if before is None and not self._creates:
+                break
+            connection = sqlite3.connect(
+                f"{Path(self.path).as_uri()}?mode={'rwc' if before is None else 'rw'}",
+                uri=True,
+                timeout=BUSY_TIMEOUT_S,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+            except BaseException:
+                connection.close()
+                raise
+            after = _identity(self.path)
+            if after is not None and before in (None, after):
+                self._identity, self._creates = after, False
+                return connection
+            connection.close()
+        raise Unavailable(
+            f"{self._node}: there is no file {self.path} any more.",
+            why="it was renamed, removed or replaced while the run was going on.",
+            do="put the file back, with its -wal beside it; it is looked at again.",
+            participant=self._node,
+        )
+
+
+def _identity(path: str) -> Identity | None:
+    """Return which file lies under a path; None where none does."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,191 @@
+"""A file that was replaced is not read as the one that was taken, and a restored one is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.sources import sequence
+from holdfast.sources.file_identity import FileIdentity
+from holdfast.sources.file_log import FileLog, LoggedFile, log_end, whole
+from holdfast.sources.files import FilesSource
+from tests.unit.sources.reading import everything, source_over
+
+TIME_NS = 1_700_000_000_123_456_789
+
+
+def arrive(path: Path, number: int, *, at_ns: int = TIME_NS) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"id": pa.array([number], pa.int32())}), path)
+    else:
+        path.write_text(f'{{"id":{number}}}\n')
+    os.utime(path, ns=(at_ns, at_ns))
+
+
+def taken(tmp_path: Path, name: str = "1.json", **options: Any) -> tuple[FilesSource, dict[str, int]]:
+    """Return a source that has taken a file, and its end."""
+    arrive(tmp_path / "in" / name, 1)
+    source = source_over(tmp_path / "in", tmp_path / "w", "id INT", format=name.rpartition(".")[2], **options)
+    return source, dict(source.latest(source.initial(), bounded=False))
+
+
+def replayed(source: FilesSource, end: dict[str, int]) -> list[int]:
+    spans = source.spans(source.initial(), end, parallelism=1)
+    return [row["id"] for span in spans for batch in source.read(span) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("name", ["1.json", "1.csv", "1.parquet"])
+@pytest.mark.parametrize("on_bad_row", ["fail", "reject"])
+def test_a_file_that_was_replaced_by_one_of_its_size_is_an_error_in_a_replay(
+    tmp_path: Path, name: str, on_bad_row: str
+) -> None:
+    options = {"on_bad_row": on_bad_row, **({"header": False} if name.endswith("csv") else {})}
+    source, end = taken(tmp_path, name, **options)
+    arrive(tmp_path / "in" / name, 2, at_ns=TIME_NS + 1_000_000_007)
+    with pytest.raises(Corrupt, match=rf"in/{name} is not the file that was logged: it is another one of") as error:
+        replayed(source, end)
+    assert ".123456789" in error.value.why
+    assert ".123456796" in error.value.what
+    assert "inode" in error.value.what
+    assert "inode" in error.value.why
+    assert 'compare="size"' in error.value.do
+    with pytest.raises(Corrupt, match="is not the file that was logged"):
+        replayed(source_over(tmp_path / "in", tmp_path / "w", "id INT", format=name[2:], **options), end)
+
+
+def test_the_command_in_the_error_says_that_a_file_holds_the_same_rows(tmp_path: Path) -> None:
+    source, end = taken(tmp_path, "it's 1.json")
+    (tmp_path / "in" / "it's 1.json").touch()
+    with pytest.raises(Corrupt) as error:
+        replayed(source, end)
+    command = re.search(r"touch -d \S+ .*json.*?(?=, or )", error.value.do)
+    assert command is not None
+    subprocess.run(command[0], shell=True, check=True)
+    assert replayed(source, end) == [1]
+
+
+def test_a_source_may_be_told_to_compare_sizes_alone(tmp_path: Path) -> None:
+    _, end = taken(tmp_path)
+    (tmp_path / "in" / "1.json").touch()
+    told = source_over(tmp_path / "in", tmp_path / "w", "id INT", compare="size")
+    assert replayed(told, end) == [1]
+    (tmp_path / "in" / "1.json").write_text("{}")
+    with pytest.raises(Corrupt, match="it has 2 bytes now"):
+        replayed(told, end)
+    with pytest.raises(InvalidPipeline, match="compare"):
+        source_over(tmp_path / "in", tmp_path / "w", "id INT", compare="nothing")
+
+
+@pytest.mark.parametrize("grain_ns", [1, 100, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000])
+def test_a_copy_that_keeps_times_as_well_as_its_tools_can_is_the_same_file(tmp_path: Path, grain_ns: int) -> None:
+    source, end = taken(tmp_path)
+    shutil.copytree(tmp_path / "in", tmp_path / "copy", copy_function=shutil.copy2)
+    shutil.rmtree(tmp_path / "in")
+    shutil.copytree(tmp_path / "copy", tmp_path / "in", copy_function=shutil.copy2)
+    at_ns = TIME_NS // grain_ns * grain_ns
+    os.utime(tmp_path / "in" / "1.json", ns=(at_ns, at_ns))
+    assert replayed(source, end) == [1]
+
+
+def test_permissions_and_names_of_directories_may_change(tmp_path: Path) -> None:
+    source, end = taken(tmp_path)
+    (tmp_path / "in" / "1.json").chmod(0o640)
+    os.link(tmp_path / "in" / "1.json", tmp_path / "in" / "_kept")
+    assert replayed(source, end) == [1]
+
+
+def test_a_link_in_the_place_of_a_file_that_was_taken_is_not_followed(tmp_path: Path) -> None:
+    source, end = taken(tmp_path)
+    (tmp_path / "in" / "1.json").rename(tmp_path / "1.json")
+    (tmp_path / "in" / "1.json").symlink_to(tmp_path / "1.json")
+    with pytest.raises(Corrupt, match="a symbolic link stands in its place"):
+        replayed(source, end)
+    assert replayed(source_over(tmp_path / "in", tmp_path / "w", "id INT", follow_links=True), end) == [1]
+
+
+def test_an_object_that_was_replaced_is_an_error_in_a_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system = fsspec.filesystem("memory")
+    system.pipe("/lake/in/1.json", b'{"id":1}\n')
+    try:
+        source = source_over("memory://lake/in", tmp_path / "w", "id INT")
+        end = dict(source.latest(source.initial(), bounded=False))
+        assert replayed(source, end) == [1]
+        system.pipe("/lake/in/1.json", b'{"id":2}\n')
+        with pytest.raises(Corrupt, match=r"1\.json is not the file that was logged") as error:
+            replayed(source, end)
+        assert "touch" not in error.value.do
+        assert replayed(source_over("memory://lake/in", tmp_path / "w", "id INT", compare="size"), end) == [2]
+    finally:
+        system.rm("/lake", recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("logged", "now", "same"),
+    [
+        (FileIdentity(1, None, "a"), FileIdentity(2, None, "a"), True),
+        (FileIdentity(1, None, "a"), FileIdentity(1, None, "b"), False),
+        (FileIdentity(1_500_000_000), FileIdentity(1_000_000_000), True),
+        (FileIdentity(1_000_000_000), FileIdentity(1_500_000_000), True),
+        (FileIdentity(1_500_000_000), FileIdentity(2_000_000_000), False),
+        (FileIdentity(None, None, "a"), FileIdentity(5), True),
+        (FileIdentity(), FileIdentity(5, 6, "a"), True),
+    ],
+)
+def test_what_is_compared_is_what_both_sides_tell(logged: FileIdentity, now: FileIdentity, same: bool) -> None:
+    assert logged.is_of(now) is same
+
+
+def test_a_log_that_was_written_before_identities_is_read_and_compared_by_size(tmp_path: Path) -> None:
+    """As the version before wrote it, merged or not; what is added is in the new form."""
+    arrive(tmp_path / "in" / "1.json", 1)
+    log = tmp_path / "w" / "log"
+    sequence.prepare(os.fspath(log))
+    sequence.put_if_absent(
+        os.fspath(log / "identity"), json.dumps({"root": os.fspath(tmp_path / "in"), "format": "json"}).encode()
+    )
+    increment = {"first": 0, "files": [["1.json", 9, [[0, -1, None, 9]]]], "complete": False}
+    sequence.put_if_absent(os.fspath(log / f"{1:012d}.json"), json.dumps(increment).encode())
+    assert log_end(os.fspath(log)) == 1
+    source = source_over(tmp_path / "in", tmp_path / "w", "id INT")
+    assert replayed(source, {"log": 1}) == [1]
+    arrive(tmp_path / "in" / "1.json", 3, at_ns=5)
+    assert replayed(source, {"log": 1}) == [3]
+    arrive(tmp_path / "in" / "2.json", 2)
+    assert [row["id"] for row in everything(source)] == [3, 2]
+    arrive(tmp_path / "in" / "2.json", 4, at_ns=5)
+    with pytest.raises(Corrupt, match=r"2\.json"):
+        replayed(source_over(tmp_path / "in", tmp_path / "w", "id INT"), {"log": 2})
+
+
+def test_identities_survive_merging(tmp_path: Path) -> None:
+    directory = os.fspath(tmp_path / "log")
+    log = FileLog(directory)
+    for number in range(100):
+        assert log.append([whole(str(number), 1)._replace(identity=FileIdentity(number, 1, None))])
+    log.merge()
+    assert len([name for name in os.listdir(directory) if name.endswith(".json")]) == 1
+    again = FileLog(directory)
+    assert [block.identity for block in again.blocks] == [FileIdentity(number, 1, None) for number in range(100)]
+    assert again.append([LoggedFile("skipped", 5, ())])
+    assert log_end(directory) == 100
+
+
+def test_a_file_that_is_replaced_before_it_is_logged_is_found_again(tmp_path: Path) -> None:
+    arrive(tmp_path / "in" / "1.json", 1)
+    source = source_over(tmp_path / "in", tmp_path / "w", "id INT", max_rows_per_epoch=10, bounded=True)
+    source.freeze()
+    arrive(tmp_path / "in" / "1.json", 2, at_ns=TIME_NS + 7)
+    assert [row["id"] for row in everything(source)] == [2]
