@@ -35,8 +35,17 @@ MESSAGE
   "$found" -m venv .venv
 fi
 
-echo "setup: installing holdfast[dev] with the versions of constraints.txt"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --use-pep517 --constraint constraints.txt --editable '.[dev]'
+echo "setup: installing holdfast[dev] with the versions and hashes of constraints.txt"
+install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --use-pep517 "$@"; }
+# What comes as source (PySpark) is built with the locked build tools, which come first, and not with what its build
+# would fetch by itself; so is the project, the one package that cannot have a hash.  What is there already stays.
+sed -n '/^setuptools==/,/[^\\]$/p' constraints.txt | install --require-hashes --requirement /dev/stdin
+install --require-hashes --requirement constraints.txt
+install --editable .
+.venv/bin/python -m pip check --disable-pip-version-check || {
+  echo "setup: constraints.txt does not hold what pyproject.toml asks for: .venv/bin/python -m tools.lock name==version" >&2
+  exit 1
+}
 
 # Java is needed by everything that starts Spark, and by nothing else: setup says what it found and goes on.
 sh tools/with_java.sh true || echo "setup: make check works without Java; make test, demo and bench need it."

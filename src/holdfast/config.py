@@ -30,13 +30,19 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_FAULT": "`<point>[:epoch]`: any process kills itself with SIGKILL at this named crash point "
     "(`holdfast.faults.POINTS`), to see for yourself that nothing is lost",
     "HOLDFAST_FAULT_MARK": "path: only the first process that reaches the crash point dies; it creates this file",
+    "HOLDFAST_SECRET_KEY": "32 characters or more, the same on every machine of a pipeline (`openssl rand -hex "
+    "32`): with it `plan` and the fingerprint see that an option of `read.spark` has changed which is not shown; kept "
+    "nowhere",
     "HOLDFAST_SUPERVISED": "path: set by `run --supervise` for its child, which writes there how it ended",
     "HOLDFAST_POSTGRES": "DSN of a PostgreSQL for demo, benchmark and tests instead of the one they start themselves",
     "HOLDFAST_SEED": "seed of the random tests and of the demo's kills",
     "HOLDFAST_SEEDS": "how many seeds the simulation plays",
     "HOLDFAST_JVM_KILLS": "how often the tests kill the JVM alone, for each way of staging",
 }
-"""Variables that are no settings: read by tests, demo and benchmark."""
+"""Variables that are no settings: read where they are used, most by tests, demo and benchmark."""
+
+SECRET_VARIABLES = ("HOLDFAST_SECRET_KEY",)
+"""Those of them whose value is never shown."""
 
 OPTIONS: dict[str, str] = {
     "HOLDFAST_MASTER": "--master",

@@ -2,7 +2,7 @@
 
 Invariants: a name appears only when its whole content is on disk; what returned survives a power cut; a
 temporary file is locked by its writer for as long as that process lives, so whoever finds one unlocked may
-remove it.
+remove it.  Whatever is made here belongs to its user alone, whatever the umask says: rows and state lie in it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,9 @@ _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FINAL = _FORBIDDEN | {errno.ENAMETOOLONG, errno.ENOTDIR}
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 _USABLE_LATER = _FULL | {errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT}
+
+PRIVATE_DIRECTORY = 0o700
+PRIVATE_FILE = 0o600
 
 
 def create(path: str, data: bytes, *, aside: str) -> bool:
@@ -79,8 +83,10 @@ def replace(path: str, data: bytes, *, aside: str) -> None:
         _sync_name(path)
 
 
-def prepare(directory: str, *, aside: str) -> None:
+def prepare(directory: str, *, aside: str, published: str = "") -> None:
     """Create a directory and its place for temporary files, prove it writable, remove what dead writers left.
+
+    ``published`` is a directory of the user's data above it, which is made as the umask says.
 
     Raises
     ------
@@ -91,6 +97,8 @@ def prepare(directory: str, *, aside: str) -> None:
     """
     probe = os.path.join(aside, f"{uuid.uuid4().hex}.probe")
     try:
+        if published:
+            make_directory(published, is_published=True)
         make_directory(directory)
         make_directory(aside)
         with _written_aside(b"", aside, synced=False) as (_, temporary):
@@ -135,19 +143,47 @@ def sweep(aside: str) -> int:
     return count
 
 
-def make_directory(path: str) -> None:
-    """Create a directory and the missing ones above it, durably."""
+def make_directory(path: str, *, is_published: bool = False, is_synced: bool = True) -> None:
+    """Create a directory and the missing ones above it.
+
+    Parameters
+    ----------
+    path : str
+        The directory; one that is there stays as it is.
+    is_published : bool
+        Whether others may read it as far as the umask allows: it holds the user's data.  Else it is this user's alone.
+    is_synced : bool
+        Whether the names are made durable; else the caller does it.
+    """
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
     if parent != path:
-        make_directory(parent)
+        make_directory(parent, is_published=is_published, is_synced=is_synced)
     try:
-        os.mkdir(path)
+        os.mkdir(path, 0o777 if is_published else PRIVATE_DIRECTORY)
     except FileExistsError:
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
-    sync_directory(parent)
+    if is_synced:
+        sync_directory(parent)
+
+
+def private_opener(path: str, flags: int) -> int:
+    """Open a file, for ``open(..., opener=private_opener)``: one that is created is this user's alone."""
+    return os.open(path, flags | os.O_CLOEXEC, PRIVATE_FILE)
+
+
+def tighten(path: str) -> None:
+    """Take from others what the umask gave them when an older version made a file or directory of ours.
+
+    What lies deeper is then out of their reach.  What belongs to another user, is a link, or lies where modes mean
+    nothing, stays as it is.
+    """
+    with suppress(OSError):
+        found = os.lstat(path)
+        if found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and found.st_mode & 0o077:
+            os.chmod(path, stat.S_IMODE(found.st_mode) & PRIVATE_DIRECTORY)
 
 
 def sync_directory(path: str) -> None:
@@ -235,7 +271,7 @@ def _written_aside(data: bytes, aside: str, *, synced: bool = True) -> Iterator[
 def _locked_file(aside: str) -> tuple[int, str]:
     for _ in range(100):
         path = os.path.join(aside, uuid.uuid4().hex)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
         except OSError as error:

@@ -23,6 +23,7 @@ from holdfast.errors import Corrupt
 from holdfast.graph import Node, SinkNode, is_stateful
 from holdfast.naming import canonical_json, where
 from holdfast.pipeline import Pipeline
+from holdfast.sources import spark_options
 
 
 class Role(Enum):
@@ -113,13 +114,23 @@ class Graph:
         try:
             value: dict[str, Any] = checked_json.load(data)
             nodes = {
-                name: Described(Role[of["role"]], of["kind"], of["arguments"], tuple(of["inputs"]))
+                name: Described(Role[of["role"]], of["kind"], _hiding(of["kind"], of["arguments"]), tuple(of["inputs"]))
                 for name, of in value["nodes"].items()
             }
             keeps = {name: Keeps.from_json(of) for name, of in value["keeps"].items()}
             return Graph(value["fingerprint"], nodes, keeps, int(value["buckets"]))
         except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise unreadable(key, error, "it says what each operator of the graph that ran here keeps") from error
+
+
+def _hiding(kind: str, arguments: str) -> str:
+    """Return recorded arguments without what a record of an older version shows in clear."""
+    if kind != "spark":
+        return arguments
+    value = json.loads(arguments)
+    if _has_options(kind, value):
+        value["options"] = spark_options.shown(value["options"])
+    return canonical_json(value)
 
 
 def unreadable(key: str, error: Exception, says: str) -> Corrupt:
@@ -359,7 +370,7 @@ def _compared(name: str, before: Graph, after: Graph, means: Means) -> NodeChang
     if old.kind != new.kind:
         details.append(f"it was {old.kind}, and is {new.kind}")
     if old.arguments != new.arguments:
-        details += _differing(json.loads(old.arguments), json.loads(new.arguments))
+        details += _differing(*_comparable(old, new))
     if old.inputs != new.inputs:
         details.append(f"it read {', '.join(old.inputs)}, and reads {', '.join(new.inputs)}")
     if new.role is Role.STATEFUL:
@@ -468,6 +479,18 @@ def _differing(old: Mapping[str, Any], new: Mapping[str, Any], above: str = "") 
         elif was != now or (name in old) != (name in new):
             texts = [canonical_json(of[name]) if name in of else "not given" for of in (old, new)]
             yield f"{above}{name}: {' -> '.join(_cut(texts))}"
+
+
+def _comparable(old: Described, new: Described) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return two nodes' arguments; options of Spark's readers that cannot be compared stand in both alike."""
+    was, now = json.loads(old.arguments), json.loads(new.arguments)
+    if _has_options(old.kind, was) and _has_options(new.kind, now):
+        was["options"] = spark_options.as_of_now(was["options"], now["options"])
+    return was, now
+
+
+def _has_options(kind: str, arguments: Mapping[str, Any]) -> bool:
+    return kind == "spark" and isinstance(arguments.get("options"), dict)
 
 
 def _cut(texts: Sequence[str], most: int = 200, before: int = 20) -> list[str]:

@@ -15,6 +15,11 @@ from holdfast import durable
 from holdfast.errors import Corrupt, InternalError, InvalidPipeline
 
 _ASIDE = ".writing"
+_OURS = frozenset({_ASIDE, ".reading", "dead-letters", "fences", "generations", "graph", "identity.json", "ledger"}) | {
+    *("named", "poison", "progress", "relay", "schemas", "sinks", "snapshots", "sources", "spark", "sums", "user-data")
+}
+"""What lies directly in a checkpoint; a user may keep other things beside it."""
+_LOG = "holdfast.log"
 _NO_OBJECT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 
 
@@ -92,7 +97,14 @@ class LocalStore:
         """
         if not self._is_prepared:  # of two threads both may do it: that is the same as two processes
             durable.prepare(self.directory, aside=self._aside)
+            self._tighten()
             self._is_prepared = True
+
+    def _tighten(self) -> None:
+        """Take from others what an older version let them read.  The directory itself somebody may have made so."""
+        for name in os.listdir(self.directory):
+            if name in _OURS or name.startswith(_LOG):
+                durable.tighten(os.path.join(self.directory, name))
 
     def get(self, key: str) -> bytes | None:
         """Return the object, or None when absent."""

@@ -490,6 +490,11 @@ class Coordinator:
             for _ in self._carry_out(group):
                 pass
 
+    def check_published(self) -> None:
+        """Raise what the commit thread failed of, if it did: while no epoch is committed, nobody else hears of it."""
+        if self._lane is not None:
+            self._lane.check()
+
     def check_fenced(self) -> None:
         """Raise ``Fenced`` if a higher generation has taken over: one look into the store."""
         self._ledger.check_fenced()

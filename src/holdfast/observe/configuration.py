@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from holdfast.config import OTHER_VARIABLES, Settings, mistaken_variables, variable
-from holdfast.masking import masked
+from holdfast.config import OTHER_VARIABLES, SECRET_VARIABLES, Settings, mistaken_variables, variable
+from holdfast.masking import COVER, masked
 
 Whence = Literal["default", "environment", "argument"]
 
@@ -71,7 +71,7 @@ def configuration(settings: Settings, environ: Mapping[str, str] | None = None) 
     given = {name.upper(): value for name, value in (os.environ if environ is None else environ).items()}
     shown = [_shown(settings, name, given.get(variable(name), "")) for name in Settings.model_fields]
     others = [
-        SettingShown(name, masked(given[name]), "environment", is_setting=False)
+        SettingShown(name, COVER if name in SECRET_VARIABLES else masked(given[name]), "environment", is_setting=False)
         for name in OTHER_VARIABLES
         if given.get(name)
     ]

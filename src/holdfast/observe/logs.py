@@ -13,9 +13,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler, WatchedFileHandler
 from pathlib import Path
+from typing import cast
 
+from holdfast import durable
 from holdfast.errors import InvalidPipeline
 from holdfast.masking import masked
 
@@ -152,6 +155,27 @@ class _Stderr:
         sys.stderr.flush()
 
 
+class _RotatingFile(RotatingFileHandler):
+    """A log file that its user alone can read: lines of users' functions stand in it."""
+
+    def _open(self) -> TextIOWrapper:
+        return _opened(self)
+
+
+class _WatchedFile(WatchedFileHandler):
+    """The same, rotated by another process."""
+
+    def _open(self) -> TextIOWrapper:
+        return _opened(self)
+
+
+def _opened(handler: logging.FileHandler) -> TextIOWrapper:
+    opened = open(  # noqa: SIM115
+        handler.baseFilename, handler.mode, encoding=handler.encoding, opener=durable.private_opener
+    )
+    return cast("TextIOWrapper", opened)
+
+
 def _to_stderr(level: int, as_json: bool, *, is_debug: bool) -> logging.Handler:
     formatter = JsonFormatter() if as_json else ShortFormatter(tracebacks=is_debug)
     handler = _arranged(logging.StreamHandler(_Stderr()), level, formatter)
@@ -163,11 +187,11 @@ def _to_stderr(level: int, as_json: bool, *, is_debug: bool) -> logging.Handler:
 def _to_file(file: Path, level: int, as_json: bool, *, another_rotates: bool) -> logging.Handler:
     handler: logging.Handler
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        durable.make_directory(str(file.parent.absolute()), is_synced=False)
         if another_rotates:
-            handler = WatchedFileHandler(file, encoding="utf-8")
+            handler = _WatchedFile(file, encoding="utf-8")
         else:
-            handler = RotatingFileHandler(file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
+            handler = _RotatingFile(file, maxBytes=FILE_BYTES, backupCount=FILES_KEPT, encoding="utf-8")
     except OSError as error:
         raise InvalidPipeline(
             f"the checkpoint {str(file.parent)!r} cannot be written.",

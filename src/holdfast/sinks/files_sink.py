@@ -78,7 +78,8 @@ class FilesSink:
         """Number of the log entry whose renames are known to be done."""
         own = os.path.join(directory, OWN_DIRECTORY, pipeline, name)
         aside = os.path.join(own, "writing")
-        durable.prepare(own, aside=aside)
+        durable.tighten(os.path.join(directory, OWN_DIRECTORY))
+        durable.prepare(own, aside=aside, published=directory)
         self._check_directory(directory)
         self._log = FilesLog(os.path.join(own, "log"), aside=aside)
         self._staging = Staging(
@@ -291,7 +292,7 @@ class FilesSink:
         for directory in sorted({os.path.dirname(final) for _, final in renames}):
             path = os.path.join(self._directory, directory)
             with durable.explained(f"creating {path}"):
-                durable.make_directory(path)
+                durable.make_directory(path, is_published=True)
             self._check_directory(path)
 
     def _check_directory(self, path: str) -> None:
@@ -357,7 +358,7 @@ class FilesSink:
             os.rename(source, target)
         except FileNotFoundError:
             if os.path.lexists(source):  # the target's directory is gone
-                durable.make_directory(os.path.dirname(target))
+                durable.make_directory(os.path.dirname(target), is_published=True)
                 os.rename(source, target)
             elif not os.path.lexists(target):
                 log.warning("%s was published and has been removed by somebody", target)

@@ -75,6 +75,8 @@ class Staging:
         Part of each file's name that tells pipelines and sinks apart.
     suffix : str
         Appended to the final name while staged, so that ``**/*.parquet`` does not match.
+    is_published : bool
+        Whether files are renamed into place, for others to read as far as the umask allows.
     """
 
     directory: str
@@ -84,6 +86,7 @@ class Staging:
     compression: str | None = "zstd"
     tag: str = ""
     suffix: str = ".staged"
+    is_published: bool = True
 
     def __call__(self, task: Task) -> FilesWriter:
         """Open a writer for one attempt of one task."""
@@ -174,7 +177,7 @@ class FilesWriter:
         is_first, self._row_count = not self._row_count, self._row_count + batch.num_rows
         with durable.explained(f"staging rows in {self._directory}"):
             if is_first:
-                os.makedirs(self._directory)
+                durable.make_directory(self._directory, is_synced=False)
             for partition, rows in files_partition.split(self._staging.fitted(batch), self._staging.partition_by):
                 self._hold(partition, rows)
             while sum(held.size_bytes for held in self._held.values()) > BUFFER_BYTES:
@@ -229,7 +232,7 @@ class FilesWriter:
         staging, task = self._staging, self._task
         marks = [f"part-{task.epoch:012}-{task.task:05}", staging.tag, self._token, f"{len(self._finished):03}"]
         name = "-".join(filter(None, marks)) + f".{staging.format}{staging.suffix}"
-        os.makedirs(os.path.join(self._directory, partition), exist_ok=True)
+        durable.make_directory(os.path.join(self._directory, partition), is_synced=False)
         path = os.path.join(partition, name)
         return _OpenFile(self._directory, path, schema, staging)
 
@@ -257,7 +260,9 @@ class _OpenFile:
     def __init__(self, directory: str, path: str, schema: pa.Schema, staging: Staging) -> None:
         self.path = path
         # Buffered: Arrow takes a short write of an unbuffered file for a whole one.
-        self._file: BinaryIO = open(os.path.join(directory, path), "xb", buffering=2**20)  # noqa: SIM115
+        # What a rename will publish is as the umask says; until then it lies in a directory that is ours alone.
+        opener = None if staging.is_published else durable.private_opener
+        self._file: BinaryIO = open(os.path.join(directory, path), "xb", 2**20, opener=opener)  # noqa: SIM115
         self._parquet: pq.ParquetWriter | None = None
         if staging.format == "parquet":
             self._parquet = pq.ParquetWriter(self._file, schema, compression=staging.compression or "none")

@@ -115,7 +115,7 @@ class ForeachBatchSink:
         directory = os.path.abspath(work_directory)
         aside = os.path.join(directory, "writing")
         durable.prepare(directory, aside=aside)
-        staging = Staging(os.path.join(directory, "staging"), self._schema, suffix="")
+        staging = Staging(os.path.join(directory, "staging"), self._schema, suffix="", is_published=False)
         with durable.explained(f"opening {directory}"):
             durable.make_directory(staging.directory)
         self._bound = _Bound(to_dataframe, os.path.join(directory, "held.json"), aside, staging)

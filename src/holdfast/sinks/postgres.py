@@ -36,7 +36,8 @@ def postgres(
     ----------
     dsn : str
         ``postgresql://user@host:5432/database`` or ``host=... dbname=...``.  ``${NAME}`` is filled in from the
-        environment when the run starts.  Secrets in it are never shown, stored or fingerprinted.
+        environment when the run starts, percent-encoded in a URL.  Secrets in it are never shown, stored or
+        fingerprinted.
     table : str
         ``"table"`` or ``"schema.table"``; names are taken as they are written, capitals included.  Created from
         the rows' schema when absent.
@@ -97,6 +98,7 @@ class PostgresSpec:
 
     def __post_init__(self) -> None:
         self._mode.check("write.postgres")
+        Dsn(self.dsn).check()
         if self.stage not in ("auto", "prepared", "table"):
             raise InvalidPipeline(
                 f"write.postgres: stage={self.stage!r} is not known.",
@@ -113,6 +115,11 @@ class PostgresSpec:
     @property
     def _mode(self) -> TableMode:
         return TableMode(self.mode, self.key, self.delete, self.rewindable)
+
+    @property
+    def sends_secret(self) -> bool:
+        """Whether a password travels to the executors, which stage rows by themselves."""
+        return Dsn(self.dsn).expanded().has_password
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint: of the DSN only host, port, database and user."""

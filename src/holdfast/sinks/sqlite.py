@@ -197,7 +197,7 @@ class SqliteSink:
     def prepare(self) -> None:
         """Create the file and the table when absent; check that every column fits."""
         try:
-            durable.make_directory(os.path.dirname(self._path))
+            durable.make_directory(os.path.dirname(self._path), is_published=True)
             if not os.access(os.path.dirname(self._path), os.W_OK):
                 raise PermissionError(f"{os.path.dirname(self._path)} is not writable")
         except OSError as error:
@@ -206,6 +206,7 @@ class SqliteSink:
                 why=f"{error.strerror or error}.",
                 do="give this user write permission to the directory, or choose another path.",
             ) from error
+        durable.tighten(self._staging.directory)
         with self._transaction() as connection:
             self._table.create(connection)
             self._table.check(connection)

@@ -57,6 +57,8 @@ class StagingWriter:
         with durable.explained(f"staging {self._path}"):
             if self._stream is None:
                 durable.make_directory(self._directory)
+                # Made here: Arrow would ask the umask who may read it.
+                os.close(os.open(self._path + ".tmp", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, durable.PRIVATE_FILE))
                 self._out = pa.OSFile(self._path + ".tmp", "wb")
                 self._stream = pa.ipc.new_stream(self._out, batch.schema, options=_OPTIONS)
             self._stream.write_batch(batch)

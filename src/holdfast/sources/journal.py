@@ -108,7 +108,7 @@ def _numbers(directory: str) -> list[int]:
 @contextmanager
 def _locked(directory: str) -> Iterator[None]:
     with durable.explained(f"locking {directory}"):
-        descriptor = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(os.path.join(directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with durable.explained(f"locking {directory}"):
             fcntl.flock(descriptor, fcntl.LOCK_EX)

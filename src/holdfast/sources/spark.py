@@ -5,7 +5,6 @@ Positions are opaque, so such a source can be replayed only as far as Spark's ow
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,14 +14,10 @@ import pyarrow as pa
 from holdfast.errors import InternalError, InvalidPipeline
 from holdfast.ports import Source
 from holdfast.positions import SourcePositions
+from holdfast.sources import spark_options
 
 if TYPE_CHECKING:
     from holdfast.graph import Stream
-
-_SECRET = re.compile(r"pass|secret|token|credential|jaas|private|access.?key|api.?key|sasl|keystore", re.IGNORECASE)
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]*@")
-_PASSWORD_PARAMETER = re.compile(r"((?:password|token|secret)=)[^&;\s]*", re.IGNORECASE)
-_HIDDEN = "***"
 
 
 @dataclass(frozen=True)
@@ -51,11 +46,20 @@ class SparkSpec:
         """Spark's options, secrets included."""
         return dict(self.pairs)
 
+    @property
+    def sends_secret(self) -> bool:
+        """Whether options that may be secrets travel to the executors, as part of Spark's plan."""
+        return spark_options.shown(self.options) != self.options
+
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint, secrets left out."""
-        shown = {key: _HIDDEN if _SECRET.search(key) else _without_password(value) for key, value in self.pairs}
         columns = [f"{column.name}: {column.type}" for column in self.schema or ()]
-        return {"format": self.format, "options": shown, "timestamp": self.timestamp, "columns": columns}
+        return {
+            "format": self.format,
+            "options": spark_options.shown(self.options),
+            "timestamp": self.timestamp,
+            "columns": columns,
+        }
 
     def open(self, name: str, workspace: str) -> Source:
         """Raise: the engine reads such a source itself."""
@@ -75,10 +79,6 @@ class SparkSpec:
         return {}
 
 
-def _without_password(value: str) -> str:
-    return _PASSWORD_PARAMETER.sub(rf"\1{_HIDDEN}", _USER_INFO.sub(f"{_HIDDEN}@", value))
-
-
 def spark(
     format: str,
     options: Mapping[str, Any] | None = None,
@@ -94,7 +94,7 @@ def spark(
     format : str
         As in ``spark.readStream.format(...)``: ``"kafka"``, ``"delta"``, ...
     options : mapping, optional
-        Its options.  Values whose key or form looks like a secret are shown nowhere.
+        Its options.  Those that are known to hold no secret are shown; of all others only that they are given.
     schema : str, StructType or pyarrow.Schema, optional
         Handed to Spark's reader; leave it out where the format brings its own columns.
     timestamp : str, optional

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast import durable
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
 from holdfast.spark.offsets import CONTROLS
@@ -25,8 +26,8 @@ NAME = CONTROLS
 
 def mark_end(path: str) -> None:
     """Leave the mark of a source that has ended.  One that is lost in a power cut is left again."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "ab"):
+    durable.make_directory(os.path.dirname(path), is_synced=False)
+    with open(path, "ab", opener=durable.private_opener):
         pass
 
 

@@ -276,11 +276,20 @@ class Run:
                     self._query.stop()
                     break
                 self._query.awaitTermination(1) if not self._is_stopping.is_set() else time.sleep(_POLL_S)
+                self._check_published()
             error = None if self._loop.failure is not None else self._query.exception()
         except BaseException as raised:
             # Waiting raises what the query failed of, as a text from the JVM; the loop has the error itself.
             error = raised
         return self._loop.failure or (None if error is None else self._translated(error))
+
+    def _check_published(self) -> None:
+        """End the query of a run whose commit thread has failed: no new rows may come for long."""
+        try:
+            self._coordinator.check_published()
+        except BaseException:
+            self._query.stop()
+            raise
 
     def _outlasts(self, failure: HoldfastError) -> bool:
         """Wait where a full disk below the checkpoint ended the query, and let it be tried again; else return False.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +21,7 @@ from pyspark.sql import SparkSession
 import holdfast
 from holdfast.errors import Unavailable
 from holdfast.java import require_java
+from holdfast.spark import stop_directory
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.failure import summary
 from holdfast.spark.jvm_output import JvmEnded, launch
@@ -76,6 +80,15 @@ TUNING = frozenset({"spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.e
 TOLD_TWICE = ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """Loggers of PySpark that log as errors what they raise as well, with the whole trace: the run logs it once."""
 
+SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
+"""Where Spark's sockets to Python processes lie; who may connect is not asked, so nobody else may come there.
+
+On one machine: another one of a cluster does not have the directory of the driver's.
+"""
+
+SOCKET_PLACE_LENGTH_MAX = 25
+"""With our directory's name and Spark's socket's, 76 characters, a path of the kernel's 107, or of macOS's 103."""
+
 LOCAL_TASK_FAILURES = 4
 """As on a cluster: a failed task is tried again before the epoch fails (local mode would not)."""
 
@@ -118,6 +131,8 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
         "spark.driver.extraJavaOptions": own_log,
         **{key: value for key, (value, _) in STATIC.items()},
     }
+    if master.startswith("local"):
+        options[SOCKET_DIRECTORY] = str(_socket_directory())
     with _python_path_of_workers():
         try:
             session = _started(options)
@@ -132,6 +147,14 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
     for name in TOLD_TWICE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return session
+
+
+def _socket_directory() -> Path:
+    """Return a new directory of this process for Spark's sockets; removed with it, or by a later start."""
+    place = tempfile.gettempdir()
+    directory = stop_directory.create(place if len(place) <= SOCKET_PLACE_LENGTH_MAX else "/tmp")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 def _started(options: dict[str, str]) -> SparkSession:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.checkpoint import named
+from holdfast.checkpoint.descriptions import note_description
 from holdfast.checkpoint.graph_change import GraphChange, state_fingerprint
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.refusals import check_change
@@ -25,6 +25,7 @@ from holdfast.ports import Sink
 from holdfast.spark.assembly import Assembly, assemble
 from holdfast.spark.backfill import Backfill
 from holdfast.spark.beginning import Beginning, settle_origin
+from holdfast.spark.exposure import exposed
 from holdfast.spark.first import First
 from holdfast.spark.ground import Asked, Ground, ground_of
 from holdfast.spark.isolate import check_addresses
@@ -66,6 +67,7 @@ class Starting:
             check_addresses(pipeline)
         ground = ground_of(self.asked)
         try:
+            self._warn_of_exposure(ground)
             assembly = assemble(self.asked, ground)
             change = self._change(ground, assembly)
             sinks = self._connected(ground, assembly)
@@ -89,6 +91,13 @@ class Starting:
             raise
         self.has_begun = True
         return run
+
+    def _warn_of_exposure(self, ground: Ground) -> None:
+        context = ground.base_session.sparkContext
+        conf = context.getConf()
+        said = exposed(self.asked.pipeline, context.master, lambda name: conf.get(name, "false").lower() == "true")
+        if said:
+            log.warning("%s", said)
 
     def _change(self, ground: Ground, assembly: Assembly) -> GraphChange | None:
         """Return what becomes of each node of the graph before; refuse what would lose state."""
@@ -160,7 +169,7 @@ class _Owned:
         store, pipeline = self.ground.store, self.asked.pipeline
         for sink, schema in zip(pipeline.sinks, self.assembly.compiled.routes.schemas, strict=True):
             note_schema(store, sink.name, schema)
-        store.put(f"graph/{pipeline.fingerprint()}.json", json.dumps(pipeline.spec()).encode())
+        note_description(store, pipeline)
 
     # --- where it begins ----------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast import durable
 from holdfast.checkpoint.manifest import BucketState, Keeps, Manifest, OperatorState, TableFile
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
 from holdfast.checkpoint.store import open_store
@@ -129,7 +130,7 @@ class StateReader:
         view = self.checkpoint / VIEWS / uuid.uuid4().hex
         try:
             for log, content in (("offsets", None), ("commits", COMMITTED)):
-                (view / log).mkdir(parents=True)
+                durable.make_directory(str(view / log), is_synced=False)
                 target = view / log / str(batch_id)
                 target.write_bytes((spark / log / str(batch_id)).read_bytes() if content is None else content.encode())
             shutil.copyfile(spark / "metadata", view / "metadata")

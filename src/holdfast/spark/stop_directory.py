@@ -20,14 +20,17 @@ _locks: dict[Path, int] = {}
 """Descriptors of the directories of this process; that of a run that has ended is closed by the next start."""
 
 
-def create() -> Path:
-    """Return a new directory, locked; remove those that dead processes of this user have left beside it."""
+def create(place: str | None = None) -> Path:
+    """Return a new directory, locked, mode 0700; remove those that dead processes of this user left beside it.
+
+    ``place`` is where; by default the directory for temporary files.
+    """
     for path in [path for path in _locks if not path.exists()]:
         if (ended := _locks.pop(path, None)) is not None:  # else another thread's start was quicker
             os.close(ended)
-    _sweep(Path(tempfile.gettempdir()))
+    _sweep(Path(place or tempfile.gettempdir()))
     while True:
-        path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
         try:
             fd = _opened(path)
         except FileNotFoundError:  # another start found it before it was locked

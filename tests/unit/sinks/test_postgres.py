@@ -149,6 +149,15 @@ def test_not_a_number_stays_one(postgres_plain: str) -> None:
     assert query(postgres_plain, "SELECT value::text FROM words ORDER BY place") == [("NaN",), (None,)]
 
 
+def test_not_a_number_inside_a_struct_is_the_text_that_postgresql_itself_gives_it(postgres_plain: str) -> None:
+    rows = typed(pa.array([{"x": float("nan"), "y": float("-inf")}]))
+    with opened(postgres_plain, rows.schema) as sink:
+        publish(sink, 1, rows)
+    back = "(value->>'x')::float8::text, (value->>'y')::float8::text"
+    alike = "value->'x' = to_jsonb('NaN'::float8)"
+    assert query(postgres_plain, f"SELECT {back}, {alike} FROM words") == [("NaN", "-Infinity", True)]
+
+
 CSV_TARGETS: list[tuple[str, pa.Array, list[Any]]] = [
     ("numeric", pa.array([1, None, 2**63 - 1]), ["1", None, str(2**63 - 1)]),
     ("uuid", pa.array([str(uuid.UUID(int=5)), None]), [str(uuid.UUID(int=5)), None]),

@@ -124,7 +124,7 @@ def test_nested_values_become_json() -> None:
     )
     first, second = sql.json_text(values).to_pylist()
     assert json.loads(first) == {
-        "list": [1.5, None],
+        "list": [1.5, "NaN"],
         "map": {"k": "AP8="},
         "at": "2024-01-02T03:04:05.000006+00:00",
         "price": "1.10",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
+import math
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,14 @@ def test_the_user_function_makes_a_sink_node(path: str) -> None:
 def test_a_place_that_cannot_be_written_is_refused_while_building(path: str, table: str) -> None:
     with pytest.raises(InvalidPipeline):
         SqliteSpec(path, table)
+
+
+def test_a_negative_zero_loses_its_sign_as_the_page_says() -> None:
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("CREATE TABLE words (value REAL)")
+        database.execute("INSERT INTO words VALUES (?)", (-0.0,))
+        ((value,),) = database.execute("SELECT value FROM words").fetchall()
+    assert math.copysign(1, value) == 1
 
 
 TYPES: list[tuple[pa.Array, str, list[Any]]] = [

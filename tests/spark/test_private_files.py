@@ -1,0 +1,91 @@
+"""Whatever a run leaves below its checkpoint and beside its sinks, nobody but its user reads; published data apart."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import holdfast as hf
+from tests.spark.running import CARRIED, STAGED, Settings
+
+pytestmark = pytest.mark.spark
+
+LINES = "".join(f'{{"id": {n}, "at": "2026-01-01T00:00:{n:02}Z"}}\n' for n in range(20)) + "no row\n"
+
+
+@pytest.fixture(params=[0o022, 0o000], ids=["umask022", "umask000"])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def check_private(top: Path, *, spark: Path | None = None) -> None:
+    """Check all that is below a directory; of what Spark writes only the directory that it lies in."""
+    wrong = {}
+    for path in [top, *top.rglob("*")]:
+        is_sparks = spark is not None and spark in path.parents
+        if not is_sparks and not path.is_symlink() and mode(path) != (0o700 if path.is_dir() else 0o600):
+            wrong[str(path.relative_to(top))] = oct(mode(path))
+    assert wrong == {}
+
+
+def ignored(frame: DataFrame, epoch: int) -> None:
+    frame.collect()
+
+
+def pipeline(work: Path) -> hf.Pipeline:
+    rows = hf.read.files(
+        str(work / "in"),
+        schema="id BIGINT, at TIMESTAMP",
+        timestamp="at",
+        on_bad_row="reject",
+        bounded=True,
+        name="rows",
+    )
+    counted = rows | hf.aggregate(window=hf.tumbling("10 s"), n=hf.count(), name="counted")
+    return hf.Pipeline(
+        "private",
+        rows | hf.write.files(str(work / "out" / "files"), partition_by=["id"], name="files"),
+        rows | hf.write.sqlite(str(work / "out" / "rows.db"), table="rows", name="table"),
+        rows | hf.write.foreach_batch(ignored, name="called"),
+        counted | hf.write.sqlite(str(work / "out" / "rows.db"), table="counted", name="counts"),
+        rows.rejects | hf.write.sqlite(str(work / "out" / "rows.db"), table="rejects", name="bad"),
+    )
+
+
+@pytest.mark.parametrize("settings", [CARRIED, STAGED], ids=["carried", "staged"])
+def test_a_run_leaves_nothing_that_others_can_read_but_what_it_published(
+    spark: SparkSession, tmp_path: Path, umask: int, settings: Settings
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "rows.jsonl").write_text(LINES)
+    checkpoint = tmp_path / "checkpoint"
+    pipeline(tmp_path).run(checkpoint=str(checkpoint), trigger=hf.available_now(), session=spark, settings=settings)
+    check_private(checkpoint, spark=checkpoint / "spark")
+    assert mode(checkpoint / "spark") == 0o700
+    files = tmp_path / "out" / "files"
+    check_private(files / "_holdfast")
+    assert (tmp_path / "out" / "rows.db-holdfast").exists() == (settings is STAGED)
+    if settings is STAGED:
+        check_private(tmp_path / "out" / "rows.db-holdfast")
+    published = [path for path in files.rglob("*") if (files / "_holdfast") not in [path, *path.parents]]
+    assert len(published) == 40
+    assert {mode(path) for path in published} == {0o666 & ~umask, 0o777 & ~umask}
+    assert mode(tmp_path / "out" / "rows.db") == 0o644 & ~umask
+
+
+def test_sparks_sockets_lie_where_nobody_else_comes(spark: SparkSession) -> None:
+    """Who connects to one is not asked for a password: he would be taken for Spark, or for its worker."""
+    place = Path(spark.sparkContext.getConf().get("spark.python.unix.domain.socket.dir"))
+    assert mode(place) == 0o700
+    assert any(path.is_socket() for path in place.iterdir())

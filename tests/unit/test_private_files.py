@@ -1,0 +1,125 @@
+"""What we make is its user's alone, whatever the umask says; what is published follows the umask."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from holdfast import durable
+from holdfast.checkpoint.store import LocalStore
+from holdfast.observe import logs
+from holdfast.ports import EpochRecord, Held, Publication, Run, Sink, SinkSpec, Task
+from holdfast.sinks.files import FilesSpec
+from holdfast.sinks.sqlite import SqliteSpec
+
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
+ROWS = pa.RecordBatch.from_pydict({"id": [1, 2], "day": ["a", "b"]}, schema=SCHEMA)
+
+
+@pytest.fixture(params=[0o022, 0o000], ids=["umask022", "umask000"])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def check_private(top: Path) -> None:
+    found = [top, *top.rglob("*")]
+    wrong = {str(path): oct(mode(path)) for path in found if mode(path) != (0o700 if path.is_dir() else 0o600)}
+    assert len(found) > 1
+    assert wrong == {}
+
+
+def staged(sink: Sink, epoch: int) -> Publication:
+    writer = sink.writer_factory()(Task("words", 1, epoch, 0, 0))
+    writer.write(ROWS)
+    return Publication(EpochRecord("words", epoch, 1, {}), (writer.stage(),))
+
+
+def opened(spec: SinkSpec) -> Sink:
+    sink = spec.connect("sink", "words", SCHEMA)
+    sink.open(Run("words", 1))
+    return sink
+
+
+def test_objects_of_a_checkpoint_are_its_users_alone(tmp_path: Path, umask: int) -> None:
+    store = LocalStore(str(tmp_path / "new" / "checkpoint"))
+    store.put("ledger/1.json", b"{}")
+    store.put_if_absent("snapshots/a/b", b"rows")
+    check_private(tmp_path / "new")
+
+
+def test_the_log_is_too_and_so_are_the_files_that_it_is_set_aside_in(
+    tmp_path: Path, umask: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "FILE_BYTES", 100)
+    with logs.logging_to(tmp_path / "checkpoint" / logs.FILE_NAME):
+        for _ in range(5):
+            logging.getLogger("holdfast.test").info("x" * 60)
+    assert (tmp_path / "checkpoint" / f"{logs.FILE_NAME}.1").exists()
+    check_private(tmp_path / "checkpoint")
+
+
+def test_files_are_published_as_the_umask_says_and_all_else_beside_them_is_private(tmp_path: Path, umask: int) -> None:
+    sink = opened(FilesSpec(str(tmp_path / "out"), partition_by=("day",)))
+    sink.publish([staged(sink, 1)], Held())
+    waiting = staged(sink, 2)
+    sink.close()
+    own = tmp_path / "out" / "_holdfast"
+    data = [path for path in (tmp_path / "out").rglob("*") if not path.is_relative_to(own)]
+    assert {mode(path) for path in data if path.is_file()} == {0o666 & ~umask}
+    assert {mode(path) for path in [tmp_path / "out", *data] if path.is_dir()} == {0o777 & ~umask}
+    for path in [own, *own.rglob("*")]:
+        # A staged file has the mode that it is published with; the directories above it are ours alone.
+        assert mode(path) == (0o700 if path.is_dir() else 0o600) or path.suffix == ".staged"
+    assert waiting.row_count == 2
+
+
+def test_a_database_is_the_users_and_what_is_staged_beside_it_is_ours(tmp_path: Path, umask: int) -> None:
+    sink = opened(SqliteSpec(str(tmp_path / "new" / "words.db"), "words"))
+    staged(sink, 1)
+    sink.close()
+    assert mode(tmp_path / "new") == 0o777 & ~umask
+    check_private(tmp_path / "new" / "words.db-holdfast")
+
+
+def test_what_an_older_version_made_for_everybody_is_taken_back_and_the_users_own_is_let_be(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    for name in ("ledger", "spark", "mine"):
+        (checkpoint / name).mkdir(parents=True)
+        (checkpoint / name).chmod(0o755)
+    for name in ("identity.json", "holdfast.log.2", "notes"):
+        (checkpoint / name).touch()
+        (checkpoint / name).chmod(0o644)
+    checkpoint.chmod(0o755)
+    os.symlink(tmp_path, checkpoint / "sinks")
+    LocalStore(str(checkpoint)).prepare()
+    found = {path.name: mode(path) for path in checkpoint.iterdir() if not path.is_symlink()}
+    assert found == {
+        ".writing": 0o700,
+        "ledger": 0o700,
+        "spark": 0o700,
+        "mine": 0o755,
+        "identity.json": 0o600,
+        "holdfast.log.2": 0o600,
+        "notes": 0o644,
+    }
+    assert mode(checkpoint) == 0o755
+    assert mode(tmp_path) == 0o700
+
+
+def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there").chmod(0o750)
+    durable.make_directory(str(tmp_path / "there"))
+    assert mode(tmp_path / "there") == 0o750
