@@ -341,10 +341,13 @@ class SourceSpec(Protocol):
             absent.
         """
 
-    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
         """Return why reading cannot go on at positions that a sink holds; empty when it can.
 
-        Asked when the engine's own record of positions is lost.  Creates and changes nothing.
+        Asked when the engine's own record of positions is lost.  With ``until`` the rows up to there are known, and
+        asked for again: why they cannot be read any more.  Creates and changes nothing.
         """
 
     def reached(self, name: str, workspace: str) -> SourcePositions:

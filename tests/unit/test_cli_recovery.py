@@ -19,6 +19,7 @@ from holdfast import faults
 from holdfast.checkpoint import named
 from holdfast.checkpoint.dead_letters import DeadLetters, Letter, one_row
 from holdfast.checkpoint.manifest import Ended, Manifest
+from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.checkpoint.store import open_store
 from holdfast.cli.app import app
@@ -26,6 +27,7 @@ from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.ports import Carried, EpochRecord
 from holdfast.sources.lettered import Address
+from holdfast.spark.origin import Origin
 from holdfast.target import load_target
 
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -68,7 +70,7 @@ def run_epochs(name, last_epoch, *, crash_at=None):
     spark = Path("ckpt/spark/1")
     for directory in ("offsets", "commits"):
         (spark / directory).mkdir(parents=True, exist_ok=True)
-    store.put("spark/1/origin.json", b'{"base": 1}')
+    store.put("spark/1/origin.json", Origin(1).to_json())
     try:
         for epoch in range(resumption.last_epoch + 1, last_epoch + 1):
             (spark / "offsets" / str(epoch - 1)).write_text("v2\n")
@@ -224,20 +226,74 @@ def test_inspect_tells_a_sink_that_lost_what_the_ledger_calls_done():
             path.unlink()
     text = holdfast("inspect", "flows.py:two", "--checkpoint", "ckpt").stdout
     assert "holds everything up to epoch 2" in text  # the other one
-    assert "no answer: " in text or "! diverged: the ledger says that table_two published epoch 2" in text
+    assert "no answer: " in text or "! behind: the ledger says that table_two published epoch 2" in text
 
 
-def test_a_sink_that_was_set_back_has_diverged_and_resolve_exits_4():
-    run_epochs("two", 2)
-    with sqlite3.connect("two.db") as connection:
-        connection.execute("UPDATE holdfast_ledger SET epoch = 1")
-        connection.execute("DELETE FROM t WHERE x >= 20")
+def set_back(name, epoch):
+    """Let a table be what it was after an epoch."""
+    with sqlite3.connect(f"{name}.db") as connection:
+        (positions,) = connection.execute("SELECT positions FROM holdfast_ledger").fetchone()
+        then = positions.replace(positions[positions.index("log") :], f'log": {epoch}}}}}')
+        connection.execute("UPDATE holdfast_ledger SET epoch = ?, positions = ?", (epoch, then))
+        connection.execute("DELETE FROM t WHERE x >= ?", ((epoch + 1) * 10,))
     connection.close()
-    text = holdfast("inspect", "flows.py:two", "--checkpoint", "ckpt").stdout
-    assert "! diverged: the ledger says that table_two published epoch 2, and table_two does not hold it." in text
-    answer = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt")
-    assert answer.exit_code == 4
-    assert "Diverged: " in answer.stderr
+    log_positions()
+
+
+def log_positions():
+    """Write what Spark's log says, where a test needs more of it than the names."""
+    for path in Path("ckpt/spark/1/offsets").iterdir():
+        offset = json.dumps({"positions": {"log": int(path.name) + 1}, "size_bytes": 0, "row_count": 0})
+        path.write_text(f'v2\n{{"batchTimestampMs": 0}}\nrides:{offset}\n')
+
+
+@pytest.mark.parametrize("name", ["one", "two"])
+@pytest.mark.parametrize("can_be_read", [True, False])
+def test_a_sink_that_was_set_back_is_told_as_behind_with_what_it_lacks(name, can_be_read):
+    run_epochs(name, 3)
+    set_back(name, 1)
+    source = load_target(f"flows.py:{name}").sources[0]
+    Path("in").mkdir()
+    for number in (1, 2, 3) if can_be_read else (1, 2):
+        Path(f"in/{number}.json").write_text('{"x": 1}\n')
+    source.spec.open("rides", str(Path("ckpt/sources/rides").absolute())).latest({"log": 0}, bounded=False)
+    text = holdfast("inspect", f"flows.py:{name}", "--checkpoint", "ckpt").stdout
+    told = f"! behind: table_{name} holds everything up to epoch 1, and epoch 3 was published: it lacks source 'rides' "
+    assert f"{told}from log=1 to log=3." in text
+    assert "it is produced again" not in text
+    assert ("Do: start the pipeline again: it first reads that range again" in text) is can_be_read
+    assert ("source 'rides' from log=1 to log=3 cannot be read again: its log" in text) is not can_be_read
+    plan = holdfast("plan", f"flows.py:{name}", "--checkpoint", "ckpt").stdout
+    assert told in plan
+    (found,) = json.loads(holdfast("plan", f"flows.py:{name}", "--checkpoint", "ckpt", "--json").stdout)["behind"]
+    assert (found["sink"], found["epoch"], found["published"]) == (f"table_{name}", 1, 3)
+    answer = holdfast("resolve", f"flows.py:{name}", "--checkpoint", "ckpt")
+    assert answer.exit_code == 0
+    assert ("behind: the next start replays what it lacks" in answer.stdout) is (name == "two")
+    assert rows_in(f"{name}.db") == [10, 11]
+
+
+def test_a_sink_that_was_emptied_is_told_of_as_refused():
+    run_epochs("one", 2)
+    Participation("one", open_store("ckpt"), ["table_one"]).note(["table_one"], 1)
+    for path in Path().glob("one.db*"):
+        if path.is_file():
+            path.unlink()
+    with sqlite3.connect("one.db") as connection:
+        connection.execute("CREATE TABLE t (x INTEGER)")
+    connection.close()
+    text = holdfast("inspect", "flows.py:one", "--checkpoint", "ckpt").stdout
+    assert "! behind: table_one holds everything up to epoch 0, and epoch 2 was published: it lacks everything." in text
+    assert "the next start is refused" in text
+
+
+def test_a_decision_that_is_to_be_published_makes_no_sink_lie_behind():
+    run_epochs("two", 2, crash_at="after-publish")
+    (open_one,) = Path("ckpt/ledger").glob("000000000002-*")
+    log_positions()
+    Path("ckpt/spark/1/commits/1").write_text("v1\n")  # as the commit thread leaves it
+    assert "behind" not in holdfast("inspect", "flows.py:two", "--checkpoint", "ckpt").stdout
+    assert open_one.exists()
 
 
 def test_a_damaged_decision_is_shown_and_resolve_fails_without_dropping_anything():

@@ -283,18 +283,19 @@ def plan_(
         pipeline = load_target(target)
         directory = checkpoint_directory(checkpoint)
         minded = derived_names(pipeline)
-        if frame.has_run(directory):
-            frame.check_owner(frame.inspected(checkpoint, None), pipeline)
-        if not (directory / "spark").is_dir():
+        inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
+        if inspection is None or not (directory / "spark").is_dir():
             begins = f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} begins at the beginning."
             answer = {"directory": None, "change": None, "warnings": minded}
             frame.answer(answer, [begins, *words.warning_lines(minded)], as_json)
             return
         planned = plan(pipeline, open_store(str(directory)), directory, settings)
         if as_json:
-            frame.print_json({**inspected_json(planned), "warnings": minded})
+            told = {"behind": inspected_json(inspection.behind), "warnings": minded}
+            frame.print_json({**inspected_json(planned), **told})
         else:
             frame.print_lines(words.plan_lines(pipeline.name, planned.directory, planned.change))
+            frame.print_lines(words.behind_lines(inspection))
             frame.print_lines(words.warning_lines(minded))
         if planned.change is not None:
             check_change(

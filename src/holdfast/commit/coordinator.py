@@ -157,6 +157,7 @@ class Coordinator:
         self._newest_done: Done | None = None
         self._missing: tuple[int, frozenset[str]] = (0, frozenset())
         self._continued: set[str] = set()
+        self._behind: frozenset[str] = frozenset()
         self._group = Group(commit_every_ticks, carried_limit_bytes)
         self._trying: frozenset[str] = frozenset()
         """Sinks whose last word on an epoch's rows depended on what they held."""
@@ -197,7 +198,9 @@ class Coordinator:
             self._newest_done = takeover.done
             known = [held.epoch for held in self._delivery.held.values()] + [key.epoch for key in takeover.open]
             self._last_epoch = max([*known, takeover.done.record.epoch if takeover.done else 0])
-            resolved = (*confirm_done(self._delivery, takeover.done), *self._resolve(takeover, on_refused))
+            confirmed = tuple(confirm_done(self._ledger, self._delivery, takeover))
+            self._behind = frozenset(each.sink for each in confirmed if each.verdict is Verdict.REPLAY)
+            resolved = (*confirmed, *self._resolve(takeover, on_refused))
             self._group.begin(h.pts for h in self._delivery.held.values())
             # Only now: a decision that recovery found may have named what a dead run staged.
             self._delivery.sweep(self._last_epoch + 1)
@@ -210,6 +213,9 @@ class Coordinator:
             check_known_sinks(decided, self._sinks, self._run)
             self._stories.take(key.epoch, Event.FIND, detail=f"of generation {decided.record.generation}")
             names = [name for name in self._sinks if name in decided.parts]
+            if decided.record.rewound_to is None:
+                # In a sink that lacks earlier epochs this one would hide the gap: it gets all of them again, by replay.
+                names = [name for name in names if name not in self._behind]
             found = [self._delivery.judge(name, key.epoch, Decision.COMMIT) for name in names]
             wanted = {each.sink for each in found if each.verdict is Verdict.PUBLISH}
             if on_refused is not None and decided.record.rewound_to is None:
@@ -268,7 +274,8 @@ class Coordinator:
         Raises
         ------
         Diverged
-            If a sink and the ledger contradict each other, or a sink holds the epoch by its number alone.
+            If a sink and the ledger contradict each other, a sink holds the epoch by its number alone, or one lacks
+            what lies before it.
         """
         with self._stopping_at_failure():
             names = frozenset(self._sinks)
@@ -279,7 +286,7 @@ class Coordinator:
                     self._delivery.judge(name, epoch, ledgers_word(self._newest_done, name, epoch))
                     for name in self._sinks
                 ]
-                names = frozenset(each.sink for each in judged if each.verdict is Verdict.ABORT)
+                names = frozenset(each.sink for each in judged if each.verdict in (Verdict.ABORT, Verdict.REPLAY))
                 if positions is not None:
                     holders = {
                         name: self._delivery.held[name]

@@ -143,7 +143,7 @@ class Delivery:
         if verdict is Verdict.DIVERGED:
             raise Diverged(
                 f"the ledger says that sink {name!r} has published epoch {epoch}, and it answers {outcome.value!r}.",
-                why="the sink was restored from a backup, truncated or replaced after it had published.",
+                why="the sink was restored to the middle of an epoch that it had published.",
                 do=f"restore sink {name!r} to a state that holds epoch {epoch}; or start over with a new checkpoint "
                 "and an empty target.",
                 pipeline=self._pipeline,

@@ -263,6 +263,17 @@ class Ledger:
         self._done.append(key)
         self._prune()
 
+    def newest_done_of(self, sink: str) -> Done | None:
+        """Return the newest epoch that is done and that a sink took part in; None where none is readable any more."""
+        for key in reversed(self._done):
+            try:
+                content = self.read(key)
+            except Corrupt:
+                continue
+            if isinstance(content, Done) and sink in content.sinks:
+                return content
+        return None
+
     def settle_damaged(self, key: Key) -> None:
         """Count a decision that cannot be read as finished: every sink holds its epoch."""
         log.warning("%s cannot be read; it is not needed: every sink holds epoch %d", key.path, key.epoch)

@@ -18,10 +18,11 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
 from holdfast.sources import csv_lines, discovery, json_lines, parquet, sequence
+from holdfast.sources.access import is_as_found
 from holdfast.sources.bounds import with_bounds
-from holdfast.sources.discovery import Place
-from holdfast.sources.file_log import Block, log_end
-from holdfast.sources.file_planner import FilePlanner
+from holdfast.sources.discovery import Discovery, Place
+from holdfast.sources.file_log import Block, FileLog, log_end
+from holdfast.sources.file_planner import FilePlanner, part_of
 from holdfast.sources.formats import Rows
 from holdfast.sources.layout import RECORD_SIZE, Layout
 from holdfast.sources.planning import grouped
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 Format = Literal["json", "csv", "parquet"]
 SEGMENT = "log"
 _BLOCK_SIZE_MAX = 10**9
+_NAMED = 5
+"""So many files that are gone are named."""
 
 
 _PARQUET_GROWTH = 20
@@ -90,12 +93,32 @@ class FilesSpec:
         """Return the source; its log is opened when it is first needed, so executors never touch it."""
         return FilesSource(self, name, workspace)
 
-    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
-        """Return whether the log is lost, or does not reach these positions: without it a position names no file."""
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
+        """Return whether the log is lost, or does not reach these positions: without it a position names no file.
+
+        Whether the files are still there is looked up where rows are asked for again.
+        """
         if lost := sequence.obstacle(workspace):
             return lost
-        wanted, known = int(positions.get(SEGMENT, 0)), int(self.reached(name, workspace)[SEGMENT])
-        return f"its log of what was read ends at {known}, and {wanted} is wanted." if wanted > known else ""
+        wanted, known = _ordinal({**positions, **(until or {})}), _ordinal(self.reached(name, workspace))
+        if wanted > known:
+            return f"its log of what was read ends at {known}, and {wanted} is wanted."
+        return "" if until is None else self._what_is_gone(workspace, _ordinal(positions), _ordinal(until))
+
+    def _what_is_gone(self, workspace: str, start: int, end: int) -> str:
+        """Name the files between two positions that are not there any more as they were logged."""
+        where = discovery.settled(self.where)
+        log = FileLog(os.path.join(workspace, "log"), is_read_only=True)
+        follows = Discovery(where, self.min_age_us, follow_links=self.follow_links).follows_links
+        parts = {block.name: part_of(self, where, block, follows_links=follows) for block in log.blocks[start:end]}
+        gone = [part.path for part in parts.values() if not is_as_found(part)]
+        if not gone:
+            return ""
+        more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
+        named = f"{', '.join(gone[:_NAMED])}{more}"
+        return f"{len(gone)} of its {len(parts)} files are gone, or are not as they were: {named}."
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the log: which file a position names stands there before it leaves the source."""
