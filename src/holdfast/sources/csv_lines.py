@@ -75,6 +75,11 @@ class CsvParser:
         """Whether the text may be parsed together with others: a quote left open would reach into the next file."""
         return b'"' not in data
 
+    def head(self, data: bytes, size: int) -> bytes:
+        """Return the records that end within the first bytes, unless some quote there stands wrong."""
+        found = blocks.quotes(data[:size], self.separator, to_last_end=True)
+        return data[: found.ends[-1]] if found.is_clean and len(found.ends) else b""
+
     def records(self, data: bytes) -> Records:
         """Take the text apart into records; one may span lines where quotes say so."""
         if len(data) <= self.longest and (quotes := blocks.quotes(data, self.separator)).is_clean:

@@ -34,26 +34,34 @@ def judge(
         quoted.
     """
     joined = b"\n".join(contents) + b"\n"
-    reasons = _of_counts(contents, joined, len(columns), separator)
-    places = np.array([at for at in range(len(contents)) if at not in reasons] if reasons else range(len(contents)))
-    if not len(places):
-        return reasons
-    if reasons:
-        joined = b"\n".join([contents[at] for at in places.tolist()]) + b"\n"
+    reasons: dict[int, str] = {}
+    indices: Sequence[int] = range(len(contents))
     is_text = is_utf8(joined)
     # Of a text that may be null nothing is to be known but whether it is UTF-8.
     names = [f.name for f in schema if not (is_text and f.nullable and pa.types.is_string(f.type))]
-    try:
-        table = read(joined, names) if names else None
-    except pa.ArrowInvalid:
+    table = _read(read, joined, names or list(schema.names[:1]), len(contents))
+    if table is None:  # some record has too many fields, or too few
+        reasons = _of_counts(contents, joined, len(columns), separator)
+        indices = [at for at in range(len(contents)) if at not in reasons]
+        if not indices or not reasons:
+            return reasons
+        joined = b"\n".join([contents[at] for at in indices]) + b"\n"
+        table = _read(read, joined, names, len(indices)) if names else None
+    if table is None:
         return reasons
-    if table is None or table.num_rows != len(places):
-        return reasons
-    indices: list[int] = places.tolist()
     for name in names:
         for at, problem in _of_column(schema.field(name), pa.concat_arrays(table[name].chunks)):
             reasons.setdefault(indices[at], problem)
     return reasons
+
+
+def _read(read: Callable[[bytes, list[str]], pa.Table], joined: bytes, names: list[str], count: int) -> pa.Table | None:
+    """Return columns of records; None unless each of them is one row."""
+    try:
+        table = read(joined, names)
+    except pa.ArrowInvalid:
+        return None
+    return table if table.num_rows == count else None
 
 
 def is_utf8(data: bytes) -> bool:

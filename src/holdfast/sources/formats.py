@@ -63,6 +63,9 @@ class Parser(Protocol):
     def joins(self, data: bytes) -> bool:
         """Whether the text may be parsed together with others of its kind."""
 
+    def head(self, data: bytes, size: int) -> bytes:
+        """Return the records that surely end within the first bytes of a text."""
+
     def records(self, data: bytes) -> Records:
         """Take the text apart into records; empty lines are none."""
 

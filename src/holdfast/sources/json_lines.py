@@ -52,6 +52,10 @@ class JsonParser:
         """Whether the text may be parsed together with others: always, for no object spans lines."""
         return True
 
+    def head(self, data: bytes, size: int) -> bytes:
+        """Return the lines that end within the first bytes."""
+        return data[: data.rfind(b"\n", 0, size) + 1]
+
     def records(self, data: bytes) -> Records:
         """Take the text apart into lines."""
         starts, ends = blocks.lines(data)

@@ -164,8 +164,16 @@ def _is_of_arrow(content: bytes) -> bool:
 def _of_column(field: pa.Field, values: Sequence[Any]) -> Iterable[tuple[int, str]]:
     """Yield the places of values that do not fit a column, and why."""
     begin = f"column {field.name!r} is declared {field.type} and holds "
+    told: dict[tuple[type, Any], str] = {}  # a drifted column holds few values, again and again
     for at, why in _misfits(field.type, values):
-        yield at, f"{begin}{shown(values[at])} ({why})"
+        value = values[at]
+        if type(value) in (dict, list):
+            yield at, f"{begin}{shown(value)} ({why})"
+            continue
+        key = (type(value), value)
+        if (text := told.get(key)) is None:
+            text = told[key] = f"{begin}{shown(value)} ({why})"
+        yield at, text
     if not field.nullable:
         for at, value in enumerate(values):
             if value is None:
@@ -178,7 +186,10 @@ def _misfits(data_type: pa.DataType, values: Sequence[Any]) -> Iterable[tuple[in
     found = set(map(type, values))
     found.discard(_NOTHING)
     if odd := found - expected.taken:
-        yield from ((at, _unlike(value, expected)) for at, value in enumerate(values) if type(value) in odd)
+        whys = {kind: _unlike(kind, expected) for kind in odd}
+        for at, value in enumerate(values):
+            if (kind := type(value)) in whys:
+                yield at, whys[kind] or _unparsed(value, expected)
     if found - odd:
         yield from expected.misfits(values)
 
@@ -244,10 +255,15 @@ def _range(data_type: pa.DataType) -> tuple[int, int]:
     return -(2 ** (data_type.bit_width - 1)), 2 ** (data_type.bit_width - 1) - 1
 
 
-def _unlike(value: Any, expected: _Expected) -> str:
-    if type(value) in (float, _Number) and expected.word == "number":
-        return f"Failed to convert JSON to {expected.data_type}, couldn't parse:{shown(value)}"
-    return f"a {_KINDS[type(value)]} where a {expected.word} belongs"
+def _unlike(kind: type, expected: _Expected) -> str:
+    """Say what stands where something else belongs; empty where a number does not fit by what it is."""
+    if kind in (float, _Number) and expected.word == "number":
+        return ""
+    return f"a {_KINDS[kind]} where a {expected.word} belongs"
+
+
+def _unparsed(value: Any, expected: _Expected) -> str:
+    return f"Failed to convert JSON to {expected.data_type}, couldn't parse:{shown(value)}"
 
 
 def _texts(data_type: pa.DataType) -> Callable[[Sequence[Any]], Iterable[tuple[int, str]]]:
@@ -268,7 +284,7 @@ def _times(data_type: pa.DataType) -> Callable[[Sequence[Any]], Iterable[tuple[i
         texts = [value if type(value) is str else None for value in values]
         for at in unfit(_as_array(texts), data_type).nonzero()[0].tolist():
             yield at, f"Failed to parse string: '{texts[at]}' as a scalar of type {shown_type}"
-        for at, value in enumerate(values):
+        for at, value in enumerate(values) if set(map(type, values)) - {str, _NOTHING} else ():
             if type(value) in (int, float, _Number) and not abs(_seconds(value)) <= convert.LAST_SECOND:
                 yield at, convert.BEYOND
 

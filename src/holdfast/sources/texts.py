@@ -65,8 +65,8 @@ def _read_together(texts: Sequence[Text], rows: Rows) -> Iterator[pa.RecordBatch
     parser = texts[0].parser
     whole = texts[0].data if len(texts) == 1 else b"\n".join(text.data.removesuffix(b"\n") for text in texts)
     try:
-        if len(whole) > _HEAD_OF and parser.joins(whole):
-            parser.parse(whole[: whole.rfind(b"\n", 0, _HEAD) + 1])
+        if len(whole) > _HEAD_OF:
+            parser.parse(parser.head(whole, _HEAD))
         batches = parser.parse(whole)
     except Unreadable:
         yield from _together(_read_apart(texts, rows), rows.read_schema)
