@@ -25,6 +25,7 @@ from holdfast.values import (
     Outcome,
     Part,
     Publication,
+    Refused,
     Run,
     Span,
     Staged,
@@ -45,6 +46,8 @@ __all__ = [
     "Outcome",
     "Part",
     "Publication",
+    "Refused",
+    "Rejecting",
     "Rewindable",
     "Run",
     "Sink",
@@ -200,6 +203,17 @@ class Inspectable(Protocol):
 
 
 @runtime_checkable
+class Rejecting(Protocol):
+    """What a sink may offer beyond :class:`Sink`: to publish an epoch without the rows that it refuses."""
+
+    def reject(self, publication: Publication) -> tuple[Publication, Sequence[Refused]]:
+        """Find the rows that ``publish`` would refuse; return the epoch without them, and the rows.
+
+        Asked of a sink that is connected, opened or not: changes nothing, fences nobody.
+        """
+
+
+@runtime_checkable
 class Rewindable(Protocol):
     """What a sink may offer beyond :class:`Sink`: to take back what it published.
 
@@ -327,10 +341,13 @@ class SourceSpec(Protocol):
             absent.
         """
 
-    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
         """Return why reading cannot go on at positions that a sink holds; empty when it can.
 
-        Asked when the engine's own record of positions is lost.  Creates and changes nothing.
+        Asked when the engine's own record of positions is lost.  With ``until`` the rows up to there are known, and
+        asked for again: why they cannot be read any more.  Creates and changes nothing.
         """
 
     def reached(self, name: str, workspace: str) -> SourcePositions:

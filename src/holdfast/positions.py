@@ -48,6 +48,25 @@ def covers_all(held: Positions, wanted: Positions) -> bool:
     return all(covers(held.get(source, {}), positions) for source, positions in wanted.items())
 
 
+def lacking(held: Positions, wanted: Positions) -> dict[str, dict[str, tuple[Position, Position]]]:
+    """Return what lies before ``wanted`` and not before ``held``: source -> segment -> from where to where.
+
+    A segment that ``held`` lacks counts as read up to 0.  Of an opaque position only a difference can be told.
+
+    Examples
+    --------
+    >>> lacking({"a": {"log": 3}}, {"a": {"log": 9, "other": 0}, "b": {"log": 0}})
+    {'a': {'log': (3, 9)}}
+    """
+    found: dict[str, dict[str, tuple[Position, Position]]] = {}
+    for source, positions in wanted.items():
+        of = held.get(source, {})
+        ranges = {name: (of.get(name, 0), at) for name, at in positions.items() if not _not_before(of.get(name, 0), at)}
+        if ranges:
+            found[source] = ranges
+    return found
+
+
 def ascending(several: Iterable[Positions]) -> list[Positions] | None:
     """Return the different ones of several positions, each covering the one before; None when two cannot be ordered.
 

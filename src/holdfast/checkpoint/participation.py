@@ -83,11 +83,20 @@ class Participation:
             raise Diverged(
                 f"sink {name!r} holds nothing, and has taken part since epoch {first}.",
                 why="the target was removed, emptied together with its ledger, or replaced after it had published.",
-                do=f"restore sink {name!r}; or start over with a new checkpoint and empty targets; or, to let it "
-                f"begin at the present, remove {key} from the checkpoint.",
+                do=f"restore sink {name!r}: what a copy of it lacks is replayed; or, to have everything replayed, give "
+                "the sink another name and backfill=True; or start over with a new checkpoint and empty targets; or, "
+                f"to let it begin at the present, remove {key} from the checkpoint.",
                 pipeline=self._pipeline,
                 participant=name,
             )
+
+
+def has_taken_part(store: Store, sink: str) -> bool:
+    """Tell whether a sink has taken part in an epoch; also where its note cannot be read."""
+    try:
+        return _first_epoch(store, sink) is not None
+    except ValueError:
+        return True
 
 
 def _first_epoch(store: Store, name: str) -> int | None:

@@ -56,6 +56,7 @@ def restoration(
     at: Positions | None = None,
     *,
     graph: str = "",
+    reached: Positions | None = None,
     passed_over: Callable[[str], None] = lambda why: None,
 ) -> Restoration | None:
     """Return where state can be taken from; None when there is no good snapshot.
@@ -74,6 +75,8 @@ def restoration(
         The snapshot must be of exactly these positions, and of the graph.
     graph : str
         Fingerprint of a graph's state: of several snapshots of one epoch the one of this graph is taken.
+    reached : Positions, optional
+        What was published in sinks that have lost it since: it is replayed as it was, too.
     passed_over : callable, optional
         Told of each snapshot that cannot be used, with the reason.
     """
@@ -110,18 +113,18 @@ def restoration(
             chosen = manifest
             if manifest.graph == graph:
                 break  # else there may be one of this graph: a start that died had made this for the graph to come
-    return None if chosen is None else _planned(chosen, held, known, tuple(refused))
+    return None if chosen is None else _planned(chosen, held, known, reached or {}, tuple(refused))
 
 
 def _planned(
-    manifest: Manifest, held: Sequence[Held], steps: Iterable[Step], refused: tuple[tuple[SnapshotKey, str], ...]
+    manifest: Manifest,
+    held: Sequence[Held],
+    steps: Iterable[Step],
+    reached: Positions,
+    refused: tuple[tuple[SnapshotKey, str], ...],
 ) -> Restoration:
     start = manifest.ended.positions
-    replayed: list[Ended] = []
-    for ended in chain(steps, start):
-        if not any(covers_all(each.positions, ended.positions) for each in held):
-            break
-        replayed.append(ended)
+    replayed = replayed_from(start, steps, [*(each.positions for each in held), reached])
     cuts = [start, *(ended.positions for ended in replayed)]
     beyond = [each.positions for each in held if not any(_same(each.positions, cut) for cut in cuts)]
     if any(covers_all(cuts[-1], positions) for positions in beyond):
@@ -131,6 +134,16 @@ def _planned(
         beyond = [each.positions for each in held if not _same(each.positions, start)]
     stops = ascending(beyond) or []
     return Restoration(manifest, tuple(replayed), tuple(stops), refused)
+
+
+def replayed_from(start: Positions, steps: Iterable[Step], published: Sequence[Positions]) -> list[Ended]:
+    """Return the ends of the epochs that follow some positions, as far as they are known and were published."""
+    found: list[Ended] = []
+    for ended in chain(steps, start):
+        if not any(covers_all(positions, ended.positions) for positions in published):
+            break
+        found.append(ended)
+    return found
 
 
 def _same(one: Positions, other: Positions) -> bool:

@@ -29,6 +29,17 @@ def stood(store: Store) -> Positions:
     return {name: notes[-1][1] for name, notes in _read(store).items()}
 
 
+def stood_at(store: Store, epoch: int) -> Positions:
+    """Return where each source stood at an epoch which the graph of then did not have."""
+    earlier = {name: [of for first, of in notes if first <= epoch] for name, notes in _read(store).items()}
+    return {name: of[-1] for name, of in earlier.items() if of}
+
+
+def stood_since(store: Store) -> dict[str, tuple[int, SourcePositions]]:
+    """Return where each source stood last, and the first epoch of the directory that was begun behind that."""
+    return {name: notes[-1] for name, notes in _read(store).items()}
+
+
 def note_stood(store: Store, epoch: int, positions: Positions, *, else_known: Positions) -> None:
     """Note where sources stand before the first epoch of a directory; said again, it counts as said once.
 

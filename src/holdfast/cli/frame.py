@@ -25,7 +25,7 @@ from holdfast.masking import masked, masked_json
 from holdfast.observe.configuration import configuration
 from holdfast.observe.inspection import Inspection, inspect_checkpoint
 from holdfast.observe.logs import FILE_NAME, FILE_ONLY, logging_to
-from holdfast.observe.sink_answers import inspect_sinks
+from holdfast.observe.sink_answers import inspect_sinks, sinks_behind
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Store
 
@@ -79,7 +79,8 @@ def inspected(checkpoint: str, pipeline: Pipeline | None) -> Inspection:
     if pipeline is None:
         return inspection
     check_owner(inspection, pipeline)
-    return replace(inspection, sinks=inspect_sinks(pipeline, store, inspection))
+    asked = replace(inspection, sinks=inspect_sinks(pipeline, store, inspection))
+    return replace(asked, behind=sinks_behind(pipeline, store, checkpoint_directory(checkpoint), asked))
 
 
 def existing_store(checkpoint: str) -> Store:

@@ -39,7 +39,8 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
     if inspection.state is not None:
         yield from _state(inspection.state)
     for sink in inspection.sinks:
-        yield from _sink(sink, inspection.owner)
+        is_behind = sink.name in {each.sink for each in inspection.behind}
+        yield from _sink(sink, inspection.owner, is_behind=is_behind)
     yield from findings(inspection)
 
 
@@ -60,6 +61,7 @@ def findings(inspection: Inspection) -> Iterator[str]:
         for sink, epoch in diverged:
             yield f"! diverged: the ledger says that {sink} published epoch {epoch}, and {sink} does not hold it."
         yield "  Do: delete nothing; docs/operations.md, 'It says Diverged'."
+    yield from behind_lines(inspection)
     if any(d.standing is Standing.DAMAGED for d in inspection.decisions):
         yield "! a decision cannot be read."
         yield "  Do: delete nothing; docs/operations.md, 'It says Corrupt'."
@@ -72,6 +74,26 @@ def findings(inspection: Inspection) -> Iterator[str]:
             yield "  Nothing to do: a run is alive and publishes them."
         else:
             yield "  Do: start the pipeline again, or: holdfast resolve TARGET --checkpoint " + inspection.checkpoint
+
+
+def behind_lines(inspection: Inspection) -> Iterator[str]:
+    """Say which sinks have lost what was published in them, and what the next start does about it."""
+    known = {each.sink for each in inspection.behind}
+    for sink, answer in inspection.answers:
+        if answer.verdict is Verdict.REPLAY and sink not in known:
+            yield f"! behind: the ledger says that {sink} published epoch {answer.epoch}, and {sink} does not hold it."
+            yield "  Do: start the pipeline again: it replays what is missing, or says why it cannot."
+    for each in inspection.behind:
+        yield (
+            f"! behind: {each.sink} holds everything up to epoch {each.epoch}, and epoch {each.published} was "
+            f"published: it lacks {each.lacks}."
+        )
+        for obstacle in each.obstacles:
+            yield f"  {obstacle}"
+        if each.obstacles:
+            yield "  Do: delete nothing; docs/operations.md, 'It says Diverged'."
+        else:
+            yield "  Do: start the pipeline again: it first reads that range again, for the sinks that lack it."
 
 
 def verdict_lines(inspection: Inspection, epoch: int | None = None) -> Iterator[str]:
@@ -123,6 +145,14 @@ def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) 
         yield f"! state of {old} that nobody takes over, while {new}, of the same kind, begins without"
     for name in change.finished:
         yield f"! finished source {name}: it has ended, and a changed graph would take it up again"
+
+
+def open_lines(inspection: Inspection) -> Iterator[str]:
+    """Say what comes before anything else: decided epochs that are not published everywhere."""
+    if inspection.open_epochs:
+        epochs = ", ".join(map(str, inspection.open_epochs))
+        yield f"first  what is decided and not published everywhere yet is: epochs {epochs}; where a sink refuses a row"
+        yield "       of them: holdfast resolve --reject-rows"
 
 
 def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
@@ -188,7 +218,7 @@ def _decision(decision: DecisionSummary) -> str:
     return f"{head}; {rows}" if rows else head
 
 
-def _sink(sink: SinkReport, owner: Owner) -> Iterator[str]:
+def _sink(sink: SinkReport, owner: Owner, *, is_behind: bool) -> Iterator[str]:
     head = f"sink {sink.name}  {sink.kind}, {sink.guarantee}"
     yield f"{head}, stages by: {sink.staging}" if sink.staging else head
     if sink.problem:
@@ -206,6 +236,8 @@ def _sink(sink: SinkReport, owner: Owner) -> Iterator[str]:
     for answer in sink.answers:
         if answer.decision is Decision.NONE and owner.is_alive:
             yield f"  epoch {answer.epoch}: at work"
+        elif answer.decision is Decision.NONE and is_behind:
+            continue  # what comes next in this sink is told of below
         elif answer.decision is not Decision.DONE or answer.verdict is not Verdict.SKIP:
             yield f"  epoch {answer.epoch}: {_answer(answer)}"
 
@@ -226,6 +258,7 @@ def _answer(answer: Answer) -> str:
         Verdict.ABORT: "nothing of it is visible; it is produced again",
         Verdict.SKIP: "it is there; nothing to write",
         Verdict.PUBLISH: "it will be published, from the decision",
+        Verdict.REPLAY: "the sink is behind; what it lacks is replayed by the next start",
         Verdict.ASK: "ask again",
         Verdict.DIVERGED: "DIVERGED, a person decides",
     }[answer.verdict]
@@ -234,9 +267,13 @@ def _answer(answer: Answer) -> str:
 
 
 def _done(verdict: Verdict) -> str:
-    return {Verdict.PUBLISH: "published", Verdict.SKIP: "was there already", Verdict.ABORT: "dropped"}.get(
-        verdict, verdict.name.lower()
-    )
+    done = {
+        Verdict.PUBLISH: "published",
+        Verdict.SKIP: "was there already",
+        Verdict.ABORT: "dropped",
+        Verdict.REPLAY: "behind: the next start replays what it lacks",
+    }
+    return done.get(verdict, verdict.name.lower())
 
 
 def _held(held: Held, pts_unit: TimeUnit | None) -> str:

@@ -29,6 +29,7 @@ class Verdict(Enum):
     ABORT = "nothing of it is visible and nothing will be: orphans are swept, the epoch is produced again"
     SKIP = "the sink holds it, or will by its own record: write nothing"
     PUBLISH = "publish it, with the same parts"
+    REPLAY = "the sink is behind: it is given again what it lacks, where the sources still can; else stop"
     ASK = "ask again, a bounded number of times, then stop; delete nothing"
     DIVERGED = "stop: sink and ledger contradict each other, a person decides"
 
@@ -114,8 +115,8 @@ CASES: tuple[Case, ...] = (
     Case(
         Decision.DONE,
         Outcome.ABSENT,
-        Verdict.DIVERGED,
-        "No crash leads here: the sink was restored from a backup, truncated or replaced after it had published.",
+        Verdict.REPLAY,
+        "No crash of Holdfast leads here: the sink failed over to a copy that lagged, or was restored from a backup.",
     ),
     Case(
         Decision.DONE,

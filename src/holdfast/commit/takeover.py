@@ -87,13 +87,16 @@ def take_over(ledger: Ledger, delivery: Delivery, patience: Patience, clock: Clo
     )
 
 
-def confirm_done(delivery: Delivery, done: Done | None) -> Iterator[Resolution]:
-    """Check that every sink still holds the newest epoch that the ledger calls done; the older ones follow.
+def confirm_done(ledger: Ledger, delivery: Delivery, takeover: Takeover) -> Iterator[Resolution]:
+    """Ask every sink whether it still holds the newest epoch that the ledger calls done in it; older ones follow.
 
     Before anything is published: a later epoch would move the sink's ledger over the gap and hide it.
     """
-    epoch = done.record.epoch if done else 0
     for name, held in delivery.held.items():
+        done = takeover.done
+        if takeover.open and done is not None and name not in done.sinks:
+            done = ledger.newest_done_of(name)  # it was ahead of the others, and they were brought up to it alone
+        epoch = done.record.epoch if done else 0
         if held.epoch < epoch and ledgers_word(done, name, epoch) is Decision.DONE:
             yield delivery.judge(name, epoch, Decision.DONE)
 

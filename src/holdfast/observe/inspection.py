@@ -159,6 +159,29 @@ class SinkReport:
 
 
 @dataclass(frozen=True)
+class BehindReport:
+    """A sink that lacks what was published in it.
+
+    Parameters
+    ----------
+    sink : str
+        Its name.
+    epoch, published : int
+        What it holds, and what was published.
+    lacks : str
+        What lies between, in words.
+    obstacles : tuple of str
+        What cannot be read again, and why; empty where the next start replays everything.
+    """
+
+    sink: str
+    epoch: int
+    published: int
+    lacks: str
+    obstacles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Inspection:
     """A checkpoint, and the sinks of a pipeline where the target is known."""
 
@@ -174,6 +197,8 @@ class Inspection:
     """None where no operator keeps state, or nothing was reported yet."""
     supervisor: Mapping[str, Any] | None = None
     """What ``run --supervise`` noted at its last restart: ``pid``, ``restarts``, ``in_a_row``, ``why``, ``at_us``."""
+    behind: tuple[BehindReport, ...] = ()
+    """Sinks that have lost what was published in them; looked for where nobody runs."""
 
     @property
     def open_epochs(self) -> tuple[int, ...]:

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
+from holdfast.checkpoint.participation import has_taken_part
 from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.commit.ledger import Standing
-from holdfast.commit.recovery import VERDICTS, Decision
-from holdfast.errors import Unavailable
+from holdfast.commit.recovery import VERDICTS, Decision, Verdict
+from holdfast.errors import Corrupt, Unavailable
 from holdfast.event_time import common_unit
 from holdfast.graph import SinkNode
-from holdfast.observe.inspection import Answer, Inspection, SinkReport
+from holdfast.observe.inspection import Answer, BehindReport, Inspection, SinkReport
 from holdfast.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, Inspectable, Outcome, Sink, Store
+from holdfast.spark.behind import Behind, behind, told, unreadable
+
+_EMPTIED = "It has taken part and holds nothing: the next start is refused, since it may be another target by mistake."
 
 EPOCH_MAX = 2**62
 """Bound of the search, for a sink that claims to hold whatever it is asked about."""
@@ -40,6 +45,47 @@ def inspect_sinks(pipeline: Pipeline, store: Store, inspection: Inspection) -> t
     """
     unit = common_unit(pipeline.sources)
     return tuple(replace(_ask(node, pipeline.name, store, inspection), pts_unit=unit) for node in pipeline.sinks)
+
+
+def sinks_behind(
+    pipeline: Pipeline, store: Store, checkpoint: Path, inspection: Inspection
+) -> tuple[BehindReport, ...]:
+    """Return the sinks that lie behind what was published in them, as the next start would find them.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph: whether its sources can give again what is missing.
+    store, checkpoint : Store, Path
+        The checkpoint, and where it lies.
+    inspection : Inspection
+        With the sinks' answers.  Of a run that is alive nothing is said: it goes on while it is looked at.
+    """
+    if inspection.owner.is_alive or not inspection.spark:
+        return ()
+    held = {report.name: _resolved(report, inspection) for report in inspection.sinks if report.held is not None}
+    finished = inspection.spark[-1].finished
+    emptied = [name for name, each in held.items() if not each.epoch and has_taken_part(store, name)]
+    reports = [BehindReport(name, 0, finished, "everything", (_EMPTIED,)) for name in emptied]
+    try:
+        found = behind(checkpoint / inspection.spark[-1].directory, held)
+        return (*reports, *(_behind_report(each, pipeline, store, checkpoint) for each in found))
+    except (Corrupt, Unavailable):
+        return tuple(reports)  # the start says so
+
+
+def _behind_report(found: Behind, pipeline: Pipeline, store: Store, checkpoint: Path) -> BehindReport:
+    obstacles = unreadable([found], found.held.positions, pipeline.sources, checkpoint, store)
+    return BehindReport(found.sink, found.held.epoch, found.published, told(found.lost), tuple(obstacles))
+
+
+def _resolved(report: SinkReport, inspection: Inspection) -> Held:
+    """Return what a sink will hold once recovery has published what is decided; it does so only where none is lost."""
+    assert report.held is not None
+    decided = [d for d in inspection.decisions if d.standing is Standing.OPEN and report.name in d.rows]
+    if not decided or any(answer.verdict is Verdict.REPLAY for answer in report.answers):
+        return report.held
+    return replace(report.held, epoch=decided[-1].epoch, positions=decided[-1].positions)
 
 
 def highest_held(sink: Sink, at_least: int = 0) -> int:
@@ -133,7 +179,10 @@ def _is_orphan(staged: str, held: Held, inspection: Inspection) -> bool:
 
 
 def questions(inspection: Inspection, sink: str) -> list[tuple[int, Decision]]:
-    """Return the epochs to ask a sink about, with the ledger's word: the last done, all open, the last planned."""
+    """Return the epochs to ask a sink about, with the ledger's word: the last done, all open, the one that is planned.
+
+    What Spark has finished is in no doubt; whether the sink holds it positions tell (:func:`sinks_behind`).
+    """
     asked = {
         d.epoch: Decision.COMMIT if d.standing is Standing.OPEN else Decision.DONE
         for d in inspection.decisions
@@ -142,7 +191,8 @@ def questions(inspection: Inspection, sink: str) -> list[tuple[int, Decision]]:
     }
     known = max((d.epoch for d in inspection.decisions if d.standing in (Standing.OPEN, Standing.DONE)), default=0)
     planned = max((heads.planned for heads in inspection.spark), default=0)
-    if planned > known:
+    finished = max((heads.finished for heads in inspection.spark), default=0)
+    if planned > max(known, finished):
         asked[planned] = Decision.NONE
     return sorted(asked.items())
 

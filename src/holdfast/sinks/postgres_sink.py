@@ -18,13 +18,24 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from holdfast import faults
 from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Run, Sink, Withdrawal
+from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Refused, Run, Sink, Withdrawal
 from holdfast.positions import Positions
-from holdfast.sinks import postgres_catalog, postgres_checks, postgres_copy, postgres_rules, rewinds, sql
+from holdfast.sinks import (
+    postgres_catalog,
+    postgres_checks,
+    postgres_copy,
+    postgres_reject,
+    postgres_rules,
+    refusals,
+    rewinds,
+    sql,
+)
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.postgres_dsn import Dsn
 from holdfast.sinks.postgres_epochs import PostgresEpochs
 from holdfast.sinks.postgres_ledger import Begun, PostgresLedger, set_lock_timeout
+from holdfast.sinks.postgres_reject import CarriedRows, Halving, StagedRows
+from holdfast.sinks.postgres_rules import Rules
 from holdfast.sinks.postgres_session import Connection, Session
 from holdfast.sinks.postgres_staging import (
     PostgresWriterFactory,
@@ -202,6 +213,39 @@ class PostgresSink:
                     sink._write_part(connection, part, publication.record.epoch)
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
+    def reject(self, publication: Publication) -> tuple[Publication, list[Refused]]:
+        """Find the rows that the table refuses, in a transaction that is rolled back; prepared ones were all taken."""
+        parts: list[Part] = []
+        found: list[Refused] = []
+        first = 0
+        with self._trials.explained():
+            rules = postgres_rules.rules_of(self._trials.connection(), self._table)
+        with self._trials.rolled_back() as connection:
+            connection.execute(set_lock_timeout(LOCK_TIMEOUT))
+            connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            for part in publication.parts:
+                rows = self._rows(connection, part, publication.record.epoch, rules)
+                if rows is None:
+                    parts.append(part)
+                    first += part.row_count
+                    continue
+                numbers = dict(refusals.refused(rows.count, rows.refusal))
+                found += [Refused(first + number, rows.row(number), error) for number, error in numbers.items()]
+                first += rows.count
+                parts.append(rows.without(numbers) if numbers else part)
+        return Publication(publication.record, tuple(parts)), found
+
+    def _rows(self, connection: Connection, part: Part, epoch: int, rules: Rules) -> Halving | None:
+        if isinstance(part, Carried):
+
+            def check(rows: pa.Table) -> None:
+                postgres_checks.check_values(self._table, rules, rows)
+                self._write_carried(connection, rows, epoch)
+
+            return CarriedRows(self._trials, connection, part.rows, check)
+        return StagedRows(self._trials, connection, self._table, part) if tables_of([part]) else None
+
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Write carried and staging-table rows, decide on prepared ones, move the ledger row; then complete.
 
@@ -266,8 +310,7 @@ class PostgresSink:
             self._write_carried(connection, part.rows, epoch)
             return
         for name in tables_of([part]):
-            stage = self._table.identifier(name)
-            for statement in self._table.from_stage(stage):
+            for statement in self._table.from_stage(postgres_reject.taken(self._table.identifier(name), part)):
                 connection.execute(statement)
 
     def _write_carried(self, connection: Connection, rows: pa.Table, epoch: int) -> None:

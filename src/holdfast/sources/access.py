@@ -16,7 +16,24 @@ from holdfast.sources.discovery import file_system
 from holdfast.sources.file_identity import FileIdentity, of_facts, of_status
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-_COUNTED = 1 << 20
+_READ = 1 << 20
+_HELD = 1 << 25
+_COUNTED: dict[Part, tuple[int, int]] = {}
+"""The last file of which lines were counted in this process: up to which offset, and how many."""
+
+
+class Undecodable(ValueError):
+    """A file cannot be decompressed; the message says why."""
+
+    def of(self, part: Part) -> Corrupt:
+        """Return the error that users see."""
+        return Corrupt(
+            f"{part.shown} cannot be decompressed: {self}.",
+            why=f"its name says {compression(part.path)}, and its bytes do not follow.",
+            do="restore the file, or give it a name without that ending; "
+            'or choose on_bad_row="reject" to go on without it.',
+            participant=part.shown,
+        )
 
 
 class Part(NamedTuple):
@@ -51,8 +68,18 @@ class Part(NamedTuple):
         """
         return self.path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the file's name says that it is compressed as a whole."""
+        return compression(self.path) is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the part, compressed where the file is."""
+        return (self.file_size if self.end < 0 else self.end) - self.start
+
     def content(self) -> bytes:
-        """Return the part's bytes, decompressed.
+        """Return the part's bytes, of a file that is not compressed.
 
         Raises
         ------
@@ -61,25 +88,65 @@ class Part(NamedTuple):
         Unavailable
             If it cannot be read now.
         """
+        return b"".join(self.stream(self.size))
+
+    def stream(self, size: int) -> Iterator[bytes]:
+        """Yield the part's bytes, decompressed, ``size`` at a time.
+
+        Raises
+        ------
+        Corrupt, Unavailable
+            As :meth:`content`.
+        Undecodable
+            If the file cannot be decompressed.
+        """
         with opened(self) as file:
             if (codec := compression(self.path)) is not None:
-                return _decompressed(self, file, codec)
+                yield from _decompressed(file, codec, size)
+                return
             file.seek(self.start)
-            wanted = (self.file_size if self.end < 0 else self.end) - self.start
-            data = file.read(wanted)
-        if len(data) != wanted:
-            raise _changed(self, f"only {self.start + len(data)} of {self.file_size} bytes can be read")
-        return data
+            left = self.size
+            while left > 0 and (data := file.read(min(size, left))):
+                left -= len(data)
+                yield data
+        if left:
+            raise _changed(self, f"only {self.start + self.size - left} of {self.file_size} bytes can be read")
+
+    def verified(self, size: int) -> Iterator[bytes]:
+        """Yield the bytes of :meth:`stream`, none of them before all could be decompressed.
+
+        Notes
+        -----
+        A file that holds more than 32 MB is decompressed twice; what it holds is never held.
+        """
+        if not self.is_compressed:
+            yield from self.stream(size)
+            return
+        held: list[bytes] = []
+        total = 0
+        for data in self.stream(size):
+            total += len(data)
+            held = [*held, data] if total <= _HELD else []
+        yield from held if total <= _HELD else self.stream(size)
 
     def lines_before(self, offset: int) -> int:
-        """Return the number of newlines before an offset: only asked for where a row is bad."""
-        if compression(self.path) is not None:
-            return self.content().count(b"\n", 0, offset)
-        count = 0
+        """Return the number of newlines before an offset of a file that is not compressed.
+
+        Notes
+        -----
+        Only asked for where a row is bad.  Blocks are read in order, so counting goes on where it stopped last.
+        """
+        file_itself = self._replace(start=0, end=0)
+        at, count = _COUNTED.get(file_itself, (0, 0))
+        if at > offset:
+            at, count = 0, 0
         with opened(self) as file:
-            while offset > 0 and (piece := file.read(min(_COUNTED, offset))):
+            file.seek(at)
+            while at < offset and (piece := file.read(min(_READ, offset - at))):
                 count += piece.count(b"\n")
-                offset -= len(piece)
+                at += len(piece)
+        _COUNTED.clear()
+        _COUNTED[file_itself] = at, count
         return count
 
     def head(self, size: int) -> bytes:
@@ -107,8 +174,8 @@ def opened(part: Part) -> Iterator[BinaryIO]:
     except (pa.ArrowException, ValueError):
         raise
     except Exception as error:  # an fsspec file system raises what its library raises
-        if isinstance(error, OSError) and error.errno is None:
-            raise  # Arrow's word for bytes that do not follow their format
+        if _is_of_arrow(error):
+            raise
         raise Unavailable(
             f"{part.shown} cannot be read: {error}.",
             do="check that it is reachable and readable for the user that the executors run as, then start again.",
@@ -182,17 +249,21 @@ def _check(part: Part, size: int, now: FileIdentity) -> None:
         raise _changed(part, f"it is another one of {size} bytes now ({now})")
 
 
-def _decompressed(part: Part, file: Any, codec: str) -> bytes:
-    try:
-        with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec) as stream:
-            return bytes(stream.read())
-    except (OSError, pa.ArrowException) as error:
-        raise Corrupt(
-            f"{part.shown} cannot be decompressed: {error}.",
-            why=f"its name says {codec}, and its bytes do not follow.",
-            do="restore the file, or give it a name without that ending.",
-            participant=part.shown,
-        ) from error
+def _is_of_arrow(error: Exception) -> bool:
+    """Whether an error is Arrow's word for bytes that do not follow their format, and not a system's that fails now."""
+    return isinstance(error, pa.ArrowException) or (type(error) is OSError and error.errno is None)
+
+
+def _decompressed(file: Any, codec: str, size: int) -> Iterator[bytes]:
+    with pa.PythonFile(file, mode="r") as compressed:
+        try:
+            with pa.CompressedInputStream(compressed, codec) as stream:
+                while data := stream.read(size):
+                    yield bytes(data)
+        except (OSError, pa.ArrowException) as error:
+            if _is_of_arrow(error):
+                raise Undecodable(str(error).strip().rstrip(".")) from error
+            raise
 
 
 def _changed(part: Part, what: str) -> Corrupt:

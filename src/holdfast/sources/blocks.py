@@ -5,7 +5,6 @@ Lines end with LF; a CR before it belongs to the line end.  In CSV a line end in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ _NEWLINE, _RETURN, _QUOTE = 10, 13, 34
 _PIECE = 1 << 18  # what is looked at in one go: small enough for the processor's cache
 _AROUND_CUT = 1 << 16
 _SCANNED = 1 << 23
-_LONGEST_RECORD = 1 << 28
+_LONGEST_RECORD = 1 << 26
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
@@ -37,6 +36,30 @@ def as_bytes(data: bytes) -> Bytes:
 def line_ends(data: Bytes) -> Offsets:
     """Return the offset behind each newline."""
     return np.flatnonzero(data == _NEWLINE) + 1
+
+
+def lines(data: bytes, ends: Offsets | None = None) -> tuple[Offsets, Offsets]:
+    """Return where the content of each line that is not empty begins and ends; a CR before LF belongs to no content.
+
+    Parameters
+    ----------
+    ends : Offsets, optional
+        Offset behind the newline of each line, where not every newline ends one.
+    """
+    view = as_bytes(data)
+    ends = np.flatnonzero(view == _NEWLINE) if ends is None else ends - 1
+    if len(view) > (ends[-1] + 1 if len(ends) else 0):
+        ends = np.append(ends, len(view))
+    starts = np.concatenate(([0], ends[:-1] + 1))[: len(ends)]
+    while (returns := (ends > starts) & (view[np.maximum(ends - 1, 0)] == _RETURN)).any():
+        ends = ends - returns
+    is_line = ends > starts
+    return starts[is_line], ends[is_line]
+
+
+def longest(ends: Offsets, size: int) -> int:
+    """Return the length of the longest record, its line end counted."""
+    return int(np.diff(ends, prepend=0, append=size).max())
 
 
 def record_count(data: bytes) -> int:
@@ -174,20 +197,22 @@ def cut_counted(
     """
     target = -(-size // max(1, -(-size // block_size)))
     cuts: list[Cut] = []
-    start, taken, at, rest = 0, 0, 0, b""
+    start, taken, at, rest, is_open = 0, 0, 0, b"", False
     while piece := file.read(_SCANNED):
-        data = rest + piece
         if separator is None:
-            ends = line_ends(as_bytes(data))
+            data, ends, used = piece, line_ends(as_bytes(piece)), len(piece)  # a line may be longer than the memory
+            is_open = not piece.endswith(b"\n")
         else:
+            data = rest + piece
             found = quotes(data, separator, to_last_end=True)
             ends = found.ends
             if not found.is_clean or (len(ends) == 0 and len(data) > _LONGEST_RECORD):
                 return None
+            used = int(ends[-1]) if len(ends) else 0
+            is_open = used < len(data)
         start, taken = _cut_here(cuts, ends + at, start, taken, target, rows)
-        used = int(ends[-1]) if len(ends) else 0
         at, rest = at + used, data[used:]
-    if rest:
+    if is_open:
         if separator is not None and not quotes(rest, separator).is_clean:
             return None
         start, taken = _cut_here(cuts, np.array([at + len(rest)]), start, taken, target, rows)
@@ -210,55 +235,3 @@ def _cut_here(cuts: list[Cut], ends: Offsets, start: int, taken: int, target: in
         cuts.append(Cut(start, end, taken + last + 1 - first))
         start, taken, first = end, 0, last + 1
     return start, taken + len(ends) - first
-
-
-def tolerant_records(data: bytes, separator: str) -> Iterator[tuple[int, int, str]]:
-    """Walk over CSV records of which some are malformed: (start, end, what is wrong or "").
-
-    A quote in the middle of a field is an ordinary character.  A quoted field that is not closed, or is followed by
-    something else than a separator, spoils the line on which it opens; the walk goes on at the next line.
-
-    Notes
-    -----
-    Python for each quoted field and each line: only for blocks that vector operations found unclean.
-    """
-    sep = separator.encode()
-    at = 0
-    while at < len(data):
-        end, problem = _record_end(data, at, sep)
-        yield at, end, problem
-        at = end
-
-
-def _record_end(data: bytes, start: int, sep: bytes) -> tuple[int, str]:
-    at = start
-    while True:
-        line_end = data.find(b"\n", at)
-        line_end = len(data) if line_end < 0 else line_end
-        opening = at if data[at : at + 1] == b'"' else data.find(sep + b'"', at, line_end)
-        if opening < 0:
-            return min(line_end + 1, len(data)), ""
-        opening += 0 if data[opening : opening + 1] == b'"' and opening == at else 1
-        closing = _closing_quote(data, opening)
-        first_line_end = data.find(b"\n", start)
-        first_line_end = len(data) if first_line_end < 0 else first_line_end + 1
-        if closing < 0:
-            return first_line_end, "a quote is opened and never closed"
-        behind = data[closing + 1 : closing + 2]
-        if behind not in (b"", b"\n", b"\r", sep):
-            return first_line_end, "a closing quote is followed by neither a separator nor the end of the line"
-        if behind == sep:
-            at = closing + 1
-            # The field behind the separator may be quoted as well: look from the separator on.
-            continue
-        line_end = data.find(b"\n", closing + 1)
-        return (len(data) if line_end < 0 else line_end + 1), ""
-
-
-def _closing_quote(data: bytes, opening: int) -> int:
-    at = opening + 1
-    while True:
-        at = data.find(b'"', at)
-        if at < 0 or data[at + 1 : at + 2] != b'"':
-            return at
-        at += 2

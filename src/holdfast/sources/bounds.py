@@ -67,9 +67,11 @@ class MarkedSpec:
         """Open the source."""
         return cast("Source", MarkedSource(self.given.open(name, workspace), self.marker))
 
-    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
         """Return why reading cannot go on at these positions."""
-        return self.given.obstacle(name, workspace, positions)
+        return self.given.obstacle(name, workspace, positions, until)
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return how far the source has come."""

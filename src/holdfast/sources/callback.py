@@ -218,7 +218,9 @@ class CallbackSpec:
         """Return the source; the journal is opened when it is first needed."""
         return CallbackSource(self, name, workspace)
 
-    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
         """Return why the feed's journal does not reach from these positions on; the checkpoint holds nothing of it."""
         if not os.path.isdir(self.directory):
             return f"its feed {self.given} is not there."

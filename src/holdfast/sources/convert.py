@@ -9,9 +9,19 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.sources.unfit import unfit
+
 _ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
-_LAST_SECOND = 253_402_300_799.999999  # end of the year 9999, where Spark's timestamps end
+LAST_SECOND = 253_402_300_799.999999
+"""End of the year 9999, where Spark's timestamps end."""
+
+BEYOND = (
+    "a number in a TIMESTAMP is seconds since 1970, and this one lies beyond the year 9999 (milliseconds? "
+    "declare BIGINT and divide)"
+)
+"""What is wrong with a number beyond it."""
+
 _UTC = pa.timestamp("us", tz="UTC")
 
 
@@ -27,12 +37,17 @@ def timestamps_from_text(text: pa.Array, wanted: pa.DataType) -> pa.Array:
     Unfit
         If some text is no time.
     """
-    for candidate in (text, pc.replace_substring_regex(text, _BEYOND_MICROSECONDS, r"\1")):
-        for convert in (_zoned, _zoneless, _mixed):
-            try:
-                return convert(candidate).cast(wanted)
-            except pa.ArrowInvalid as error:
-                reason = str(error)
+    candidate = text
+    for convert in (_zoned, _zoneless, _mixed, _cut_off, _zoned, _zoneless, _mixed):
+        if convert is _mixed and unfit(text, wanted).any():
+            break  # the ways that are left cost more than the look
+        if convert is _cut_off:
+            candidate = _cut_off(text)
+            continue
+        try:
+            return convert(candidate).cast(wanted)
+        except pa.ArrowInvalid as error:
+            reason = str(error)
     raise Unfit(reason.partition(". If")[0])
 
 
@@ -42,6 +57,10 @@ def _zoned(text: pa.Array) -> pa.Array:
 
 def _zoneless(text: pa.Array) -> pa.Array:
     return text.cast(pa.timestamp("us")).cast(_UTC)
+
+
+def _cut_off(text: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(text, _BEYOND_MICROSECONDS, r"\1")
 
 
 def _mixed(text: pa.Array) -> pa.Array:
@@ -59,11 +78,8 @@ def timestamps_from_seconds(seconds: pa.Array, wanted: pa.DataType) -> pa.Array:
     Unfit
         If some number lies outside the years 0 to 9999: most likely these are milliseconds.
     """
-    if not pc.all(pc.less_equal(pc.abs(seconds), _LAST_SECOND), skip_nulls=True, min_count=0).as_py():
-        raise Unfit(
-            "a number in a TIMESTAMP is seconds since 1970, and this one lies beyond the year 9999 (milliseconds? "
-            "declare BIGINT and divide)"
-        )
+    if not pc.all(pc.less_equal(pc.abs(seconds), LAST_SECOND), skip_nulls=True, min_count=0).as_py():
+        raise Unfit(BEYOND)
     whole = pc.floor(seconds)
     micros = pc.round(pc.multiply(pc.subtract(seconds, whole), 1e6))
     total = pc.add(pc.multiply(whole.cast(pa.int64()), 1_000_000), micros.cast(pa.int64()))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from holdfast.errors import InvalidPipeline
-from holdfast.sources import blocks, convert
-from holdfast.sources.formats import Record, Unreadable
+from holdfast.sources import blocks, convert, csv_verdicts
+from holdfast.sources.csv_records import Walk, too_long
+from holdfast.sources.formats import Records, Unreadable
 
 _ARROW_BLOCK = 1 << 21
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?(?:CSV conversion error to [^:]*: )?(.*)", re.DOTALL)
@@ -32,6 +33,8 @@ class CsvParser:
         One ASCII character.
     problem : str
         What is wrong with the file's header: then no record can be read.
+    longest : int
+        Bytes that a record may have.
 
     Notes
     -----
@@ -42,6 +45,7 @@ class CsvParser:
     columns: tuple[str, ...]
     separator: str
     problem: str = ""
+    longest: int = 1 << 62
 
     def parse(self, data: bytes) -> list[pa.RecordBatch]:
         """Return the rows, one for each record."""
@@ -49,6 +53,8 @@ class CsvParser:
             raise Unreadable(self.problem)
         found = blocks.quotes(data, self.separator)
         is_multiline = found.is_multiline or not found.is_clean
+        if is_multiline and len(data) > self.longest and blocks.longest(found.ends, len(data)) > self.longest:
+            raise Unreadable(too_long(self.longest))  # or as long as that with its line end: the exact way tells
         count = self._count(data, found) if is_multiline else blocks.record_count(data)
         if count == 0:
             return []
@@ -62,18 +68,36 @@ class CsvParser:
         except pa.ArrowInvalid as error:
             raise Unreadable(str(error)) from error
         if table.num_rows != count:
-            raise Unreadable("a carriage return stands within the line")
+            raise Unreadable(csv_verdicts.RETURN)
         return [self._declared(batch) for batch in table.to_batches()]
 
     def joins(self, data: bytes) -> bool:
         """Whether the text may be parsed together with others: a quote left open would reach into the next file."""
         return b'"' not in data
 
-    def records(self, data: bytes) -> Iterator[Record]:
+    def head(self, data: bytes, size: int) -> bytes:
+        """Return the records that end within the first bytes, unless some quote there stands wrong."""
+        found = blocks.quotes(data[:size], self.separator, to_last_end=True)
+        return data[: found.ends[-1]] if found.is_clean and len(found.ends) else b""
+
+    def records(self, data: bytes) -> Records:
         """Take the text apart into records; one may span lines where quotes say so."""
-        for start, end, problem in blocks.tolerant_records(data, self.separator):
-            if data[start:end].strip(b"\r\n"):
-                yield Record(start, end, self.problem or problem)
+        if len(data) <= self.longest and (quotes := blocks.quotes(data, self.separator)).is_clean:
+            starts, ends = (places.tolist() for places in blocks.lines(data, quotes.ends))
+            return Records(starts, ends, dict.fromkeys(range(len(starts)), self.problem) if self.problem else {})
+        found = Records([], [], {})
+        for start, end, problem in self._walk(data):
+            content = data[start:end].rstrip(b"\r\n")
+            if content:
+                if problem or self.problem:
+                    found.problems[len(found.starts)] = self.problem or problem
+                found.starts.append(start)
+                found.ends.append(start + len(content))
+        return found
+
+    def judge(self, contents: Sequence[bytes], error: Unreadable | None = None) -> dict[int, str]:
+        """Return why records are surely bad, by index."""
+        return csv_verdicts.judge(contents, self.columns, self.schema, self.separator, self._texts)
 
     def reason(self, record: bytes, error: Unreadable) -> str:
         """Say why a record cannot be read, naming the column where one is to blame."""
@@ -88,16 +112,28 @@ class CsvParser:
     def _count(self, data: bytes, found: blocks.Quotes) -> int:
         """Count records one by one: where newlines stand in quotes, or quotes in the middle of fields."""
         if not found.is_clean:
-            records = list(self.records(data))
-            if problem := next((record.problem for record in records if record.problem), ""):
-                raise Unreadable(problem)
-            return len(records)
+            count = 0
+            for start, end, problem in self._walk(data):
+                if problem:
+                    raise Unreadable(problem)
+                count += bool(data[start:end].strip(b"\r\n"))
+            return count
         ends = found.ends.tolist()
         places = zip([0, *ends], [*ends, len(data)], strict=True)
         return sum(1 for start, end in places if data[start:end].strip(b"\r\n"))
 
+    def _walk(self, data: bytes) -> Iterator[tuple[int, int, str]]:
+        return Walk(data, self.separator, longest=self.longest).records()
+
     def _read(self, data: bytes, block_size: int, *, is_multiline: bool) -> pa.Table:
-        texts = {f.name: pa.string() if pa.types.is_timestamp(f.type) else f.type for f in self.schema}
+        types = {f.name: pa.string() if pa.types.is_timestamp(f.type) else f.type for f in self.schema}
+        return self._read_as(types, data, block_size, is_multiline=is_multiline)
+
+    def _texts(self, data: bytes, names: list[str]) -> pa.Table:
+        types = dict.fromkeys(names, pa.binary())
+        return self._read_as(types, data, len(data) + 1, is_multiline=b'"' in data)
+
+    def _read_as(self, types: dict[str, pa.DataType], data: bytes, block_size: int, *, is_multiline: bool) -> pa.Table:
         return arrow_csv.read_csv(
             pa.BufferReader(data),
             read_options=arrow_csv.ReadOptions(
@@ -105,8 +141,8 @@ class CsvParser:
             ),
             parse_options=arrow_csv.ParseOptions(delimiter=self.separator, newlines_in_values=is_multiline),
             convert_options=arrow_csv.ConvertOptions(
-                column_types=texts,
-                include_columns=self.schema.names,
+                column_types=types,
+                include_columns=list(types),
                 null_values=[""],
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,

@@ -76,20 +76,23 @@ class FileLog:
     ----------
     directory : str
         Local directory of the log, created when absent.
+    is_read_only : bool
+        It is only looked at, beside a run that may be alive: nothing is created or tidied up.
 
     Notes
     -----
     Runs in the planning process.  One durable write per :meth:`append`.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, is_read_only: bool = False) -> None:
         self.directory = directory
         self.blocks: list[Block] = []
         self.names: set[str] = set()
         self.is_complete = False
         self._next = 1
         self._loose = 0  # increments read that are not merged yet
-        sequence.prepare(directory)
+        if not is_read_only:
+            sequence.prepare(directory)
         self.refresh()
 
     @classmethod

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import Corrupt
 from holdfast.sources import discovery
 from holdfast.sources.access import Part, is_as_found
-from holdfast.sources.discovery import Discovery, Found
+from holdfast.sources.discovery import Discovery, Found, Place
 from holdfast.sources.file_log import Block, FileLog, LoggedFile, whole
 from holdfast.sources.planning import within_limits
 
@@ -60,10 +60,7 @@ class FilePlanner:
 
     def part(self, block: Block) -> Part:
         """Return what a reader of a block needs."""
-        identity = None if self.spec.compare == "size" else block.identity
-        # A log of before, without identities, may hold links: they were followed then.
-        has_links = self._discovery.follows_links or block.identity is None
-        return Part(self.where.path(block.name), block.file_size, block.start, block.end, identity, has_links)
+        return part_of(self.spec, self.where, block, follows_links=self._discovery.follows_links)
 
     def freeze(self) -> None:
         """Note which files are there now."""
@@ -203,6 +200,14 @@ class FilePlanner:
                 do="restore the checkpoint directory as a whole.",
                 participant=self.name,
             )
+
+
+def part_of(spec: FilesSpec, where: Place, block: Block, *, follows_links: bool) -> Part:
+    """Return what a reader of a logged block needs."""
+    identity = None if spec.compare == "size" else block.identity
+    # A log of before, without identities, may hold links: they were followed then.
+    has_links = follows_links or block.identity is None
+    return Part(where.path(block.name), block.file_size, block.start, block.end, identity, has_links)
 
 
 def _last_taken(blocks: Sequence[Block]) -> dict[str, int]:

@@ -18,13 +18,15 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
 from holdfast.sources import csv_lines, discovery, json_lines, parquet, sequence
+from holdfast.sources.access import is_as_found
 from holdfast.sources.bounds import with_bounds
-from holdfast.sources.discovery import Place
-from holdfast.sources.file_log import Block, log_end
-from holdfast.sources.file_planner import FilePlanner
-from holdfast.sources.formats import Rows, read_texts
-from holdfast.sources.layout import Layout
+from holdfast.sources.discovery import Discovery, Place
+from holdfast.sources.file_log import Block, FileLog, log_end
+from holdfast.sources.file_planner import FilePlanner, part_of
+from holdfast.sources.formats import Rows
+from holdfast.sources.layout import RECORD_SIZE, Layout
 from holdfast.sources.planning import grouped
+from holdfast.sources.texts import read_texts
 
 if TYPE_CHECKING:
     from holdfast.graph import Stream
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 Format = Literal["json", "csv", "parquet"]
 SEGMENT = "log"
 _BLOCK_SIZE_MAX = 10**9
+_NAMED = 5
+"""So many files that are gone are named."""
 
 
 _PARQUET_GROWTH = 20
@@ -62,6 +66,7 @@ class FilesSpec:
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
+        longest = self.layout.max_record_size
         shown = {
             "path": self.path,
             "format": self.layout.format,
@@ -72,6 +77,8 @@ class FilesSpec:
             "min_age_us": self.min_age_us,
             "bounded": self.bounded,
             "start": self.start,
+            # Only where it is another than before the argument came: graphs of that time are still the same.
+            "max_record_size": None if longest == RECORD_SIZE else longest,
             "follow_links": self.follow_links or None,
             "compare": None if self.compare == "identity" else self.compare,
             "columns": [f"{column.name}: {column.type}" for column in self.schema],
@@ -86,12 +93,32 @@ class FilesSpec:
         """Return the source; its log is opened when it is first needed, so executors never touch it."""
         return FilesSource(self, name, workspace)
 
-    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
-        """Return whether the log is lost, or does not reach these positions: without it a position names no file."""
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
+        """Return whether the log is lost, or does not reach these positions: without it a position names no file.
+
+        Whether the files are still there is looked up where rows are asked for again.
+        """
         if lost := sequence.obstacle(workspace):
             return lost
-        wanted, known = int(positions.get(SEGMENT, 0)), int(self.reached(name, workspace)[SEGMENT])
-        return f"its log of what was read ends at {known}, and {wanted} is wanted." if wanted > known else ""
+        wanted, known = _ordinal({**positions, **(until or {})}), _ordinal(self.reached(name, workspace))
+        if wanted > known:
+            return f"its log of what was read ends at {known}, and {wanted} is wanted."
+        return "" if until is None else self._what_is_gone(workspace, _ordinal(positions), _ordinal(until))
+
+    def _what_is_gone(self, workspace: str, start: int, end: int) -> str:
+        """Name the files between two positions that are not there any more as they were logged."""
+        where = discovery.settled(self.where)
+        log = FileLog(os.path.join(workspace, "log"), is_read_only=True)
+        follows = Discovery(where, self.min_age_us, follow_links=self.follow_links).follows_links
+        parts = {block.name: part_of(self, where, block, follows_links=follows) for block in log.blocks[start:end]}
+        gone = [part.path for part in parts.values() if not is_as_found(part)]
+        if not gone:
+            return ""
+        more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
+        named = f"{', '.join(gone[:_NAMED])}{more}"
+        return f"{len(gone)} of its {len(parts)} files are gone, or are not as they were: {named}."
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the log: which file a position names stands there before it leaves the source."""
@@ -180,9 +207,9 @@ class FilesSource:
         rows = Rows(self.spec.schema, self.spec.rejects)
         if self.spec.layout.format == "parquet":
             for part in span.value:
-                yield from parquet.read(part, rows)
+                yield from parquet.read(part, rows, longest=self.spec.layout.max_record_size)
         else:
-            yield from read_texts(self.spec.layout.texts(span.value, self.spec.schema), rows)
+            yield from read_texts(self.spec.layout.texts(span.value, rows), rows)
 
     def committed(self, end: SourcePositions) -> None:
         """Merge old increments of the log: the names must be kept for ever, so nothing is dropped."""
@@ -208,6 +235,7 @@ def files(
     header: bool = True,
     separator: str = ",",
     block_size: str = "32 MB",
+    max_record_size: str = "64 MB",
     start: Literal["earliest", "latest"] = "earliest",
     follow_links: bool = False,
     compare: Literal["identity", "size"] = "identity",
@@ -241,6 +269,9 @@ def files(
         CSV: whether the first line names the columns; what stands between fields.
     block_size : str
         Larger files are cut, and their blocks read in parallel.
+    max_record_size : str
+        A single record (line, CSV record with its quoted line ends, Parquet row) that is longer is a bad row, so a
+        damaged or hostile file cannot fill the memory.
     start : str
         ``"earliest"`` reads the files that are there at the first start, ``"latest"`` passes over them.
     follow_links : bool
@@ -273,7 +304,7 @@ def files(
 
     with building("source", name):
         columns = to_arrow(schema)
-        layout = _layout(format, header, separator, block_size)
+        layout = _layout(format, header, separator, block_size, max_record_size)
         {"json": json_lines.check_types, "csv": csv_lines.check_types}.get(format, lambda _: None)(columns)
         for argument, limit in {
             "max_rows_per_epoch": max_rows_per_epoch,
@@ -321,7 +352,7 @@ def files(
     return stream_from(read, name=name)
 
 
-def _layout(format: str, header: bool, separator: str, block_size: str) -> Layout:
+def _layout(format: str, header: bool, separator: str, block_size: str, max_record_size: str) -> Layout:
     _check_choice("format", format, ("json", "csv", "parquet"))
     size = units.size_bytes(block_size, argument="block_size")
     if not 0 < size <= _BLOCK_SIZE_MAX:
@@ -330,11 +361,18 @@ def _layout(format: str, header: bool, separator: str, block_size: str) -> Layou
             why="a block is held in memory.",
             do='write "32 MB"; at most "1 GB".',
         )
+    longest = units.size_bytes(max_record_size, argument="max_record_size")
+    if not 0 < longest <= _BLOCK_SIZE_MAX:
+        raise InvalidPipeline(
+            f"max_record_size={max_record_size!r} is out of range.",
+            why="a record is held in memory.",
+            do='write "64 MB"; at most "1 GB".',
+        )
     if len(separator) != 1 or not separator.isascii() or separator in '"\r\n':
         raise InvalidPipeline(
             f"separator={separator!r} is no separator.", do="write one ASCII character, neither a quote nor a line end."
         )
-    return Layout(format, header, separator, size)
+    return Layout(format, header, separator, size, longest)
 
 
 def _check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:

@@ -100,9 +100,11 @@ class ClippedSpec:
         assert column is not None
         return cast("Source", ClippedSource(self.given.open(name, workspace), column, self.at_us))
 
-    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
         """Return why reading cannot go on at these positions."""
-        return self.given.obstacle(name, workspace, positions)
+        return self.given.obstacle(name, workspace, positions, until)
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return how far the source has come."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +12,7 @@ from holdfast.errors import BadRow
 from holdfast.sources import convert
 from holdfast.sources.access import Part, opened
 from holdfast.sources.blocks import Cut
+from holdfast.sources.csv_records import too_long
 from holdfast.sources.formats import Rows
 
 _BATCH_ROWS = 65_536
@@ -52,13 +53,18 @@ def _compressed_size(group: pq.RowGroupMetaData) -> int:
     return sum(group.column(index).total_compressed_size for index in range(group.num_columns))
 
 
-def read(part: Part, rows: Rows) -> Iterator[pa.RecordBatch]:
+def read(part: Part, rows: Rows, *, longest: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a part.  With rejects a part that cannot be read is one rejected row, and nothing else of it is
     yielded.
+
+    Parameters
+    ----------
+    longest : int
+        Bytes that a row may have: a longer one is a bad row.
     """
     try:
         if not rows.rejects:
-            yield from rows.good(_read(part, rows.schema))
+            yield from _checked(_read(part, rows.schema), part, rows, longest)
             return
         batches = list(_read(part, rows.schema))  # all of it or nothing: a damaged page may come last
     except (pa.ArrowException, Misfit, OSError) as error:
@@ -72,7 +78,45 @@ def read(part: Part, rows: Rows) -> Iterator[pa.RecordBatch]:
             do='restore the file or correct schema=, or choose on_bad_row="reject" to go on without it.',
             participant=part.shown,
         ) from error
-    yield from rows.good(batches)
+    yield from _checked(batches, part, rows, longest)
+
+
+def _checked(batches: Iterable[pa.RecordBatch], part: Part, rows: Rows, longest: int) -> Iterator[pa.RecordBatch]:
+    """Yield good rows, and in their places those that are too long."""
+    number = part.start
+    for batch in batches:
+        at = 0
+        for long in _too_long(batch, longest, 0, batch.num_rows):
+            yield from rows.good([batch.slice(at, long - at)] if long > at else [])
+            yield _long_row(part, number + long, rows, longest)
+            at = long + 1
+        if at < batch.num_rows:
+            yield from rows.good([batch.slice(at)])
+        number += batch.num_rows
+
+
+def _too_long(batch: pa.RecordBatch, longest: int, first: int, last: int) -> Iterator[int]:
+    """Yield the rows that are too long, looking closer only where many bytes are."""
+    if first == last or batch.slice(first, last - first).nbytes <= longest:
+        return
+    if last - first == 1:
+        yield first
+        return
+    middle = (first + last) // 2
+    yield from _too_long(batch, longest, first, middle)
+    yield from _too_long(batch, longest, middle, last)
+
+
+def _long_row(part: Part, number: int, rows: Rows, longest: int) -> pa.RecordBatch:
+    reason = too_long(longest)
+    if rows.rejects:
+        return rows.bad(reason, "", f"{part.shown}:{number}")
+    raise BadRow(
+        f"{part.shown}, row {number}, cannot be read: {reason}.",
+        why="a row is held in memory, and max_record_size says how much of it.",
+        do='give read.files a larger max_record_size=, or choose on_bad_row="reject" to go on without the row.',
+        participant=part.shown,
+    )
 
 
 def _read(part: Part, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

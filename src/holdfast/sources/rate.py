@@ -64,7 +64,9 @@ class RateSpec:
         """Return the source; the start time is made durable when it is first needed."""
         return RateSource(self, name, workspace)
 
-    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
         """Return whether the time of row 0 is lost."""
         return sequence.obstacle(workspace)
 

@@ -50,7 +50,9 @@ class RowsSpec:
         """Return the source; in the workspace are only the digests of the rows that it gave."""
         return RowsSource(self, name, workspace)
 
-    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
         """Return nothing: the rows stand in the program, whatever is lost."""
         return ""
 

@@ -70,7 +70,9 @@ class SparkSpec:
             participant=name,
         )
 
-    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
         """Return that Spark alone can read its positions."""
         return "positions of read.spark mean something to Spark's own checkpoint only."
 

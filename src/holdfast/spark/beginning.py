@@ -25,11 +25,12 @@ from holdfast.checkpoint.refusals import check_claimed
 from holdfast.checkpoint.restore import Restoration, restoration
 from holdfast.checkpoint.rewind import is_behind_rewind
 from holdfast.checkpoint.snapshot import snapshot_keys
-from holdfast.checkpoint.stood import note_stood, stood
+from holdfast.checkpoint.stood import note_stood, stood, stood_at
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.graph import Node
 from holdfast.ports import Held, SourceSpec, Store
-from holdfast.positions import Positions, ascending
+from holdfast.positions import Positions, ascending, covers_all
+from holdfast.spark.lost_epochs import filled, from_the_start, left_at, planned_in
 from holdfast.spark.offsets import CONTROLS, check_logs, last_logged, logged, newest_positions, plain, read_offsets
 from holdfast.spark.origin import FILE_NAME, Origin, note_beginning, noted_beginning, read_origin
 from holdfast.spark.state_transfer import Transfer
@@ -149,8 +150,12 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
     elif stops:
         _check_no_backfill(beginning, held)
         newest = max(holders.items(), key=lambda item: item[1].epoch)
+        if (reached := left_at(store, beginning.previous)) is not None:
+            origin = replace(origin, base=max(origin.base, planned_in(directory / beginning.previous) + 1))
         if beginning.keeps:
-            origin = _restored(beginning, origin, list(holders.values()), newest)
+            origin = _restored(beginning, origin, list(holders.values()), newest, reached)
+        elif reached is not None:
+            origin = replace(origin, seek=filled(stops, _known_steps(beginning)))
     if origin.seek and holders:
         newest = max(holders.items(), key=lambda item: item[1].epoch)
         _check_can_seek(directory, beginning.sources, [origin.seek[0], origin.seek[-1]], newest)
@@ -158,7 +163,7 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
         # Durable before the directory counts: a source that leaves with it is in none of its positions.
         note_stood(store, origin.base, origin.seek[-1], else_known=_retired_before(beginning))
         lower_floor(store, origin.seek[0])
-    origin = replace(origin, retired=stood(store))
+    origin = replace(origin, retired=_retired(beginning, origin, holders))
     store.put(f"{below}/{FILE_NAME}", origin.to_json())
     return origin
 
@@ -214,12 +219,24 @@ def _begun(beginning: Beginning, origin: Origin) -> Origin:
     return replace(origin, seed=seed, kept=origin.kept if kept is None else kept)
 
 
-def _restored(beginning: Beginning, origin: Origin, held: Sequence[Held], newest: tuple[str, Held]) -> Origin:
-    """Return where a directory begins whose state comes from a snapshot."""
+def _restored(
+    beginning: Beginning,
+    origin: Origin,
+    held: Sequence[Held],
+    newest: tuple[str, Held],
+    reached: Positions | None,
+) -> Origin:
+    """Return where a directory begins whose state comes from a snapshot, or is computed again from the start."""
     refused: list[str] = []
-    found = restorable(beginning, held, refused.append)
+    found = restorable(beginning, held, refused.append, reached)
     if found is None:
-        raise _state_is_gone(beginning.directory, list(beginning.keeps), newest, refused)
+        again = _from_the_start(beginning, held, reached)
+        if again is None:
+            raise _state_is_gone(beginning.directory, list(beginning.keeps), newest, refused)
+        start, ends = again
+        log.warning("state is computed again, from all %d epochs since the directory before began", len(ends))
+        times = tuple((each.step_epoch, each.batch_us) for each in ends)
+        return replace(origin, seek=(start, *(each.positions for each in ends)), replayed=times)
     seed, kept = _fitting(beginning, found, origin.base)
     ended = found.manifest.ended
     log.warning(
@@ -233,11 +250,76 @@ def _restored(beginning: Beginning, origin: Origin, held: Sequence[Held], newest
 
 
 def restorable(
-    beginning: Beginning, held: Sequence[Held], passed_over: Callable[[str], None] = lambda why: None
+    beginning: Beginning,
+    held: Sequence[Held],
+    passed_over: Callable[[str], None] = lambda why: None,
+    reached: Positions | None = None,
 ) -> Restoration | None:
     """Return the snapshot that a directory would begin with, and what is replayed behind it; None: no snapshot."""
-    steps = [*steps_of(beginning.directory, beginning.previous), *progress.read(beginning.store)]
-    return restoration(beginning.store, beginning.pipeline, held, steps, graph=beginning.graph, passed_over=passed_over)
+    return restoration(
+        beginning.store,
+        beginning.pipeline,
+        held,
+        _known_steps(beginning),
+        graph=beginning.graph,
+        reached=reached,
+        passed_over=passed_over,
+    )
+
+
+def read_again_from(beginning: Beginning, held: Mapping[str, Held], reached: Positions) -> tuple[Positions, str]:
+    """Return where reading would begin if the directory before were left, and why that cannot be.
+
+    Parameters
+    ----------
+    beginning : Beginning
+        The directory that would be begun.
+    held : mapping of str to Held
+        What the sinks hold that hold anything.
+    reached : Positions
+        Up to where the directory before had published.
+    """
+    holders = list(held.values())
+    stops = ascending([each.positions for each in holders])
+    if stops is None:
+        return {}, "The sinks hold positions that cannot be put in an order."
+    if not beginning.keeps:
+        return stops[0], ""
+    refused: list[str] = []
+    found = restorable(beginning, holders, refused.append, reached)
+    if found is not None:
+        why = _other_graph(beginning, found)
+        return found.manifest.ended.positions, f"{why[0].upper()}{why[1:]}" if why else ""
+    again = _from_the_start(beginning, holders, reached)
+    if again is not None:
+        return again[0], ""
+    names = ", ".join(beginning.keeps)
+    more = "".join(f" {each}." for each in refused)
+    return {}, f"No snapshot has the state of {names} before that, and not every epoch since the start is known.{more}"
+
+
+def _from_the_start(
+    beginning: Beginning, held: Sequence[Held], reached: Positions | None
+) -> tuple[Positions, list[Ended]] | None:
+    if reached is None:
+        return None
+    spark = beginning.directory / beginning.previous
+    return from_the_start(spark, beginning.graph, held, _known_steps(beginning), reached)
+
+
+def _known_steps(beginning: Beginning) -> list[Step]:
+    return [*steps_of(beginning.directory, beginning.previous), *progress.read(beginning.store)]
+
+
+def _other_graph(beginning: Beginning, found: Restoration) -> str:
+    """Return why a snapshot cannot serve that is of another graph, with epochs behind it; empty where it can."""
+    manifest = found.manifest
+    if manifest.graph == beginning.graph or not (found.replayed or found.stops):
+        return ""
+    return (
+        f"the newest good snapshot is of epoch {manifest.ended.epoch}, and sinks hold later ones: the new "
+        "graph would evaluate again what the old one has published."
+    )
 
 
 def _fitting(beginning: Beginning, found: Restoration, base: int) -> tuple[str, tuple[str, ...] | None]:
@@ -258,11 +340,10 @@ def _fitting(beginning: Beginning, found: Restoration, base: int) -> tuple[str, 
         if transfer is not None and transfer.is_needed(manifest, same):  # into other buckets
             return transfer.made(manifest, same).key.path, None
         return manifest.key.path, None
-    if (found.replayed or found.stops) and not is_behind_rewind(beginning.store, base, found.seek[-1]):
+    if (why := _other_graph(beginning, found)) and not is_behind_rewind(beginning.store, base, found.seek[-1]):
         raise Diverged(
             "the graph has changed, and Spark's part of the checkpoint, with the state of the old graph, is lost.",
-            why=f"the newest good snapshot is of epoch {manifest.ended.epoch}, and sinks hold later ones: the new "
-            "graph would evaluate again what the old one has published.",
+            why=why,
             do="start the old graph once: it takes its state from the snapshot, and leaves a new one when it is "
             "stopped; then start the changed one.",
             pipeline=beginning.pipeline,
@@ -289,6 +370,26 @@ def _fitting(beginning: Beginning, found: Restoration, base: int) -> tuple[str, 
     if transfer is not None and transfer.is_needed(manifest, sources):
         manifest = transfer.made(manifest, sources)
     return manifest.key.path, tuple(sources)
+
+
+def _retired(beginning: Beginning, origin: Origin, held: Mapping[str, Held]) -> Positions:
+    """Return where sources begin of which nothing was read before the directory does."""
+    known = stood(beginning.store)
+    if left_at(beginning.store, beginning.previous) is None:
+        return known
+    # It begins further back than some came into the graph: they begin where they stood then, not where they are.
+    new = [node.name for node in beginning.sources if node.name not in origin.start]
+    then = stood_at(beginning.store, _begins_behind(beginning, origin, held))
+    return {name: of for name, of in known.items() if name not in new} | {n: then[n] for n in new if n in then}
+
+
+def _begins_behind(beginning: Beginning, origin: Origin, held: Mapping[str, Held]) -> int:
+    """Return the last epoch before what a directory reads."""
+    if origin.seed:
+        return decode(beginning.store.get(origin.seed) or b"", origin.seed).ended.epoch
+    if beginning.keeps:
+        return read_origin(beginning.directory / beginning.previous / FILE_NAME).base
+    return min(each.epoch for each in held.values() if covers_all(origin.start, each.positions))
 
 
 def _retired_before(beginning: Beginning) -> Positions:

@@ -63,7 +63,9 @@ class ControlSpec:
         """Open it."""
         return ControlSource(self)
 
-    def obstacle(self, name: str, workspace: str, positions: SourcePositions) -> str:
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
         """Return nothing: it has no rows."""
         return ""
 

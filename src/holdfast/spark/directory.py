@@ -25,6 +25,8 @@ from holdfast.spark.state_seed import seed_of
 log = logging.getLogger("holdfast.checkpoint")
 
 DAMAGED = "damaged.json"
+LEFT = "left.json"
+"""In a directory that is not used again, as sinks have lost what it published (:mod:`holdfast.spark.catching_up`)."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ def choose_directory(
         for reason in reasons:
             log.info("%s", reason)
         return Directory(following, below, is_changed=True, reasons=reasons)
+    if store.get(f"{below}/{LEFT}") is not None:
+        return Directory(following, below)
     if why and graph and snapshot_keys(store):
         log.warning("%s is not used again: %s", below, why)
         return Directory(following, below)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from holdfast.ports import Sink
 from holdfast.spark.assembly import Assembly, assemble
 from holdfast.spark.backfill import Backfill
 from holdfast.spark.beginning import Beginning, settle_origin
+from holdfast.spark.catching_up import DirectoryIsLeft, check_none_is_behind
 from holdfast.spark.exposure import exposed
 from holdfast.spark.first import First
 from holdfast.spark.ground import Asked, Ground, ground_of
@@ -59,7 +60,13 @@ class Starting:
     has_begun: bool = False
 
     def run(self) -> Run:
-        """Start."""
+        """Start; a second time, if sinks lie behind Spark's directory and it is left for that."""
+        try:
+            return self._begun()
+        except DirectoryIsLeft:
+            return self._begun()
+
+    def _begun(self) -> Run:
         pipeline = self.asked.pipeline
         has_pts = common_unit(pipeline.sources) is not None  # TIMESTAMPs and BIGINT ticks have no minimum
         timed = [node.name for node in pipeline.sources if has_pts and timestamp_of(node) is not None]
@@ -76,7 +83,9 @@ class Starting:
                 resumption = coordinator.open()
                 remembering = [name for name, sink in sinks.items() if remembers(sink)]
                 participation = Participation(pipeline.name, ground.store, remembering)
-                owned = _Owned(self.asked, ground, assembly, change, sinks, coordinator, resumption, participation)
+                owned = _Owned(
+                    self.asked, ground, assembly, change, sinks, coordinator, resumption, participation, remembering
+                )
                 origin = owned.settled()
                 held = resumption.held.values()
                 parts = RunParts(
@@ -151,6 +160,7 @@ class _Owned:
     coordinator: Coordinator
     resumption: Resumption
     participation: Participation
+    remembering: Sequence[str]
 
     def settled(self) -> Origin:
         """Check the sinks, note the graph; return where Spark's directory begins, settled now if it is new."""
@@ -160,6 +170,9 @@ class _Owned:
         self._note_graph()
         beginning = self._beginning()
         check_reached(beginning, self.resumption.held)
+        filled = () if self.change is None else self.change.backfilled  # one that comes back gets everything anyway
+        held = {name: self.resumption.held[name] for name in self.remembering if name not in filled}
+        check_none_is_behind(beginning, held)
         write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)
         return settle_origin(beginning, self.resumption.held, self.resumption.last_epoch)
 

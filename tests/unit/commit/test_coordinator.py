@@ -3,6 +3,7 @@
 import logging
 import pickle
 import threading
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -441,29 +442,61 @@ def test_a_sink_may_hold_more_than_the_ledger_knows(bench):
     assert coordinator.missing(8) == {"table", "files"}
 
 
-def test_a_sink_restored_from_a_backup_is_diverged_and_nothing_is_published(bench):
+def go_back(bench, name, epoch):
+    """Let a sink be a copy of an older moment."""
+    target = bench.target(name)
+    row = target.ledger[PIPELINE, name]
+    row.epoch, row.record = epoch, replace(row.record, epoch=epoch, positions=at(epoch))
+    target.tables[:] = [table for table in target.tables if max(table["id"].to_pylist(), default=0) <= epoch]
+
+
+def test_a_sink_that_lost_the_newest_epoch_is_told_as_behind_and_gets_it_again_where_spark_replays_it(bench):
     coordinator = bench.open("table", "files")
     for epoch in (1, 2):
         commit(coordinator, epoch)
-    row = bench.target("files").ledger[PIPELINE, "files"]
-    row.epoch = 1
-    with pytest.raises(Diverged) as caught:
-        bench.open("table", "files")
-    assert "'files' has published epoch 2, and it answers 'absent'" in caught.value.what
-    assert "restore sink 'files'" in caught.value.do
+    go_back(bench, "files", 1)
+    coordinator = bench.coordinator("table", "files")
+    (found,) = coordinator.open().resolved
+    assert (found.sink, found.epoch, found.verdict) == ("files", 2, Verdict.REPLAY)
+    assert coordinator.missing(2, at(2), at(1)) == {"files"}
+    coordinator.commit(record(coordinator, 2), {"files": carried(2)})
+    assert ids(bench, "table") == ids(bench, "files") == [1, 2]
 
 
-def test_a_restored_sink_is_noticed_before_a_later_epoch_is_published_over_the_gap(bench):
+def test_a_decision_is_not_published_over_the_gap_of_a_sink_that_lost_earlier_epochs(bench):
     coordinator = bench.open("table", "files")
     for epoch in (1, 2):
         commit(coordinator, epoch)
     bench.failures.add("table", "publish", Failure.UNAVAILABLE, times=10)
     with pytest.raises(Unavailable):
         commit(coordinator, 3)
-    bench.target("files").ledger[PIPELINE, "files"].epoch = 1
-    with pytest.raises(Diverged, match="'files' has published epoch 2"):
-        bench.open("table", "files")
-    assert ids(bench, "table") == ids(bench, "files") == [1, 2]
+    go_back(bench, "files", 1)
+    coordinator = bench.open("table", "files")
+    assert ids(bench, "table") == [1, 2, 3]
+    assert ids(bench, "files") == [1]
+    assert bench.standings()[3] is Standing.DONE
+    with pytest.raises(Diverged, match=r"holds everything up to .*'log': 1.*epoch 4 begins at"):
+        coordinator.missing(4, at(4), at(3))
+
+
+def test_a_sink_that_was_ahead_of_the_newest_done_epoch_is_asked_about_its_own(bench):
+    """It was left out while others were brought up to it; then all took part in an epoch that is decided."""
+    coordinator = bench.open("table", "old")
+    for epoch in (1, 2):
+        commit(coordinator, epoch)
+    coordinator = bench.open("table", "old", "new", "other", backfilled=["new", "other"])
+    assert coordinator.missing(3, at(2), at(0)) == {"new", "other"}
+    record_of_3 = EpochRecord(PIPELINE, 3, coordinator.generation, at(2))
+    coordinator.commit(record_of_3, {name: carried(3) for name in ("new", "other")})
+    everyone = ("table", "old", "new", "other")
+    bench.failures.add("table", "publish", Failure.UNAVAILABLE, times=10)
+    coordinator.missing(4, at(4), at(2))
+    with pytest.raises(Unavailable):
+        coordinator.commit(record(coordinator, 4), {name: carried(4) for name in everyone})
+    go_back(bench, "table", 1)
+    bench.open(*everyone)
+    assert ids(bench, "table") == [1]
+    assert ids(bench, "old") == [1, 2, 4]
 
 
 def test_a_single_sink_restored_from_a_backup_is_noticed_by_the_gap(bench):

@@ -39,5 +39,6 @@ def test_without_a_decision_and_without_rows_an_epoch_is_aborted():
     assert VERDICTS[Decision.NONE, Outcome.ABSENT] is Verdict.ABORT
 
 
-def test_a_sink_that_lacks_what_the_ledger_calls_done_needs_a_person():
-    assert VERDICTS[Decision.DONE, Outcome.ABSENT] is Verdict.DIVERGED
+def test_a_sink_that_lacks_what_the_ledger_calls_done_is_given_it_again():
+    assert VERDICTS[Decision.DONE, Outcome.ABSENT] is Verdict.REPLAY
+    assert VERDICTS[Decision.DONE, Outcome.STAGED] is Verdict.DIVERGED

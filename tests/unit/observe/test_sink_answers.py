@@ -192,7 +192,7 @@ def test_the_verdict_is_that_of_the_recovery_table():
     ]
     report = asked(FakeNode(FakeSink(4)), an_inspection(*several, planned=7, last_done=5))
     assert [(a.epoch, a.verdict) for a in report.answers] == [
-        (5, Verdict.DIVERGED),
+        (5, Verdict.REPLAY),
         (6, Verdict.PUBLISH),
         (7, Verdict.ABORT),
     ]

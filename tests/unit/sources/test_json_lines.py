@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast import read
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.schema import to_arrow
-from holdfast.sources import formats
+from holdfast.sources import texts
 from holdfast.sources.json_lines import JsonParser
 from tests.unit.sources.reading import good, rejected, rows_of, source_over
 
@@ -203,7 +203,7 @@ def test_a_line_gives_the_same_whatever_stands_beside_it(
         for row in rows_of(tmp_path_factory.mktemp("one"), line, "id INT, at TIMESTAMP", on_bad_row="reject")
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats, "_PARSED_TOGETHER", together)
+        patch.setattr(texts, "_PARSED_TOGETHER", together)
         joined = rows_of(
             tmp_path_factory.mktemp("all"),
             "\n".join(text),

@@ -1,0 +1,201 @@
+"""CSV records of which some are malformed, walked over in a time that grows with the text alone.
+
+A quote in the middle of a field is an ordinary character.  A quoted field that is not closed, or is followed by
+something else than a separator, spoils the line on which it opens; the walk goes on at the next line.
+
+Notes
+-----
+Only for texts that vector operations found unclean: one call of a regular expression for a record on one line, Python
+for each quoted field of the others.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from functools import lru_cache
+
+OPEN = "a quote is opened and never closed"
+FOLLOWED = "a closing quote is followed by neither a separator nor the end of the line"
+
+_QUOTE = ord('"')
+_GOOD, _JUNK, _OPENED = 1, 2, 3  # groups of what matches the fields of a line
+_SHORT = 8  # quoted fields that may as well be sought again
+_RUNS_KEPT = 3  # two searches that differ meet at the next quote, so there are never many
+
+
+def too_long(longest: int) -> str:
+    """Say why a record of more than ``longest`` bytes is refused."""
+    return f"it is longer than max_record_size ({longest:,} bytes)"
+
+
+class _Run:
+    """Quoted fields of a record that could not be ended, and where the search stopped.
+
+    A record that begins on a later line, and meets one of these opening quotes, goes the same way from there on: what
+    is known of it is not sought again.  Otherwise lines such as ``b","x``, each of which leaves a quote open in its own
+    way, would cost the square of their number.
+    """
+
+    def __init__(self) -> None:
+        self.openings = array("q")  # ascending
+        self.problem = ""  # final, wherever the record began
+        self.is_inside = True
+        self.at = 0
+        self._joined: _Run | None = None
+
+    def holds(self, opening: int) -> bool:
+        """Whether one of its quoted fields opens there."""
+        at = bisect_left(self.openings, opening)
+        return at < len(self.openings) and self.openings[at] == opening
+
+    def join(self, other: _Run) -> None:
+        """Go the way of another one from here on."""
+        self._joined = other
+
+    @property
+    def last(self) -> _Run:
+        """The run that knows how it goes on."""
+        run = self
+        while run._joined is not None:
+            run = run._joined
+        return run
+
+
+class Walk:
+    """The records of a text, in order.
+
+    Parameters
+    ----------
+    data : bytes
+        Begins with a record.
+    separator : str
+        One ASCII character.
+    longest : int
+        Bytes that a record may have, its line end not counted.
+    is_whole : bool
+        Whether the text ends with ``data``; otherwise the walk ends before the first record that needs more of it.
+    """
+
+    def __init__(self, data: bytes, separator: str, *, longest: int, is_whole: bool = True) -> None:
+        self._data = data
+        self._sep = separator.encode()
+        self._opens = self._sep + b'"'
+        self._longest = longest
+        self._is_whole = is_whole
+        self._runs: list[_Run] = []
+
+    def records(self) -> Iterator[tuple[int, int, str]]:
+        """Yield (start, end, what is wrong or an empty text); a record's end lies behind its line end."""
+        data, size, longest = self._data, len(self._data), self._longest
+        fields_of = _on_one_line(self._sep).match
+        at, quote = 0, -1
+        while at < size:
+            line_end = data.find(b"\n", at)
+            if line_end < 0:
+                if not self._is_whole:
+                    return
+                line_end = size
+            if quote < at:
+                quote = data.find(b'"', at)
+                quote = size if quote < 0 else quote
+            end, problem = line_end, ""
+            if line_end - at > longest:
+                problem = too_long(longest)
+            elif quote < line_end:
+                fields = fields_of(data, at, line_end)
+                how = fields.lastindex if fields else None
+                opened = fields.start(_OPENED) if fields and how == _OPENED else at
+                if how == _JUNK or (how == _OPENED and self._is_followed(opened, at + longest)):
+                    problem = FOLLOWED
+                elif how != _GOOD:
+                    found = self._quoted(at, line_end, opened)
+                    if found is None:
+                        return
+                    end, problem = found
+            end = min(end + 1, size)
+            yield at, end, problem
+            at = end
+
+    def _is_followed(self, opening: int, limit: int) -> bool:
+        """Whether the very next quote spoils the record: the usual way for a quote that was left open."""
+        closing = self._data.find(b'"', opening + 1, limit + 1)
+        behind = self._data[closing + 1 : closing + 2]
+        return closing >= 0 and behind not in (b"", b"\n", b"\r", b'"', self._sep)
+
+    def _quoted(self, start: int, first_end: int, at: int) -> tuple[int, str] | None:
+        """Return the end of a record with quotes, or of its first line and what is wrong; None: more must be read.
+
+        ``at`` is where the first of its fields begins that may not end on the first line.
+        """
+        data, limit = self._data, start + self._longest
+        run, line_end, is_inside = _Run(), first_end, False
+        while True:
+            if not is_inside:
+                opening = at if data.startswith(b'"', at) else data.find(self._opens, at, line_end)
+                if opening < 0:
+                    return (line_end, "") if line_end <= limit else (first_end, self._stopped(run, at, is_inside))
+                opening += data[opening] != _QUOTE
+                if (known := self._known(opening)) is None:
+                    run.openings.append(opening)
+                    at, is_inside = opening + 1, True
+                else:
+                    run.join(known)
+                    self._remember(run)
+                    run, at, is_inside = known, known.at, known.is_inside
+                    if run.problem:
+                        return first_end, run.problem
+                    if not is_inside and (line_end := self._line_end(at)) < 0:
+                        return None
+                    continue
+            closing = data.find(b'"', at, limit + 1)
+            if closing < 0:
+                if limit < len(data):
+                    return first_end, self._stopped(run, max(at, limit + 1), is_inside)
+                return (first_end, self._failed(run, OPEN)) if self._is_whole else None
+            behind = data[closing + 1 : closing + 2]
+            if not behind and not self._is_whole:
+                return None
+            if behind == b'"':
+                at = closing + 2
+                continue
+            if behind not in (b"", b"\n", b"\r", self._sep):
+                return first_end, self._failed(run, FOLLOWED)
+            if line_end < closing and (line_end := self._line_end(closing)) < 0:
+                return None
+            at, is_inside = closing + 1 if behind == self._sep else line_end, False
+
+    def _line_end(self, at: int) -> int:
+        found = self._data.find(b"\n", at)
+        return len(self._data) if found < 0 and self._is_whole else found
+
+    def _known(self, opening: int) -> _Run | None:
+        return next((run.last for run in self._runs if run.holds(opening)), None)
+
+    def _remember(self, run: _Run) -> None:
+        if len(run.openings) > _SHORT and run not in self._runs:
+            self._runs = [run, *self._runs[:_RUNS_KEPT]]
+
+    def _failed(self, run: _Run, problem: str) -> str:
+        run.problem = problem
+        self._remember(run)
+        return problem
+
+    def _stopped(self, run: _Run, at: int, is_inside: bool) -> str:
+        """Note where the search of a record that is too long stopped: one that begins later may go further."""
+        run.at, run.is_inside = at, is_inside
+        self._remember(run)
+        return f"a quote is opened and not closed within max_record_size ({self._longest:,} bytes)"
+
+
+@lru_cache(maxsize=8)
+def _on_one_line(sep: bytes) -> re.Pattern[bytes]:
+    """Return what matches the fields of a record on its first line, in one go and without trying twice.
+
+    Behind them: the end of the line, or what may not follow a closing quote, or a quote that is not closed here.
+    """
+    sep = re.escape(sep)
+    field = rb'(?:"(?:[^"\n]++|"")*+"|[^"' + sep + rb"\n][^" + sep + rb"\n]*+|)"
+    return re.compile(field + rb"(?:" + sep + field + rb")*+(?:(\r?\Z)|([^" + sep + rb'\r\n"])|("))')

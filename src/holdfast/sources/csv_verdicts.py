@@ -1,0 +1,152 @@
+"""Which CSV records are surely bad, and why: fields counted, then each column taken as texts and looked at whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.sources import blocks
+from holdfast.sources.unfit import trimmed, unfit
+
+RETURN = "a carriage return stands within the line"
+_QUOTE = b'"'
+_PIECES = re.compile(rb"[^\r]+")
+
+
+def judge(
+    contents: Sequence[bytes],
+    columns: Sequence[str],
+    schema: pa.Schema,
+    separator: str,
+    read: Callable[[bytes, list[str]], pa.Table],
+) -> dict[int, str]:
+    """Return why records are surely bad, by index; see :class:`~holdfast.sources.formats.Parser`.
+
+    Parameters
+    ----------
+    read : callable
+        Reads some columns of records that have as many fields as there are columns, as bytes: null where empty and not
+        quoted.
+    """
+    joined = b"\n".join(contents) + b"\n"
+    reasons: dict[int, str] = {}
+    indices: Sequence[int] = range(len(contents))
+    is_text = is_utf8(joined)
+    # Of a text that may be null nothing is to be known but whether it is UTF-8.
+    names = [f.name for f in schema if not (is_text and f.nullable and pa.types.is_string(f.type))]
+    table = _read(read, joined, names or list(schema.names[:1]), len(contents))
+    if table is None:  # some record has too many fields, or too few
+        reasons = _of_counts(contents, joined, len(columns), separator)
+        indices = [at for at in range(len(contents)) if at not in reasons]
+        if not indices or not reasons:
+            return reasons
+        joined = b"\n".join([contents[at] for at in indices]) + b"\n"
+        table = _read(read, joined, names, len(indices)) if names else None
+    if table is None:
+        return reasons
+    for name in names:
+        for at, problem in _of_column(schema.field(name), pa.concat_arrays(table[name].chunks)):
+            reasons.setdefault(indices[at], problem)
+    return reasons
+
+
+def _read(read: Callable[[bytes, list[str]], pa.Table], joined: bytes, names: list[str], count: int) -> pa.Table | None:
+    """Return columns of records; None unless each of them is one row."""
+    try:
+        table = read(joined, names)
+    except pa.ArrowInvalid:
+        return None
+    return table if table.num_rows == count else None
+
+
+def is_utf8(data: bytes) -> bool:
+    """Whether a text is UTF-8."""
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _of_counts(contents: Sequence[bytes], joined: bytes, wanted: int, separator: str) -> dict[int, str]:
+    """Say of which records the number of fields is wrong."""
+    sep = separator.encode()
+    counts = _counts(contents, joined, sep)
+    reasons = {}
+    for count in np.unique(counts[counts != wanted]).tolist():
+        reason = f"it has {count} fields where {wanted} are expected"
+        reasons.update(dict.fromkeys(np.flatnonzero(counts == count).tolist(), reason))
+    if b"\r" in joined:
+        for at, content in enumerate(contents):
+            if b"\r" in content and _QUOTE not in content and len(_PIECES.findall(content)) > 1:
+                reasons[at] = RETURN
+    return reasons
+
+
+def _counts(contents: Sequence[bytes], joined: bytes, sep: bytes) -> npt.NDArray[np.int64]:
+    """Return how many fields each record has."""
+    view = np.frombuffer(joined, np.uint8)
+    found = np.flatnonzero(view == ord(sep))
+    if _QUOTE in joined:
+        if not blocks.quotes(joined, sep.decode()).is_clean:  # some stand in the middle of fields
+            strip = _quoted_fields(sep).sub
+            return np.array([strip(rb"\1", content).count(sep) + 1 for content in contents])
+        marks = np.flatnonzero(view == ord(_QUOTE))
+        found = found[np.searchsorted(marks, found) % 2 == 0]
+    ends = np.cumsum(np.fromiter(map(len, contents), np.int64, len(contents)) + 1)
+    return np.diff(np.searchsorted(found, ends), prepend=0) + 1
+
+
+@lru_cache(maxsize=8)
+def _quoted_fields(sep: bytes) -> re.Pattern[bytes]:
+    return re.compile(rb"(\A|" + re.escape(sep) + rb')"(?:[^"]++|"")*+"')
+
+
+def _of_column(field: pa.Field, column: pa.Array) -> list[tuple[int, str]]:
+    """Return the places of values that do not fit a column, and why."""
+    found: list[tuple[int, str]] = []
+    kind = field.type
+    try:
+        texts = column.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = pa.array([_decoded(value) for value in column.to_pylist()], pa.string())
+        problem = f"column {field.name!r} is declared {kind} (invalid UTF8 data)"
+        found = [(at, problem) for at in _differ(texts.is_null(), column.is_null())]
+    if not field.nullable and column.null_count:
+        found += [(at, f"{field.name!r} is declared NOT NULL and is empty") for at in _places(column.is_null())]
+    texts = trimmed(texts, kind)
+    bad = unfit(texts, kind).nonzero()[0]
+    if len(bad):
+        values = texts.take(pa.array(bad)).to_pylist()
+        begin, end = f"column {field.name!r} is declared {kind} (invalid value '", "')"
+        if pa.types.is_timestamp(kind):
+            begin = f"column {field.name!r} is declared {kind} (Failed to parse string: '"
+            end = f"' as a scalar of type {pa.timestamp('us')})"
+        found += [(at, f"{begin}{value}{end}") for at, value in zip(bad.tolist(), values, strict=True)]
+    return found
+
+
+def _decoded(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _differ(one: pa.Array, other: pa.Array) -> list[int]:
+    places: list[int] = np.flatnonzero(
+        one.to_numpy(zero_copy_only=False) != other.to_numpy(zero_copy_only=False)
+    ).tolist()
+    return places
+
+
+def _places(mask: pa.Array) -> list[int]:
+    places: list[int] = np.flatnonzero(mask.to_numpy(zero_copy_only=False)).tolist()
+    return places

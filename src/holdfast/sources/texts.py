@@ -1,0 +1,284 @@
+"""Rows out of texts: the fast way for all of them, and the exact way for those that hold bad records.
+
+The exact way costs a bounded time for each record, whatever stands in it: records are taken apart once, some thousand
+at a time are parsed with Arrow, and where Arrow refuses them the parser judges each of them by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import BadRow
+from holdfast.sources import blocks
+from holdfast.sources.access import Part
+from holdfast.sources.formats import Parser, Refused, Rows, Text, Unreadable
+
+RAW_SHOWN = 200
+"""Characters of a bad row that an error shows; a rejected row keeps them all."""
+
+JOINED_SIZE = 1 << 24
+"""Small blocks are parsed together up to this many bytes."""
+
+_HEAD = 1 << 15
+_HEAD_OF = 1 << 20
+"""Of more bytes the first few are parsed before all of them: where every record is bad, that is known soon."""
+
+_PARSED_TOGETHER = 4000
+_TRIED = 2
+"""Bad records that Arrow may name, one after the other, before every record beside them is judged.  Where there were
+more, the next records are judged before Arrow sees them."""
+
+
+def read_texts(texts: Iterable[Text | Refused], rows: Rows) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of texts, in order."""
+    waiting: list[Text] = []
+    size = 0
+    for text in texts:
+        if isinstance(text, Refused):
+            yield from _read_together(waiting, rows)
+            waiting, size = [], 0
+            yield _refused(text, rows)
+            continue
+        if not text.data:
+            continue
+        if waiting and not (
+            size + len(text.data) <= JOINED_SIZE
+            and text.parser == waiting[0].parser
+            and all(text.parser.joins(one.data) for one in (waiting[-1], text))
+        ):
+            yield from _read_together(waiting, rows)
+            waiting, size = [], 0
+        waiting.append(text)
+        size += len(text.data)
+    yield from _read_together(waiting, rows)
+
+
+def _read_together(texts: Sequence[Text], rows: Rows) -> Iterator[pa.RecordBatch]:
+    if not texts:
+        return
+    parser = texts[0].parser
+    whole = texts[0].data if len(texts) == 1 else b"\n".join(text.data.removesuffix(b"\n") for text in texts)
+    try:
+        if len(whole) > _HEAD_OF:
+            parser.parse(parser.head(whole, _HEAD))
+        batches = parser.parse(whole)
+    except Unreadable:
+        yield from _together(_read_apart(texts, rows), rows.read_schema)
+    else:
+        yield from rows.good(batches)
+
+
+def _read_apart(texts: Sequence[Text], rows: Rows) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of texts that have bad ones, in order."""
+    parser = texts[0].parser
+    sieve = _Sieve(parser)
+    for chunk in _chunks(texts):
+        batches, reasons = sieve.sifted(chunk.contents, chunk.problems)
+        if not reasons:
+            yield from rows.good(batches)
+        elif not rows.rejects:
+            at = min(reasons)
+            (line,) = chunk.lines([at])
+            raise _bad_row(chunk.places[at].part, line, reasons[at], _text(chunk.contents[at]))
+        else:
+            yield from _mixed(chunk, batches, reasons, rows)
+
+
+class _Places:
+    """Lines of a text's records."""
+
+    def __init__(self, text: Text) -> None:
+        self.part = text.part
+        self.shown = text.part.shown
+        self._text = text
+        self._ends: blocks.Offsets | None = None
+        self._first = 0
+
+    def lines(self, starts: Sequence[int]) -> list[int]:
+        """Return the lines, from 1, of offsets in the text."""
+        if self._ends is None:
+            text = self._text
+            self._ends = blocks.line_ends(blocks.as_bytes(text.data))
+            self._first = text.part.lines_before(text.offset) + 1 if text.line is None else text.line
+        found: list[int] = (np.searchsorted(self._ends, starts, side="right") + self._first).tolist()
+        return found
+
+
+@dataclass
+class _Chunk:
+    """Some records, of one text or of several."""
+
+    contents: list[bytes] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    places: list[_Places] = field(default_factory=list)
+    problems: dict[int, str] = field(default_factory=dict)
+
+    def lines(self, records: Sequence[int]) -> list[int]:
+        """Return the lines of some records, which are given in order."""
+        if self.places[0] is self.places[-1]:
+            return self.places[0].lines([self.starts[at] for at in records])
+        lines: list[int] = []
+        for places, some in groupby(records, key=lambda at: self.places[at]):
+            lines += places.lines([self.starts[at] for at in some])
+        return lines
+
+
+def _chunks(texts: Sequence[Text]) -> Iterator[_Chunk]:
+    chunk = _Chunk()
+    for text in texts:
+        places, data = _Places(text), text.data
+        starts, ends, problems = text.parser.records(data)
+        first = 0
+        while first < len(starts):
+            before = len(chunk.contents)
+            last = min(len(starts), first + _PARSED_TOGETHER - before)
+            chunk.contents += [data[a:b] for a, b in zip(starts[first:last], ends[first:last], strict=True)]
+            chunk.starts += starts[first:last]
+            chunk.places += [places] * (last - first)
+            if problems:
+                known = {before + at - first: problems[at] for at in range(first, last) if at in problems}
+                chunk.problems.update(known)
+            if len(chunk.contents) == _PARSED_TOGETHER:
+                yield chunk
+                chunk = _Chunk()
+            first = last
+    if chunk.contents:
+        yield chunk
+
+
+class _Sieve:
+    """Tells good records from bad ones, chunk by chunk: what is wrong with one is likely wrong with the next.
+
+    Parameters
+    ----------
+    parser : Parser
+        Reads them.
+    """
+
+    def __init__(self, parser: Parser) -> None:
+        self._parser = parser
+        self._is_dense = False
+        self._error: Unreadable | None = None
+
+    def sifted(
+        self, contents: Sequence[bytes], problems: Mapping[int, str]
+    ) -> tuple[list[pa.RecordBatch], dict[int, str]]:
+        """Return the rows of the good records, and why the others are bad, by index."""
+        reasons = dict(problems)
+        left = [at for at in range(len(contents)) if at not in reasons]
+        for _ in range(0 if self._is_dense else _TRIED):
+            try:
+                return self._parsed(contents, left), reasons
+            except Unreadable as error:
+                named = error.row
+                if named is None or named >= len(left):
+                    break
+                judged = self._parser.judge([contents[left[named]]])
+                if not judged:
+                    break  # Arrow counts from the begin of its own block
+                reasons[left.pop(named)] = judged[0]
+        judged = self._parser.judge(contents if not reasons else [contents[at] for at in left], self._error)
+        if judged:
+            reasons.update(judged if not reasons else {left[at]: reason for at, reason in judged.items()})
+            left = [at for at in left if at not in reasons]
+        self._error = None if left else self._error
+        batches = self._searched(contents, left, reasons)
+        self._is_dense = len(reasons) > _TRIED
+        return batches, reasons
+
+    def _searched(self, contents: Sequence[bytes], left: list[int], reasons: dict[int, str]) -> list[pa.RecordBatch]:
+        """Parse what nothing is known against; find by halves what Arrow refuses nevertheless, and say why."""
+        batches: list[pa.RecordBatch] = []
+        todo = [left]  # a stack, the first records on top
+        while todo:
+            some = todo.pop()
+            try:
+                batches += self._parsed(contents, some)
+            except Unreadable as error:
+                self._error = error
+                judged = self._parser.judge([contents[at] for at in some], error)
+                reasons.update((some[at], reason) for at, reason in judged.items())
+                if judged:
+                    todo.append([at for at in some if at not in reasons])
+                elif len(some) == 1:
+                    reasons[some[0]] = self._parser.reason(contents[some[0]], error)
+                else:
+                    todo += reversed(_split(some, error.row))
+        return batches
+
+    def _parsed(self, contents: Sequence[bytes], some: Sequence[int]) -> list[pa.RecordBatch]:
+        return self._parser.parse(b"\n".join([contents[at] for at in some]) + b"\n") if some else []
+
+
+def _split(some: list[int], row: int | None) -> list[list[int]]:
+    """Split records around the one that the reader complains of, or in the middle.  A wrong hint costs time only."""
+    if row is None or row >= len(some):
+        middle = len(some) // 2
+        return [some[:middle], some[middle:]]
+    return [part for part in (some[:row], some[row : row + 1], some[row + 1 :]) if part]
+
+
+def _mixed(
+    chunk: _Chunk, batches: list[pa.RecordBatch], reasons: dict[int, str], rows: Rows
+) -> Iterator[pa.RecordBatch]:
+    """Yield good and rejected rows in the order of their records."""
+    bad = sorted(reasons)
+    paths = pa.array([chunk.places[at].shown for at in bad], pa.string())
+    positions = pc.binary_join_element_wise(paths, pa.array(chunk.lines(bad)).cast(pa.string()), ":")
+    raws = [chunk.contents[at] for at in bad]
+    try:
+        raw = pa.array(raws, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:  # not UTF-8
+        raw = pa.array([_text(one) for one in raws], pa.string())
+    rejected = rows.rejected(pa.array([reasons[at] for at in bad], pa.string()), raw, positions)
+    if len(bad) == len(chunk.contents):
+        yield rejected
+        return
+    is_bad = np.zeros(len(chunk.contents), np.bool_)
+    is_bad[bad] = True
+    # Rejected rows stand behind the good ones in the table, and each record names its row.
+    table = pa.Table.from_batches([*rows.good(batches), rejected], rows.read_schema).combine_chunks()
+    places = np.where(is_bad, np.cumsum(is_bad) - 1 + len(is_bad) - len(bad), np.cumsum(~is_bad) - 1)
+    yield from table.take(pa.array(places)).combine_chunks().to_batches()
+
+
+def _together(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Make small batches into some that are worth their name."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size > JOINED_SIZE:
+            yield from pa.Table.from_batches(waiting, schema).combine_chunks().to_batches()
+            waiting, size = [], 0
+    if waiting:
+        yield from pa.Table.from_batches(waiting, schema).combine_chunks().to_batches()
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", errors="replace")
+
+
+def _refused(refused: Refused, rows: Rows) -> pa.RecordBatch:
+    part, raw = refused.part, _text(refused.raw)
+    line = part.lines_before(refused.offset) + 1 if refused.line is None else refused.line
+    if rows.rejects:
+        return rows.bad(refused.reason, raw, f"{part.shown}:{line}")
+    raise _bad_row(part, line, refused.reason, raw)
+
+
+def _bad_row(part: Part, line: int, reason: str, raw: str) -> BadRow:
+    shown = raw if len(raw) <= RAW_SHOWN else raw[: RAW_SHOWN - 3] + "..."
+    return BadRow(
+        f"{part.shown}, line {line}, cannot be read: {reason}.",
+        why=f"the line is {shown!r}.",
+        do='mend the line, correct schema=, or choose on_bad_row="reject" to go on with the good rows.',
+        participant=part.shown,
+    )

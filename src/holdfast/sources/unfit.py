@@ -1,0 +1,107 @@
+r"""Texts that are surely no value of a declared type, found column by column.
+
+Arrow converts a column as a whole or not at all: it names one value that does not fit, and looks no further.  Here all
+of them are found at once.  What is found is never a value that Arrow takes; the few kinds of others that are not found
+are left to Arrow itself.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Mask = npt.NDArray[np.bool_]
+
+_DAY = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+_TIME = r"([01]\d|2[0-3])(:[0-5]\d(:[0-5]\d(\.\d+)?)?)?(Z|[+-]([01]\d|2[0-3])(:?[0-5]\d)?)?"
+_TIMESTAMP = rf"^{_DAY}([ T]{_TIME})?$"
+_DATE = rf"^{_DAY}$"
+_NOT_FOURTH = r"([02468][1235679]|[13579][01345789])"
+_NO_SUCH_DAY = rf"^(\d{{4}}-(02-3|0[469]-31|11-31)|(\d\d{_NOT_FOURTH}|{_NOT_FOURTH}00)-02-29)"
+_FLOAT = r"^[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:nan(\(\w*\))?|inf(inity)?))$"
+_DECIMAL = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_BOOL = "^(true|True|TRUE|1|false|False|FALSE|0)$"
+_SPACES = " \t"
+
+
+def unfit(texts: pa.Array, kind: pa.DataType) -> Mask:
+    """Return which texts are surely no value of a type; nulls are not.
+
+    Parameters
+    ----------
+    texts : pyarrow.Array
+        Texts, without the spaces that do not count (:func:`trimmed`).
+    kind : pyarrow.DataType
+        What they are declared to be.
+
+    Examples
+    --------
+    >>> unfit(pa.array(["2024-02-29", "2023-02-29", "noon", None]), pa.date32()).tolist()
+    [False, True, True, False]
+    >>> unfit(pa.array(["127", "128", "0x7F", "1.0"]), pa.int8()).tolist()
+    [False, True, False, True]
+    """
+    kinds = pa.types
+    if kinds.is_integer(kind):
+        return _is_no_integer(texts, kind)
+    if kinds.is_floating(kind):
+        return ~_matches(texts, _FLOAT)
+    if kinds.is_boolean(kind):
+        return ~_matches(texts, _BOOL)
+    if kinds.is_decimal(kind):
+        return ~_matches(texts, _DECIMAL) | ~_matches(texts, _decimal(kind.precision, kind.scale))
+    if kinds.is_date(kind):
+        return ~_matches(texts, _DATE) | _found(texts, _NO_SUCH_DAY)
+    if kinds.is_timestamp(kind):
+        return ~_matches(texts, _TIMESTAMP) | _found(texts, _NO_SUCH_DAY)
+    return np.zeros(len(texts), np.bool_)
+
+
+def trimmed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return texts of CSV fields without the spaces that Arrow passes over in fields of a type."""
+    kinds = pa.types
+    trims = (kinds.is_integer, kinds.is_floating, kinds.is_decimal, kinds.is_date)
+    return pc.ascii_trim(texts, _SPACES) if any(test(kind) for test in trims) else texts
+
+
+@lru_cache(maxsize=64)
+def _decimal(precision: int, scale: int) -> str:
+    """Return what a decimal may look like: with an exponent anything, else no digit too many that counts."""
+    return rf"^[+-]?(.*[eE].*|0*\d{{0,{precision}}}(\.\d{{0,{scale}}}0*)?)$"
+
+
+def _is_no_integer(texts: pa.Array, kind: pa.DataType) -> Mask:
+    is_decimal = _matches(texts, r"^-?\d{1,37}$", null=False)
+    # 38 digits and more with as many zeros before them, and what begins with 0x, are left to Arrow.
+    mask = ~(is_decimal | _matches(texts, r"^(-?0\d*|0[xX][0-9a-fA-F]{1,16})$"))
+    if is_decimal.any():
+        numbers = pc.if_else(pa.array(is_decimal), texts, pa.scalar(None, pa.string())).cast(pa.decimal128(38, 0))
+        low, high = _range(kind)
+        fits = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
+        mask |= ~_as_mask(fits, null=True)
+    return mask
+
+
+def _range(kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar]:
+    if pa.types.is_unsigned_integer(kind):
+        low, high = 0, 2**kind.bit_width - 1
+    else:
+        low, high = -(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1
+    return pa.scalar(low, pa.decimal128(38, 0)), pa.scalar(high, pa.decimal128(38, 0))
+
+
+def _matches(texts: pa.Array, pattern: str, *, null: bool = True) -> Mask:
+    return _as_mask(pc.match_substring_regex(texts, pattern), null=null)
+
+
+def _found(texts: pa.Array, pattern: str) -> Mask:
+    return _as_mask(pc.match_substring_regex(texts, pattern), null=False)
+
+
+def _as_mask(found: pa.Array, *, null: bool) -> Mask:
+    mask: Mask = pc.fill_null(found, null).to_numpy(zero_copy_only=False)
+    return mask
