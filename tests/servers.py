@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import psutil
 import psycopg
@@ -21,7 +22,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tools.postgres_server import NoPostgres, postgres_server
+from tools.postgres_server import NoPostgres, free_port, postgres_server
 
 _SETTINGS = {
     "shared_buffers": "32MB",
@@ -143,13 +144,63 @@ class MortalPostgres:
         if not (self.data / "postmaster.pid").exists():
             self._control("-l", str(self.data.parent / "log"), "start")
 
+    def forget_transactions(self) -> None:
+        """Let it forget how every transaction so far has ended: their ids are older than it keeps the ends of."""
+        self._control("-m", "fast", "stop")
+        self._run("pg_resetwal", "-x", str(2 * 2**20), "-D", str(self.data))  # the first of a file of 2**20 ends
+        self.start()
+        with psycopg.connect(self.dsn, autocommit=True) as admin:
+            admin.execute("ALTER DATABASE template0 ALLOW_CONNECTIONS true")
+            names = [name for (name,) in admin.execute("SELECT datname FROM pg_database").fetchall()]
+        for name in names:
+            with psycopg.connect(make_conninfo(self.dsn, dbname=name), autocommit=True) as connection:
+                connection.execute("VACUUM (FREEZE)")
+
+    def standby(self) -> MortalPostgres:
+        """Return a standby of it, which streams asynchronously; it goes with this server's directory."""
+        port = free_port()
+        data = self.data.parent / "standby"
+        self._run("pg_basebackup", "-d", self.dsn, "-D", str(data), "--write-recovery-conf", "--checkpoint=fast")
+        with (data / "postgresql.conf").open("a") as file:
+            file.write(f"port = {port}\n")
+        standby = MortalPostgres(make_conninfo(self.dsn, port=str(port)), self.programs, data)
+        standby.start()
+        return standby
+
+    def asked(self, statement: LiteralString) -> Any:
+        """Return the first value of a statement's answer."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            row = connection.execute(statement).fetchone()
+            return None if row is None else row[0]
+
+    def catch_up(self, primary: MortalPostgres) -> None:
+        """Wait until a standby shows everything that its primary has written."""
+        written = primary.asked("SELECT pg_current_wal_flush_lsn()::text")
+        while not self.asked(f"SELECT pg_last_wal_replay_lsn() >= '{written}'::pg_lsn"):  # type: ignore[arg-type]
+            time.sleep(0.02)
+
+    def lag(self) -> None:
+        """Cut a standby off from its primary; returns when nothing comes any more."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET primary_conninfo = ''")
+            connection.execute("SELECT pg_reload_conf()")
+        while self.asked("SELECT count(*) FROM pg_stat_wal_receiver"):
+            time.sleep(0.02)
+
+    def promote(self) -> None:
+        """Make a standby a primary; returns when it takes writes."""
+        assert self.asked("SELECT pg_promote()")
+
     def _control(self, *arguments: str) -> None:
+        self._run("pg_ctl", "-D", str(self.data), "-w", "-t", "60", *arguments)
+
+    def _run(self, program: str, *arguments: str) -> None:
         # The server's own account: PostgreSQL refuses root.
-        owner = self.data.stat()
+        owner = self.data.parent.stat()
         account: dict[str, Any] = {}
         if os.geteuid() == 0:
             account = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
-        command = [str(self.programs / "pg_ctl"), "-D", str(self.data), "-w", "-t", "60", *arguments]
+        command = [str(self.programs / program), *arguments]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.data.parent, **account)
 
 

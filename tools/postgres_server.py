@@ -122,7 +122,7 @@ def _start(binaries: Path, user: str | None, directory: Path, settings: Mapping[
     )
     _run(binaries / "initdb", *initdb, user=user)
     password_file.unlink()
-    port = _free_port()
+    port = free_port()
     lines = [f"{key} = '{value}'\n" for key, value in settings.items()]
     lines += [f"port = {port}\n", "listen_addresses = '127.0.0.1'\n", f"unix_socket_directories = '{directory}'\n"]
     with (data / "postgresql.conf").open("a") as file:
@@ -202,7 +202,8 @@ def _run(program: Path, *arguments: str | Path, user: str | None) -> None:
             raise RuntimeError(f"{program.name} failed with exit code {done.returncode}: {text}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -25,11 +25,16 @@ POINTS: dict[str, str] = {
     "after-forget": "the epoch is done, Spark's commit log does not know it",
     "snapshot-files": "the files of a snapshot are there, its manifest is not",
     "snapshot-manifest": "the snapshot counts, older ones are not pruned",
+    "rejected-kept": "rows that `resolve --reject-rows` rejects are dead letters, the decision still has them",
+    "rejected-decided": "the decision is without the rows that `resolve --reject-rows` rejects, no sink is published",
     "recovery-resolved": "recovery has published or discarded what was in doubt, the query has not started",
 }
 
 SNAPSHOT_POINTS = ("snapshot-files", "snapshot-manifest")
 """Those that only a pipeline with state reaches."""
+
+RESOLVE_POINTS = ("rejected-kept", "rejected-decided")
+"""Those that only ``holdfast resolve --reject-rows`` reaches."""
 
 Hook = Callable[[str, int], None]
 _hook: Hook | None = None

@@ -25,6 +25,7 @@ from holdfast.values import (
     Outcome,
     Part,
     Publication,
+    Refused,
     Run,
     Span,
     Staged,
@@ -45,6 +46,8 @@ __all__ = [
     "Outcome",
     "Part",
     "Publication",
+    "Refused",
+    "Rejecting",
     "Rewindable",
     "Run",
     "Sink",
@@ -196,6 +199,17 @@ class Inspectable(Protocol):
 
         Asked of a sink that is connected and not opened: changes nothing, fences nobody.  ``Held.generation`` is the
         highest that opened the sink.
+        """
+
+
+@runtime_checkable
+class Rejecting(Protocol):
+    """What a sink may offer beyond :class:`Sink`: to publish an epoch without the rows that it refuses."""
+
+    def reject(self, publication: Publication) -> tuple[Publication, Sequence[Refused]]:
+        """Find the rows that ``publish`` would refuse; return the epoch without them, and the rows.
+
+        Asked of a sink that is connected, opened or not: changes nothing, fences nobody.
         """
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.errors import HoldfastError
 from holdfast.positions import Positions
 
 
@@ -156,6 +157,25 @@ class Publication:
     def row_count(self) -> int:
         """Rows of all parts."""
         return sum(part.row_count for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A row of a decided epoch that a sink refuses.
+
+    Parameters
+    ----------
+    number : int
+        Among the rows of the publication.
+    row : pa.Table
+        The row.
+    error : HoldfastError
+        Why.
+    """
+
+    number: int
+    row: pa.Table
+    error: HoldfastError
 
 
 @dataclass(frozen=True)

@@ -617,8 +617,12 @@ def _staged(
     pipeline: str = PIPELINE,
 ) -> Staged:
     writer = sink.writer_factory()(Task(pipeline, generation, epoch, task, attempt))
-    writer.write(_batch(rows))
-    return writer.stage()
+    try:
+        writer.write(_batch(rows))
+        return writer.stage()
+    except BaseException:
+        writer.abort()
+        raise
 
 
 def _stage_or_fail(writer: Writer) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,40 @@ def test_rows_that_kill_the_run_are_isolated_and_come_back_when_they_are_sent_ag
     run(mended, tmp_path, spark)
     assert sqlite_rows(tmp_path / "out.db", query) == ([2, 4, 5, 7] if kind == "state" else [0, 1, 2, 3, 4, 5, 6])
     assert {each["standing"] for each in described(store, checkpoint)} == {"replayed"}
+
+
+@pytest.mark.parametrize("kind", everyday(("program", "plan"), ["plan"]))
+def test_rows_that_a_sink_refuses_stop_every_sink_alike_and_are_isolated(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    """What only the database can say (CHECK, UNIQUE) is said before the decision, and in trials (design/0002)."""
+    with closing(sqlite3.connect(tmp_path / "strict.db")) as connection:
+        connection.executescript(
+            "CREATE TABLE rows (k TEXT, v BIGINT UNIQUE CHECK (v NOT IN (3, 4))); INSERT INTO rows VALUES ('before', 6)"
+        )
+    given = hf.read.rows([[{"k": "a", "v": one} for one in each] for each in LISTS], schema="k STRING, v BIGINT")
+    rows = given | (hf.filter("v >= 0", name="all") if kind == "program" else hf.map(lambda df: df, name="all"))
+    sinks = [
+        rows | hf.write.sqlite(tmp_path / "free.db", table="rows", name="free"),
+        rows | hf.write.sqlite(tmp_path / "strict.db", table="rows", name="strict"),
+    ]
+    pipeline = hf.Pipeline("refused", *sinks)
+    with pytest.raises(BadRow, match="CHECK constraint failed"):
+        run(pipeline, tmp_path, spark)
+
+    def published() -> list[Any]:
+        query = "SELECT v FROM rows WHERE k = 'a'"
+        return [sqlite_rows(tmp_path / name, query) for name in ("free.db", "strict.db")]
+
+    assert published() == [[0, 1], [0, 1]]
+    with pytest.raises(BadRow, match="UNIQUE constraint failed"):  # epoch 2 without 3 and 4, then epoch 3
+        run(pipeline, tmp_path, spark)
+    assert published() == [[0, 1, 2, 5], [0, 1, 2, 5]]
+    run(pipeline, tmp_path, spark)
+    assert published() == [[0, 1, 2, 5], [0, 1, 2, 5]]
+    letters = read_letters(LocalStore(str(tmp_path / "checkpoint")))
+    assert [letter.table.to_pylist()[0]["v"] for letter in letters] == [3, 4, 6]
+    assert "UNIQUE" in letters[-1].error["why"]
 
 
 def test_a_letter_comes_back_with_the_columns_that_its_source_has_now_or_is_refused_before_it_is_planned(

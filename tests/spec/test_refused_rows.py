@@ -15,17 +15,21 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from holdfast import faults
 from holdfast.checkpoint.store import LocalStore
 from holdfast.clock import SystemClock
-from holdfast.commit.coordinator import Coordinator, Retry
+from holdfast.commit.coordinator import Coordinator, OnRefused, Retry
 from holdfast.commit.ledger import survey
 from holdfast.errors import BadRow
 from holdfast.ports import Carried, EpochRecord, Part, Sink, Task
 from holdfast.sinks.files import FilesSpec
+from holdfast.sinks.files_sink import FilesSink
 from holdfast.sinks.postgres import PostgresSpec
 from holdfast.sinks.sqlite import SqliteSink, SqliteSpec
+from holdfast.testing import SimulatedSink, SimulatedTarget
 
 PIPELINE = "words"
 OTHER = pa.schema([("id", pa.int64())])
@@ -146,6 +150,17 @@ class Driver:
         self._is_first = is_first
         self._other = SqliteSpec(str(directory / "other.db"), "other")
         self._other_path = directory / "other.db"
+
+    def start(self, on_refused: OnRefused) -> None:
+        """Do what ``resolve --reject-rows`` does."""
+        sinks = [self._connect(), self._other.connect("other", PIPELINE, OTHER)]
+        coordinator = Coordinator(
+            pipeline=PIPELINE, store=self._store, sinks=sinks, clock=SystemClock(), retry=ONCE, commit_thread=False
+        )
+        try:
+            coordinator.open(on_refused)
+        finally:
+            coordinator.close()
 
     def run(self, epoch: int, rows: pa.Table, *, staged: bool = False, **arguments: Any) -> None:
         """Start, commit one epoch, end."""
@@ -373,3 +388,125 @@ def test_a_table_without_rules_of_its_own_is_written_once(tmp_path: Path, monkey
         driver.run(3, words((3, "b")))
     assert tried == ["ours"]
     assert driver.held() == (2, [1, 2])
+
+
+# --- behind the decision ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Wedged:
+    """A sink that gets a rule when the epoch is decided: what was admitted is refused."""
+
+    connect: Callable[[], Sink]
+    refuse: Callable[[], None]
+    rows: Callable[[], list[Any]]
+
+
+def wedged_sqlite(directory: Path) -> Wedged:
+    path = directory / "ours.db"
+
+    def execute(statement: str) -> list[Any]:
+        with closing(sqlite3.connect(path)) as connection:
+            return connection.execute(statement).fetchall()
+
+    return Wedged(
+        lambda: SqliteSpec(str(path), "t").connect("ours", PIPELINE, TEXT),
+        lambda: execute("CREATE UNIQUE INDEX later ON t (word)") and None,
+        lambda: execute("SELECT id, word FROM t ORDER BY id"),
+    )
+
+
+def wedged_postgres(dsn: str, **arguments: Any) -> Wedged:
+    def execute(statement: str) -> list[Any]:
+        with psycopg.connect(dsn) as connection:
+            done = connection.execute(statement)
+            return done.fetchall() if done.description else []
+
+    return Wedged(
+        lambda: PostgresSpec(dsn, "t", **arguments).connect("ours", PIPELINE, TEXT),
+        lambda: execute("CREATE UNIQUE INDEX ON t (word)") and None,
+        lambda: execute("SELECT id, word FROM t ORDER BY id"),
+    )
+
+
+def wedged_simulated() -> Wedged:
+    target = SimulatedTarget()
+
+    def refuse() -> None:
+        target.refuses = lambda row: row["id"] in (3, 5)
+
+    return Wedged(lambda: SimulatedSink("ours", target), refuse, lambda: sorted(target.rows()))
+
+
+def check_rows_are_rejected(wedged: Wedged, directory: Path, *, staged: bool) -> None:
+    """Epoch 2 is decided when the sink begins to refuse: each start says so, until its rows are rejected."""
+    driver = Driver(directory, wedged.connect, is_first=True)
+    driver.run(1, words((1, "a")), staged=staged)
+    rows = words((2, "b"), (3, "a"), (4, "c"), (5, "b"), (6, "d"))
+
+    def rule(point: str, epoch: int) -> None:
+        if point == "after-decide":
+            faults.install(None)
+            wedged.refuse()
+
+    faults.install(rule)
+    try:
+        with pytest.raises(BadRow, match="--reject-rows") as caught:
+            driver.run(2, rows, staged=staged)
+    finally:
+        faults.install(None)
+    assert caught.value.is_decided
+    with pytest.raises(BadRow, match="--reject-rows"):
+        driver.run(3, words((7, "e")), staged=staged)
+    assert wedged.rows() == [(1, "a")]
+
+    kept: list[tuple[str, int, list[Any]]] = []
+    driver.start(lambda sink, record, refused: kept.extend(
+        (sink, each.number, list(each.row.to_pylist()[0].values())) for each in refused
+    ))  # fmt: skip
+    assert [(sink, number, [str(value) for value in row]) for sink, number, row in kept] == [
+        ("ours", 1, ["3", "a"]),
+        ("ours", 3, ["5", "b"]),
+    ]
+    assert wedged.rows() == [(1, "a"), (2, "b"), (4, "c"), (6, "d")]
+    assert driver.held() == (2, [1, 2])
+    driver.run(3, words((7, "e")), staged=staged)
+    assert wedged.rows()[-1] == (7, "e")
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_rows_that_sqlite_refuses_behind_the_decision_can_be_rejected(staged: bool, tmp_path: Path) -> None:
+    check_rows_are_rejected(wedged_sqlite(tmp_path), tmp_path, staged=staged)
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_rows_that_a_simulated_sink_refuses_behind_the_decision_can_be_rejected(staged: bool, tmp_path: Path) -> None:
+    check_rows_are_rejected(wedged_simulated(), tmp_path, staged=staged)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_rows_that_postgres_refuses_behind_the_decision_can_be_rejected(
+    mode: str, staged: bool, postgres_plain: str, tmp_path: Path
+) -> None:
+    arguments = ID_UPSERT if mode == "upsert" else {}
+    check_rows_are_rejected(wedged_postgres(postgres_plain, **arguments), tmp_path, staged=staged)
+
+
+def test_files_of_a_decision_of_before_can_be_published_without_the_rows_that_have_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decided by a version that did not ask: partition values that are too long for a directory's name."""
+    spec = FilesSpec(str(tmp_path / "ours"), partition_by=("word",))
+    driver = Driver(tmp_path, lambda: spec.connect("ours", PIPELINE, TEXT))
+    with monkeypatch.context() as before:
+        before.setattr(FilesSink, "admit", lambda *asked: False)
+        with pytest.raises(BadRow, match="--reject-rows"):
+            driver.run(1, words((1, "a"), (2, "b" * 300), (3, "c")))
+    kept: list[int] = []
+    driver.start(lambda sink, record, refused: kept.extend(each.number for each in refused))
+    assert kept == [1]
+    found = pq.read_table(tmp_path / "ours")
+    assert sorted(found.column("id").to_pylist()) == [1, 3]
+    assert driver.held() == (1, [1])

@@ -623,3 +623,90 @@ def test_beside_a_run_that_is_alive_no_letter_is_sent_again_unless_forced():
     assert "left out" in holdfast("dead-letters", "list", "--checkpoint", "ckpt").stdout
     assert holdfast("dead-letters", "replay", "--checkpoint", "ckpt", "--force").exit_code == 0
     assert "to be replayed" in holdfast("dead-letters", "list", "--checkpoint", "ckpt").stdout
+
+
+# --- resolve --reject-rows --------------------------------------------------------------------------------------------
+
+
+def refuse_x(database, x):
+    """Somebody makes a rule of the table between the epoch's decision and its publishing."""
+    with sqlite3.connect(database) as connection:
+        connection.execute(
+            f"CREATE TRIGGER no BEFORE INSERT ON t WHEN new.x = {x} BEGIN SELECT RAISE(ABORT, 'no'); END"
+        )
+    connection.close()
+
+
+def archived():
+    return sorted(pq.read_table("out").column("x").to_pylist())
+
+
+def test_rows_that_a_sink_refuses_after_the_decision_become_dead_letters_and_the_others_are_published():
+    run_epochs("two", 3, crash_at="after-decide")
+    refuse_x("two.db", 31)
+    for command in (("resolve",), ("resolve", "--epoch", "3")):
+        refused = holdfast(*command, "flows.py:two", "--checkpoint", "ckpt", "--force")
+        assert refused.exit_code == 1
+        assert "--reject-rows" in refused.stderr
+    told = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--reject-rows", "--dry-run")
+    assert told.exit_code == 0, told.stderr
+    assert "table_two/rejected/3/1  would be rejected by sink 'table_two'" in told.stdout
+    assert rows_in("two.db") == [10, 11, 20, 21]
+
+    done = json.loads(
+        holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--reject-rows", "--json", "--force").stdout
+    )
+    assert [(each["name"], each["row"]) for each in done["rejected"]] == [("table_two/rejected/3/1", {"x": 31})]
+    assert done["kept_in"] == {"3": ["archive"]}
+    assert rows_in("two.db") == [10, 11, 20, 21, 30]
+    assert archived() == [10, 11, 20, 21, 30, 31]
+
+    pretend_the_driver_is_gone()
+    listed = holdfast("dead-letters", "list", "--checkpoint", "ckpt").stdout
+    assert "table_two/rejected/3/1" in listed
+    assert "rejected by its sink" in listed
+    again = holdfast("dead-letters", "replay", "--checkpoint", "ckpt", "table_two/rejected/3/1")
+    assert again.exit_code == 2
+    assert "write it into that sink's table by hand" in again.stderr
+    assert json.loads(holdfast("dead-letters", "replay", "--checkpoint", "ckpt", "--json").stdout) == {
+        "replayed_at_next_start": []
+    }
+    run_epochs("two", 4)
+    assert rows_in("two.db") == [10, 11, 20, 21, 30, 40, 41]
+    nothing = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--reject-rows")
+    assert nothing.exit_code == 0, nothing.stderr
+    assert "no sink refuses a row of a decided epoch." in nothing.stdout
+
+
+@pytest.mark.parametrize("point", [*faults.RESOLVE_POINTS, "before-publish", "after-publish", "before-forget"])
+def test_a_resolve_that_dies_while_it_rejects_rows_is_done_again(point):
+    run_epochs("two", 2, crash_at="after-decide")
+    refuse_x("two.db", 20)
+    faults.install(_dying_at(point))
+    try:
+        with pytest.raises(Crash):
+            CliRunner().invoke(
+                app, ["resolve", "flows.py:two", "--checkpoint", "ckpt", "--reject-rows", "--force"],
+                catch_exceptions=False,
+            )  # fmt: skip
+    finally:
+        faults.install(None)
+    # From the decision without the rows on, any start publishes it.
+    options = ["--reject-rows"] if point == "rejected-kept" else []
+    assert holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--force", *options).exit_code == 0
+    assert rows_in("two.db") == [10, 11, 21]
+    assert archived() == [10, 11, 20, 21]
+    letters = json.loads(holdfast("dead-letters", "list", "--checkpoint", "ckpt", "--json").stdout)["dead_letters"]
+    assert [each["row"] for each in letters] == [{"x": 20}]
+
+
+def test_more_refused_rows_than_a_few_are_the_tables_fault(monkeypatch):
+    monkeypatch.setenv("HOLDFAST_POISON_ROWS", "1")
+    run_epochs("two", 2, crash_at="after-decide")
+    with sqlite3.connect("two.db") as connection:
+        connection.execute("CREATE TRIGGER no BEFORE INSERT ON t BEGIN SELECT RAISE(ABORT, 'no'); END")
+    connection.close()
+    refused = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--reject-rows", "--force")
+    assert refused.exit_code == 2
+    assert "refuses 2 rows of epoch 2" in refused.stderr
+    assert rows_in("two.db") == [10, 11]

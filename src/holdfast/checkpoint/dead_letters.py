@@ -35,6 +35,10 @@ log = logging.getLogger("holdfast.poison")
 
 PREFIX = "dead-letters/"
 
+REJECTED = "rejected"
+"""Segment of letters that a sink has refused of a decided epoch: rows of the sink, whose name they bear, and not of a
+source.  They are behind the graph, so nothing is left out of a source for them, and they cannot be sent through it."""
+
 
 @dataclass(frozen=True)
 class Letter:
@@ -43,7 +47,7 @@ class Letter:
     Parameters
     ----------
     source : str
-        Where it came from.
+        Where it came from; the sink, where one has refused it.
     address : Address
         Where it stands there.
     row : bytes
@@ -72,9 +76,26 @@ class Letter:
         return "/".join([self.source, *map(str, self.address)])
 
     @property
+    def is_rejected(self) -> bool:
+        """Whether a sink has refused it, of an epoch that was decided."""
+        return self.address.segment == REJECTED
+
+    @property
     def table(self) -> pa.Table:
         """The row, as a table."""
         return pa.ipc.open_stream(self.row).read_all()
+
+    def described(self) -> dict[str, Any]:
+        """Return it as a JSON value for people: its row as they read it."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "address": self.address._asdict(),
+            "epoch": self.epoch,
+            "at_us": self.at_us,
+            "error": dict(self.error),
+            "row": {name: _plain(value) for name, value in self.table.to_pylist()[0].items()},
+        }
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON value."""
@@ -194,6 +215,7 @@ class DeadLetters:
 def masks_of(letters: Sequence[Letter]) -> dict[str, Mask]:
     """Return the mask of each source that has letters."""
     masks = {}
+    letters = [letter for letter in letters if not letter.is_rejected]
     for source in {letter.source for letter in letters}:
         mine = [letter for letter in letters if letter.source == source]
         again = {letter.again: letter.row for letter in mine if letter.again is not None}
@@ -227,7 +249,7 @@ def send_again(store: Store, wanted: Collection[str], finished: Positions) -> li
             counts[letter.source] = max(counts[letter.source], letter.again + 1)
     sent = []
     for number, letter in enumerate(letters):
-        if letter.again is None and (not wanted or letter.name in wanted):
+        if letter.again is None and not letter.is_rejected and (not wanted or letter.name in wanted):
             letters[number] = replace(letter, again=counts[letter.source])
             counts[letter.source] += 1
             sent.append(letters[number])
@@ -243,6 +265,10 @@ def one_row(batch: pa.RecordBatch, ordinal: int) -> bytes:
     with pa.ipc.new_stream(buffer, row.schema) as writer:
         writer.write_table(row)
     return bytes(buffer.getvalue())
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _newest(store: Store) -> str | None:

@@ -14,7 +14,8 @@ from holdfast.checkpoint.store import open_store
 from holdfast.cli import checkpoints, dead_letters, frame, words
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, Target
-from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve
+from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
+from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve, resolving_would_reject
 from holdfast.event_time import check_commit_every, common_unit
 from holdfast.explain import derived_names
 from holdfast.observe.configuration import configuration
@@ -190,6 +191,9 @@ def resolve_(
     checkpoint: Checkpoint,
     epoch: Annotated[int | None, typer.Option(metavar="N", help="Must be in doubt; only it is reported.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")] = False,
+    reject_rows: Annotated[
+        bool, typer.Option("--reject-rows", help="Make dead letters of rows of decided epochs that a sink refuses.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Take over even if a run seems to be alive.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -201,23 +205,26 @@ def resolve_(
         frame.check_owner(inspection, pipeline)
         if epoch is not None:
             check_epoch_is_open(inspection, epoch)
+        directory = checkpoint_directory(checkpoint)
+        store = open_store(str(directory))
         if dry_run:
-            if as_json:
-                frame.print_json({"dry_run": True, **inspected_json(inspection)})
-            else:
-                frame.print_lines(words.verdict_lines(inspection, epoch))
+            found = resolving_would_reject(pipeline, store, inspection, settings) if reject_rows else None
+            answer = {"dry_run": True, **inspected_json(inspection), **rejected_json(found)}
+            lines = [*words.verdict_lines(inspection, epoch), *rejected_lines(found, dry_run=True)]
+            frame.answer(answer, lines, as_json)
             return
         if not force:
             why = "to resolve is to take over, and would fence it; a run resolves its own doubts."
             check_nobody_runs(inspection.owner, why)
-        directory = checkpoint_directory(checkpoint)
+        rejected = Rejected() if reject_rows else None
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"resolve {target}")
-            resumption = resolve(pipeline, open_store(str(directory)), inspection, settings)
-        if as_json:
-            frame.print_json({"dry_run": False, **inspected_json(resumption)})
-        else:
-            frame.print_lines(words.resumption_lines(pipeline.name, resumption, epoch, common_unit(pipeline.sources)))
+            resumption = resolve(pipeline, store, inspection, settings, rejected)
+        lines = [
+            *rejected_lines(rejected, dry_run=False),
+            *words.resumption_lines(pipeline.name, resumption, epoch, common_unit(pipeline.sources)),
+        ]
+        frame.answer({"dry_run": False, **inspected_json(resumption), **rejected_json(rejected)}, lines, as_json)
 
 
 @app.command("rewind")
@@ -243,8 +250,9 @@ def rewind_(
         rewinding = Rewinding(pipeline, open_store(str(directory)), directory, settings)
         if dry_run:
             planned = rewinding.plan(to)
+            first = words.open_lines(inspection)
             answer = {"dry_run": True, "carried_through": None, **inspected_json(planned)}
-            frame.answer(answer, words.rewind_lines(pipeline.name, planned), as_json)
+            frame.answer(answer, [*first, *words.rewind_lines(pipeline.name, planned)], as_json)
             return
         if not force:
             check_nobody_runs(inspection.owner, "to rewind is to take over, and would fence it.")

@@ -65,19 +65,7 @@ def replay_letters(
 def described(store: Store, directory: Path) -> list[dict[str, Any]]:
     """Return every letter as a JSON value, the row as people read it, with what became of it."""
     finished, retired = _finished(store, directory)
-    return [
-        {
-            "name": letter.name,
-            "source": letter.source,
-            "address": letter.address._asdict(),
-            "epoch": letter.epoch,
-            "at_us": letter.at_us,
-            "error": dict(letter.error),
-            "row": {name: _plain(value) for name, value in letter.table.to_pylist()[0].items()},
-            "standing": _standing(letter, finished, retired),
-        }
-        for letter in read_letters(store)
-    ]
+    return [{**letter.described(), "standing": _standing(letter, finished, retired)} for letter in read_letters(store)]
 
 
 def letter_lines(letters: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -105,10 +93,18 @@ def replay(store: Store, directory: Path, wanted: Sequence[str]) -> list[Letter]
             why="a letter is named source/segment/position/ordinal.",
             do="holdfast dead-letters list --checkpoint DIR shows them.",
         )
+    if past := [letter.name for letter in read_letters(store) if letter.is_rejected and letter.name in wanted]:
+        raise InvalidPipeline(
+            f"dead letter {past[0]!r} cannot be sent through the graph again.",
+            why="it is a row that came out of the graph: a sink has refused it, and the other sinks have the epoch.",
+            do="write it into that sink's table by hand, mended; holdfast dead-letters list --json shows its values.",
+        )
     return send_again(store, wanted, _finished(store, directory)[0])
 
 
 def _standing(letter: Letter, finished: Positions, retired: Collection[str]) -> str:
+    if letter.is_rejected:
+        return "rejected by its sink"
     if letter.again is None:
         return "left out"
     is_done = int(finished.get(letter.source, {}).get(LETTERS, 0)) > letter.again
@@ -127,7 +123,3 @@ def _finished(store: Store, directory: Path) -> tuple[Positions, Collection[str]
     except Corrupt:
         return {}, ()
     return {**origin.retired, **now}, origin.retired.keys() - now.keys()
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

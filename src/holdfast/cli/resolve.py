@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 
 from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
+from holdfast.cli.reject_rows import Rejected, keeping, would_reject
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.ledger import Standing
@@ -20,7 +21,9 @@ from holdfast.pipeline import Pipeline
 from holdfast.ports import Sink, Store
 
 
-def resolve(pipeline: Pipeline, store: Store, inspection: Inspection, settings: Settings) -> Resumption:
+def resolve(
+    pipeline: Pipeline, store: Store, inspection: Inspection, settings: Settings, rejected: Rejected | None = None
+) -> Resumption:
     """Take the pipeline over and resolve what is in doubt.
 
     Parameters
@@ -33,16 +36,17 @@ def resolve(pipeline: Pipeline, store: Store, inspection: Inspection, settings: 
         The checkpoint: which sinks its open decisions name.
     settings : Settings
         For retries, and the length of the ledger.
+    rejected : Rejected, optional
+        Given: rows of decided epochs that a sink refuses become dead letters, and are noted here.
 
     Raises
     ------
     HoldfastError
         Whatever :meth:`Coordinator.open` raises; InvalidPipeline for a sink that only a run can write.
     """
-    decided_for = {name for d in inspection.decisions if d.standing is Standing.OPEN for name in d.rows}
     with ExitStack() as closing:
         sinks = []
-        for sink in _connect(pipeline, store, decided_for):
+        for sink in _connect(pipeline, store, _decided_for(inspection)):
             closing.callback(sink.close)
             sinks.append(sink)
         coordinator = Coordinator(
@@ -55,7 +59,23 @@ def resolve(pipeline: Pipeline, store: Store, inspection: Inspection, settings: 
             ledger_keep=settings.ledger_keep,
         )
         closing.callback(coordinator.close)
-        return coordinator.open()
+        if rejected is None:
+            return coordinator.open()
+        names = [sink.name for sink in sinks]
+        return coordinator.open(keeping(store, coordinator, rejected, names, settings.poison_rows))
+
+
+def resolving_would_reject(pipeline: Pipeline, store: Store, inspection: Inspection, settings: Settings) -> Rejected:
+    """Say which rows ``--reject-rows`` would reject; changes nothing."""
+    with ExitStack() as closing:
+        sinks = list(_connect(pipeline, store, _decided_for(inspection)))
+        for sink in sinks:
+            closing.callback(sink.close)
+        return would_reject(store, sinks, settings.poison_rows)
+
+
+def _decided_for(inspection: Inspection) -> set[str]:
+    return {name for d in inspection.decisions if d.standing is Standing.OPEN for name in d.rows}
 
 
 def check_nobody_runs(owner: Owner, why: str) -> None:

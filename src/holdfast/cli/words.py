@@ -147,6 +147,14 @@ def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) 
         yield f"! finished source {name}: it has ended, and a changed graph would take it up again"
 
 
+def open_lines(inspection: Inspection) -> Iterator[str]:
+    """Say what comes before anything else: decided epochs that are not published everywhere."""
+    if inspection.open_epochs:
+        epochs = ", ".join(map(str, inspection.open_epochs))
+        yield f"first  what is decided and not published everywhere yet is: epochs {epochs}; where a sink refuses a row"
+        yield "       of them: holdfast resolve --reject-rows"
+
+
 def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
     """Say what a rewind takes back, where state comes from, and where the pipeline stands then."""
     verb = "is withdrawn" if rewound.epoch else "would be withdrawn"

@@ -43,7 +43,8 @@ def check_known_sinks(decided: Decided, sinks: Collection[str], run: Run) -> Non
             f"epoch {decided.record.epoch} is decided for sink {unknown[0]!r}, which pipeline {run.pipeline!r} no "
             "longer has.",
             why="the last run died before it published the epoch there; leaving it out would lose those rows.",
-            do=f"put sink {unknown[0]!r} back, run until the epoch is published, then take it out.",
+            do=f"put sink {unknown[0]!r} back, run until the epoch is published, then take it out; if it refuses a row "
+            "of it: holdfast resolve TARGET --checkpoint DIR --reject-rows.",
             pipeline=run.pipeline,
             participant=unknown[0],
             epoch=decided.record.epoch,

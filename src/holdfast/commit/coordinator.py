@@ -28,7 +28,7 @@ from holdfast.commit.checks import (
 from holdfast.commit.delivery import Delivery, Published, Resolution
 from holdfast.commit.group import Group, Underway
 from holdfast.commit.lane import Lane, ThreadLane
-from holdfast.commit.ledger import Ledger, Takeover
+from holdfast.commit.ledger import Key, Ledger, Takeover
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.commit.retry import Patience, PatientStore, Retry, one_line
@@ -36,7 +36,7 @@ from holdfast.commit.story import Stories
 from holdfast.commit.takeover import Resumption, confirm_done, ledgers_word, open_decisions, take_over
 from holdfast.commit.transaction import Event, State, Transition
 from holdfast.errors import HoldfastError, InternalError
-from holdfast.ports import Clock, EpochRecord, Part, Publication, Run, Sink, Store
+from holdfast.ports import Clock, EpochRecord, Part, Publication, Refused, Run, Sink, Store
 from holdfast.positions import Positions, covers_all
 
 __all__ = ["Coordinator", "Published", "Resolution", "Resumption", "Retry", "Statistics"]
@@ -44,6 +44,8 @@ __all__ = ["Coordinator", "Published", "Resolution", "Resumption", "Retry", "Sta
 log = logging.getLogger("holdfast.commit")
 
 T = TypeVar("T")
+
+OnRefused = Callable[[str, EpochRecord, Sequence[Refused]], None]
 
 
 @dataclass(frozen=True)
@@ -165,8 +167,14 @@ class Coordinator:
 
     # --- takeover and recovery ------------------------------------------------------------------------------------
 
-    def open(self) -> Resumption:
+    def open(self, on_refused: OnRefused | None = None) -> Resumption:
         """Take over: fence every older run, resolve what it left, sweep, and say where the pipeline stands.
+
+        Parameters
+        ----------
+        on_refused : callable, optional
+            Given the sink, the epoch's record and the rows, it keeps rows of decided epochs that the sink refuses;
+            durable when it returns.  Then they are published without them.  None: a refused row is an error.
 
         Raises
         ------
@@ -192,14 +200,14 @@ class Coordinator:
             self._last_epoch = max([*known, takeover.done.record.epoch if takeover.done else 0])
             confirmed = tuple(confirm_done(self._ledger, self._delivery, takeover))
             self._behind = frozenset(each.sink for each in confirmed if each.verdict is Verdict.REPLAY)
-            resolved = (*confirmed, *self._resolve(takeover))
+            resolved = (*confirmed, *self._resolve(takeover, on_refused))
             self._group.begin(h.pts for h in self._delivery.held.values())
             # Only now: a decision that recovery found may have named what a dead run staged.
             self._delivery.sweep(self._last_epoch + 1)
             faults.reach("recovery-resolved", self._last_epoch)
         return Resumption(self._generation, dict(self._delivery.held), resolved, self._last_epoch)
 
-    def _resolve(self, takeover: Takeover) -> Iterator[Resolution]:
+    def _resolve(self, takeover: Takeover, on_refused: OnRefused | None) -> Iterator[Resolution]:
         """Carry out what dead runs had decided, oldest first."""
         for key, decided in open_decisions(self._ledger, self._delivery, takeover):
             check_known_sinks(decided, self._sinks, self._run)
@@ -210,9 +218,33 @@ class Coordinator:
                 names = [name for name in names if name not in self._behind]
             found = [self._delivery.judge(name, key.epoch, Decision.COMMIT) for name in names]
             wanted = {each.sink for each in found if each.verdict is Verdict.PUBLISH}
+            if on_refused is not None and decided.record.rewound_to is None:
+                decided = self._without_refused(key, decided, wanted, on_refused)
             for _ in self._carry_out([Underway(decided, key)], wanted):
                 pass
             yield from found
+
+    def _without_refused(self, key: Key, decided: Decided, wanted: set[str], on_refused: OnRefused) -> Decided:
+        """Take rows out of a decision that sinks refuse which lack its epoch; those that hold it keep theirs.
+
+        Durable writes, before anything is published without the rows: 1. ``on_refused`` keeps them.  A crash right
+        after leaves the decision whole: the same rows are found again, and kept under the same names.  2. the decision
+        without them.  A crash right after: any start publishes it.
+        """
+        parts, rejected = dict(decided.parts), dict(decided.rejected)
+        for name in sorted(wanted):
+            publication, refused = self._delivery.reject(name, Publication(decided.record, decided.parts[name]))
+            if refused:
+                on_refused(name, decided.record, refused)
+                faults.reach("rejected-kept", decided.record.epoch)
+                parts[name] = publication.parts
+                rejected[name] = rejected.get(name, 0) + len(refused)
+        if rejected == dict(decided.rejected):
+            return decided
+        amended = Decided(decided.record, parts, rejected)
+        self._ledger.amend(key, amended)
+        faults.reach("rejected-decided", decided.record.epoch)
+        return amended
 
     @property
     def _run(self) -> Run:

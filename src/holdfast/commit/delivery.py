@@ -19,7 +19,7 @@ from holdfast.commit.retry import Patience, one_line
 from holdfast.commit.story import Stories
 from holdfast.commit.transaction import Event
 from holdfast.errors import BadRow, Diverged, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import EpochRecord, Guarantee, Held, Outcome, Part, Publication, Run, Sink
+from holdfast.ports import EpochRecord, Guarantee, Held, Outcome, Part, Publication, Refused, Rejecting, Run, Sink
 
 log = logging.getLogger("holdfast.commit")
 
@@ -176,6 +176,14 @@ class Delivery:
                 tried.add(name)
             earlier.append((self._sinks[name], publication))
         return frozenset(tried)
+
+    def reject(self, name: str, publication: Publication) -> tuple[Publication, Sequence[Refused]]:
+        """Return an epoch without the rows that a sink refuses, and the rows; none where it cannot tell."""
+        sink = self._sinks[name]
+        if not isinstance(sink, Rejecting):
+            return publication, ()
+        doing = f"find what sink {name!r} refuses of epoch {publication.record.epoch}"
+        return self._patience.call(lambda: sink.reject(publication), doing)
 
     def publish(self, name: str, publications: Sequence[Publication], decision: Decision) -> None:
         """Publish epochs in one transaction of the sink; returns when the sink holds them.

@@ -7,7 +7,8 @@ Objects, all through the ``Store`` port::
     fences/<generation>.json             {"accepts": [[epoch, generation], ...]}
     ledger/<epoch>-<generation>          a decision; shrinks to "done"; the last ``keep`` of those stay
 
-Invariants.  Generations only grow.  A decision is written once, by its own generation, and replaced once, by "done".
+Invariants.  Generations only grow.  A decision is written once, by its own generation, and replaced once, by "done";
+between the two, a takeover that was asked to may take rows out of it that a sink refuses.
 Epochs are forgotten in ascending order: whatever is older than the newest "done" is done.
 
 **Which decisions count.**  A takeover writes its *fence*: the open decisions it found, and accepts.  An open decision
@@ -242,6 +243,19 @@ class Ledger:
             )
         self.check_fenced()
         return key
+
+    def amend(self, key: Key, decided: Decided) -> None:
+        """Replace an open decision by one without some rows.
+
+        Raises
+        ------
+        Fenced
+            If a higher generation has taken over.  Where it has published the whole epoch meanwhile, what is written
+            here is a decision that every sink holds: it is forgotten once more.
+        """
+        self.check_fenced()
+        self._store.put(key.path, encode(decided))
+        self.check_fenced()
 
     def forget(self, key: Key, done: Done) -> None:
         """Replace a decision by "done", and drop the oldest finished ones."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -27,10 +27,14 @@ _MAGIC = b"holdfast ledger 1"
 
 @dataclass(frozen=True)
 class Decided:
-    """A decision: the epoch *will* be visible in these sinks, with these parts."""
+    """A decision: the epoch *will* be visible in these sinks, with these parts.
+
+    ``rejected`` counts, per sink, the rows that were taken out of the parts because the sink refuses them.
+    """
 
     record: EpochRecord
     parts: Mapping[str, tuple[Part, ...]]
+    rejected: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_staged(self) -> bool:
@@ -67,6 +71,7 @@ def encode(value: Decided | Done) -> bytes:
         body = {
             "record": _record_json(value.record),
             "sinks": {sink: [_part_json(part, payloads) for part in parts] for sink, parts in value.parts.items()},
+            **({"rejected": dict(value.rejected)} if value.rejected else {}),
         }
     text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
     digest = _digest(kind, text, payloads)
@@ -93,7 +98,8 @@ def decode(data: bytes, key: str) -> Decided | Done:
     record = EpochRecord(**body["record"])
     if kind == b"done":
         return Done(record, body["row_counts"])
-    return Decided(record, {s: tuple(_part(part, payload) for part in parts) for s, parts in body["sinks"].items()})
+    parts = {sink: tuple(_part(part, payload) for part in several) for sink, several in body["sinks"].items()}
+    return Decided(record, parts, body.get("rejected", {}))
 
 
 def _digest(kind: bytes, text: bytes, payloads: Sequence[bytes]) -> bytes:

@@ -12,19 +12,22 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast import durable, faults
-from holdfast.errors import Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
+    Carried,
     EpochRecord,
     Guarantee,
     Held,
     Outcome,
     Part,
     Publication,
+    Refused,
     Run,
     Sink,
     Staged,
@@ -32,7 +35,7 @@ from holdfast.ports import (
     Withdrawal,
 )
 from holdfast.positions import Positions
-from holdfast.sinks import files_stage
+from holdfast.sinks import files_stage, refusals
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.files_log import KEPT, Entry, FilesLog
 from holdfast.sinks.files_stage import Staging
@@ -129,6 +132,28 @@ class FilesSink:
             if not isinstance(part, Staged):
                 self._staging.check(part.rows)
         return False
+
+    def reject(self, publication: Publication) -> tuple[Publication, list[Refused]]:
+        """Find the carried rows that a file or its name could not keep; staged rows are in their files already."""
+        parts: list[Part] = []
+        found: list[Refused] = []
+        first = 0
+        for part in publication.parts:
+            if not isinstance(part, Staged):
+                rows = part.rows
+                numbers = dict(refusals.refused(rows.num_rows, partial(self._refusal, rows)))
+                found += [Refused(first + number, rows.slice(number, 1), error) for number, error in numbers.items()]
+                part = Carried(refusals.without(rows, numbers))
+            first += part.row_count
+            parts.append(part)
+        return Publication(publication.record, tuple(parts)), found
+
+    def _refusal(self, rows: pa.Table, low: int, high: int) -> BadRow | None:
+        try:
+            self._staging.check(rows.slice(low, high - low))
+        except BadRow as error:
+            return error
+        return None
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Make the epochs visible: one log entry for all of them, then the renames."""

@@ -175,8 +175,11 @@ class PostgresLedger:
         return self.row(connection) if postgres_catalog.check_ledger(connection, self._table) else None
 
     def locked_row(self, connection: Connection) -> LedgerRow | None:
-        """Return the row, locked until the transaction ends."""
-        return self.row(connection, "FOR UPDATE")
+        """Return the row, locked until the transaction ends; None when it is gone, or the whole ledger is."""
+        try:
+            return self.row(connection, "FOR UPDATE")
+        except psycopg.errors.UndefinedTable:
+            return None
 
     def move(self, connection: Connection, last: EpochRecord, begun: Begun | None) -> str:
         """Move the locked row to an epoch, with what it decides to commit; return the transaction's id."""

@@ -6,8 +6,9 @@ Invariants: a statement that fails before COMMIT was rolled back; a COMMIT whose
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,8 @@ SELECT pg_catalog.set_config('client_min_messages', 'warning', false),
        pg_catalog.set_config('tcp_keepalives_interval', '10', false),
        pg_catalog.set_config('tcp_keepalives_count', '3', false),
        CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) 'off'
-            THEN pg_catalog.set_config('synchronous_commit', 'on', false) END
+            THEN pg_catalog.set_config('synchronous_commit', 'on', false) END,
+       pg_catalog.pg_is_in_recovery()
 """
 """``synchronous_commit = off`` would let the server forget an epoch after it said that it holds it."""
 
@@ -50,6 +52,9 @@ _OF_A_ROW = frozenset({"54000", "P0001"})
 """Too long for an index; refused by a trigger that says so (RAISE EXCEPTION)."""
 
 APPLICATION_NAME_BYTES = 63
+
+_READ_ONLY = "25006"
+"""A statement that writes, in a session that must not."""
 
 
 @dataclass
@@ -102,6 +107,8 @@ class Session:
             raise self._unreadable("it is neither a URL nor a list of keywords") from None
         if not all(_is_port(each.strip()) for each in str(parameters.get("port") or "").split(",")):
             raise self._unreadable("what it says of port is no value of that parameter")  # else a host is looked for
+        if _names_several(parameters):
+            parameters.setdefault("target_session_attrs", "read-write")
         parameters["application_name"] = self.application_name[:APPLICATION_NAME_BYTES]
         parameters["client_encoding"] = "utf8"
         with self.explained():
@@ -113,11 +120,22 @@ class Session:
                     raise self._unreadable(f"what it says of {option} is no value of that parameter") from None
                 raise
             try:
-                connection.execute(_SESSION_SETTINGS)
+                (*_, is_standby) = connection.execute(_SESSION_SETTINGS).fetchone() or (False,)
+                if is_standby:  # what it says of an epoch may be long past
+                    raise self._not_primary("PostgreSQL said: it is in recovery.")
             except BaseException:
                 connection.close()
                 raise
         return connection
+
+    def _not_primary(self, why: str) -> Unavailable:
+        return Unavailable(
+            f"{self.node}: PostgreSQL at {self.dsn} is a standby, or takes no writes.",
+            why=why,
+            do="it is tried again, with a new connection; for a cluster name all of its hosts in the DSN "
+            "(host=a,b port=5432,5432): the one that takes writes is looked for.",
+            participant=self.node,
+        )
 
     def _unreadable(self, why: str) -> InvalidPipeline:
         # The driver's message quotes the text, password and all: of one with a slash a part is taken for the port.
@@ -135,8 +153,8 @@ class Session:
         try:
             yield
         except psycopg.Error as error:
-            if self._connection is not None and self._connection.closed:
-                self.drop()
+            if self._connection is not None and (self._connection.closed or error.sqlstate == _READ_ONLY):
+                self.drop()  # read-only: a pooler or an address that moves may lead to the primary next time
             raise translated(error, self.node, self.table, self.dsn) from error
 
     @contextmanager
@@ -170,19 +188,25 @@ class Session:
                 self._roll_back(connection)
 
     def _begun(self) -> Connection:
-        begin = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
         kept = self._connection is not None
         connection = self.connection()
         try:
-            connection.execute(begin)
+            self._begin(connection)
         except psycopg.OperationalError:
             if not (kept and connection.closed):
                 raise
             # It broke while it was idle (a restart, a firewall): nothing was sent, so a new one is as good.
             self.drop()
             connection = self.connection()
-            connection.execute(begin)
+            self._begin(connection)
         return connection
+
+    def _begin(self, connection: Connection) -> None:
+        try:
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+        except (psycopg.errors.FeatureNotSupported, psycopg.errors.ReadOnlySqlTransaction) as error:
+            self.drop()  # a pooler's way to a standby: a new connection may find the primary
+            raise self._not_primary(f"PostgreSQL said: {_said(error)}.") from error
 
     def _roll_back(self, connection: Connection) -> None:
         if connection.closed:
@@ -221,6 +245,17 @@ class Session:
             raise
         if status != verb:
             raise InternalError(f"{self.node}: {verb} was answered by {status}.", do="please report this with the log.")
+
+
+def _names_several(parameters: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether a DSN names several hosts, and leaves open which of them to take.
+
+    Then the one that takes writes is meant, whichever is the primary today.
+    """
+    if "target_session_attrs" in parameters or "PGTARGETSESSIONATTRS" in environment:
+        return False
+    named = parameters.get("host") or parameters.get("hostaddr") or environment.get("PGHOST", "")
+    return "," in str(named)
 
 
 def _is_port(text: str) -> bool:

@@ -18,13 +18,24 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from holdfast import faults
 from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Run, Sink, Withdrawal
+from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Refused, Run, Sink, Withdrawal
 from holdfast.positions import Positions
-from holdfast.sinks import postgres_catalog, postgres_checks, postgres_copy, postgres_rules, rewinds, sql
+from holdfast.sinks import (
+    postgres_catalog,
+    postgres_checks,
+    postgres_copy,
+    postgres_reject,
+    postgres_rules,
+    refusals,
+    rewinds,
+    sql,
+)
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.postgres_dsn import Dsn
 from holdfast.sinks.postgres_epochs import PostgresEpochs
 from holdfast.sinks.postgres_ledger import Begun, PostgresLedger, set_lock_timeout
+from holdfast.sinks.postgres_reject import CarriedRows, Halving, StagedRows
+from holdfast.sinks.postgres_rules import Rules
 from holdfast.sinks.postgres_session import Connection, Session
 from holdfast.sinks.postgres_staging import (
     PostgresWriterFactory,
@@ -47,6 +58,9 @@ TAKEOVER_LOCK_TIMEOUT = "2s"
 
 BUSY_S = 10.0
 """How long to wait for another session that is ending the same prepared transaction."""
+
+_FORGOTTEN = "too old to tell"
+"""The server's word (NULL) on a transaction whose end it no longer knows: neither committed nor rolled back."""
 
 _CARRIED = pg.Identifier("pg_temp", "holdfast_carried")
 
@@ -199,6 +213,39 @@ class PostgresSink:
                     sink._write_part(connection, part, publication.record.epoch)
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
+    def reject(self, publication: Publication) -> tuple[Publication, list[Refused]]:
+        """Find the rows that the table refuses, in a transaction that is rolled back; prepared ones were all taken."""
+        parts: list[Part] = []
+        found: list[Refused] = []
+        first = 0
+        with self._trials.explained():
+            rules = postgres_rules.rules_of(self._trials.connection(), self._table)
+        with self._trials.rolled_back() as connection:
+            connection.execute(set_lock_timeout(LOCK_TIMEOUT))
+            connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            for part in publication.parts:
+                rows = self._rows(connection, part, publication.record.epoch, rules)
+                if rows is None:
+                    parts.append(part)
+                    first += part.row_count
+                    continue
+                numbers = dict(refusals.refused(rows.count, rows.refusal))
+                found += [Refused(first + number, rows.row(number), error) for number, error in numbers.items()]
+                first += rows.count
+                parts.append(rows.without(numbers) if numbers else part)
+        return Publication(publication.record, tuple(parts)), found
+
+    def _rows(self, connection: Connection, part: Part, epoch: int, rules: Rules) -> Halving | None:
+        if isinstance(part, Carried):
+
+            def check(rows: pa.Table) -> None:
+                postgres_checks.check_values(self._table, rules, rows)
+                self._write_carried(connection, rows, epoch)
+
+            return CarriedRows(self._trials, connection, part.rows, check)
+        return StagedRows(self._trials, connection, self._table, part) if tables_of([part]) else None
+
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Write carried and staging-table rows, decide on prepared ones, move the ledger row; then complete.
 
@@ -263,8 +310,7 @@ class PostgresSink:
             self._write_carried(connection, part.rows, epoch)
             return
         for name in tables_of([part]):
-            stage = self._table.identifier(name)
-            for statement in self._table.from_stage(stage):
+            for statement in self._table.from_stage(postgres_reject.taken(self._table.identifier(name), part)):
                 connection.execute(statement)
 
     def _write_carried(self, connection: Connection, rows: pa.Table, epoch: int) -> None:
@@ -329,9 +375,25 @@ class PostgresSink:
                     self._check_committed(gid, xid)
 
     def _check_committed(self, gid: str, xid: str) -> None:
-        """Raise :class:`Diverged` if a transaction that the ledger row has decided to commit did not commit here."""
+        """Raise :class:`Diverged` if a transaction that the ledger row has decided to commit did not commit here.
+
+        Raises
+        ------
+        InDoubt
+            If the server has forgotten what became of it, and no row of it is found.
+        """
         with self._session.explained():
             status = self._xact_status(self._session.connection(), xid)
+        if status == _FORGOTTEN and not self._is_seen(gid, xid):
+            raise InDoubt(
+                f"{self._node}: nobody knows whether rows of a decided epoch are there.",
+                why=f"its ledger row has decided to commit '{gid}', which is gone; the server has forgotten what became"
+                f" of its transaction id {xid}, and no row in table {self._table.name} carries it.",
+                do="see whether the rows of that task are in the table; bring them in again from the source if not;"
+                f" then UPDATE {LEDGER} SET in_progress = NULL for this sink.",
+                pipeline=self._pipeline,
+                participant=self.name,
+            )
         if status == "aborted":
             raise Diverged(
                 f"{self._node}: rows of a decided epoch were rolled back.",
@@ -351,6 +413,31 @@ class PostgresSink:
                 pipeline=self._pipeline,
                 participant=self.name,
             )
+
+    def _is_seen(self, gid: str, xid: str) -> bool:
+        """Tell whether a transaction that the server has forgotten was committed: its rows, or the ledger, say so.
+
+        A row keeps the id of the transaction that inserted it, in 32 bits: they mean this one while the server has
+        given fewer ids than that since.
+        """
+        with self._session.explained():
+            connection = self._session.connection()
+            row = self._ledger.row(connection)
+            begun = Begun.parsed(row.in_progress) if row is not None else None
+            if begun is None or gid not in begun.gids:
+                return row is not None  # somebody else has completed it meanwhile
+            newest = connection.execute(
+                "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text"
+            ).fetchone()
+            if newest is None or int(newest[0]) - int(xid) >= 2**32:
+                return False
+            statement = "SELECT 1 FROM {} WHERE xmin OPERATOR(pg_catalog.=) %s::pg_catalog.xid8::pg_catalog.xid LIMIT 1"
+            try:
+                found = connection.execute(pg.SQL(statement).format(self._table.identifier()), (xid,)).fetchone()
+            except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedColumn) as error:
+                logger.info("%s: its table cannot be asked for rows of transaction %s: %s", self._node, xid, error)
+                return False
+        return found is not None
 
     # --- outcome ------------------------------------------------------------------------------------------------------
 
@@ -377,18 +464,18 @@ class PostgresSink:
         if status == "in progress":
             self._end_transaction(connection, attempt.xid)
             return Outcome.UNKNOWN, said
-        if status == "committed":  # between the two questions
-            row = self._ledger.row(connection)
-            assert row is not None
-            return _of(row, epoch), f"{said}, its ledger row now says epoch {row.epoch}"
-        return Outcome.ABSENT, said
+        # It may have ended between the two questions.  "Committed" alone proves nothing: behind a failover to a standby
+        # that lagged, the same id is given again, to somebody else's transaction.
+        row = self._ledger.row_if_any(connection)
+        said = f"{said}, its ledger row now says epoch {row.epoch if row else 'none'}"
+        return (_of(row, epoch) if row is not None and row.epoch >= epoch else Outcome.ABSENT), said
 
     def _xact_status(self, connection: Connection, xid: str) -> str:
         try:
             row = connection.execute("SELECT pg_catalog.pg_xact_status(%s::pg_catalog.xid8)", (xid,)).fetchone()
         except psycopg.errors.InvalidParameterValue:
             return "in the future"  # a replica was promoted that never saw it
-        return row[0] if row is not None and row[0] is not None else "too old to tell"
+        return row[0] if row is not None and row[0] is not None else _FORGOTTEN
 
     def _end_transaction(self, connection: Connection, xid: str) -> None:
         """End the server process that still runs our transaction: its client, we, left it, so it may wait for long.
@@ -398,7 +485,9 @@ class PostgresSink:
         ended = connection.execute(
             "SELECT pid, pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity"
             " WHERE backend_xid OPERATOR(pg_catalog.=) %s::pg_catalog.xid8::pg_catalog.xid"
-            " AND pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()",
+            " AND pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()"
+            # Of ours: behind a failover the id may be that of somebody else's transaction.
+            " AND application_name OPERATOR(pg_catalog.=) pg_catalog.current_setting('application_name')",
             (xid,),
         ).fetchall()
         for pid, _ in ended:

@@ -263,7 +263,7 @@ class Staging:
             ).fetchall()
             present |= {name for (name,) in found}
         for part in parts:
-            if isinstance(part, Staged) and not present.issuperset(part.reference.values()):
+            if isinstance(part, Staged) and not present.issuperset([*gids_of([part]), *tables_of([part])]):
                 raise sql.staged_rows_gone(self.table.node, part.name, "they were discarded or swept.")
         return prepared
 

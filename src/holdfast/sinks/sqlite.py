@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -25,12 +26,13 @@ from holdfast.ports import (
     Outcome,
     Part,
     Publication,
+    Refused,
     Run,
     Sink,
     Withdrawal,
 )
 from holdfast.positions import Positions
-from holdfast.sinks import rewinds, sql
+from holdfast.sinks import refusals, rewinds, sql
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import LEDGER, LedgerRow, Mode, TableMode
@@ -262,15 +264,61 @@ class SqliteSink:
 
     def _try(self, writes: Sequence[tuple[SqliteSink, Publication]]) -> None:
         """Write, and roll back: nothing is kept open, because a second writer of the file would wait for it."""
+        with self._rolled_back() as connection:
+            for sink, publication in writes:
+                sink._write_rows(connection, publication)
+
+    @contextmanager
+    def _rolled_back(self) -> Iterator[sqlite3.Connection]:
         with self._explained():
             connection = self._trials.connection()
             connection.execute("BEGIN IMMEDIATE")
             try:
-                for sink, publication in writes:
-                    sink._write_rows(connection, publication)
+                yield connection
             finally:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
+
+    def reject(self, publication: Publication) -> tuple[Publication, list[Refused]]:
+        """Find the rows that the table refuses, in a transaction that is rolled back."""
+        parts: list[Part] = []
+        found: list[Refused] = []
+        first, epoch = 0, publication.record.epoch
+        with self._rolled_back() as connection:
+            for part in publication.parts:
+                batches = list(self._batches(part))
+                rows = pa.Table.from_batches(batches) if batches else pa.table({})
+                write = partial(self._refusal, connection, rows, epoch)
+                numbers = dict(refusals.refused(rows.num_rows, write))
+                found += [Refused(first + n, rows.slice(n, 1), error) for n, error in numbers.items()]
+                first += rows.num_rows
+                parts.append(self._without(part, rows, numbers))
+        return Publication(publication.record, tuple(parts)), found
+
+    def _without(self, part: Part, rows: pa.Table, numbers: Collection[int]) -> Part:
+        if not numbers:
+            return part
+        if isinstance(part, Carried):
+            return Carried(refusals.without(rows, numbers))
+        gone = set(refusals.left_out(part))
+        standing = [number for number in range(part.row_count) if number not in gone]
+        return refusals.leaving_out(part, [standing[number] for number in numbers])
+
+    def _refusal(
+        self, connection: sqlite3.Connection, rows: pa.Table, epoch: int, low: int, high: int
+    ) -> BadRow | None:
+        connection.execute("SAVEPOINT holdfast_rows")
+        try:
+            with self._explained():
+                for batch in rows.slice(low, high - low).to_batches():
+                    self._table.check_values(batch)
+                    self._table.write(connection, batch, epoch)
+        except BadRow as error:
+            connection.execute("ROLLBACK TO holdfast_rows")
+            return error
+        finally:
+            connection.execute("RELEASE holdfast_rows")
+        return None
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Write the epochs' rows and move the ledger row, in one transaction."""

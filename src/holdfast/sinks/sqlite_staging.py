@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from holdfast import durable, faults
 from holdfast.ports import Part, Staged, Task
-from holdfast.sinks import sql
+from holdfast.sinks import refusals, sql
 from holdfast.sinks.sqlite_table import Table
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")  # the disk is slower than LZ4
@@ -117,8 +117,9 @@ class Staging:
         try:
             with pa.memory_map(os.path.join(self.directory, os.path.basename(file))) as mapped:
                 for batch in pa.ipc.open_stream(mapped):
-                    row_count += batch.num_rows
-                    yield batch
+                    first, row_count = row_count, row_count + batch.num_rows
+                    gone = [number - first for number in refusals.left_out(part) if first <= number < row_count]
+                    yield from refusals.without(pa.Table.from_batches([batch]), gone).to_batches()
         except (OSError, pa.ArrowInvalid) as error:
             raise sql.staged_rows_gone(self.table.node, part.name, f"{file} cannot be read: {error}.") from error
         if row_count != part.row_count:

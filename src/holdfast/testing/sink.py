@@ -26,12 +26,15 @@ from holdfast.ports import (
     Outcome,
     Part,
     Publication,
+    Refused,
+    Rejecting,
     Run,
     Sink,
     Staged,
     Task,
     WriterFactory,
 )
+from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh
 from holdfast.testing.failures import Failure, Failures, NoFailures, failing
 from holdfast.testing.process import Process
@@ -232,6 +235,20 @@ class SimulatedSink:
         self._check_rows([self._rows_of(part) for part in publication.parts])
         return True
 
+    def reject(self, publication: Publication) -> tuple[Publication, list[Refused]]:
+        """Find the rows that the target refuses."""
+        self._process.check()
+        refuses, parts, found, first = self.target.refuses, [], [], 0
+        for part in publication.parts:
+            rows = self._rows_of(part)
+            bad = [n for n, row in enumerate(rows.to_pylist()) if refuses is not None and refuses(row)]
+            error = BadRow(f"sink {self.name!r} refuses a row.", participant=self.name)
+            found += [Refused(first + number, rows.slice(number, 1), error) for number in bad]
+            first += rows.num_rows
+            carried = Carried(refusals.without(rows, bad))
+            parts.append(carried if isinstance(part, Carried) else refusals.leaving_out(part, bad))
+        return Publication(publication.record, tuple(parts)), found
+
     def _check_rows(self, tables: Sequence[pa.Table]) -> None:
         refuses = self.target.refuses
         for row in (row for table in tables for row in table.to_pylist()) if refuses is not None else ():
@@ -285,7 +302,7 @@ class SimulatedSink:
         table = self.target.staged.get(part.reference["handle"])
         if table is None:
             raise Diverged(f"rows staged as {part.name!r} are gone from sink {self.name!r}.", participant=self.name)
-        return table
+        return refusals.without(table, refusals.left_out(part))
 
     def _complete(self) -> None:
         """Make visible what the ledger row says is in progress; each part is there or already visible."""
@@ -410,6 +427,11 @@ class FaultySink:
         return failing(
             self._failures(self.name, "admit"), self.name, "admit", lambda: self._inner.admit(publication, real)
         )
+
+    def reject(self, publication: Publication) -> tuple[Publication, Sequence[Refused]]:
+        """Ask the real one, if it can tell."""
+        self._process.check()
+        return self._inner.reject(publication) if isinstance(self._inner, Rejecting) else (publication, ())
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Publish in the real one."""

@@ -19,10 +19,11 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 import holdfast.sinks.postgres_sink as sink_module
 import holdfast.sinks.postgres_staging as staging_module
 from holdfast import faults
-from holdfast.errors import BadRow, Diverged, HoldfastError, InvalidPipeline, Unavailable
+from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Rewindable, Run, Sink, Staged, Task
 from holdfast.sinks.postgres import PostgresSpec
 from holdfast.sinks.postgres_staging import GID_BYTES, Label
+from tests.servers import MortalPostgres
 
 pytestmark = pytest.mark.postgres
 
@@ -706,6 +707,30 @@ def test_decided_rows_that_somebody_rolled_back_by_hand_are_not_taken_for_commit
         query(postgres_prepared, f"ROLLBACK PREPARED '{part.reference['gid']}'")
     with pytest.raises(Diverged, match="rolled back"), opened(postgres_prepared, generation=2):
         pass
+
+
+def test_decided_rows_whose_end_the_server_has_forgotten_are_in_doubt_unless_they_are_seen(
+    mortal_postgres: MortalPostgres,
+) -> None:
+    """pg_xact_status says NULL: too old to tell.  That is no "committed"; rows in the table are."""
+    dsn, xids = mortal_postgres.dsn, []
+    for name, end in (("kept", "COMMIT"), ("lost", "ROLLBACK")):
+        sink = PostgresSpec(dsn, name).connect(name, "words", SCHEMA)
+        sink.open(Run("words", 1))
+        part = staged(sink)
+        decide(sink, part)
+        xids += query(dsn, "SELECT transaction::text FROM pg_prepared_xacts")[0]
+        query(dsn, f"{end} PREPARED '{part.reference['gid']}'")
+        sink.close()
+    mortal_postgres.forget_transactions()
+    assert [query(dsn, f"SELECT pg_xact_status('{xid}'::xid8)") for xid in xids] == [[(None,)], [(None,)]]
+    kept, lost = (PostgresSpec(dsn, name).connect(name, "words", SCHEMA) for name in ("kept", "lost"))
+    kept.open(Run("words", 2))
+    assert kept.outcome(1) is Outcome.PUBLISHED
+    with pytest.raises(InDoubt, match="nobody knows"):
+        lost.open(Run("words", 2))
+    kept.close()
+    lost.close()
 
 
 def test_a_ledger_that_was_restored_from_a_dump_does_not_stand_for_rows_left_behind(postgres_prepared: str) -> None:
