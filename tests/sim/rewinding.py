@@ -61,6 +61,7 @@ class Flow:
         )  # fmt: skip
         try:
             resumption = coordinator.open()
+            self.rewinding().check_none_lost_it(resumption)
             for sink in sinks:
                 note_schema(store, sink.name, SCHEMA)
             below = f"spark/{newest(store) or 1}"

@@ -165,6 +165,7 @@ class _Owned:
     def settled(self) -> Origin:
         """Check the sinks, note the graph; return where Spark's directory begins, settled now if it is new."""
         self.ground.rewinding.check_none_was_resolved(self.resumption)
+        self.ground.rewinding.check_none_lost_it(self.resumption)
         self.participation.check(self.resumption.held)
         named.settle_floor(self.ground.store)
         self._note_graph()
