@@ -110,6 +110,9 @@ class InDoubt(HoldfastError):
 class Diverged(HoldfastError):
     """A sink and the ledger contradict each other: a person decides."""
 
+    is_mended_by_start: bool = False
+    """Whether a sink went back under a live run: the next start replays what it lacks, or says why it cannot."""
+
 
 class Corrupt(HoldfastError):
     """Stored bytes fail their checksum or cannot be read."""

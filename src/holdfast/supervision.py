@@ -4,9 +4,10 @@ A run whose JVM has died cannot be mended from inside, and a process that was ki
 restarts it is another process, which neither starts Spark nor holds rows.  A restart is a start like any other: it
 takes over, asks the sinks, and goes on.
 
-What is final: ``Fenced`` (two would fence each other for ever), ``InvalidPipeline``, ``BadRow``, ``Diverged``, and
-``Corrupt`` unless it says that the next start restores.  Anything else, a kill included, is tried again: after waits
-that double, with jitter, up to a number of restarts *in a row*.  A child that finished an epoch ends the row.
+What is final: ``Fenced`` (two would fence each other for ever), ``InvalidPipeline``, ``BadRow``, ``Diverged`` unless a
+sink went back under a live run, and ``Corrupt`` unless it says that the next start restores.  Anything else, a kill
+included, is tried again: after waits that double, with jitter, up to a number of restarts *in a row*.  A child that
+finished an epoch ends the row.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ def is_final(error: HoldfastError) -> bool:
         return error.participant != STATE
     if isinstance(error, BadRow):
         return error.epoch is None
-    return isinstance(error, InvalidPipeline | Diverged | Fenced)
+    if isinstance(error, Diverged):
+        return not error.is_mended_by_start
+    return isinstance(error, InvalidPipeline | Fenced)
 
 
 @dataclass(frozen=True)

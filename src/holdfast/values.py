@@ -133,7 +133,7 @@ class EpochRecord:
     positions : Positions
         End positions: the epoch is everything before them that earlier epochs did not hold.
     pts : int, optional
-        Minimum over the inputs of the highest timestamp seen so far, microseconds; None when no input declares one.
+        Minimum over the inputs of the highest timestamp seen so far, in their unit; None when no input declares one.
     rewound_to : int, optional
         The epoch is a *rewind*: it takes back what was published behind the end of this one, whose positions it has.
     """

@@ -102,9 +102,9 @@ class ForgetsFirst(Coordinator):
 class SweepsFirst(Coordinator):
     """Sweeps before it has published what was decided."""
 
-    def _resolve(self, takeover):
+    def _resolve(self, takeover, on_refused):
         self._delivery.sweep(10**6)
-        yield from super()._resolve(takeover)
+        yield from super()._resolve(takeover, on_refused)
 
 
 class NeverDecides(Coordinator):

@@ -239,6 +239,42 @@ def test_sinks_go_back_to_a_checkpoint_that_was_restored_from_an_older_copy(tmp_
     assert flow.delivered() == (whole, whole)
 
 
+@pytest.mark.parametrize("later", [3, 5])
+def test_a_sink_that_was_restored_to_before_a_rewind_is_not_taken_for_one_that_holds_its_rows(
+    tmp_path: Path, later: int
+) -> None:
+    """It has the rows that were withdrawn, under the positions of those that came instead."""
+    flow = Flow(tmp_path)
+    flow.run(6, version=1)
+    shutil.copy(tmp_path / "t.db", tmp_path / "copy.db")
+    flow.rewinding().do("3")
+    flow.run(later, version=2)
+    for path in tmp_path.glob("t.db*"):
+        path.unlink()
+    shutil.copy(tmp_path / "copy.db", tmp_path / "t.db")
+    with pytest.raises(Diverged, match="sink 'table' holds epoch 6, which epoch 7, a rewind, has withdrawn") as refused:
+        flow.run(8, version=2)
+    assert "holdfast rewind" in refused.value.do
+    flow.rewinding().do("3")
+    flow.run(8, version=2)
+    whole = expected((3, 1), (8, 2))
+    assert flow.delivered() == (whole, whole)
+
+
+def test_a_sink_that_was_restored_to_the_target_of_a_rewind_has_nothing_that_was_withdrawn(tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.run(3, version=1)
+    shutil.copy(tmp_path / "t.db", tmp_path / "copy.db")
+    flow.run(6, version=1)
+    flow.rewinding().do("3")
+    for path in tmp_path.glob("t.db*"):
+        path.unlink()
+    shutil.copy(tmp_path / "copy.db", tmp_path / "t.db")
+    flow.run(8, version=2)
+    whole = expected((3, 1), (8, 2))
+    assert flow.delivered() == (whole, whole)
+
+
 def test_where_sources_stood_that_are_gone_is_remembered_behind_a_rewind_too(tmp_path: Path) -> None:
     """Else one that comes back would be read from its beginning, and its rows be published twice."""
     flow = Flow(tmp_path)

@@ -387,6 +387,7 @@ def test_a_checkpoint_that_cannot_be_written_can_be_read() -> None:
     with TemporaryDirectory() as directory:
         open_store(directory).put("k", b"1")
         Path(directory, ".writing").rmdir()
+        os.chmod(Path(directory, "k"), 0o444)  # by itself only its user may read it: here that is somebody else
         os.chmod(directory, 0o555)
         with unprivileged():
             assert open_store(directory).get("k") == b"1"

@@ -55,6 +55,10 @@ class Place:
 TEXT = pa.schema([("id", pa.int64()), ("word", pa.string())])
 ID_UPSERT = {"mode": "upsert", "key": ("id",)}
 WORD_UPSERT = {"mode": "upsert", "key": ("word",)}
+YEAR_10000 = 253_402_300_800_000_000
+"""Microseconds.  Spark and Arrow have such times, Python has not."""
+NESTED_TIMES = pa.schema([("id", pa.int64()), ("seen", pa.list_(pa.struct([("at", pa.timestamp("us"))])))])
+NESTED_DAYS = pa.schema([("id", pa.int64()), ("days", pa.map_(pa.string(), pa.date32()))])
 
 SQLITE = [
     Place("check", TEXT, (1, "a"), (2, "b"), "CREATE TABLE t (id INTEGER, word TEXT CHECK (word = 'a'))", says="CHECK"),
@@ -69,6 +73,8 @@ SQLITE = [
           "CREATE TRIGGER no BEFORE INSERT ON t WHEN new.word = 'b' BEGIN SELECT RAISE(ABORT, 'no b'); END",
           says="no b"),
     Place("uint64", pa.schema([("id", pa.uint64())]), (1,), (2**63,), says="id"),
+    Place("nested time", NESTED_TIMES, (1, [{"at": 1}]), (2, [{"at": YEAR_10000}]), says="seen"),
+    Place("nested date", NESTED_DAYS, (1, [("a", 1)]), (2, [("a", -800_000)]), says="days"),
 ]  # fmt: skip
 
 POSTGRES = [
@@ -86,6 +92,9 @@ POSTGRES = [
     Place("inet", TEXT, (1, "10.0.0.1"), (2, "10.0.0.256"), "CREATE TABLE t (id bigint, word inet)"),
     Place("nested jsonb", pa.schema([("id", pa.int64()), ("word", pa.list_(pa.string()))]), (1, ["a"]), (2, ["\0"]),
           "CREATE TABLE t (id bigint, word jsonb)", says="word"),
+    Place("nested time", NESTED_TIMES, (1, [{"at": 1}]), (2, [{"at": YEAR_10000}]), says="seen"),
+    Place("nested date, as text", NESTED_DAYS, (1, [("a", 1)]), (2, [("a", -800_000)]),
+          "CREATE TABLE t (id bigint, days text)", says="days"),
     Place("date", pa.schema([("day", pa.date32())]), (1,), (-2_500_000,), says="day"),
     Place("timestamp", pa.schema([("at", pa.timestamp("us"))]), (1,), (-(2**62) - 2**61,), says="at"),
     Place("numeric", pa.schema([("amount", pa.float64())]), (1.0,), (float("inf"),),
@@ -125,6 +134,15 @@ POSTGRES = [
 
 FILES = [
     Place("partition value", TEXT, (1, "a"), (2, "b" * 300), arguments={"partition_by": ("word",)}, says="word"),
+    Place("partition text", TEXT, (1, "a"), (2, b"\xff"), arguments={"partition_by": ("word",)}, says="word"),
+    Place(
+        "partition date",
+        pa.schema([("id", pa.int64()), ("day", pa.date32())]),
+        (1, 1),
+        (2, 3_000_000),
+        arguments={"partition_by": ("day",)},
+        says="day",
+    ),
     Place("json text", TEXT, (1, "a"), (2, b"\xff"), arguments={"format": "json"}, says="word"),
 ]
 
@@ -402,7 +420,15 @@ class Wedged:
     rows: Callable[[], list[Any]]
 
 
-def wedged_sqlite(directory: Path) -> Wedged:
+SQLITE_RULES = {
+    "index": "CREATE UNIQUE INDEX later ON t (word)",
+    "rollback": "CREATE TRIGGER later BEFORE INSERT ON t WHEN EXISTS (SELECT 1 FROM t WHERE word = new.word)"
+    " BEGIN SELECT RAISE(ROLLBACK, 'there already'); END",
+}
+"""Of equal sense; the second one ends the whole transaction."""
+
+
+def wedged_sqlite(directory: Path, rule: str) -> Wedged:
     path = directory / "ours.db"
 
     def execute(statement: str) -> list[Any]:
@@ -411,7 +437,7 @@ def wedged_sqlite(directory: Path) -> Wedged:
 
     return Wedged(
         lambda: SqliteSpec(str(path), "t").connect("ours", PIPELINE, TEXT),
-        lambda: execute("CREATE UNIQUE INDEX later ON t (word)") and None,
+        lambda: execute(SQLITE_RULES[rule]) and None,
         lambda: execute("SELECT id, word FROM t ORDER BY id"),
     )
 
@@ -474,9 +500,10 @@ def check_rows_are_rejected(wedged: Wedged, directory: Path, *, staged: bool) ->
     assert wedged.rows()[-1] == (7, "e")
 
 
+@pytest.mark.parametrize("rule", SQLITE_RULES)
 @pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
-def test_rows_that_sqlite_refuses_behind_the_decision_can_be_rejected(staged: bool, tmp_path: Path) -> None:
-    check_rows_are_rejected(wedged_sqlite(tmp_path), tmp_path, staged=staged)
+def test_rows_that_sqlite_refuses_behind_the_decision_can_be_rejected(staged: bool, rule: str, tmp_path: Path) -> None:
+    check_rows_are_rejected(wedged_sqlite(tmp_path, rule), tmp_path, staged=staged)
 
 
 @pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])

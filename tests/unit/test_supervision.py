@@ -10,7 +10,10 @@ import pytest
 
 from holdfast.checkpoint.isolation import SEARCH
 from holdfast.commit.retry import Retry
-from holdfast.errors import KINDS, Corrupt, Fenced, Unavailable
+from holdfast.errors import KINDS, Corrupt, Diverged, Fenced, Unavailable
+from holdfast.ports import EpochRecord, Held, Publication
+from holdfast.sinks.believed import fresh
+from holdfast.sinks.files_log import Entry, FilesLog
 from holdfast.supervision import VARIABLE, Ended, Supervisor, finished, is_final, told_to_supervisor
 
 KILLED = Ended(-9)
@@ -165,6 +168,22 @@ def test_each_kind_of_error_is_final_or_not(kind):
     final = {"InvalidPipeline", "BadRow", "Fenced", "Diverged", "Corrupt"}
     assert is_final(KINDS[kind]("it")) == (kind in final)
     assert not is_final(Corrupt("state cannot be read: the next start restores it", participant="state"))
+
+
+def test_a_sink_that_went_back_under_a_live_run_is_no_reason_to_stay_down(tmp_path, monkeypatch):
+    """The next start replays what it lacks.  Where that cannot be, the start itself says so, and is final."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "said"))
+    published = Publication(EpochRecord("p", 3, 1, {"in": {"": 3}}, None), ())
+    held, believed = Held(1, 1, {"in": {"": 1}}), Held(2, 1, {"in": {"": 2}})
+    with pytest.raises(Diverged), told_to_supervisor():
+        fresh("sink 'target'", "p", [published], held, believed)
+    assert json.loads((tmp_path / "said").read_text())["is_final"] is False
+    log = FilesLog(str(tmp_path / "log"), aside=str(tmp_path))
+    (tmp_path / "log").mkdir()
+    with pytest.raises(Diverged) as caught:
+        log.append(Entry(number=7))
+    assert not is_final(caught.value)
+    assert is_final(Diverged("the sources cannot give it any more"))
 
 
 def test_a_child_says_how_it_ended_and_without_a_supervisor_nothing_is_written(tmp_path, monkeypatch):

@@ -87,6 +87,7 @@ class Letter:
 
     def described(self) -> dict[str, Any]:
         """Return it as a JSON value for people: its row as they read it."""
+        row = self.table
         return {
             "name": self.name,
             "source": self.source,
@@ -94,7 +95,7 @@ class Letter:
             "epoch": self.epoch,
             "at_us": self.at_us,
             "error": dict(self.error),
-            "row": {name: _plain(value) for name, value in self.table.to_pylist()[0].items()},
+            "row": {name: _shown(values) for name, values in zip(row.column_names, row.columns, strict=True)},
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -267,7 +268,11 @@ def one_row(batch: pa.RecordBatch, ordinal: int) -> bytes:
     return bytes(buffer.getvalue())
 
 
-def _plain(value: Any) -> Any:
+def _shown(values: pa.ChunkedArray) -> Any:
+    try:
+        value = values[0].as_py()
+    except (ValueError, OverflowError):  # no UTF-8, a time that Python has not: it may be what the row failed of
+        return " ".join(values.chunk(0).to_string().split())
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 

@@ -251,9 +251,9 @@ def _rewinds(store: Store) -> list[tuple[int, Positions]]:
         ) from error
 
 
-def _taken_back(store: Store, ended: Ended) -> int | None:
-    """Return the rewind that has withdrawn an epoch; None where it stands."""
-    behind = (epoch for epoch, to in _rewinds(store) if ended.epoch < epoch and not covers_all(to, ended.positions))
+def withdrawn_by(store: Store, epoch: int, positions: Positions) -> int | None:
+    """Return the rewind that has withdrawn an epoch which ended at some positions; None where it stands."""
+    behind = (number for number, to in _rewinds(store) if epoch < number and not covers_all(to, positions))
     return next(behind, None)
 
 
@@ -277,7 +277,7 @@ def _goes_on(end: Positions, start: Positions) -> bool:
 
 def _named(store: Store, pipeline: str, name: str) -> Target:
     manifest = named.read_named(store, name)
-    taken_back = _taken_back(store, manifest.ended)
+    taken_back = withdrawn_by(store, manifest.ended.epoch, manifest.ended.positions)
     if taken_back is not None:
         raise InvalidPipeline(
             f"checkpoint {name!r} stands for what was taken back.",

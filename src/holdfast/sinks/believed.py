@@ -12,16 +12,24 @@ from holdfast.errors import Diverged
 from holdfast.ports import Held, Publication
 from holdfast.positions import Positions
 
-WENT_BACK = (
-    "it went back while the run was going on: a failover to a standby that lagged, a backup that was restored, a file "
-    "or table that was replaced."
-)
-"""Why a sink holds less than it said."""
 
-START_AGAIN = (
-    "start the pipeline again: what is missing in the sink is produced once more, where the sources still can give it."
-)
-"""What to do about it."""
+def went_back(
+    what: str, *, participant: str, epoch: int, pipeline: str = "", generation: int | None = None
+) -> Diverged:
+    """Return the error of a sink that holds less than it said: the next start replays what it lacks."""
+    error = Diverged(
+        what,
+        why="it went back while the run was going on: a failover to a standby that lagged, a backup that was restored, "
+        "a file or table that was replaced.",
+        do="start the pipeline again: what is missing in the sink is produced once more, where the sources still can "
+        "give it.",
+        pipeline=pipeline,
+        participant=participant,
+        epoch=epoch,
+        generation=generation,
+    )
+    error.is_mended_by_start = True
+    return error
 
 
 def fresh(
@@ -52,11 +60,9 @@ def fresh(
     is_behind = held.epoch < believed.epoch
     if is_behind or not _is_same(held.positions, ends.get(held.epoch, held.positions)):
         other = "" if is_behind else ", up to other positions"
-        raise Diverged(
+        raise went_back(
             f"{node} holds epoch {held.epoch}, and this run had published epoch {max(believed.epoch, held.epoch)} "
             f"there{other}.",
-            why=WENT_BACK,
-            do=START_AGAIN,
             pipeline=pipeline,
             participant=node,
             epoch=publications[0].record.epoch,

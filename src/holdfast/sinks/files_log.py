@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast import durable
-from holdfast.errors import Corrupt, Diverged, InDoubt
+from holdfast.errors import Corrupt, InDoubt
 from holdfast.ports import Held
 from holdfast.positions import Positions
-from holdfast.sinks.believed import START_AGAIN, WENT_BACK
+from holdfast.sinks.believed import went_back
 
 KEPT = 100
 """Entries kept.  One would do; a hundred tell the story of the last epochs to a person."""
@@ -127,10 +127,8 @@ class FilesLog:
             if entry.number > 1 and entry.number - 1 not in numbers:
                 with suppress(FileNotFoundError):
                     os.unlink(path)
-                raise Diverged(
+                raise went_back(
                     f"the log entry before {path} is gone; nothing was published.",
-                    why=WENT_BACK,
-                    do=START_AGAIN,
                     participant=path,
                     epoch=entry.epoch,
                     generation=entry.generation,

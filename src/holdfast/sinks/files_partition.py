@@ -51,7 +51,7 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[str, pa.R
     Raises
     ------
     BadRow
-        If a value is too long for a directory's name.
+        If a value cannot name a directory.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[str, pa.R
     for column in columns:
         encoded = batch.column(column).dictionary_encode(null_encoding="encode")
         code = encoded.indices.to_numpy()
-        names.append([partition_name(column, value) for value in encoded.dictionary.to_pylist()])
+        names.append(partition_names(column, encoded.dictionary))
         codes.append(code)
         # Numbered anew after each column: products of several would overflow.
         group = np.unique(group * max(1, len(names[-1])) + code, return_inverse=True)[1].reshape(-1)
@@ -81,6 +81,24 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[str, pa.R
         ("/".join(known[code[order[start]]] for known, code in zip(names, codes, strict=True)), rest[start:end])
         for start, end in zip(starts, ends, strict=True)
     ]
+
+
+def partition_names(column: str, values: pa.Array) -> list[str]:
+    """Return the directories' names for values of one column.
+
+    Raises
+    ------
+    BadRow
+        If one is too long for a directory's name, is no UTF-8, or a time that Python has not.
+    """
+    try:
+        return [partition_name(column, value) for value in values.to_pylist()]
+    except (ValueError, OverflowError) as error:
+        raise BadRow(
+            f"A value of partition column {column!r} cannot name a directory.",
+            why=f"{error}.",
+            do="mend or filter such rows before the sink.",
+        ) from error
 
 
 def partition_name(column: str, value: Any) -> str:

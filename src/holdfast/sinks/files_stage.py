@@ -98,13 +98,12 @@ class Staging:
         Raises
         ------
         BadRow
-            If a value is too long for a directory's name, or cannot be written in the format.
+            If a value cannot name a directory, or cannot be written in the format.
         """
         for batch in rows.to_batches():
             batch = self.fitted(batch)
             for column in self.partition_by:
-                for value in batch.column(column).unique().to_pylist():
-                    files_partition.partition_name(column, value)
+                files_partition.partition_names(column, batch.column(column).unique())
             if self.format == "json":
                 json_lines.check(batch.drop_columns(list(self.partition_by)))
 

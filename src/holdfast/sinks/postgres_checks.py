@@ -74,7 +74,7 @@ def _check_column(
     if is_text(kind):
         _check_text(table, column, rules, values)
     elif sql.is_nested(kind):
-        sql.check_text(table.node, column.name, values)
+        sql.check_nested(table.node, column.name, values, "PostgreSQL")
         if column.base == "jsonb" and _may_hold_nul(values):
             bad = pc.match_substring_regex(sql.json_text(values), _NUL_ESCAPE)
             _refuse(table, column, values, bad, "jsonb cannot keep the character NUL (U+0000)")

@@ -129,13 +129,9 @@ def plain(node: str, column: CopyColumn, batch: pa.RecordBatch) -> pa.Array:
             return _microseconds(values, pa.time64("us"))
         if pa.types.is_duration(kind):
             return _microseconds(values, pa.duration("us"))
-    except pa.ArrowInvalid as error:
-        raise BadRow(
-            f"{node}: column {column.name!r} holds a value that PostgreSQL cannot keep.",
-            why=f"{error}.",
-            do="mend or filter such rows before the sink.",
-        ) from error
-    return sql.json_text(values) if sql.is_nested(kind) else values
+        return sql.json_text(values) if sql.is_nested(kind) else values
+    except (ValueError, OverflowError) as error:  # Arrow's, and Python's for what nested values hold
+        raise sql.unkept_value(node, column.name, "PostgreSQL", error) from error
 
 
 def _microseconds(values: pa.Array, kind: pa.DataType) -> pa.Array:

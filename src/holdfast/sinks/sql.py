@@ -143,6 +143,23 @@ def check_text(node: str, column: str, values: pa.Array) -> None:
         raise no_utf8(node, column, str(error)) from error
 
 
+def check_nested(node: str, column: str, values: pa.Array, system: str) -> None:
+    """Raise :class:`BadRow` if nested values hold a text that is no UTF-8, or a time that JSON text cannot say here.
+
+    Spark and Arrow have times of years before 1 and after 9999, Python, which writes them, has not.
+    """
+    check_text(node, column, values)
+    if _has_times(values.type):
+        try:
+            json_text(values)
+        except (ValueError, OverflowError) as error:
+            raise unkept_value(node, column, system, error) from error
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_temporal(kind)) or any(_has_times(kind.field(n).type) for n in range(kind.num_fields))
+
+
 def no_utf8(node: str, column: str, why: str) -> BadRow:
     """Return the error of a text that is none."""
     return BadRow(

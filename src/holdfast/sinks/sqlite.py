@@ -283,12 +283,13 @@ class SqliteSink:
         """Find the rows that the table refuses, in a transaction that is rolled back."""
         parts: list[Part] = []
         found: list[Refused] = []
+        taken: list[pa.Table] = []
         first, epoch = 0, publication.record.epoch
         with self._rolled_back() as connection:
             for part in publication.parts:
                 batches = list(self._batches(part))
                 rows = pa.Table.from_batches(batches) if batches else pa.table({})
-                write = partial(self._refusal, connection, rows, epoch)
+                write = partial(self._refusal, connection, rows, epoch, taken)
                 numbers = dict(refusals.refused(rows.num_rows, write))
                 found += [Refused(first + n, rows.slice(n, 1), error) for n, error in numbers.items()]
                 first += rows.num_rows
@@ -305,20 +306,31 @@ class SqliteSink:
         return refusals.leaving_out(part, [standing[number] for number in numbers])
 
     def _refusal(
-        self, connection: sqlite3.Connection, rows: pa.Table, epoch: int, low: int, high: int
+        self, connection: sqlite3.Connection, rows: pa.Table, epoch: int, taken: list[pa.Table], low: int, high: int
     ) -> BadRow | None:
+        """Write rows onto those that were ``taken``, and add them there; return why they are refused, if they are."""
+        some = rows.slice(low, high - low)
         connection.execute("SAVEPOINT holdfast_rows")
         try:
-            with self._explained():
-                for batch in rows.slice(low, high - low).to_batches():
-                    self._table.check_values(batch)
-                    self._table.write(connection, batch, epoch)
+            self._write_checked(connection, some, epoch)
         except BadRow as error:
-            connection.execute("ROLLBACK TO holdfast_rows")
+            if connection.in_transaction:
+                connection.execute("ROLLBACK TO holdfast_rows")
+                connection.execute("RELEASE holdfast_rows")
+                return error
+            connection.execute("BEGIN IMMEDIATE")  # a rule with ON CONFLICT ROLLBACK has ended the whole transaction
+            for each in taken:
+                self._write_checked(connection, each, epoch)
             return error
-        finally:
-            connection.execute("RELEASE holdfast_rows")
+        connection.execute("RELEASE holdfast_rows")
+        taken.append(some)
         return None
+
+    def _write_checked(self, connection: sqlite3.Connection, rows: pa.Table, epoch: int) -> None:
+        with self._explained():
+            for batch in rows.to_batches():
+                self._table.check_values(batch)
+                self._table.write(connection, batch, epoch)
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Write the epochs' rows and move the ledger row, in one transaction."""

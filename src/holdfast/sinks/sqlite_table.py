@@ -203,6 +203,8 @@ def values_of(node: str, batch: pa.RecordBatch, field: pa.Field) -> list[Any]:
         return list(_converted(values).to_pylist())
     except UnicodeDecodeError as error:  # Arrow does not look into the texts that a Parquet file or a user's code gives
         raise sql.no_utf8(node, field.name, f"it holds {error.object[:40]!r}") from error
+    except (ValueError, OverflowError) as error:
+        raise sql.unkept_value(node, field.name, "SQLite", error) from error
 
 
 def _converted(values: pa.Array) -> pa.Array:
@@ -216,12 +218,14 @@ def check_values(node: str, batch: pa.RecordBatch, field: pa.Field) -> None:
     kind = values.type
     if pa.types.is_uint64(kind):
         _check_uint64(node, field.name, values)
-    elif _is_text(kind) or sql.is_nested(kind):
+    elif _is_text(kind):
         sql.check_text(node, field.name, values)
+    elif sql.is_nested(kind):
+        sql.check_nested(node, field.name, values, "SQLite")
     elif pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
         try:
             _converted(values)
-        except (pa.ArrowInvalid, OverflowError, ValueError) as error:
+        except (ValueError, OverflowError) as error:
             raise sql.unkept_value(node, field.name, "SQLite", error) from error
 
 

@@ -168,7 +168,6 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         self.simple_reader = self  # read by Spark where it asks the wrapper's inner reader for AvailableNow
         self._source: Source | None = None
         self._seek: list[SourcePositions] | None = None
-        self._replayed = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None, "simple_reader": None}
@@ -189,7 +188,6 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             origin = read_origin(Path(self.reading.origin_file))
             first = origin.retired.get(self.reading.name) or dict(self.source.initial())
             self._seek = [stop.get(self.reading.name) or first for stop in origin.seek]
-            self._replayed = len(origin.replayed)
         return self._seek
 
     # --- planning -----------------------------------------------------------------------------------
@@ -214,10 +212,9 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             # All sources take these steps together, one an epoch, whether they have rows in it or not; nothing, a stop
             # neither, may come between two of them.
             positions, marks = plain(self.seek[sought])
-            end = {**self._end(start, positions), "sought": sought + 1}
-            if sought <= self._replayed:
-                return {**end, **marks}  # who was silent then is what that epoch's own marks say
-            return {**end, **self._silence(start, positions, self.source.newest()), **marks}
+            # NB the marks that are noted, and none of now: with one more, the sink that stands there would hold only a
+            # part of the epoch.
+            return {**self._end(start, positions), **marks, "sought": sought + 1}
         if os.path.exists(self.reading.stop_file):
             return start
         if is_held(hold_file(self.reading.stop_file), self.reading.name):

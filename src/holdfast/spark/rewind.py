@@ -8,7 +8,7 @@ or the next rewind, first carries it through.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,17 @@ from typing import cast
 from holdfast.checkpoint import portable
 from holdfast.checkpoint.manifest import Keeps
 from holdfast.checkpoint.restore import Restoration
-from holdfast.checkpoint.rewind import Rewound, Target, known_steps, note_rewind, pts_of, take_back, target, unfinished
+from holdfast.checkpoint.rewind import (
+    Rewound,
+    Target,
+    known_steps,
+    note_rewind,
+    pts_of,
+    take_back,
+    target,
+    unfinished,
+    withdrawn_by,
+)
 from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.checkpoint.snapshot import commit
 from holdfast.checkpoint.stood import forget_behind, stood
@@ -25,7 +35,7 @@ from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
-from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline, Unavailable
 from holdfast.graph import SinkNode
 from holdfast.pipeline import Pipeline
 from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
@@ -153,6 +163,38 @@ class Rewinding:
                 pipeline=self.pipeline.name,
                 epoch=record.epoch,
             )
+
+    def check_none_lost_it(self, behind: Collection[str], held: Mapping[str, Held]) -> None:
+        """Refuse a sink that went back to before a rewind: it has rows that were withdrawn.
+
+        By its positions it holds everything up to them, and would be left out of the epochs that came instead.
+
+        Parameters
+        ----------
+        behind : collection of str
+            The sinks that have lost what is done in them.  (Others were not in the graph when it was rewound.)
+        held : mapping of str to Held
+            What each sink holds.
+
+        Raises
+        ------
+        Diverged
+            If there is one.
+        """
+        for name in sorted(behind):
+            epoch, positions = held[name].epoch, held[name].positions
+            number = withdrawn_by(self.store, epoch, positions)
+            if number is not None:
+                raise Diverged(
+                    f"sink {name!r} holds epoch {epoch}, which epoch {number}, a rewind, has withdrawn.",
+                    why="the sink failed over to a copy that lagged, or was restored from a backup of before the "
+                    "rewind: rows that were withdrawn are visible in it.",
+                    do="holdfast rewind once more, to where that one went or further back: it takes all sinks there; "
+                    f"or restore sink {name!r} to a state of behind the rewind.",
+                    pipeline=self.pipeline.name,
+                    participant=name,
+                    epoch=number,
+                )
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

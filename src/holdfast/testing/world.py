@@ -14,7 +14,9 @@ from typing import Literal
 
 from holdfast.commit.coordinator import Coordinator, Resumption, Retry
 from holdfast.commit.ledger import Standing, survey
+from holdfast.commit.recovery import Verdict
 from holdfast.commit.transaction import Transition
+from holdfast.errors import Diverged
 from holdfast.ports import Sink, Store
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.engine import Load, SimulatedEngine, Workers
@@ -119,9 +121,20 @@ class Life:
     resumption: Resumption | None = None
 
     def open(self) -> Resumption:
-        """Take the pipeline over."""
-        self.resumption = self.coordinator.open()
-        return self.resumption
+        """Take the pipeline over.
+
+        Raises
+        ------
+        Diverged
+            If a sink is behind what the ledger calls done.  On Spark it is given again what it lacks, in a directory
+            that begins where it stands; the simulated engine has one directory alone.
+        """
+        resumption = self.coordinator.open()
+        behind = [each.sink for each in resumption.resolved if each.verdict is Verdict.REPLAY]
+        if behind:
+            raise Diverged(f"sink {behind[0]!r} holds less than the ledger says.", participant=behind[0])
+        self.resumption = resumption
+        return resumption
 
     def run(self, epochs_max: int | None = None) -> None:
         """Take the pipeline over, unless that is done, and run it to the end of the source."""

@@ -41,6 +41,17 @@ def test_a_letter_is_kept_once_with_its_row_and_found_by_every_later_start():
     assert len(store.keys("dead-letters/")) == 1
 
 
+def test_a_letter_is_shown_whose_row_holds_what_python_cannot_say():
+    """Such values are among those that rows fail of."""
+    raw = pa.array([b"\xff"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 1, raw.buffers())
+    seen = pa.array([[{"at": 2**62}]], pa.list_(pa.struct([("at", pa.timestamp("us"))])))
+    batch = pa.RecordBatch.from_arrays([pa.array([1]), text, pa.array([3_000_000], pa.date32()), seen], list("abcd"))
+    shown = Letter("in", Address("log", 1, 0), one_row(batch, 0), 5, ERROR, 99).described()["row"]
+    assert (shown["a"], shown["b"], shown["c"]) == (1, '[ "\N{REPLACEMENT CHARACTER}" ]', "[ 10183-09-21 ]")
+    assert "out of range: 4611686018427387904" in shown["d"]
+
+
 def test_what_a_fenced_run_adds_late_counts_for_nobody():
     store = SimulatedStore()
     old, new = DeadLetters(store, 1, isolates=True), DeadLetters(store, 2, isolates=True)

@@ -222,3 +222,18 @@ def test_a_bucket_knows_the_silence_of_an_input_from_all_its_sources() -> None:
     hosted = stages.stages[2].hosted["seen"]
     assert hosted.sources == {"main": {"main"}, "slow": {"a", "b"}}
     assert hosted.heard({"a": 3, "b": 8}) == {"slow": 8}
+
+
+@pytest.mark.parametrize("stop", [{"log": 2}, {"log": 3, "@behind": 50}, {"log": 2, "@behind": 50, "@given": 60}])
+def test_an_epoch_up_to_where_a_sink_stands_ends_exactly_there(
+    tmp_path: Path, clock: Clock, stop: SourcePositions
+) -> None:
+    """No record tells how the epoch was cut; with a mark more than the sink has, the sink would hold a part of it."""
+    lines(tmp_path, "0.json", 9)
+    ahead = planner(tmp_path)
+    plan(ahead, plan(ahead, plan(ahead, ahead.initialOffset())))
+    origin = Origin(5, ({"source": {"log": 0}}, {"source": stop}))
+    reader = planner(tmp_path, origin=origin)
+    offset = plan(reader, reader.initialOffset())
+    texts = ["v2", json.dumps({"batchTimestampMs": 0}), f"source:{json.dumps(offset)}"]
+    assert offsets._parse(texts).positions == {"source": stop}
