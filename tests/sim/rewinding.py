@@ -60,8 +60,7 @@ class Flow:
             pipeline="flow", store=store, sinks=sinks, clock=SystemClock(), commit_thread=False
         )  # fmt: skip
         try:
-            resumption = coordinator.open()
-            self.rewinding().check_none_lost_it(resumption)
+            resumption = coordinator.open(on_behind=self.rewinding().check_none_lost_it)
             for sink in sinks:
                 note_schema(store, sink.name, SCHEMA)
             below = f"spark/{newest(store) or 1}"

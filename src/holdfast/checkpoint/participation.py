@@ -38,7 +38,7 @@ class Participation:
         Parameters
         ----------
         held : mapping of str to Held
-            What each sink answered, with everything resolved.
+            What sinks answered: with everything resolved; or before, those that have lost what is done in them.
 
         Raises
         ------
@@ -47,7 +47,7 @@ class Participation:
         Corrupt
             If its note cannot be read, and it holds nothing.
         """
-        for name in sorted(self._unnoted):
+        for name in sorted(self._unnoted.intersection(held)):
             epoch = held[name].epoch
             if not epoch:
                 self._check_new(name)

@@ -36,7 +36,7 @@ from holdfast.commit.story import Stories
 from holdfast.commit.takeover import Resumption, confirm_done, ledgers_word, open_decisions, take_over
 from holdfast.commit.transaction import Event, State, Transition
 from holdfast.errors import HoldfastError, InternalError
-from holdfast.ports import Clock, EpochRecord, Part, Publication, Refused, Run, Sink, Store
+from holdfast.ports import Clock, EpochRecord, Held, Part, Publication, Refused, Run, Sink, Store
 from holdfast.positions import Positions, covers_all
 
 __all__ = ["Coordinator", "Published", "Resolution", "Resumption", "Retry", "Statistics"]
@@ -46,6 +46,7 @@ log = logging.getLogger("holdfast.commit")
 T = TypeVar("T")
 
 OnRefused = Callable[[str, EpochRecord, Sequence[Refused]], None]
+OnBehind = Callable[[Collection[str], Mapping[str, Held]], None]
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ class Coordinator:
 
     # --- takeover and recovery ------------------------------------------------------------------------------------
 
-    def open(self, on_refused: OnRefused | None = None) -> Resumption:
+    def open(self, on_refused: OnRefused | None = None, on_behind: OnBehind | None = None) -> Resumption:
         """Take over: fence every older run, resolve what it left, sweep, and say where the pipeline stands.
 
         Parameters
@@ -175,6 +176,10 @@ class Coordinator:
         on_refused : callable, optional
             Given the sink, the epoch's record and the rows, it keeps rows of decided epochs that the sink refuses;
             durable when it returns.  Then they are published without them.  None: a refused row is an error.
+        on_behind : callable, optional
+            Given the sinks that have lost what is done in them, and what all sinks hold, before anything is resolved.
+            What is decided for those sinks is not published in them, and forgotten: it raises where a replay cannot
+            give it to them.
 
         Raises
         ------
@@ -200,6 +205,8 @@ class Coordinator:
             self._last_epoch = max([*known, takeover.done.record.epoch if takeover.done else 0])
             confirmed = tuple(confirm_done(self._ledger, self._delivery, takeover))
             self._behind = frozenset(each.sink for each in confirmed if each.verdict is Verdict.REPLAY)
+            if self._behind and on_behind is not None:
+                on_behind(self._behind, dict(self._delivery.held))
             resolved = (*confirmed, *self._resolve(takeover, on_refused))
             self._group.begin(h.pts for h in self._delivery.held.values())
             # Only now: a decision that recovery found may have named what a dead run staged.

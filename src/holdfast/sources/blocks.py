@@ -16,6 +16,10 @@ _AROUND_CUT = 1 << 16
 _SCANNED = 1 << 23
 _LONGEST_RECORD = 1 << 26
 
+_LINE_END = 2  # bytes that it has as a rule
+_IS_LINE_END = np.zeros(256, np.bool_)
+_IS_LINE_END[[_NEWLINE, _RETURN]] = True
+
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 
@@ -51,10 +55,20 @@ def lines(data: bytes, ends: Offsets | None = None) -> tuple[Offsets, Offsets]:
     if len(view) > (ends[-1] + 1 if len(ends) else 0):
         ends = np.append(ends, len(view))
     starts = np.concatenate(([0], ends[:-1] + 1))[: len(ends)]
-    while (returns := (ends > starts) & (view[np.maximum(ends - 1, 0)] == _RETURN)).any():
-        ends = ends - returns
-    is_line = ends > starts
-    return starts[is_line], ends[is_line]
+    starts, ends, _ = contents(data, starts, ends)
+    return starts, ends
+
+
+def contents(data: bytes, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets, npt.NDArray[np.bool_]]:
+    """Return where the contents of records begin and end, without line ends, and which of them are not empty."""
+    view = as_bytes(data)
+    for _ in range(_LINE_END):
+        ends = ends - ((ends > starts) & _IS_LINE_END[view[np.maximum(ends - 1, 0)]])
+    for at in np.flatnonzero((ends > starts) & _IS_LINE_END[view[np.maximum(ends - 1, 0)]]).tolist():
+        start = int(starts[at])
+        ends[at] = start + len(data[start : ends[at]].rstrip(b"\r\n"))
+    is_record = ends > starts
+    return starts[is_record], ends[is_record], is_record
 
 
 def longest(ends: Offsets, size: int) -> int:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
@@ -83,17 +84,21 @@ class CsvParser:
     def records(self, data: bytes) -> Records:
         """Take the text apart into records; one may span lines where quotes say so."""
         if len(data) <= self.longest and (quotes := blocks.quotes(data, self.separator)).is_clean:
-            starts, ends = (places.tolist() for places in blocks.lines(data, quotes.ends))
+            starts, ends = blocks.lines(data, quotes.ends)
             return Records(starts, ends, dict.fromkeys(range(len(starts)), self.problem) if self.problem else {})
-        found = Records([], [], {})
-        for start, end, problem in self._walk(data):
-            content = data[start:end].rstrip(b"\r\n")
-            if content:
-                if problem or self.problem:
-                    found.problems[len(found.starts)] = self.problem or problem
-                found.starts.append(start)
-                found.ends.append(start + len(content))
-        return found
+        found: list[blocks.Offsets] = []
+        problems: dict[int, str] = {}
+        count = 0
+        for batch, told in Walk(data, self.separator, longest=self.longest).batches():
+            problems.update(told if not count else {count + at: problem for at, problem in told.items()})
+            count += len(batch)
+            found.append(batch)
+        places = np.concatenate(([0], *found))
+        starts, ends, is_record = blocks.contents(data, places[:-1], places[1:])
+        if len(starts) < count:
+            numbers = np.cumsum(is_record) - 1
+            problems = {int(numbers[at]): problem for at, problem in problems.items() if is_record[at]}
+        return Records(starts, ends, dict.fromkeys(range(len(starts)), self.problem) if self.problem else problems)
 
     def judge(self, contents: Sequence[bytes], error: Unreadable | None = None) -> dict[int, str]:
         """Return why records are surely bad, by index."""

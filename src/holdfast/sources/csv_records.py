@@ -17,12 +17,18 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 
+import numpy as np
+
+from holdfast.sources import blocks, csv_quotes
+
 OPEN = "a quote is opened and never closed"
 FOLLOWED = "a closing quote is followed by neither a separator nor the end of the line"
 
 _QUOTE = ord('"')
 _GOOD, _JUNK, _OPENED = 1, 2, 3  # groups of what matches the fields of a line
 _SHORT = 8  # quoted fields that may as well be sought again
+_FIRST_LINES, _LINES = 1 << 12, 1 << 18  # bytes of lines that are judged in one go: at first, and later
+_NO_LINES = csv_quotes.Lines(np.zeros(0, np.int64), np.zeros(0, np.uint8))
 _RUNS_KEPT = 3  # two searches that differ meet at the next quote, so there are never many
 
 
@@ -81,6 +87,7 @@ class Walk:
 
     def __init__(self, data: bytes, separator: str, *, longest: int, is_whole: bool = True) -> None:
         self._data = data
+        self._separator = separator
         self._sep = separator.encode()
         self._opens = self._sep + b'"'
         self._longest = longest
@@ -89,35 +96,79 @@ class Walk:
 
     def records(self) -> Iterator[tuple[int, int, str]]:
         """Yield (start, end, what is wrong or an empty text); a record's end lies behind its line end."""
-        data, size, longest = self._data, len(self._data), self._longest
-        fields_of = _on_one_line(self._sep).match
-        at, quote = 0, -1
+        start = 0
+        for ends, problems in self.batches():
+            for at, end in enumerate(ends.tolist()):
+                yield start, end, problems.get(at, "")
+                start = end
+
+    def batches(self) -> Iterator[tuple[blocks.Offsets, dict[int, str]]]:
+        """Yield the ends of records, and by their indices what is wrong with some; each begins where one ends."""
+        data, size, at, looked_at = self._data, len(self._data), 0, _FIRST_LINES
         while at < size:
-            line_end = data.find(b"\n", at)
-            if line_end < 0:
-                if not self._is_whole:
-                    return
-                line_end = size
-            if quote < at:
-                quote = data.find(b'"', at)
-                quote = size if quote < 0 else quote
-            end, problem = line_end, ""
-            if line_end - at > longest:
-                problem = too_long(longest)
-            elif quote < line_end:
-                fields = fields_of(data, at, line_end)
-                how = fields.lastindex if fields else None
-                opened = fields.start(_OPENED) if fields and how == _OPENED else at
-                if how == _JUNK or (how == _OPENED and self._is_followed(opened, at + longest)):
-                    problem = FOLLOWED
-                elif how != _GOOD:
-                    found = self._quoted(at, line_end, opened)
-                    if found is None:
-                        return
-                    end, problem = found
-            end = min(end + 1, size)
-            yield at, end, problem
-            at = end
+            end = data.rfind(b"\n", at, at + looked_at) + 1
+            lines = csv_quotes.judged(data, at, end, self._separator, self._longest) if end else _NO_LINES
+            ends, problems = self._of_lines(at, lines)
+            if not len(ends):
+                return  # more must be read
+            yield ends, problems
+            at = int(ends[-1])
+            looked_at = min(2 * looked_at, _LINES)
+
+    def _of_lines(self, start: int, lines: csv_quotes.Lines) -> tuple[blocks.Offsets, dict[int, str]]:
+        """Return the records that begin on some lines, or on the one that begins there, as in :meth:`batches`."""
+        ends, verdicts = lines
+        line_ends = ends.tolist()
+        is_end = np.ones(len(ends), np.bool_)
+        told: dict[int, str] = {}  # line -> what is wrong with the record that ends there
+        behind = []  # the end of a record that ends on none of these lines
+        at = 0
+        for line in np.flatnonzero(verdicts == csv_quotes.UNKNOWN).tolist() if line_ends else [0]:
+            if line < at:
+                continue  # within the record before
+            found = self._record(line_ends[line - 1] if line else start)
+            if found is None:
+                is_end[line:] = False
+                break
+            end, problem = found
+            last = bisect_left(line_ends, end, line)
+            is_end[line:last] = False
+            verdicts[line : last + 1] = csv_quotes.WHOLE
+            if problem:
+                told[last] = problem
+            if last == len(line_ends):
+                behind = [end]
+                break
+            at = last + 1
+        told.update(dict.fromkeys(np.flatnonzero(is_end & (verdicts == csv_quotes.SPOILED)).tolist(), FOLLOWED))
+        if not is_end.all():
+            numbers = np.cumsum(np.append(True, is_end)) - 1
+            told = {int(numbers[line]): problem for line, problem in told.items()}
+        return np.append(ends[is_end], np.array(behind, np.int64)), told
+
+    def _record(self, at: int) -> tuple[int, str] | None:
+        """Return the end of the record that begins there, and what is wrong with it; None: more must be read."""
+        data, longest = self._data, self._longest
+        line_end = data.find(b"\n", at)
+        if line_end < 0:
+            if not self._is_whole:
+                return None
+            line_end = len(data)
+        end, problem = line_end, ""
+        if line_end - at > longest:
+            problem = too_long(longest)
+        elif data.find(b'"', at, line_end) >= 0:
+            fields = _on_one_line(self._sep).match(data, at, line_end)
+            how = fields.lastindex if fields else None
+            opened = fields.start(_OPENED) if fields and how == _OPENED else at
+            if how == _JUNK or (how == _OPENED and self._is_followed(opened, at + longest)):
+                problem = FOLLOWED
+            elif how != _GOOD:
+                found = self._quoted(at, line_end, opened)
+                if found is None:
+                    return None
+                end, problem = found
+        return min(end + 1, len(data)), problem
 
     def _is_followed(self, opening: int, limit: int) -> bool:
         """Whether the very next quote spoils the record: the usual way for a quote that was left open."""

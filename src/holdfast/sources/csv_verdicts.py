@@ -9,9 +9,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.sources import blocks
-from holdfast.sources.unfit import trimmed, unfit
+from holdfast.sources.unfit import all_fit, trimmed, unfit
 
 RETURN = "a carriage return stands within the line"
 _QUOTE = b'"'
@@ -50,8 +51,12 @@ def judge(
     if table is None:
         return reasons
     for name in names:
-        for at, problem in _of_column(schema.field(name), pa.concat_arrays(table[name].chunks)):
-            reasons.setdefault(indices[at], problem)
+        if len(reasons) == len(contents):
+            break
+        found = _of_column(schema.field(name), pa.concat_arrays(table[name].chunks))
+        if len(indices) < len(contents):
+            found = {indices[at]: problem for at, problem in found.items()}
+        reasons = {**found, **reasons}
     return reasons
 
 
@@ -109,28 +114,30 @@ def _quoted_fields(sep: bytes) -> re.Pattern[bytes]:
     return re.compile(rb"(\A|" + re.escape(sep) + rb')"(?:[^"]++|"")*+"')
 
 
-def _of_column(field: pa.Field, column: pa.Array) -> list[tuple[int, str]]:
+def _of_column(field: pa.Field, column: pa.Array) -> dict[int, str]:
     """Return the places of values that do not fit a column, and why."""
-    found: list[tuple[int, str]] = []
+    found: dict[int, str] = {}
     kind = field.type
     try:
         texts = column.cast(pa.string())
     except pa.ArrowInvalid:
         texts = pa.array([_decoded(value) for value in column.to_pylist()], pa.string())
         problem = f"column {field.name!r} is declared {kind} (invalid UTF8 data)"
-        found = [(at, problem) for at in _differ(texts.is_null(), column.is_null())]
+        found = dict.fromkeys(_differ(texts.is_null(), column.is_null()), problem)
     if not field.nullable and column.null_count:
-        found += [(at, f"{field.name!r} is declared NOT NULL and is empty") for at in _places(column.is_null())]
+        problem = f"{field.name!r} is declared NOT NULL and is empty"
+        found.update(dict.fromkeys(_places(column.is_null()), problem))
     texts = trimmed(texts, kind)
+    if all_fit(texts, kind):
+        return found
     bad = unfit(texts, kind).nonzero()[0]
-    if len(bad):
-        values = texts.take(pa.array(bad)).to_pylist()
-        begin, end = f"column {field.name!r} is declared {kind} (invalid value '", "')"
-        if pa.types.is_timestamp(kind):
-            begin = f"column {field.name!r} is declared {kind} (Failed to parse string: '"
-            end = f"' as a scalar of type {pa.timestamp('us')})"
-        found += [(at, f"{begin}{value}{end}") for at, value in zip(bad.tolist(), values, strict=True)]
-    return found
+    begin, end = f"column {field.name!r} is declared {kind} (invalid value '", "')"
+    if pa.types.is_timestamp(kind):
+        begin = f"column {field.name!r} is declared {kind} (Failed to parse string: '"
+        end = f"' as a scalar of type {pa.timestamp('us')})"
+    problems = pc.binary_join_element_wise(begin, texts.take(pa.array(bad)), end, "").to_pylist()
+    # An empty text is none of these.
+    return {**dict(zip(bad.tolist(), problems, strict=True)), **found}
 
 
 def _decoded(value: bytes | None) -> str | None:

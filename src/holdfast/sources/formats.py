@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
 from holdfast.sources.access import Part
+from holdfast.sources.blocks import Offsets
 
 _ROW = re.compile(r"in row (\d+)|Row #(\d+)")
 
@@ -37,14 +38,14 @@ class Records(NamedTuple):
 
     Parameters
     ----------
-    starts, ends : list of int
+    starts, ends : numpy.ndarray
         Place of each record's content: no line end belongs to it.
     problems : dict
         Index of a record -> what is wrong with it, as far as is known without parsing it.
     """
 
-    starts: list[int]
-    ends: list[int]
+    starts: Offsets
+    ends: Offsets
     problems: dict[int, str]
 
 

@@ -62,21 +62,23 @@ class JsonParser:
         view = blocks.as_bytes(data)
         is_object = (view[starts] == _OPEN) & (view[ends - 1] == _CLOSE) if len(starts) else starts
         if is_object.all():
-            return Records(starts.tolist(), ends.tolist(), {})
-        found = Records([], [], {})
-        for start, end, looks_like_one in zip(starts.tolist(), ends.tolist(), is_object.tolist(), strict=True):
-            if not looks_like_one:
-                content = data[start:end]
-                start += len(content) - len(content.lstrip(_SPACE))
-                content = content.strip(_SPACE)
-                end = start + len(content)
-                if not content:
-                    continue
-                if not (content.startswith(b"{") and content.endswith(b"}")):
-                    found.problems[len(found.starts)] = _shape_problem(content)
-            found.starts.append(start)
-            found.ends.append(end)
-        return found
+            return Records(starts, ends, {})
+        is_record = np.ones(len(starts), np.bool_)
+        problems: dict[int, str] = {}
+        odd = np.flatnonzero(~is_object)
+        for at, start, end in zip(odd.tolist(), starts[odd].tolist(), ends[odd].tolist(), strict=True):
+            line = data[start:end]
+            content = line.strip(_SPACE)
+            if content != line:
+                starts[at] = start + len(line) - len(line.lstrip(_SPACE))
+                ends[at] = starts[at] + len(content)
+                is_record[at] = bool(content)
+            if content and not (content.startswith(b"{") and content.endswith(b"}")):
+                problems[at] = _shape_problem(content)
+        if not is_record.all():
+            numbers = np.cumsum(is_record) - 1
+            problems = {int(numbers[at]): problem for at, problem in problems.items()}
+        return Records(starts[is_record], ends[is_record], problems)
 
     def judge(self, contents: Sequence[bytes], error: Unreadable | None = None) -> dict[int, str]:
         """Return why lines are surely bad, by index."""

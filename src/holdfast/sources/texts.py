@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -84,8 +83,8 @@ def _read_apart(texts: Sequence[Text], rows: Rows) -> Iterator[pa.RecordBatch]:
             yield from rows.good(batches)
         elif not rows.rejects:
             at = min(reasons)
-            (line,) = chunk.lines([at])
-            raise _bad_row(chunk.places[at].part, line, reasons[at], _text(chunk.contents[at]))
+            part, line = chunk.place(at)
+            raise _bad_row(part, line, reasons[at], _text(chunk.contents[at]))
         else:
             yield from _mixed(chunk, batches, reasons, rows)
 
@@ -100,33 +99,44 @@ class _Places:
         self._ends: blocks.Offsets | None = None
         self._first = 0
 
-    def lines(self, starts: Sequence[int]) -> list[int]:
+    def lines(self, starts: blocks.Offsets) -> blocks.Offsets:
         """Return the lines, from 1, of offsets in the text."""
         if self._ends is None:
             text = self._text
             self._ends = blocks.line_ends(blocks.as_bytes(text.data))
             self._first = text.part.lines_before(text.offset) + 1 if text.line is None else text.line
-        found: list[int] = (np.searchsorted(self._ends, starts, side="right") + self._first).tolist()
-        return found
+        return np.searchsorted(self._ends, starts, side="right") + self._first
 
 
 @dataclass
 class _Chunk:
-    """Some records, of one text or of several."""
+    """Some records, of one text or of several: of each of these where its records begin."""
 
     contents: list[bytes] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    places: list[_Places] = field(default_factory=list)
+    texts: list[tuple[_Places, blocks.Offsets]] = field(default_factory=list)
     problems: dict[int, str] = field(default_factory=dict)
 
-    def lines(self, records: Sequence[int]) -> list[int]:
-        """Return the lines of some records, which are given in order."""
-        if self.places[0] is self.places[-1]:
-            return self.places[0].lines([self.starts[at] for at in records])
-        lines: list[int] = []
-        for places, some in groupby(records, key=lambda at: self.places[at]):
-            lines += places.lines([self.starts[at] for at in some])
-        return lines
+    def place(self, record: int) -> tuple[Part, int]:
+        """Return the file of a record, and its line."""
+        behind = np.cumsum([len(starts) for _, starts in self.texts])
+        text = int(np.searchsorted(behind, record, side="right"))
+        places, starts = self.texts[text]
+        at = record - int(behind[text]) + len(starts)
+        return places.part, int(places.lines(starts[at : at + 1])[0])
+
+    def positions(self, records: blocks.Offsets) -> pa.Array:
+        """Return file and line of some records, which are given in order."""
+        borders = np.searchsorted(records, np.cumsum([0, *(len(starts) for _, starts in self.texts)]))
+        counts = np.diff(borders)
+        first = 0
+        lines = []
+        for (places, starts), begin, end in zip(self.texts, borders[:-1], borders[1:], strict=True):
+            if end > begin:
+                lines.append(places.lines(starts[records[begin:end] - first]))
+            first += len(starts)
+        paths = pa.array([places.shown for places, _ in self.texts], pa.string())
+        paths = paths[0] if len(paths) == 1 else paths.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+        return pc.binary_join_element_wise(paths, pa.array(np.concatenate(lines)).cast(pa.string()), ":")
 
 
 def _chunks(texts: Sequence[Text]) -> Iterator[_Chunk]:
@@ -138,9 +148,9 @@ def _chunks(texts: Sequence[Text]) -> Iterator[_Chunk]:
         while first < len(starts):
             before = len(chunk.contents)
             last = min(len(starts), first + _PARSED_TOGETHER - before)
-            chunk.contents += [data[a:b] for a, b in zip(starts[first:last], ends[first:last], strict=True)]
-            chunk.starts += starts[first:last]
-            chunk.places += [places] * (last - first)
+            borders = zip(starts[first:last].tolist(), ends[first:last].tolist(), strict=True)
+            chunk.contents += [data[a:b] for a, b in borders]
+            chunk.texts.append((places, starts[first:last]))
             if problems:
                 known = {before + at - first: problems[at] for at in range(first, last) if at in problems}
                 chunk.problems.update(known)
@@ -171,7 +181,7 @@ class _Sieve:
     ) -> tuple[list[pa.RecordBatch], dict[int, str]]:
         """Return the rows of the good records, and why the others are bad, by index."""
         reasons = dict(problems)
-        left = [at for at in range(len(contents)) if at not in reasons]
+        left = _others(contents, reasons)
         for _ in range(0 if self._is_dense else _TRIED):
             try:
                 return self._parsed(contents, left), reasons
@@ -186,7 +196,7 @@ class _Sieve:
         judged = self._parser.judge(contents if not reasons else [contents[at] for at in left], self._error)
         if judged:
             reasons.update(judged if not reasons else {left[at]: reason for at, reason in judged.items()})
-            left = [at for at in left if at not in reasons]
+            left = _others(contents, reasons)
         self._error = None if left else self._error
         batches = self._searched(contents, left, reasons)
         self._is_dense = len(reasons) > _TRIED
@@ -216,6 +226,13 @@ class _Sieve:
         return self._parser.parse(b"\n".join([contents[at] for at in some]) + b"\n") if some else []
 
 
+def _others(contents: Sequence[bytes], reasons: Mapping[int, str]) -> list[int]:
+    """Return the records that no reason is known for."""
+    if len(reasons) == len(contents):
+        return []
+    return [at for at in range(len(contents)) if at not in reasons] if reasons else list(range(len(contents)))
+
+
 def _split(some: list[int], row: int | None) -> list[list[int]]:
     """Split records around the one that the reader complains of, or in the middle.  A wrong hint costs time only."""
     if row is None or row >= len(some):
@@ -229,13 +246,12 @@ def _mixed(
 ) -> Iterator[pa.RecordBatch]:
     """Yield good and rejected rows in the order of their records."""
     bad = sorted(reasons)
-    paths = pa.array([chunk.places[at].shown for at in bad], pa.string())
-    positions = pc.binary_join_element_wise(paths, pa.array(chunk.lines(bad)).cast(pa.string()), ":")
-    raws = [chunk.contents[at] for at in bad]
+    raws = chunk.contents if len(bad) == len(chunk.contents) else [chunk.contents[at] for at in bad]
     try:
         raw = pa.array(raws, pa.binary()).cast(pa.string())
     except pa.ArrowInvalid:  # not UTF-8
         raw = pa.array([_text(one) for one in raws], pa.string())
+    positions = chunk.positions(np.array(bad))
     rejected = rows.rejected(pa.array([reasons[at] for at in bad], pa.string()), raw, positions)
     if len(bad) == len(chunk.contents):
         yield rejected

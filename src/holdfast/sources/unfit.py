@@ -68,6 +68,24 @@ def trimmed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     return pc.ascii_trim(texts, _SPACES) if any(test(kind) for test in trims) else texts
 
 
+def all_fit(texts: pa.Array, kind: pa.DataType) -> bool:
+    """Whether texts are surely all values of a type, which is told in less time; False says nothing."""
+    kinds = pa.types
+    if kinds.is_timestamp(kind):
+        wanted = [pa.timestamp("us", "UTC"), pa.timestamp("us")]
+    elif kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_date(kind):
+        wanted = [kind]
+    else:
+        return bool(kinds.is_string(kind))
+    for one in wanted:
+        try:
+            texts.cast(one)
+        except pa.ArrowInvalid:
+            continue
+        return True
+    return False
+
+
 @lru_cache(maxsize=64)
 def _decimal(precision: int, scale: int) -> str:
     """Return what a decimal may look like: with an exponent anything, else no digit too many that counts."""

@@ -133,6 +133,17 @@ def told(ranges: Ranges) -> str:
     return "; ".join(parts) or "epochs without rows"
 
 
+def reached(found: Sequence[Behind]) -> Positions:
+    """Return the end of what was published."""
+    ends: dict[str, dict[str, Position]] = {}
+    for each in found:
+        for name, of in each.held.positions.items():
+            ends.setdefault(name, dict(of))
+        for name, segments in each.lost.items():
+            ends.setdefault(name, {}).update({segment: of[1] for segment, of in segments.items()})
+    return ends
+
+
 def unreadable(
     found: Sequence[Behind], start: Positions, sources: Sequence[Node], checkpoint: Path, store: Store
 ) -> Iterator[str]:
@@ -147,12 +158,13 @@ def unreadable(
     sources, checkpoint, store
         The pipeline's sources, and what they have in the checkpoint.
     """
+    ends = reached(found)
     for node in sources:
         spec = cast("SourceSpec", node.spec)
         lost = [each.lost[node.name] for each in found if node.name in each.lost]
-        until = {segment: of[1] for segments in lost for segment, of in segments.items()}
-        at = plain(start.get(node.name, {}))[0]
-        why = spec.obstacle(node.name, str(checkpoint / "sources" / node.name), at, plain(until)[0] if lost else None)
+        # NB where no sink lost any row of it too: state may begin further back than they stand.
+        at, until = (plain(of.get(node.name, {}))[0] for of in (start, ends))
+        why = spec.obstacle(node.name, str(checkpoint / "sources" / node.name), at, until or None)
         if why:
             ranges = dict.fromkeys(told({node.name: segments}) for segments in lost)
             yield f"{' and '.join(ranges) or f'source {node.name!r}'} cannot be read again: {why}"

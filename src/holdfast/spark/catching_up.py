@@ -10,15 +10,16 @@ directory counts finds the note, and the sinks as they are then.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from holdfast import checked_json
 from holdfast.errors import Diverged
 from holdfast.ports import Held, Store
-from holdfast.positions import Position, Positions
+from holdfast.positions import Positions
 from holdfast.spark.beginning import Beginning, read_again_from
-from holdfast.spark.behind import Behind, behind, unreadable
+from holdfast.spark.behind import Behind, behind, reached, unreadable
 from holdfast.spark.directory import LEFT
 from holdfast.spark.offsets import CONTROLS, plain
 
@@ -46,12 +47,47 @@ def check_none_is_behind(beginning: Beginning, held: Mapping[str, Held]) -> None
     Diverged
         If what is lost cannot be replayed.  Nothing is changed.
     """
-    below = beginning.below if beginning.change is None else beginning.previous
-    found = behind(beginning.directory / below, held)
+    found = behind(_spark(beginning), held)
     if not found:
         return
     for each in found:
         log.warning("%s", each)
+    start, ends = _replay(beginning, found, held)
+    _note_left(beginning.store, beginning.below, found, ends)
+    log.warning("what is missing is read again, from %s on, and given to the sinks that lack it", _shown(start))
+    raise DirectoryIsLeft
+
+
+def check_replayable(beginning: Beginning, lost_it: Collection[str], held: Mapping[str, Held]) -> None:
+    """Refuse a sink that has lost what is done in it, if that cannot be replayed, while open decisions stay open.
+
+    Once they are resolved, what was decided for the sink and not yet published in it is nowhere but in the sources: a
+    copy of the sink that has all of what was published would not have that either.
+
+    Parameters
+    ----------
+    beginning, held
+        As for :func:`check_none_is_behind`.
+    lost_it : collection of str
+        The sinks.
+
+    Raises
+    ------
+    Diverged
+        If it cannot.  Nothing is changed.
+    """
+    found = [each for each in behind(_spark(beginning), held) if each.sink in lost_it]
+    if found:
+        _replay(beginning, found, held)
+
+
+def _spark(beginning: Beginning) -> Path:
+    below = beginning.below if beginning.change is None else beginning.previous
+    return beginning.directory / below
+
+
+def _replay(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, Held]) -> tuple[Positions, Positions]:
+    """Return from where to where everything is read again; raise ``Diverged`` where that cannot be."""
     if beginning.change is not None:
         raise _refused(
             beginning,
@@ -62,25 +98,12 @@ def check_none_is_behind(beginning: Beginning, held: Mapping[str, Held]) -> None
         )
     again = replace(beginning, previous=beginning.below)
     holders = {name: each for name, each in held.items() if each.epoch}
-    reached = _reached(found)
-    start, why = read_again_from(again, holders, reached)
+    ends = reached(found)
+    start, why = read_again_from(again, holders, ends)
     reasons = [why] if why else list(unreadable(found, start, beginning.sources, beginning.directory, beginning.store))
     if reasons:
         raise _refused(beginning, found, " ".join(reasons), "")
-    _note_left(beginning.store, beginning.below, found, reached)
-    log.warning("what is missing is read again, from %s on, and given to the sinks that lack it", _shown(start))
-    raise DirectoryIsLeft
-
-
-def _reached(found: Sequence[Behind]) -> Positions:
-    """Return the end of what was published."""
-    reached: dict[str, dict[str, Position]] = {}
-    for each in found:
-        for name, of in each.held.positions.items():
-            reached.setdefault(name, dict(of))
-        for name, segments in each.lost.items():
-            reached.setdefault(name, {}).update({segment: ends[1] for segment, ends in segments.items()})
-    return reached
+    return start, ends
 
 
 def _note_left(store: Store, below: str, found: Sequence[Behind], reached: Positions) -> None:

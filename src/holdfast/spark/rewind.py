@@ -8,7 +8,7 @@ or the next rewind, first carries it through.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +33,6 @@ from holdfast.checkpoint.snapshot import commit
 from holdfast.checkpoint.stood import forget_behind, stood
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, Resumption
-from holdfast.commit.recovery import Verdict
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline, Unavailable
@@ -165,22 +164,29 @@ class Rewinding:
                 epoch=record.epoch,
             )
 
-    def check_none_lost_it(self, resumption: Resumption) -> None:
+    def check_none_lost_it(self, behind: Collection[str], held: Mapping[str, Held]) -> None:
         """Refuse a sink that went back to before a rewind: it has rows that were withdrawn.
 
         By its positions it holds everything up to them, and would be left out of the epochs that came instead.
+
+        Parameters
+        ----------
+        behind : collection of str
+            The sinks that have lost what is done in them.  (Others were not in the graph when it was rewound.)
+        held : mapping of str to Held
+            What each sink holds.
 
         Raises
         ------
         Diverged
             If there is one.
         """
-        for name in sorted({each.sink for each in resumption.resolved if each.verdict is Verdict.REPLAY}):
-            held = resumption.held[name]
-            number = withdrawn_by(self.store, held.epoch, held.positions)
+        for name in sorted(behind):
+            epoch, positions = held[name].epoch, held[name].positions
+            number = withdrawn_by(self.store, epoch, positions)
             if number is not None:
                 raise Diverged(
-                    f"sink {name!r} holds epoch {held.epoch}, which epoch {number}, a rewind, has withdrawn.",
+                    f"sink {name!r} holds epoch {epoch}, which epoch {number}, a rewind, has withdrawn.",
                     why="the sink failed over to a copy that lagged, or was restored from a backup of before the "
                     "rewind: rows that were withdrawn are visible in it.",
                     do="holdfast rewind once more, to where that one went or further back: it takes all sinks there; "

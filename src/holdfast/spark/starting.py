@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,11 @@ from holdfast.commit.delivery import remembers
 from holdfast.commit.retry import Retry
 from holdfast.event_time import common_unit
 from holdfast.hooks import Lifecycle
-from holdfast.ports import Sink
+from holdfast.ports import Held, Sink
 from holdfast.spark.assembly import Assembly, assemble
 from holdfast.spark.backfill import Backfill
 from holdfast.spark.beginning import Beginning, settle_origin
-from holdfast.spark.catching_up import DirectoryIsLeft, check_none_is_behind
+from holdfast.spark.catching_up import DirectoryIsLeft, check_none_is_behind, check_replayable
 from holdfast.spark.exposure import exposed
 from holdfast.spark.first import First
 from holdfast.spark.ground import Asked, Ground, ground_of
@@ -80,13 +80,11 @@ class Starting:
             sinks = self._connected(ground, assembly)
             coordinator = self._coordinator(ground, sinks)
             try:
-                resumption = coordinator.open()
                 remembering = [name for name, sink in sinks.items() if remembers(sink)]
                 participation = Participation(pipeline.name, ground.store, remembering)
-                owned = _Owned(
-                    self.asked, ground, assembly, change, sinks, coordinator, resumption, participation, remembering
-                )
-                origin = owned.settled()
+                owned = _Owned(self.asked, ground, assembly, change, sinks, coordinator, participation, remembering)
+                resumption = coordinator.open(on_behind=owned.check_replayable)
+                origin = owned.settled(resumption)
                 held = resumption.held.values()
                 parts = RunParts(
                     self.asked, self.lifecycle, ground, assembly, sinks, coordinator, origin, participation
@@ -150,7 +148,7 @@ class Starting:
 
 @dataclass(frozen=True)
 class _Owned:
-    """A pipeline that was taken over: nobody else writes it, and what was in doubt is resolved."""
+    """A pipeline that is taken over: nobody else writes it."""
 
     asked: Asked
     ground: Ground
@@ -158,24 +156,36 @@ class _Owned:
     change: GraphChange | None
     sinks: Mapping[str, Sink]
     coordinator: Coordinator
-    resumption: Resumption
     participation: Participation
     remembering: Sequence[str]
 
-    def settled(self) -> Origin:
-        """Check the sinks, note the graph; return where Spark's directory begins, settled now if it is new."""
-        self.ground.rewinding.check_none_was_resolved(self.resumption)
-        self.ground.rewinding.check_none_lost_it(self.resumption)
-        self.participation.check(self.resumption.held)
+    def check_replayable(self, behind: Collection[str], held: Mapping[str, Held]) -> None:
+        """Refuse sinks that have lost what is done in them, all of it too, if it cannot be replayed.
+
+        Nothing is resolved yet: of a sink that is another one by mistake, what is decided for it must stay.
+        """
+        self.participation.check({name: held[name] for name in behind})
+        self.ground.rewinding.check_none_lost_it(behind, held)
+        check_replayable(self._beginning(), behind, self._remembered(held))
+
+    def settled(self, resumption: Resumption) -> Origin:
+        """Check the sinks, note the graph; return where Spark's directory begins, settled now if it is new.
+
+        What was in doubt is resolved.
+        """
+        self.ground.rewinding.check_none_was_resolved(resumption)
+        self.participation.check(resumption.held)
         named.settle_floor(self.ground.store)
         self._note_graph()
         beginning = self._beginning()
-        check_reached(beginning, self.resumption.held)
-        filled = () if self.change is None else self.change.backfilled  # one that comes back gets everything anyway
-        held = {name: self.resumption.held[name] for name in self.remembering if name not in filled}
-        check_none_is_behind(beginning, held)
+        check_reached(beginning, resumption.held)
+        check_none_is_behind(beginning, self._remembered(resumption.held))
         write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)
-        return settle_origin(beginning, self.resumption.held, self.resumption.last_epoch)
+        return settle_origin(beginning, resumption.held, resumption.last_epoch)
+
+    def _remembered(self, held: Mapping[str, Held]) -> dict[str, Held]:
+        filled = () if self.change is None else self.change.backfilled  # one that comes back gets everything anyway
+        return {name: held[name] for name in self.remembering if name not in filled}
 
     # --- what the checkpoint is told ----------------------------------------------------------------------------
 

@@ -82,3 +82,13 @@ def test_a_note_of_an_older_version_counts_as_none():
     start(store, 6)
     with pytest.raises(Diverged, match="since epoch 6"):
         start(store, 0)
+
+
+def test_a_sink_that_was_emptied_is_refused_by_itself_before_anything_is_resolved():
+    """The others may have a part in a decision that is open, and hold nothing yet."""
+    store = SimulatedStore()
+    Participation("trips", store, ["table", "files"]).note(["table", "files"], 7)
+    participation = Participation("trips", store, ["table", "files"])
+    participation.check({"table": Held(7, 1, {}, None)})
+    with pytest.raises(Diverged, match="'files' holds nothing"):
+        participation.check({"files": NOTHING})

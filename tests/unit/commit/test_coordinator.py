@@ -479,6 +479,31 @@ def test_a_decision_is_not_published_over_the_gap_of_a_sink_that_lost_earlier_ep
         coordinator.missing(4, at(4), at(3))
 
 
+def test_what_is_decided_for_a_sink_that_went_back_stays_open_where_it_cannot_be_replayed(bench):
+    """The ledger may be the last to have those rows: a source lets go of what is decided."""
+    coordinator = bench.open("table", "files")
+    for epoch in (1, 2):
+        commit(coordinator, epoch)
+    bench.failures.add("table", "publish", Failure.UNAVAILABLE, times=10)
+    with pytest.raises(Unavailable):
+        commit(coordinator, 3)
+    whole = list(bench.target("files").tables)
+    go_back(bench, "files", 1)
+
+    def refuse(lost_it, held):
+        assert (lost_it, held["files"].epoch) == ({"files"}, 1)
+        raise Diverged("its rows are gone.")
+
+    with pytest.raises(Diverged, match="its rows are gone"):
+        bench.coordinator("table", "files").open(on_behind=refuse)
+    assert bench.standings()[3] is Standing.OPEN
+    assert ids(bench, "table") == [1, 2], "nothing is resolved"
+    go_back(bench, "files", 2)  # forward: a copy that has all of what was published
+    bench.target("files").tables[:] = whole
+    bench.coordinator("table", "files").open(on_behind=refuse)
+    assert ids(bench, "table") == ids(bench, "files") == [1, 2, 3]
+
+
 def test_a_sink_that_was_ahead_of_the_newest_done_epoch_is_asked_about_its_own(bench):
     """It was left out while others were brought up to it; then all took part in an epoch that is decided."""
     coordinator = bench.open("table", "old")

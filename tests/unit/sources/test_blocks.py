@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.sources import blocks
+from holdfast.sources import blocks, csv_quotes, csv_records
 from holdfast.sources.csv_records import Walk
 
 lines = st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), max_size=30)
@@ -113,6 +115,30 @@ def test_a_quote_left_open_spoils_its_line_only() -> None:
     data = b'1,a\n2,"b\n3,c\n4,"d"\n'
     found = [(data[start:end], bool(problem)) for start, end, problem in records_of(data)]
     assert found == [(b"1,a\n", False), (b'2,"b\n', True), (b"3,c\n", False), (b'4,"d"\n', False)]
+
+
+@given(
+    st.text(st.sampled_from('a,"\n\r'), max_size=60), st.integers(1, 20), st.sampled_from([3, 10, 100]), st.booleans()
+)
+def test_lines_judged_together_are_those_walked_over_one_by_one(
+    text: str, at_once: int, longest: int, whole: bool
+) -> None:
+    data = text.encode()
+    judged = csv_quotes.judged
+
+    def unknown(*arguments: Any) -> csv_quotes.Lines:
+        lines = judged(*arguments)
+        return lines._replace(verdicts=np.full(len(lines.ends), csv_quotes.UNKNOWN, np.uint8))
+
+    def walk() -> list[tuple[int, int, str]]:
+        return list(Walk(data, ",", longest=longest, is_whole=whole).records())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csv_records, "_LINES", at_once)
+        patch.setattr(csv_records, "_FIRST_LINES", at_once)
+        together = walk()
+        patch.setattr(csv_quotes, "judged", unknown)
+        assert together == walk()
 
 
 @given(lines, ends, st.booleans())

@@ -149,6 +149,22 @@ def test_a_range_of_which_files_are_gone_is_named_and_the_directory_stays(tmp_pa
     check_none_is_behind(beginning, {"table": Held(3, 1, at(3))})  # it was brought back
 
 
+def test_files_that_state_needs_again_are_looked_for_although_the_sink_has_their_rows(tmp_path: Path) -> None:
+    """Where state goes back further than the sink: once the directory is left there is no other."""
+    node, store = files_of(tmp_path, 4), LocalStore(str(tmp_path))
+    other = hf.read.rows([{"id": 1}, {"id": 2}], schema="id BIGINT", name="other").node
+    ends = [{**at(3), "other": {"rows": number}} for number in (1, 2)]
+    spark = log_spark(tmp_path, Origin(5), ends)
+    found = behind(spark, {"table": Held(5, 1, ends[0])})
+    assert "given" not in found[0].lost
+    (tmp_path / "in/3.json").unlink()  # nobody has read it
+    start = {**at(1), "other": {"rows": 0}}
+    assert list(unreadable(found, start, [node, other], tmp_path, store)) == []
+    (tmp_path / "in/2.json").unlink()
+    (why,) = unreadable(found, start, [node, other], tmp_path, store)
+    assert why.startswith("source 'given' cannot be read again: 1 of its 2 files are gone")
+
+
 def test_what_a_source_gave_that_has_left_the_graph_cannot_be_replayed(tmp_path: Path) -> None:
     node, store = files_of(tmp_path, 2), LocalStore(str(tmp_path))
     spark = log_spark(tmp_path, Origin(5), [at(2)])
