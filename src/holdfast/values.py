@@ -63,7 +63,7 @@ class Held:
     positions : Positions
         End positions of that epoch; empty when none.
     pts : int, optional
-        Minimum timestamp over the inputs at that epoch, microseconds.
+        Minimum timestamp over the inputs at that epoch, in their unit.
     """
 
     epoch: int = 0

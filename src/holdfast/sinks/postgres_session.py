@@ -213,8 +213,10 @@ class Session:
             return
         try:
             connection.execute("ROLLBACK")
-        except Exception:
-            self.drop()
+        except BaseException as error:
+            self.drop()  # interrupted, too: the next user would find a transaction that is open
+            if not isinstance(error, Exception):
+                raise
 
     def settle(self, statement: sql.SQL | sql.Composed) -> None:
         """Execute COMMIT, COMMIT PREPARED or PREPARE TRANSACTION; a reply that never came is :class:`InDoubt`.

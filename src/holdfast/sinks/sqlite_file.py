@@ -2,12 +2,17 @@
 
 A file that is renamed, removed or replaced stays open in a connection: what is committed then goes into a file that
 nobody finds under the path any more.
+
+Invariant: of this process no two connections are to different files under one path.  They would share one log, as
+SQLite finds it by its name: to empty it into the former file would take away what was committed to the new one.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import threading
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +29,10 @@ _TRIES = 3
 
 Identity = tuple[int, int]
 """Device and inode."""
+
+_lock = threading.RLock()
+_all: weakref.WeakSet[DatabaseFile] = weakref.WeakSet()
+"""Those of this process: several sinks may write one file, and each has a second connection for trials."""
 
 
 class DatabaseFile:
@@ -46,6 +55,7 @@ class DatabaseFile:
         self._creates = creates
         self._connection: sqlite3.Connection | None = None
         self._identity: Identity | None = None
+        _all.add(self)
 
     def connection(self) -> sqlite3.Connection:
         """Return a connection to the file that lies under the path now.
@@ -53,14 +63,31 @@ class DatabaseFile:
         Raises
         ------
         Unavailable
-            If there is none any more.
+            If there is none any more, or another connection of this process is still at work in the former one.
         """
+        with _lock:
+            self._leave_former()
+            if self._connection is None:
+                self._let_others_leave()
+                self._connection = self._opened()
+            return self._connection
+
+    def _leave_former(self) -> None:
+        """Close the connection to a file that no longer lies under the path."""
         if self._connection is not None and not self.is_ours():
             self._empty_log(self._connection)
             self.close()
-        if self._connection is None:
-            self._connection = self._opened()
-        return self._connection
+
+    def _let_others_leave(self) -> None:
+        for other in [other for other in _all if other.path == self.path and not other.is_ours()]:
+            if other._connection is not None and other._connection.in_transaction:  # of another thread: it gives up
+                raise Unavailable(
+                    f"{self._node}: {self.path} was replaced, and a transaction in the former file has not ended yet.",
+                    why="its log (-wal) lies beside the new file, and would be taken for that one's.",
+                    do="it is tried again.",
+                    participant=self._node,
+                )
+            other._leave_former()
 
     def is_ours(self) -> bool:
         """Tell whether the file that the connection writes to still lies under the path."""

@@ -849,3 +849,26 @@ def test_what_a_sink_says_before_it_is_opened_is_what_it_says_then(postgres_plai
         assert [sink.withdrawal({"given": {"log": end}}) for end in (1, 2)] == said
     assert "lie between 2 and 2" in said[0].obstacle
     assert said[1].epoch == 2
+
+
+def test_an_interrupted_rollback_leaves_no_transaction_open(
+    postgres_plain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one to use the connection would find it, aborted, for ever."""
+    query(postgres_plain, "CREATE TABLE words (id bigint CHECK (id < 9))")
+    good, bad = (
+        Publication(EpochRecord("words", 1, 1, {}), (Carried(pa.table({"id": [number]})),)) for number in (1, 9)
+    )
+    execute = psycopg.Connection.execute
+
+    def interrupted(self: Any, statement: Any, *arguments: Any, **options: Any) -> Any:
+        if statement == "ROLLBACK":
+            raise KeyboardInterrupt
+        return execute(self, statement, *arguments, **options)
+
+    with opened(postgres_plain, pa.schema([("id", pa.int64())])) as sink:
+        with monkeypatch.context() as patched:
+            patched.setattr(psycopg.Connection, "execute", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                sink.admit(bad)
+        assert sink.admit(good)

@@ -16,6 +16,7 @@ from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.errors import Diverged, HoldfastError, InDoubt, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, Run, Sink
 from holdfast.sinks.sqlite import SqliteSpec
+from holdfast.sinks.sqlite_file import DatabaseFile
 from holdfast.testing import SimulatedClock, SimulatedStore
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -107,6 +108,46 @@ def test_the_log_of_the_former_file_does_not_spoil_the_one_that_takes_its_place(
     assert os.path.getsize(f"{path}-wal") == 0
     assert ids(path) == [1]
     assert ids(former) == list(range(1, 30))
+
+
+def test_trials_do_not_take_away_what_was_published_to_the_file_that_took_the_place(sink: Sink, path: Path) -> None:
+    """They have a connection of their own; of the former file, it would empty the new one's log into that."""
+    sink.admit(publication(1))
+    sink.publish([publication(1)], held(0))
+    os.replace(copied(path), path)
+    sink.publish([publication(2)], held(1))
+    sink.admit(publication(3))
+    assert ids(path) == [1, 2]
+    sink.publish([publication(3)], held(2))
+    assert ids(path) == [1, 2, 3]
+
+
+def test_a_sink_does_not_take_away_what_another_one_published_to_the_file_that_took_the_place(
+    sink: Sink, path: Path
+) -> None:
+    other = SqliteSpec(str(path), "others").connect("other", "words", SCHEMA)
+    with closing(other):
+        other.open(Run("words", 1))
+        for each in (sink, other):
+            each.publish([publication(1)], held(0))
+        os.replace(copied(path), path)
+        for each in (sink, other):
+            each.publish([publication(2)], held(1))
+        assert ids(path) == [1, 2]
+        assert [each.outcome(2) for each in (sink, other)] == [Outcome.PUBLISHED] * 2
+
+
+def test_a_file_is_not_opened_while_a_transaction_of_this_process_is_open_in_the_former_one(path: Path) -> None:
+    first, second = DatabaseFile(str(path), "sink 'a'"), DatabaseFile(str(path), "sink 'b'")
+    first.connection().execute("CREATE TABLE words (id INTEGER)")
+    first.connection().execute("BEGIN IMMEDIATE")
+    os.replace(copied(path), path)
+    with pytest.raises(Unavailable, match="has not ended yet"):
+        second.connection()
+    first.close()
+    second.connection().execute("INSERT INTO words VALUES (1)")
+    second.close()
+    assert ids(path) == [1]
 
 
 def test_a_run_that_ends_leaves_no_log_of_a_file_that_was_replaced(sink: Sink, path: Path) -> None:
