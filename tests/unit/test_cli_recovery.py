@@ -23,12 +23,15 @@ from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.checkpoint.store import open_store
 from holdfast.cli.app import app
+from holdfast.cli.reject_rows import Rejected, keeping, rejected_lines
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
-from holdfast.ports import Carried, EpochRecord
+from holdfast.errors import BadRow
+from holdfast.ports import Carried, EpochRecord, Refused
 from holdfast.sources.lettered import Address
 from holdfast.spark.origin import Origin
 from holdfast.target import load_target
+from holdfast.testing.store import SimulatedStore
 
 SCHEMA = pa.schema([("x", pa.int64())])
 SCRIPT = """
@@ -676,6 +679,22 @@ def test_rows_that_a_sink_refuses_after_the_decision_become_dead_letters_and_the
     nothing = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--reject-rows")
     assert nothing.exit_code == 0, nothing.stderr
     assert "no sink refuses a row of a decided epoch." in nothing.stdout
+
+
+def test_where_an_epoch_is_whole_is_said_of_no_sink_that_refused_a_row_of_it_too():
+    class Owner:
+        generation = 2
+
+        def check_fenced(self):
+            pass
+
+    rejected = Rejected()
+    keep = keeping(SimulatedStore(), Owner(), rejected, {3: ("a", "b", "c")}, rows_max=5)
+    error = BadRow("no.")
+    for sink in ("a", "b"):
+        keep(sink, EpochRecord("two", 3, 1, {}), [Refused(0, pa.table({"x": [1]}), error)])
+    assert rejected.kept_in == {3: ("c",)}
+    assert list(rejected_lines(rejected, dry_run=False))[-1].startswith("epoch 3 is whole in c:")
 
 
 @pytest.mark.parametrize("point", [*faults.RESOLVE_POINTS, "before-publish", "after-publish", "before-forget"])

@@ -6,7 +6,7 @@ published.  Sinks that have the epoch keep what they have, those that do not get
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,11 @@ class Rejected:
 
     letters: list[Letter] = field(default_factory=list)
     kept_in: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def add(self, sink: str, epoch: int, letters: Sequence[Letter], decided_for: Iterable[str]) -> None:
+        """Add what a sink refuses of an epoch that is decided for several."""
+        self.letters += letters
+        self.kept_in[epoch] = tuple(name for name in self.kept_in.get(epoch, decided_for) if name != sink)
 
 
 def letters_of(sink: str, record: EpochRecord, refused: Sequence[Refused], rows_max: int) -> list[Letter]:
@@ -70,17 +75,23 @@ def letters_of(sink: str, record: EpochRecord, refused: Sequence[Refused], rows_
 
 
 def keeping(
-    store: Store, coordinator: Coordinator, rejected: Rejected, sinks: Sequence[str], rows_max: int
+    store: Store,
+    coordinator: Coordinator,
+    rejected: Rejected,
+    decided_for: Mapping[int, Iterable[str]],
+    rows_max: int,
 ) -> Callable[[str, EpochRecord, Sequence[Refused]], None]:
-    """Return what keeps refused rows as dead letters; durable when it returns."""
+    """Return what keeps refused rows as dead letters; durable when it returns.
+
+    ``decided_for`` says for which sinks each epoch is decided.
+    """
 
     def keep(sink: str, record: EpochRecord, refused: Sequence[Refused]) -> None:
         letters = letters_of(sink, record, refused, rows_max)
         kept = DeadLetters(store, coordinator.generation, isolates=True)
         for letter in letters:
             kept.add(letter, coordinator.check_fenced)
-        rejected.letters += letters
-        rejected.kept_in[record.epoch] = tuple(name for name in sinks if name != sink)
+        rejected.add(sink, record.epoch, letters, decided_for.get(record.epoch, ()))
 
     return keep
 
@@ -101,8 +112,8 @@ def would_reject(store: Store, sinks: Sequence[Sink], rows_max: int) -> Rejected
                 continue
             refused = sink.reject(Publication(content.record, parts))[1]
             if refused:
-                rejected.letters += letters_of(sink.name, content.record, refused, rows_max)
-                rejected.kept_in[entry.key.epoch] = tuple(name for name in content.parts if name != sink.name)
+                letters = letters_of(sink.name, content.record, refused, rows_max)
+                rejected.add(sink.name, entry.key.epoch, letters, content.parts)
     return rejected
 
 

@@ -61,8 +61,8 @@ def resolve(
         closing.callback(coordinator.close)
         if rejected is None:
             return coordinator.open()
-        names = [sink.name for sink in sinks]
-        return coordinator.open(keeping(store, coordinator, rejected, names, settings.poison_rows))
+        decided_for = {d.epoch: tuple(d.rows) for d in inspection.decisions if d.standing is Standing.OPEN}
+        return coordinator.open(keeping(store, coordinator, rejected, decided_for, settings.poison_rows))
 
 
 def resolving_would_reject(pipeline: Pipeline, store: Store, inspection: Inspection, settings: Settings) -> Rejected:

@@ -260,6 +260,8 @@ class Isolating:
         start = {
             name: dict(epoch.start.positions.get(name) or self.origin.retired.get(name) or {}) for name in rows.sources
         }
+        # NB in the order of the rows' numbers, which is not that of Spark's log, and without who only tells of ends.
+        end = {name: epoch.end.positions[name] for name in rows.sources if name in epoch.end.positions}
         borders = [rows.count * part // self.probe.parallelism for part in range(self.probe.parallelism + 1)]
         parts = []
         for low, high in pairwise(borders):
@@ -267,7 +269,7 @@ class Isolating:
             for name, source in rows.sources.items():
                 first, last = rows.window(name, low, high)
                 masks[name] = replace(source.mask, first=first, last=last)
-            part = Part(self.probe.program, self.probe.readers, masks, start, epoch.end.positions, low)
+            part = Part(self.probe.program, self.probe.readers, masks, start, end, low)
             parts.append((part, high))
         try:
             found = self.probe.rows(parts, self.rows_max)

@@ -56,7 +56,7 @@ class Part:
     masks : mapping of str to Mask
         Which rows of each source are of the part; none is left out, so that they can be counted.
     start, end : Positions
-        Of the epoch, with those of sources that have come back.
+        Of the epoch, with those of sources that have come back.  The order of ``end`` is that of the rows' numbers.
     low : int
         The number of the first row.
     """

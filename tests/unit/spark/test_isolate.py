@@ -8,6 +8,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,9 @@ from holdfast import durable
 from holdfast.checkpoint.dead_letters import DeadLetters, read_letters, send_again
 from holdfast.errors import BadRow, InternalError, InvalidPipeline, Unavailable, from_text
 from holdfast.sources.lettered import NOTHING, lettered
+from holdfast.spark.evaluation import Reader
 from holdfast.spark.isolate import Isolating, Suspicion
-from holdfast.spark.offsets import Offsets, read_offsets
+from holdfast.spark.offsets import CONTROLS, Offsets, read_offsets
 from holdfast.spark.origin import Origin
 from holdfast.spark.trials import planned
 from holdfast.testing.store import SimulatedStore
@@ -280,3 +282,60 @@ def test_only_an_error_of_code_in_an_unfinished_epoch_is_suspected_to_be_that_of
     assert suspicion.of(InvalidPipeline("it.", participant="on_checkpoint")).epoch is None
     away = Unavailable("it.")
     assert suspicion.of(away) is away
+
+
+class Looking:
+    """A probe that finds bad rows by looking at them, with the numbers of the parts that it is given."""
+
+    parallelism = 2
+    program: Any = None
+
+    def __init__(self, path, sources, bad):
+        self.readers = {node.name: Reader(node.spec, node.name, str(path / node.name)) for node in sources}
+        self._bad = bad
+
+    def rows(self, parts, most):
+        pieces = [piece for part, high in parts for piece in part.pieces(part.low, high, 1)]
+        return [(at, BadRow("refused.")) for at, _, _, rows in pieces if rows.column("v")[0].as_py() in self._bad]
+
+
+@pytest.mark.parametrize("others", [{}, {CONTROLS: {"first": 1}}])
+def test_a_probe_numbers_rows_by_the_graph_in_whatever_order_spark_has_logged_its_sources(tmp_path, others):
+    """Another order would condemn rows that did nothing.  And beside sources Spark's log has one that has no rows."""
+    lists = {"first": [[0, 1], [2], [3]], "second": [[10, 11, 12]]}
+    given = [
+        hf.read.rows([[{"v": one} for one in each] for each in several], schema="v BIGINT", name=name)
+        for name, several in lists.items()
+    ]
+    pipeline = hf.Pipeline("p", hf.union(*given) | hf.write.sqlite(tmp_path / "out.db", table="t", name="out"))
+    (tmp_path / "offsets").mkdir()
+    ends = {"second": {"rows": 1}, **others, "first": {"rows": 3}}
+    entries = {name: json.dumps({"positions": of, "size_bytes": 0, "row_count": 0}) for name, of in ends.items()}
+    texts = ["v2", json.dumps({"batchTimestampMs": 1}), *(f"{name}:{entry}" for name, entry in entries.items())]
+    (tmp_path / "offsets/0").write_text("\n".join(texts))
+    for node in pipeline.sources:
+        source = node.spec.open(node.name, str(tmp_path / node.name))
+        for at in range(len(lists[node.name])):
+            source.latest({"rows": at}, bounded=True)
+
+    class Passing:
+        def make(self, epoch, masks):
+            """Nothing else is bad."""
+
+    store = SimulatedStore()
+    isolating = Isolating(
+        pipeline=pipeline,
+        store=store,
+        opened=lambda node: node.spec.open(node.name, str(tmp_path / node.name)),
+        spark=tmp_path,
+        origin=ORIGIN,
+        coordinator=Owner({"out"}),
+        letters=DeadLetters(store, 1, isolates=True),
+        trials=Passing(),
+        has_state=False,
+        now_us=lambda: 5,
+        rows_max=10,
+        probe=Looking(tmp_path, pipeline.sources, {1, 11}),
+    )
+    made = isolating.settle(1)
+    assert [one.table.to_pylist()[0]["v"] for one in made] == [1, 11]
