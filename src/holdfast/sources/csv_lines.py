@@ -89,7 +89,7 @@ class CsvParser:
         found: list[blocks.Offsets] = []
         problems: dict[int, str] = {}
         count = 0
-        for batch, told in Walk(data, self.separator, longest=self.longest).batches():
+        for batch, told in self._walk(data):
             problems.update(told if not count else {count + at: problem for at, problem in told.items()})
             count += len(batch)
             found.append(batch)
@@ -117,18 +117,19 @@ class CsvParser:
     def _count(self, data: bytes, found: blocks.Quotes) -> int:
         """Count records one by one: where newlines stand in quotes, or quotes in the middle of fields."""
         if not found.is_clean:
-            count = 0
-            for start, end, problem in self._walk(data):
-                if problem:
-                    raise Unreadable(problem)
-                count += bool(data[start:end].strip(b"\r\n"))
+            count = start = 0
+            for ends, problems in self._walk(data):
+                if problems:
+                    raise Unreadable(problems[min(problems)])
+                count += int(blocks.contents(data, np.append(start, ends[:-1]), ends)[2].sum())
+                start = int(ends[-1])
             return count
         ends = found.ends.tolist()
         places = zip([0, *ends], [*ends, len(data)], strict=True)
         return sum(1 for start, end in places if data[start:end].strip(b"\r\n"))
 
-    def _walk(self, data: bytes) -> Iterator[tuple[int, int, str]]:
-        return Walk(data, self.separator, longest=self.longest).records()
+    def _walk(self, data: bytes) -> Iterator[tuple[blocks.Offsets, dict[int, str]]]:
+        return Walk(data, self.separator, longest=self.longest).batches()
 
     def _read(self, data: bytes, block_size: int, *, is_multiline: bool) -> pa.Table:
         types = {f.name: pa.string() if pa.types.is_timestamp(f.type) else f.type for f in self.schema}

@@ -117,6 +117,7 @@ class Walk:
 
     def _of_lines(self, start: int, lines: csv_quotes.Lines) -> tuple[blocks.Offsets, dict[int, str]]:
         """Return the records that begin on some lines, or on the one that begins there, as in :meth:`batches`."""
+        data, longest, fields_of = self._data, self._longest, _on_one_line(self._sep).match
         ends, verdicts = lines
         line_ends = ends.tolist()
         is_end = np.ones(len(ends), np.bool_)
@@ -126,7 +127,12 @@ class Walk:
         for line in np.flatnonzero(verdicts == csv_quotes.UNKNOWN).tolist() if line_ends else [0]:
             if line < at:
                 continue  # within the record before
-            found = self._record(line_ends[line - 1] if line else start)
+            begin = line_ends[line - 1] if line else start
+            if line_ends and line_ends[line] - 1 - begin <= longest:
+                fields = fields_of(data, begin, line_ends[line] - 1)
+                if fields is not None and fields.lastindex == _GOOD:
+                    continue  # the usual way for a quote in the middle of a field
+            found = self._record(begin)
             if found is None:
                 is_end[line:] = False
                 break

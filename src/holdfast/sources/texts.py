@@ -148,8 +148,7 @@ def _chunks(texts: Sequence[Text]) -> Iterator[_Chunk]:
         while first < len(starts):
             before = len(chunk.contents)
             last = min(len(starts), first + _PARSED_TOGETHER - before)
-            borders = zip(starts[first:last].tolist(), ends[first:last].tolist(), strict=True)
-            chunk.contents += [data[a:b] for a, b in borders]
+            chunk.contents += _contents(data, starts[first:last], ends[first:last])
             chunk.texts.append((places, starts[first:last]))
             if problems:
                 known = {before + at - first: problems[at] for at in range(first, last) if at in problems}
@@ -160,6 +159,15 @@ def _chunks(texts: Sequence[Text]) -> Iterator[_Chunk]:
             first = last
     if chunk.contents:
         yield chunk
+
+
+def _contents(data: bytes, starts: blocks.Offsets, ends: blocks.Offsets) -> list[bytes]:
+    """Return records as bytes; those that are lines, one behind the other, in a third of the time."""
+    if int((starts[1:] - ends[:-1]).sum()) == len(starts) - 1:
+        lines = data[starts[0] : ends[-1]].split(b"\n")
+        if len(lines) == len(starts):
+            return lines
+    return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 class _Sieve:

@@ -25,6 +25,7 @@ _NO_SUCH_DAY = rf"^(\d{{4}}-(02-3|0[469]-31|11-31)|(\d\d{_NOT_FOURTH}|{_NOT_FOUR
 _FLOAT = r"^[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|(?i:nan(\(\w*\))?|inf(inity)?))$"
 _DECIMAL = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _BOOL = "^(true|True|TRUE|1|false|False|FALSE|0)$"
+_FIRST = 10
 _SPACES = " \t"
 
 
@@ -79,6 +80,7 @@ def all_fit(texts: pa.Array, kind: pa.DataType) -> bool:
         return bool(kinds.is_string(kind))
     for one in wanted:
         try:
+            texts[:_FIRST].cast(one)  # where all are wrong, Arrow says so of each of them
             texts.cast(one)
         except pa.ArrowInvalid:
             continue

@@ -389,7 +389,7 @@ def _begins_behind(beginning: Beginning, origin: Origin, held: Mapping[str, Held
         return decode(beginning.store.get(origin.seed) or b"", origin.seed).ended.epoch
     if beginning.keeps:
         return read_origin(beginning.directory / beginning.previous / FILE_NAME).base
-    return min(each.epoch for each in held.values() if covers_all(origin.start, each.positions))
+    return min((each.epoch for each in held.values() if covers_all(origin.start, each.positions)), default=0)
 
 
 def _retired_before(beginning: Beginning) -> Positions:

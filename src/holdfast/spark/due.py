@@ -23,17 +23,33 @@ def due_file(stop_file: str) -> str:
     return os.path.join(os.path.dirname(stop_file), FILE_NAME)
 
 
-def take_due(reports: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], int | None]:
-    """Return the reports of an epoch's buckets without what was for here, and the earliest time of all.
+class Dues:
+    """When something leaves next, by bucket: an epoch need not call all of them.  Lives on the driver.
 
-    Examples
-    --------
-    >>> take_due({"seen/0": {"late": 1, "due_us": 9}, "seen/1": {"late": 0}})
-    ({'seen/0': {'late': 1}, 'seen/1': {'late': 0}}, 9)
+    Parameters
+    ----------
+    path : str
+        The file.
     """
-    dues = [report[DUE] for report in reports.values() if DUE in report]
-    rest = {bucket: {name: of for name, of in report.items() if name != DUE} for bucket, report in reports.items()}
-    return rest, min(dues, default=None)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._of_bucket: dict[str, int] = {}
+
+    def take(self, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Say when the next epoch is wanted; return the reports of an epoch's buckets without what was for here."""
+        for bucket, report in reports.items():
+            self._of_bucket.pop(bucket, None)
+            if DUE in report:
+                self._of_bucket[bucket] = report[DUE]
+        write_due(self._path, min(self._of_bucket.values(), default=None))
+        return {bucket: {name: of for name, of in report.items() if name != DUE} for bucket, report in reports.items()}
+
+    def forget(self) -> None:
+        """Know nothing any more: an epoch that is repeated, and held by every sink, reports nothing."""
+        self._of_bucket.clear()
+        with suppress(OSError):
+            os.unlink(self._path)
 
 
 def write_due(path: str, due_us: int | None) -> None:

@@ -23,7 +23,7 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.ports import Carried, Clock, EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.spark import offsets
-from holdfast.spark.due import take_due, write_due
+from holdfast.spark.due import Dues
 from holdfast.spark.evaluation import Evaluated, Evaluation, Observed
 from holdfast.spark.failure import translate
 from holdfast.spark.origin import Origin
@@ -117,7 +117,7 @@ class EpochLoop:
         self._clock = clock
         self._limits = limits
         self._reports = reports
-        self._due_file = due_file
+        self._dues = Dues(due_file)
         self._pressure = pressure
         self._note_parts = note_parts
         self._note_end = note_end
@@ -152,6 +152,7 @@ class EpochLoop:
         self.failure = None
         self.has_waited = False
         self._is_repeating = True
+        self._dues.forget()
 
     def _run(self, batch: DataFrame, batch_id: int, epoch: int) -> None:
         started = time.perf_counter()
@@ -292,9 +293,8 @@ class EpochLoop:
         self, start: offsets.Offsets, end: offsets.Offsets, reported: Mapping[str, Mapping[str, Any]]
     ) -> Mapping[str, Mapping[str, Any]]:
         """Let it be known when the next epoch is wanted, and who is held in it; return the reports without that."""
-        reported, due_us = take_due(reported)
         if isinstance(self._evaluation, StateEvaluation):
-            write_due(self._due_file, due_us)
+            reported = self._dues.take(reported)
         if self._pressure is None:
             return reported
         return self._pressure.note(reported, offsets.moved(start.positions, end.positions), end.batch_us)

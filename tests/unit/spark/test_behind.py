@@ -190,6 +190,17 @@ def test_a_source_that_came_behind_what_the_sink_holds_begins_at_its_beginning_a
     assert "late" not in origin.retired
 
 
+def test_where_no_sink_holds_anything_any_more_a_directory_that_was_left_begins_at_the_beginning(
+    tmp_path: Path,
+) -> None:
+    node, store = files_of(tmp_path, 3), LocalStore(str(tmp_path))
+    log_spark(tmp_path, Origin(5, graph=""), [at(3)])
+    with pytest.raises(DirectoryIsLeft):
+        check_none_is_behind(Beginning(store, tmp_path, "spark/1", "p", [node]), {"table": Held(2, 1, at(1))})
+    beginning = Beginning(store, tmp_path, "spark/2", "p", [node], previous="spark/1")
+    assert settle_origin(beginning, {"table": Held()}, 2).start == {}
+
+
 def test_with_a_changed_graph_the_old_one_replays_first(tmp_path: Path) -> None:
     class Change:
         def origin(self, origin: Origin, held: object) -> Origin:
