@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast import read
@@ -102,6 +102,7 @@ TEXTS = st.lists(st.text(st.sampled_from('a1,"\n\r'), max_size=12), max_size=8).
 
 @pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example('1\n,"""\n"\r,"\n1', 1, 11, True, False)
 @given(TEXTS, st.integers(1, 30), st.integers(4, 40), st.booleans(), st.booleans())
 def test_pieces_give_the_rows_of_the_whole(
     tmp_path_factory: pytest.TempPathFactory, text: str, size: int, longest: int, is_csv: bool, is_packed: bool
