@@ -113,7 +113,8 @@ class CountingStep:
             extra = [pa.array(["end"] * held.num_rows, pa.string()), pa.array([0] * held.num_rows, pa.int64())]
             out = pa.Table.from_arrays([held["k"], held["n"], *extra], schema=OUT) if is_end else tables.empty(OUT)
         lates = pa.concat_tables(late)
-        return Result({"rows": out, "late": lates}, changes, bounds, {"late": lates.num_rows})
+        due_us = at.batch_us + 1 if self.wakes else None
+        return Result({"rows": out, "late": lates}, changes, bounds, {"late": lates.num_rows}, due_us)
 
 
 def counting(*streams: Stream, name: str = "counted", **options: Any) -> Stream:
