@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -44,6 +45,12 @@ __all__ = [
     "postgres_server_plain",
     "postgres_server_prepared",
 ]
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported and collected out of the garbage collector's walks: it lives as long as the process."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

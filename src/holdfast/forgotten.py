@@ -88,7 +88,7 @@ def _candidates(pipeline: Pipeline) -> list[Node | SinkNode]:
     with _lock:
         here = threading.get_ident()
         mine = [node for node, thread in _built.items() if thread == here]
-        adopted = list(_adopted)
+        adopted = set(_adopted)
     own = set(pipeline.nodes)
     origins = [pipeline.origin, *(node.origin for node in pipeline.nodes), *(sink.origin for sink in pipeline.sinks)]
     scopes = {(origin.file, origin.scope) for origin in origins}

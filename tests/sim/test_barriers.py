@@ -177,6 +177,7 @@ def _nothing_offered() -> Any:
     _offered.clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_snapshot_of_a_barrier_is_what_the_stores_committed(seed: int) -> None:
     run = Run(seed)
@@ -203,6 +204,7 @@ def test_in_a_quiet_run_nothing_is_read_but_what_the_barrier_did_not_call() -> N
     assert run.sources["written"] > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_attempts_that_differ_never_mix(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands before the state may draw at random; then the committed attempt alone is in the manifest."""

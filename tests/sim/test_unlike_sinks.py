@@ -69,6 +69,7 @@ def test_every_single_crash_is_survived_with_the_checkpoint_in_files(new_path, c
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", [Setting(SHORT, commit_thread=True), Setting(SHORT, commit_every_ticks=3_000)])
 def test_every_single_crash_is_survived_with_commit_thread_or_grouping(new_path, setting):
     crash_loop(lambda: World(unlike(2, new_path), setting=setting), pairs=False, stride=2)

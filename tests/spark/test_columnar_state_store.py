@@ -58,6 +58,7 @@ def as_dict(state: dict[str, pa.Table]) -> dict[str, int]:
     return dict(zip(state["counts"]["k"].to_pylist(), state["counts"]["n"].to_pylist(), strict=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(6, 60))
 def test_the_state_is_what_the_changes_made_whatever_the_worker_holds(seed: int, keys: int) -> None:

@@ -140,13 +140,14 @@ def test_a_checkpoint_below_a_file_is_an_error_that_says_so(tmp_path):
         pass
 
 
-def test_a_process_that_does_not_rotate_follows_the_one_that_does(tmp_path):
+def test_a_process_that_does_not_rotate_follows_the_one_that_does(tmp_path, monkeypatch):
+    monkeypatch.setattr("holdfast.observe.logs.FILE_BYTES", 2_000)
     file = tmp_path / "holdfast.log"
     with logging_to(file, another_rotates=True):
         log.info("before")
         file.rename(tmp_path / "holdfast.log.1")
         file.write_text("a line of the other process\n")
-        log.info("x" * (FILE_BYTES + 1))
+        log.info("x" * 2_001)
         log.info("after")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["holdfast.log", "holdfast.log.1"]
     assert file.read_text().startswith("a line of the other process\n")

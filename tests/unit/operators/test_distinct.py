@@ -59,6 +59,7 @@ def reference(rows, horizon, disorder):
 ROWS = st.lists(st.tuples(st.sampled_from(["a", "b", ""]), st.integers(-60, 60)), max_size=40)
 
 
+@pytest.mark.slow
 @given(ROWS, st.integers(1, 30), st.integers(0, 80), st.sets(st.integers(0, 40)), st.integers(1, 3))
 def test_however_the_rows_are_cut_the_result_is_that_of_one_row_after_the_other(rows, horizon, disorder, cuts, buckets):
     borders = [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]

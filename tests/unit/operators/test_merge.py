@@ -97,6 +97,7 @@ def shuffled_within(rows, time, disorder, random):
     return sorted(rows, key=lambda r: r[time] + random.uniform(0, disorder))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     EVENTS,

@@ -103,6 +103,7 @@ CHANGES = st.tuples(
 ).map(lambda parts: Change(rows(*((*key, value) for key, value in parts[0].items())), keys(parts[1])))
 
 
+@pytest.mark.slow
 @given(st.lists(CHANGES, max_size=6))
 def test_changes_merged_do_what_they_do_in_turn(changes):
     one_by_one: dict[tuple[object, object], object] = {}

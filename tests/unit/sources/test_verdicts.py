@@ -217,12 +217,14 @@ def test_a_csv_record_that_is_judged_is_one_that_arrow_refuses(declared: str) ->
 characters = st.sampled_from('019-+.:eETZ tfanx/"\\{}[],u\x00é')
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.sampled_from([*TYPES, *NESTED]), st.text(characters, max_size=12), st.booleans())
 def test_whatever_a_json_line_holds_a_verdict_is_right(declared: str, text: str, is_text: bool) -> None:
     check(json_parser(declared), f'{{"v":{json.dumps(text) if is_text else text}}}'.encode())
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.sampled_from(TYPES), st.text(characters, max_size=12))
 def test_whatever_a_csv_field_holds_a_verdict_is_right(declared: str, text: str) -> None:
@@ -233,6 +235,7 @@ def test_whatever_a_csv_field_holds_a_verdict_is_right(declared: str, text: str)
             check(parser, f"{text},w\n".encode()[start:end])
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.sampled_from(TIMES), st.integers(0, 30), characters, st.sampled_from(["DATE", "TIMESTAMP"]))
 def test_whatever_is_changed_in_a_time_a_verdict_is_right(text: str, at: int, put: str, declared: str) -> None:

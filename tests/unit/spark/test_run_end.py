@@ -158,6 +158,7 @@ class Stoppable(Idle):
         self.ended.set()
 
 
+@pytest.mark.slow
 def test_an_idle_run_ends_at_once_when_its_commit_thread_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,7 @@ lines = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(lines, st.lists(st.integers(0, 25), max_size=3))
 def test_a_row_below_a_bound_is_below_it_however_batches_are_cut(
