@@ -21,6 +21,7 @@ ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
+from tests.modes import umask  # noqa: E402
 from tests.servers import (  # noqa: E402
     mortal_postgres,
     postgres_plain,
@@ -44,6 +45,7 @@ __all__ = [
     "postgres_prepared",
     "postgres_server_plain",
     "postgres_server_prepared",
+    "umask",
 ]
 
 

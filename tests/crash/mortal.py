@@ -31,10 +31,11 @@ _ENDS = ("COMMIT", "PREPARE TRANSACTION", "ROLLBACK PREPARED")
 _CHANGES_NOTHING = ("SELECT", "SET ", "BEGIN", "ROLLBACK")
 _CATALOGS = "pg_class, pg_attribute, pg_type, pg_index, pg_constraint, pg_attrdef, pg_depend, pg_description"
 
+# NB temporary tables go with their session, and the server may still be ending the one that was just closed.
 _LEFT_BEHIND = """
 SELECT 'prepared transaction ' || gid FROM pg_prepared_xacts WHERE database = current_database()
 UNION ALL SELECT 'table ' || relname FROM pg_class
- WHERE relkind = 'r' AND starts_with(relname, 'holdfast') AND relname <> 'holdfast_ledger'
+ WHERE relkind = 'r' AND relpersistence <> 't' AND starts_with(relname, 'holdfast') AND relname <> 'holdfast_ledger'
 UNION ALL SELECT 'in progress: ' || in_progress FROM holdfast_ledger WHERE in_progress IS NOT NULL
 """
 

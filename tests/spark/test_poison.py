@@ -6,7 +6,7 @@ import os
 import signal
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -175,16 +175,31 @@ def refusing_any_of(bad: tuple[int, ...]) -> Callable[[pa.RecordBatch], pa.Recor
     return refuse
 
 
+MILLION, FILES = 1_000_000, 4
+
+
+def a_million(work: Path) -> hf.Stream:
+    """Write a million rows in four files, and return the source that reads them."""
+    (work / "in").mkdir()
+    for number in range(FILES):
+        ids = range(number * MILLION // FILES, (number + 1) * MILLION // FILES)
+        pyarrow.parquet.write_table(pa.table({"id": pa.array(ids, pa.int64())}), work / "in" / f"{number}.parquet")
+    return hf.read.files(work / "in", schema="id BIGINT", format="parquet", name="given")
+
+
+def check_all_but(bad: Collection[int], work: Path) -> None:
+    """Assert that the sink holds each row of the million once, apart from some."""
+    found = pyarrow.dataset.dataset(work / "out", format="parquet").to_table()["id"].combine_chunks()
+    expected = pa.array([one for one in range(MILLION) if one not in bad], pa.int64())
+    assert found.take(pc.array_sort_indices(found)).equals(expected)
+
+
 @pytest.mark.nightly
 def test_three_bad_rows_among_a_million_end_in_dead_letters_and_all_others_once_in_the_sink(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    count, files, bad = 1_000_000, 4, (0, 543_210, 999_999)
-    (tmp_path / "in").mkdir()
-    for number in range(files):
-        ids = range(number * count // files, (number + 1) * count // files)
-        pyarrow.parquet.write_table(pa.table({"id": pa.array(ids, pa.int64())}), tmp_path / "in" / f"{number}.parquet")
-    given = hf.read.files(tmp_path / "in", schema="id BIGINT", format="parquet", name="given")
+    bad = (0, 543_210, 999_999)
+    given = a_million(tmp_path)
     checked = given | hf.map_batches(refusing_any_of(bad), "id BIGINT", name="checked")
     pipeline = hf.Pipeline("million", checked | hf.write.files(tmp_path / "out", name="out"))
     with pytest.raises(BadRow, match="this is poison"):
@@ -192,9 +207,7 @@ def test_three_bad_rows_among_a_million_end_in_dead_letters_and_all_others_once_
     run(pipeline, tmp_path, spark)
     letters = read_letters(LocalStore(str(tmp_path / "checkpoint")))
     assert [one.table.to_pylist() for one in letters] == [[{"id": one}] for one in bad]
-    found = pyarrow.dataset.dataset(tmp_path / "out", format="parquet").to_table()["id"].combine_chunks()
-    expected = pa.array([one for one in range(count) if one not in bad], pa.int64())
-    assert found.take(pc.array_sort_indices(found)).equals(expected)
+    check_all_but(bad, tmp_path)
 
 
 def ending(bad: dict[int, str], name: str = "id") -> Callable[[pa.RecordBatch], pa.RecordBatch]:
@@ -228,13 +241,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_rows_that_end_the_worker_are_found_among_a_million_in_a_few_trials(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count, files = 1_000_000, 4
     bad = {3: "exit", 543_210: "segfault", 999_999: "memory"}
-    (tmp_path / "in").mkdir()
-    for number in range(files):
-        ids = range(number * count // files, (number + 1) * count // files)
-        pyarrow.parquet.write_table(pa.table({"id": pa.array(ids, pa.int64())}), tmp_path / "in" / f"{number}.parquet")
-    given = hf.read.files(tmp_path / "in", schema="id BIGINT", format="parquet", name="given")
+    given = a_million(tmp_path)
     checked = given | hf.map_batches(ending(bad), "id BIGINT", name="checked")
     pipeline = hf.Pipeline("million", checked | hf.write.files(tmp_path / "out", name="out"))
     trials = counted(monkeypatch)
@@ -247,9 +255,7 @@ def test_rows_that_end_the_worker_are_found_among_a_million_in_a_few_trials(
     assert [one.table.to_pylist() for one in letters] == [[{"id": one}] for one in bad]
     said = {"exit": "exit code 3", "segfault": "SIGSEGV", "memory": "SIGKILL"}
     assert all(said[how] in one.error["why"] for one, how in zip(letters, bad.values(), strict=True))
-    found = pyarrow.dataset.dataset(tmp_path / "out", format="parquet").to_table()["id"].combine_chunks()
-    expected = pa.array([one for one in range(count) if one not in bad], pa.int64())
-    assert found.take(pc.array_sort_indices(found)).equals(expected)
+    check_all_but(bad, tmp_path)
 
 
 def hanging(work: Path, spark: SparkSession, bad: dict[int, str], limit: str) -> None:

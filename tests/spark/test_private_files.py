@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
+from tests.modes import check_private, mode
 from tests.spark.running import CARRIED, STAGED, Settings
 
 pytestmark = pytest.mark.spark
 
 LINES = "".join(f'{{"id": {n}, "at": "2026-01-01T00:00:{n:02}Z"}}\n' for n in range(20)) + "no row\n"
-
-
-@pytest.fixture(params=[0o022, 0o000], ids=["umask022", "umask000"])
-def umask(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = os.umask(request.param)
-    yield request.param
-    os.umask(before)
-
-
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.lstat().st_mode)
-
-
-def check_private(top: Path, *, spark: Path | None = None) -> None:
-    """Check all that is below a directory; of what Spark writes only the directory that it lies in."""
-    wrong = {}
-    for path in [top, *top.rglob("*")]:
-        is_sparks = spark is not None and spark in path.parents
-        if not is_sparks and not path.is_symlink() and mode(path) != (0o700 if path.is_dir() else 0o600):
-            wrong[str(path.relative_to(top))] = oct(mode(path))
-    assert wrong == {}
 
 
 def ignored(frame: DataFrame, epoch: int) -> None:
@@ -83,7 +61,7 @@ def test_a_run_leaves_nothing_that_others_can_read_but_what_it_published(
     (tmp_path / "in" / "rows.jsonl").write_text(LINES)
     checkpoint = tmp_path / "checkpoint"
     pipeline(tmp_path).run(checkpoint=str(checkpoint), trigger=hf.available_now(), session=spark, settings=settings)
-    check_private(checkpoint, spark=checkpoint / "spark")
+    check_private(checkpoint, but=checkpoint / "spark")
     assert mode(checkpoint / "spark") == 0o700
     files = tmp_path / "out" / "files"
     check_private(files / "_holdfast")

@@ -59,6 +59,16 @@ def restore(kept: Path) -> None:
         (shutil.copytree if each.is_dir() else shutil.copy)(each, kept.parent / each.name)
 
 
+def publish_and_restore(work: Path, spark: SparkSession, kept_files: int, files: int) -> None:
+    """Publish some files, and give the database back what it held after the first of them."""
+    write_files(work, range(kept_files))
+    run(work, spark)
+    kept = copy_of(work / "out.db")
+    write_files(work, range(kept_files, files))
+    run(work, spark)
+    restore(kept)
+
+
 def epochs_logged(work: Path) -> list[int]:
     """Return the numbers of all epochs that Spark planned, in the order of its directories."""
     found = []
@@ -71,12 +81,7 @@ def epochs_logged(work: Path) -> list[int]:
 def test_a_restored_sqlite_file_is_filled_again_by_the_next_start_without_a_new_row(
     tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_files(tmp_path, range(3))
-    run(tmp_path, spark)
-    kept = copy_of(tmp_path / "out.db")
-    write_files(tmp_path, range(3, 9))
-    run(tmp_path, spark)
-    restore(kept)
+    publish_and_restore(tmp_path, spark, 3, 9)
     assert len(sqlite_rows(tmp_path / "out.db")) == 3 * PER_FILE
 
     with caplog.at_level(logging.WARNING, "holdfast"):
@@ -123,12 +128,7 @@ def test_of_two_sinks_the_one_that_lost_epochs_gets_them_alone_whenever_the_repl
 def test_where_the_files_are_gone_the_range_is_named_and_nothing_is_changed(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    write_files(tmp_path, range(2))
-    run(tmp_path, spark)
-    kept = copy_of(tmp_path / "out.db")
-    write_files(tmp_path, range(2, 4))
-    run(tmp_path, spark)
-    restore(kept)
+    publish_and_restore(tmp_path, spark, 2, 4)
     (tmp_path / "in/003.json").rename(tmp_path / "003.json")
 
     for _ in range(2):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,27 +15,10 @@ from holdfast.observe import logs
 from holdfast.ports import EpochRecord, Held, Publication, Run, Sink, SinkSpec, Task
 from holdfast.sinks.files import FilesSpec
 from holdfast.sinks.sqlite import SqliteSpec
+from tests.modes import check_private, mode
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 ROWS = pa.RecordBatch.from_pydict({"id": [1, 2], "day": ["a", "b"]}, schema=SCHEMA)
-
-
-@pytest.fixture(params=[0o022, 0o000], ids=["umask022", "umask000"])
-def umask(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = os.umask(request.param)
-    yield request.param
-    os.umask(before)
-
-
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.lstat().st_mode)
-
-
-def check_private(top: Path) -> None:
-    found = [top, *top.rglob("*")]
-    wrong = {str(path): oct(mode(path)) for path in found if mode(path) != (0o700 if path.is_dir() else 0o600)}
-    assert len(found) > 1
-    assert wrong == {}
 
 
 def staged(sink: Sink, epoch: int) -> Publication:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.sources import blocks
+from holdfast.sources.formats import is_utf8
 from holdfast.sources.unfit import all_fit, trimmed, unfit
 
 RETURN = "a carriage return stands within the line"
@@ -67,17 +68,6 @@ def _read(read: Callable[[bytes, list[str]], pa.Table], joined: bytes, names: li
     except pa.ArrowInvalid:
         return None
     return table if table.num_rows == count else None
-
-
-def is_utf8(data: bytes) -> bool:
-    """Whether a text is UTF-8."""
-    if data.isascii():
-        return True
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _of_counts(contents: Sequence[bytes], joined: bytes, wanted: int, separator: str) -> dict[int, str]:

@@ -163,3 +163,14 @@ class Rows:
         reject = pa.StructArray.from_arrays([reasons, raws, positions], fields=list(REJECT_TYPE))
         columns = [*(pa.nulls(len(reasons), field.type) for field in self.schema), reject]
         return pa.RecordBatch.from_arrays(columns, schema=self.read_schema)
+
+
+def is_utf8(data: bytes) -> bool:
+    """Whether a text is UTF-8."""
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -12,7 +12,7 @@ from pyarrow import json as arrow_json
 
 from holdfast.errors import InvalidPipeline
 from holdfast.sources import blocks, convert, json_verdicts
-from holdfast.sources.formats import Records, Unreadable
+from holdfast.sources.formats import Records, Unreadable, is_utf8
 
 _OPEN, _CLOSE, _NEWLINE = ord("{"), ord("}"), ord("\n")
 # Measured: 1.06 million rows/s with 64 kB, 1.34 with 2 MB, 1.26 with 32 MB (8 columns, one core).
@@ -86,7 +86,7 @@ class JsonParser:
 
     def reason(self, record: bytes, error: Unreadable) -> str:
         """Say why a line cannot be read, naming the column where one is to blame."""
-        if not _is_utf8(record):
+        if not is_utf8(record):
             return json_verdicts.NOT_UTF8
         for field in self.schema:
             try:
@@ -202,7 +202,7 @@ def _checked_line_count(data: bytes) -> int:
     """
     if not data:
         return 0
-    if not _is_utf8(data):
+    if not is_utf8(data):
         raise Unreadable(json_verdicts.NOT_UTF8)
     view = blocks.as_bytes(data)
     body = view[:-1] if view[-1] == _NEWLINE else view
@@ -229,16 +229,6 @@ def _count_unusual_lines(view: blocks.Bytes) -> int:
     if not bool((view[starts] == _OPEN).all() and (view[ends - 1] == _CLOSE).all()):
         raise Unreadable("a line is no object")
     return len(starts)
-
-
-def _is_utf8(data: bytes) -> bool:
-    if data.isascii():
-        return True
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _shape_problem(content: bytes) -> str:
