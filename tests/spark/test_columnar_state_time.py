@@ -114,3 +114,20 @@ def test_a_bound_of_one_key_finds_its_way_through_two_operators(spark: SparkSess
     ]
     # No pair stands at 5: that none will come, only the bounds of the first operator's inputs can say.
     assert found == [(1, True, False), (5, False, True)]
+
+
+def test_rows_of_a_key_that_is_forgotten_are_late_though_nothing_arrives(spark: SparkSession, tmp_path: Path) -> None:
+    db = tmp_path / "out.db"
+    feeds = {name: hf.read.CallbackFeed(tmp_path / name, schema=SCHEMA) for name in ("flights", "weather")}
+    inputs = {name: hf.read.callback(feed, timestamp="t", name=name) for name, feed in feeds.items()}
+    aligned = sync(inputs, by="k", forget_after="2 s", name="aligned")
+    told = aligned.late | hf.select("timestamp", "input", name="told")
+    pipeline = hf.Pipeline("forgetful", told | hf.write.sqlite(db, table="late", name="late"))
+    running = pipeline.start(checkpoint=str(tmp_path / "checkpoint"), trigger=hf.every("20 ms"), session=spark)
+    try:
+        feeds["flights"].push([{"k": "JFK", "t": 10, "v": 1}])
+        late = "SELECT timestamp, input FROM late"
+        eventually(lambda: sqlite_rows(db, late) or running.wait(timeout_s=0), what="the late row")
+        assert sqlite_rows(db, late) == [(10, "flights")]
+    finally:
+        running.stop()

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
+from holdfast.checkpoint.store import LocalStore
 from tests.modes import check_private, mode
 from tests.spark.running import CARRIED, STAGED, Settings
 
@@ -67,12 +68,17 @@ def test_a_run_leaves_nothing_that_others_can_read_but_what_it_published(
     check_private(files / "_holdfast")
     assert (tmp_path / "out" / "rows.db-holdfast").exists() == (settings is STAGED)
     if settings is STAGED:
-        check_private(tmp_path / "out" / "rows.db-holdfast")
+        assert mode(tmp_path / "out" / "rows.db-holdfast") == 0o700, "what was staged is gone, once published"
     published = [path for path in files.rglob("*") if (files / "_holdfast") not in [path, *path.parents]]
     assert len(published) == 40
     of_writers = umask_of_workers(spark) if settings is STAGED else umask
     assert {mode(path) for path in published} == {0o666 & ~of_writers, 0o777 & ~umask}
     assert mode(tmp_path / "out" / "rows.db") == 0o644 & ~umask
+    for path in checkpoint.iterdir():
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    LocalStore(str(checkpoint)).prepare()
+    check_private(checkpoint, but=checkpoint / "spark")
+    assert mode(checkpoint / "spark") == 0o700, "what an older version left is taken back"
 
 
 def test_sparks_sockets_lie_where_nobody_else_comes(spark: SparkSession) -> None:

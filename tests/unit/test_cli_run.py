@@ -69,6 +69,8 @@ ENGINE = """
             raise hf.InvalidPipeline("it cannot start.", why="because.", do="this.")
         for number in os.environ.get("SIGNALS_AT_START", "").split():
             os.kill(os.getpid(), int(number))
+        if os.environ.get("BEHAVIOUR") == "loses its workers":
+            raise hf.errors.Unavailable("a worker died in a trial.", why="because.", do="this.")
         return FakeRun(os.environ.get("BEHAVIOUR", "ends"))
 
     engine = types.ModuleType("holdfast.spark.start")
@@ -359,6 +361,17 @@ def test_a_signal_during_the_start_stops_the_run_as_soon_as_it_has_begun(script,
     assert answer.returncode == 0
     assert "asked to stop" in answer.stdout.partition("waiting")[0], "before it was waited for"
     assert f"{number.name}: stopping after the current epoch; once more to leave at once." in answer.stderr
+
+
+@pytest.mark.parametrize(("numbers", "code"), [("15", 5), ("", 1)])
+def test_a_start_that_fails_after_a_signal_is_told_as_a_stop(script, tmp_path, numbers, code):
+    """A signal to every process ends the workers of a trial, too."""
+    arguments = ("run", "trips.py", "--checkpoint", "ckpt")
+    answer = holdfast(*arguments, cwd=tmp_path, behaviour="loses its workers", SIGNALS_AT_START=numbers)
+    assert answer.returncode == code
+    early = "StoppedEarly: SIGTERM asked for a stop, and the start could not be finished."
+    assert (early in answer.stderr) == (code == 5)
+    assert "a worker died in a trial." in answer.stderr
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

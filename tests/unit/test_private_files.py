@@ -10,11 +10,19 @@ import pyarrow as pa
 import pytest
 
 from holdfast import durable
+from holdfast.checkpoint import dead_letters, floor, manifest, named, progress, stood, user_data
+from holdfast.checkpoint.isolation import ATTEMPTS, SEARCH
+from holdfast.checkpoint.rewind import REWINDS
 from holdfast.checkpoint.store import LocalStore
 from holdfast.observe import logs
 from holdfast.ports import EpochRecord, Held, Publication, Run, Sink, SinkSpec, Task
 from holdfast.sinks.files import FilesSpec
 from holdfast.sinks.sqlite import SqliteSpec
+from holdfast.spark.origin import BEGINNING
+from holdfast.spark.state_reader import VIEWS
+from holdfast.spark.trials import COPY
+from holdfast.status import STATE_REPORT_KEY
+from holdfast.supervision import RECORD
 from tests.modes import check_private, mode
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
@@ -97,6 +105,27 @@ def test_what_an_older_version_made_for_everybody_is_taken_back_and_the_users_ow
     }
     assert mode(checkpoint) == 0o755
     assert mode(tmp_path) == 0o700
+
+
+DIRECTORIES = ("dead-letters", "fences", "foreach_batch", "generations", "graph", "ledger", "schemas", "sinks")
+KEYS = {
+    *(f"{name}/1.json" for name in DIRECTORIES),
+    *("identity.json", "sources/rows/log", "spark/0/metadata", ".writing/1", f"{COPY}/offsets/0", f"{VIEWS}/1/state"),
+    *(ATTEMPTS, SEARCH, BEGINNING, REWINDS, RECORD, STATE_REPORT_KEY),
+    *(f"{module.PREFIX}1" for module in (dead_letters, manifest, named, progress, user_data)),
+    *(floor.KEY, floor.NAMED_KEY, stood.KEY),
+}
+
+
+@pytest.mark.parametrize("key", sorted(KEYS))
+def test_whatever_an_older_version_left_in_a_checkpoint_is_taken_back(tmp_path: Path, key: str) -> None:
+    there = tmp_path / key
+    there.parent.mkdir(parents=True, exist_ok=True)
+    there.touch()
+    top = tmp_path / key.partition("/")[0]
+    top.chmod(0o755)
+    LocalStore(str(tmp_path)).prepare()
+    assert mode(top) & 0o077 == 0
 
 
 def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from holdfast import durable
 from holdfast.errors import Corrupt, InternalError, InvalidPipeline
 
 _ASIDE = ".writing"
-_OURS = frozenset({_ASIDE, ".reading", "dead-letters", "fences", "generations", "graph", "identity.json", "ledger"}) | {
-    *("named", "poison", "progress", "relay", "schemas", "sinks", "snapshots", "sources", "spark", "sums", "user-data")
+_OURS = frozenset({_ASIDE, ".reading", ".trial", "beginning.json", "dead-letters", "fences", "foreach_batch"}) | {
+    *("generations", "graph", "identity.json", "ledger", "named", "poison", "progress", "rewinds.json", "schemas"),
+    *("sinks", "snapshots", "sources", "sources.json", "spark", "state", "supervisor.json", "user-data"),
 }
 """What lies directly in a checkpoint; a user may keep other things beside it."""
 _LOG = "holdfast.log"

@@ -8,7 +8,7 @@ code  meaning
 2     wrong usage, or a wrong pipeline: change the command or the code
 3     fenced: a newer generation owns the pipeline
 4     in doubt or diverged: resolve, or a person decides
-5     a signal asked for a stop, and the current epoch could not be finished: start again
+5     a signal asked for a stop, and the start or the epoch could not be finished: start again
 130   SIGINT a second time (128 + its number)
 143   SIGTERM a second time
 ====  =====================================================================
@@ -34,7 +34,7 @@ OK, FAILED, INVALID, FENCED, UNDECIDED, STOPPED_EARLY = 0, 1, 2, 3, 4, 5
 
 
 class StoppedEarly(HoldfastError):
-    """A stop that was asked for ended in the middle of an epoch: start again whenever it suits."""
+    """A stop that was asked for ended in the middle of a start or an epoch: start again whenever it suits."""
 
 
 _CODES: dict[type[HoldfastError], int] = {

@@ -51,29 +51,31 @@ def run_in_foreground(start: Callable[[], Run], settings: Settings, *, as_json: 
     HoldfastError
         If the run cannot start or fails.
     StoppedEarly
-        If it was asked to stop, and a system that its last epoch needed was gone.
+        If it was asked to stop, and a system that its start or its last epoch needed was gone.
     """
     with StopSignals(is_supervised=is_supervised()) as signals:
-        run = start()
-        signals.install()  # a session that users' code has made meanwhile may have taken them
-        with progress_of(run, interval_s=settings.progress_interval_s, now_us=SystemClock().now_us, as_json=as_json):
-            try:
+        doing, now_us = "the start", SystemClock().now_us
+        try:
+            run = start()
+            signals.install()  # a session that users' code has made meanwhile may have taken them
+            doing = "the current epoch"
+            with progress_of(run, interval_s=settings.progress_interval_s, now_us=now_us, as_json=as_json):
                 # One that came during the start counts as well: stopped before it is waited for.
                 while signals.asked_by is None:
                     if run.wait(timeout_s=POLL_S):
                         return
                 run.stop()
                 run.wait()
-            except (Unavailable, InternalError) as failure:
-                if signals.asked_by is None:
-                    raise
-                raise _stopped_early(signals.asked_by, failure) from failure
+        except (Unavailable, InternalError) as failure:
+            if signals.asked_by is None:
+                raise
+            raise _stopped_early(signals.asked_by, doing, failure) from failure
 
 
-def _stopped_early(signal: str, failure: HoldfastError) -> StoppedEarly:
-    """Tell of a stop as a stop: whoever sent the signal may have taken away what the last epoch needed, too."""
+def _stopped_early(signal: str, doing: str, failure: HoldfastError) -> StoppedEarly:
+    """Tell of a stop as a stop: whoever sent the signal may have taken away what was needed, too."""
     return StoppedEarly(
-        f"{signal} asked for a stop, and the current epoch could not be finished.",
+        f"{signal} asked for a stop, and {doing} could not be finished.",
         why=f"{failure.what} {failure.why}".strip(),
         do="start again whenever it suits: the next run asks every sink first; nothing is lost or doubled.",
         pipeline=failure.pipeline,

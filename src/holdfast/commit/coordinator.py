@@ -287,7 +287,8 @@ class Coordinator:
         with self._stopping_at_failure():
             names = frozenset(self._sinks)
             if epoch <= self._last_epoch:
-                # Only what Spark replays comes here, one epoch per start: every other one is new to everybody.
+                # Only what Spark replays comes here, one epoch whenever its query begins, in a start or again within a
+                # run: every other one is new to everybody.
                 self._publish_rest()
                 judged = [
                     self._delivery.judge(name, epoch, ledgers_word(self._newest_done, name, epoch))

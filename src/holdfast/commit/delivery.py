@@ -218,7 +218,9 @@ class Delivery:
         try:
             self._patience.call(attempt, f"publish epoch {last.epoch} in sink {name!r}")
         except BadRow as refusal:
-            raise refusal if decision is Decision.LIVE else _decided(refusal, last) from refusal
+            if decision is Decision.LIVE:
+                raise
+            raise _decided(refusal, last) from refusal
         except Unavailable as failure:
             raise Unavailable(
                 f"epoch {last.epoch} of pipeline {self._pipeline!r} could not be published in sink {name!r}: "

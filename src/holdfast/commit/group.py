@@ -28,18 +28,18 @@ class Underway:
 
 
 class Group:
-    """The epochs that wait to be published together; without ``every_us`` each is due at once.
+    """The epochs that wait to be published together; without ``every_ticks`` each is due at once.
 
     Parameters
     ----------
-    every_us : int, optional
+    every_ticks : int, optional
         A group is due when the minimum timestamp over the inputs has moved by so much since the last one.
     carried_limit_bytes : int
         And at the latest when the driver holds so many bytes of its rows.
     """
 
-    def __init__(self, every_us: int | None, carried_limit_bytes: int) -> None:
-        self._every_us = every_us
+    def __init__(self, every_ticks: int | None, carried_limit_bytes: int) -> None:
+        self._every_ticks = every_ticks
         self._carried_limit_bytes = carried_limit_bytes
         self._waiting: list[Underway] = []
         self._waiting_bytes = 0
@@ -48,7 +48,7 @@ class Group:
     @property
     def is_used(self) -> bool:
         """Whether epochs are grouped: each then needs a decision, for it may wait."""
-        return self._every_us is not None
+        return self._every_ticks is not None
 
     def begin(self, held_pts: Iterable[int | None]) -> None:
         """Measure from what the sinks hold."""
@@ -56,7 +56,7 @@ class Group:
 
     def due(self, epoch: Underway) -> list[Underway]:
         """Take an epoch in; return what is to be published now: the whole group, or nothing yet."""
-        if self._every_us is None:
+        if self._every_ticks is None:
             return [epoch]
         self._waiting.append(epoch)
         self._waiting_bytes += epoch.decided.carried_bytes
@@ -64,7 +64,7 @@ class Group:
         is_due = (
             pts is None  # some input has not had a row yet: there is nothing to measure by
             or self._published_pts is None
-            or pts - self._published_pts >= self._every_us
+            or pts - self._published_pts >= self._every_ticks
             or self._waiting_bytes >= self._carried_limit_bytes
             or len(self._waiting) >= GROUP_EPOCHS_MAX
         )

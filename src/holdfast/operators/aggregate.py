@@ -72,8 +72,8 @@ class Aggregation:
 
     @property
     def wakes(self) -> bool:
-        """Whether its windows end by the clock, rows or not."""
-        return self.window.kind == "timer"
+        """Whether its windows end by the clock, rows or not: those of a timer, or of a key that is forgotten."""
+        return self.window.kind == "timer" or (self.forget_us > 0 and self.emit == "settled")
 
     def arguments(self) -> Mapping[str, Any]:
         """Return everything that was given."""

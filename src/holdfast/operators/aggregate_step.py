@@ -103,7 +103,7 @@ class AggregateStep:
         silent = of_keys.silent(known, at)
         has_clock = self.cut.kind == "timer" and state["windows"].num_rows > 0
         if not given.rows.num_rows and not given.bounds.num_rows and not len(silent) and not has_clock:
-            return Result(due_us=of_keys.due(known, None, at))
+            return Result(due_us=of_keys.due(known, None, at, tells_forgotten=not self.on_change))
         tables.require_values(given.rows, [*self.key.names, *([self.time] if self.time else [])], self.name)
         keys, rows = of_keys.read(known, given, silent, at)
         loaded, keys = of_windows.load(state["windows"], keys, at)
@@ -119,7 +119,10 @@ class AggregateStep:
                 changes[kept.table] = values
         if (change := of_keys.change(known, keys, windows.counted, windows.open_ends(keys.size), at)) is not None:
             changes["keys"] = change
-        due_us = of_keys.due(known, change, at) if self.cut.kind != "timer" else self._timer_due(state, changes, at)
+        if self.cut.kind == "timer":
+            due_us = self._timer_due(state, changes, at)
+        else:
+            due_us = of_keys.due(known, change, at, tells_forgotten=not self.on_change)
         outputs = {"rows": self._emitted(windows, keys, results)}
         if rows.late.num_rows:
             assert self.time is not None

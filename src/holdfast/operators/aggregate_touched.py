@@ -188,16 +188,20 @@ class KeysTable:
             is_due |= seen <= at.batch_us - self.forget_us
         return np.flatnonzero(is_due & (numbers(known.column(SCOPE)) == 0))
 
-    def due(self, known: pa.Table | None, change: Change | None, at: Moment) -> int | None:
-        """Return when the next silent key's windows will be final."""
-        if not self.idle_us or known is None:
+    def due(self, known: pa.Table | None, change: Change | None, at: Moment, *, tells_forgotten: bool) -> int | None:
+        """Return when the next silent key's windows will be final, and told: those of a forgotten key may not be."""
+        forget_us = self.forget_us if tells_forgotten else 0
+        if known is None or not (self.idle_us or forget_us):
             return None
         found: list[int] = []
         # What was changed is looked at in both forms: an epoch too early finds nothing, and then knows the time.
         for table in (known, *(() if change is None else (change.upserts,))):
             is_open = (numbers(table.column("open_end")) > UNBOUNDED) & (numbers(table.column(SCOPE)) == 0)
-            dues = at.silent_since(self.input, numbers(table.column("seen_us"))[is_open]) + self.idle_us
-            found += dues[dues > at.batch_us].tolist()
+            seen = numbers(table.column("seen_us"))[is_open]
+            of_idle = at.silent_since(self.input, seen) + self.idle_us if self.idle_us else seen[:0]
+            for dues in (of_idle, seen + forget_us if forget_us else seen[:0]):
+                later = dues[dues > at.batch_us]
+                found += [int(later.min())] if len(later) else []
         return min(found, default=None)
 
     def read(self, known: pa.Table | None, given: Arrivals, silent: Ints, at: Moment) -> tuple[Keys, Admitted]:

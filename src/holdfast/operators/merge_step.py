@@ -136,8 +136,7 @@ class MergeStep:
         if self.forget_us is not None:
             counts["forgotten"] = forgotten
         worth = {name: change for name, change in changes.items() if change.upserts.num_rows or change.deletes.num_rows}
-        others = tables.anti_join(state["waiting"], touched, self.key.names)
-        due_us = self._due(since[stays], others, at)
+        due_us = self._due(since[stays], state["waiting"], touched, at)
         return Result({"rows": rows, "late": late}, worth, out, counts, due_us)
 
     # --- what is known --------------------------------------------------------------------------------------
@@ -231,10 +230,11 @@ class MergeStep:
         has_limit = limit > UNBOUNDED
         return ready | (has_limit[codes] & (times <= limit[codes])), own, since
 
-    def _due(self, stays: Ticks, others: pa.Table, at: Moment) -> int | None:
+    def _due(self, stays: Ticks, waiting: pa.Table, touched: pa.Table, at: Moment) -> int | None:
         """Return when a row will have waited long enough: one of those that stay, or of keys not looked at now."""
         if self.idle_us is None:
             return None
+        others = tables.anti_join(waiting, touched, self.key.names)
         # Who holds those up is not known here: an epoch too early for one of them looks at it, and knows.
         heard = min(at.heard_us.get(name, UNBOUNDED) for name in self.inputs)
         since = np.concatenate([stays, np.maximum(keyed.ticks(others.column(SINCE)), heard)])

@@ -119,7 +119,8 @@ class Result:
         For the status: ``late`` rows, rows ``shed``, and so on; summed over buckets.
     due_us : int, optional
         The earliest batch time after this one at which something leaves although nothing arrives; None: at none.  An
-        epoch without rows is made then, and only then.
+        epoch without rows is made then, and only then: state that is forgotten, and of which nothing leaves, waits for
+        the next one.
     """
 
     outputs: Mapping[str, pa.Table] = field(default_factory=dict)

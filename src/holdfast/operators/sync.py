@@ -72,6 +72,11 @@ class Sync:
         """The inputs' names, in their order."""
         return self.names
 
+    @property
+    def wakes(self) -> bool:
+        """Whether rows leave it by the clock, rows or not: those that wait under a key that is forgotten."""
+        return self.forget_us is not None
+
     def arguments(self) -> Mapping[str, Any]:
         """Return inputs, key, policy, promises and limits."""
         return {

@@ -14,6 +14,7 @@ from holdfast import timeline
 from holdfast.operators import sync_output, tables
 from holdfast.operators.step import Arrivals, Change, Moment, Result, StateTable
 from holdfast.operators.sync_decide import DROP, EMIT, WAIT, Decision, decide
+from holdfast.operators.sync_forget import ACTIVE, forget, forgetting_due
 from holdfast.operators.sync_intake import (
     INPUTS,
     KEYS,
@@ -31,7 +32,6 @@ from holdfast.operators.sync_intake import (
 from holdfast.policy import Barrier, EarlyClose, FixedSize, Immediate, Policy, TimestampAlign, Within
 from holdfast.timeline import CLOSED, UNBOUNDED, Bools, Ints, Promise
 
-ACTIVE = "__active_us__"
 _INT = pa.int64()
 
 
@@ -163,13 +163,14 @@ class SyncStep:
         counts = dict(done.counts)
         outputs, changes = dict(done.outputs), dict(done.changes)
         if self.forget_us is not None:
-            forgotten = _forget(self, state, changes, at)
+            forgotten = forget(self, state, changes, at)
             if forgotten is not None:
                 rows, changes = forgotten
                 counts["forgotten"] = rows.num_rows
                 outputs["late"] = pa.concat_tables([outputs["late"], rows]) if "late" in outputs else rows
         counts["waiting_rows"] = _waiting_count(self, state, changes)
-        return Result(outputs, changes, done.bounds, counts, done.due_us)
+        dues = [due for due in (done.due_us, forgetting_due(self, state, changes)) if due is not None]
+        return Result(outputs, changes, done.bounds, counts, min(dues, default=None))
 
 
 def struct_of(step: SyncStep, name: str) -> pa.StructType:
@@ -362,41 +363,6 @@ def _quiet_keys(step: SyncStep, state: Mapping[str, pa.Table], epoch: Epoch, for
     keys = known.select(step.key.names).take(pa.array(rows))
     is_quiet = ~np.asarray(tables.member_mask(keys, epoch.keys, step.key.names)).astype(bool)
     return keys.filter(pa.array(is_quiet)), after[rows][is_quiet]
-
-
-def _forget(
-    step: SyncStep, state: Mapping[str, pa.Table], changes: dict[str, Change], at: Moment
-) -> tuple[pa.Table, dict[str, Change]] | None:
-    """Return the rows that waited under keys now forgotten, and the changes with the keys gone."""
-    assert step.forget_us is not None
-    active = whole(state[KEYS].column(ACTIVE), UNBOUNDED)
-    quiet = state[KEYS].filter(pa.array(at.batch_us - active >= step.forget_us))
-    if KEYS in changes and quiet.num_rows and step.key.names:
-        touched = changes[KEYS].upserts
-        touched = touched.filter(pa.array(whole(touched.column(ACTIVE)) == at.batch_us))
-        quiet = tables.anti_join(quiet, touched, step.key.names)
-    elif KEYS in changes and (whole(changes[KEYS].upserts.column(ACTIVE)) == at.batch_us).any():
-        quiet = quiet.slice(0, 0)
-    if quiet.num_rows == 0:
-        return None
-    changes, parts = dict(changes), []
-    for place, name in enumerate([None, *step.inputs]):
-        table = KEYS if name is None else waiting_table(name)
-        declared, change = step.tables[table], changes.get(table, tables.no_change(step.tables[table]))
-        there = tables.semi_join(tables.apply_change(state[table], declared, change), quiet, step.key.names)
-        if name is not None:
-            waited = (
-                there.filter(pa.array(~np.asarray(there.column(SENT)).astype(bool)))
-                if SENT in there.column_names
-                else there
-            )
-            waited = waited.sort_by(ORDER)
-            reason = "the key was forgotten: it had no row for longer than forget_after"
-            parts.append(sync_output.side_rows(step, place - 1, waited, reason))
-        gone = tables.fitted(there.select(list(declared.key)), tables.key_schema(declared))
-        if there.num_rows:
-            changes[table] = tables.merged_change(change, Change(tables.empty(declared.schema), gone), declared)
-    return pa.concat_tables(parts), changes
 
 
 def _waiting_count(step: SyncStep, state: Mapping[str, pa.Table], changes: Mapping[str, Change]) -> int:

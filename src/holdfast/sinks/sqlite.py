@@ -354,10 +354,9 @@ class SqliteSink:
 
     def outcome(self, epoch: int) -> Outcome:
         """Ask the ledger row."""
-        self._file.close()  # after a failed COMMIT only a fresh connection shows what the file holds
         try:
             with self._explained():
-                row = self._row(self._file.connection())
+                row = self._row(self._file.again())
         except Unavailable:
             return Outcome.UNKNOWN
         return Outcome.PUBLISHED if row is not None and row.epoch >= epoch else Outcome.ABSENT

@@ -72,11 +72,24 @@ class DatabaseFile:
                 self._connection = self._opened()
             return self._connection
 
+    def again(self) -> sqlite3.Connection:
+        """Return a fresh connection: after a failed COMMIT only that shows what the file holds.
+
+        Raises
+        ------
+        Unavailable
+            As :meth:`connection`; the one to the former file is kept then, to empty its log later.
+        """
+        with _lock:
+            self._leave_former()
+            self._disconnect()
+            return self.connection()
+
     def _leave_former(self) -> None:
         """Close the connection to a file that no longer lies under the path."""
         if self._connection is not None and not self.is_ours():
             self._empty_log(self._connection)
-            self.close()
+            self._disconnect()
 
     def _let_others_leave(self) -> None:
         for other in [other for other in _all if other.path == self.path and not other.is_ours()]:
@@ -104,12 +117,15 @@ class DatabaseFile:
             )
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, also where the log of a former file cannot be emptied: nobody comes back to it."""
+        with suppress(sqlite3.Error, Unavailable):
+            if self._connection is not None and not self.is_ours():
+                self._empty_log(self._connection)
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(sqlite3.Error, Unavailable):
-                if not self.is_ours():
-                    self._empty_log(connection)
             with suppress(sqlite3.Error):
                 connection.close()
 

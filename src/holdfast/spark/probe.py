@@ -12,6 +12,7 @@ No row is named for what others did: the last look is at that row alone, twice w
 from __future__ import annotations
 
 import json
+import logging
 import os
 import select
 import signal
@@ -32,10 +33,17 @@ from holdfast.spark.evaluation import Reader
 from holdfast.spark.probe_process import Part, Word
 from holdfast.spark.program import Program
 
+log = logging.getLogger("holdfast.poison")
+
 IMPATIENT_S = 1.0
 """A part of many rows may take this long, however quick others were."""
 
 FOUND = "number BIGINT, kind STRING, what STRING, why STRING"
+"""What a task yields: a row that fails; or, without a number, why no row of its part could be begun with."""
+
+
+class NotBegunError(Exception):
+    """There is no process, or it ended before it began with a row."""
 
 
 class ProbeProcess:
@@ -102,7 +110,7 @@ class ProbeProcess:
                 yield [word, number, count, *said]
         how = self._how_it_ended()
         if begun is None:
-            raise Unavailable("the process of a probe has ended before it began with a row.", why=how)
+            raise NotBegunError(f"the process has ended before it began with a row: {how}")
         yield [Word.BEGIN, *begun, BadRow.__name__, "the process that evaluated it has ended.", how]
 
     def _limit_of(self, size: int) -> float | None:
@@ -136,13 +144,7 @@ class ProbeProcess:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            paths = os.pathsep.join(path for path in sys.path if path)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.spark.probe_process"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": paths},
-            )
+            self._process = _begun()
             assert self._process.stdin is not None
             with suppress(BrokenPipeError):
                 self._process.stdin.write(f"{len(self._pickled)}\n".encode() + self._pickled)
@@ -159,6 +161,19 @@ class ProbeProcess:
         return f"signal {signal.Signals(-code).name}." if code < 0 else f"exit code {code}."
 
 
+def _begun() -> subprocess.Popen[bytes]:
+    paths = os.pathsep.join(path for path in sys.path if path)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "holdfast.spark.probe_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+    except OSError as error:
+        raise NotBegunError(f"a process cannot be started: {error}") from error
+
+
 @dataclass(frozen=True)
 class ProbeTask:
     """The tasks of a probe: task ``n`` looks at part ``n``.  Picklable; called by ``mapInArrow``."""
@@ -169,7 +184,7 @@ class ProbeTask:
     most: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that fail."""
+        """Yield the rows that fail, as far as they can be found: trials come behind, and find the others."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 found = self._found(self.parts[number], self.highs[number])
@@ -178,10 +193,12 @@ class ProbeTask:
                 arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, names=["number", "kind", "what", "why"])
 
-    def _found(self, part: Part, high: int) -> list[tuple[int, tuple[str, str, str]]]:
+    def _found(self, part: Part, high: int) -> Sequence[tuple[int | None, tuple[str, str, str]]]:
         process = ProbeProcess(part, self.limit_s)
         try:
             return locate(part.low, high, process.scan, most=self.most)
+        except NotBegunError as failure:
+            return [(None, ("", str(failure), ""))]
         finally:
             process.end()
 
@@ -222,7 +239,11 @@ class Probe:
         """
         task = ProbeTask(tuple(part for part, _ in parts), tuple(high for _, high in parts), self.limit_s, most)
         numbers = self.session.range(0, len(parts), 1, len(parts))
-        found = numbers.mapInArrow(task, FOUND).collect()
+        rows = numbers.mapInArrow(task, FOUND).collect()
+        for row in rows:
+            if row["number"] is None:
+                log.warning("a probe has not looked at all rows, which are looked for by trials: %s", row["what"])
+        found = [row for row in rows if row["number"] is not None]
         return sorted(
             ((row["number"], KINDS[row["kind"]](row["what"], why=row["why"])) for row in found), key=lambda one: one[0]
         )

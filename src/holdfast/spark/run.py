@@ -276,20 +276,28 @@ class Run:
                     self._query.stop()
                     break
                 self._query.awaitTermination(1) if not self._is_stopping.is_set() else time.sleep(_POLL_S)
-                self._check_published()
+                if (unpublished := self._failed_to_publish()) is not None:
+                    return unpublished
             error = None if self._loop.failure is not None else self._query.exception()
         except BaseException as raised:
             # Waiting raises what the query failed of, as a text from the JVM; the loop has the error itself.
             error = raised
         return self._loop.failure or (None if error is None else self._translated(error))
 
-    def _check_published(self) -> None:
-        """End the query of a run whose commit thread has failed: no new rows may come for long."""
+    def _failed_to_publish(self) -> HoldfastError | None:
+        """Return what the commit thread has failed of, the query stopped: no new rows may come for long.
+
+        An epoch at work is cancelled by that.  How it fails says nothing of why the run does.
+        """
         try:
             self._coordinator.check_published()
-        except BaseException:
-            self._query.stop()
-            raise
+        except BaseException as failure:
+            try:
+                self._query.stop()
+            except Exception:  # it does not wait for ever; what the epoch would commit is refused
+                log.warning("the query of pipeline %r does not stop", self.pipeline.name, exc_info=True)
+            return self._translated(failure)
+        return None
 
     def _outlasts(self, failure: HoldfastError) -> bool:
         """Wait where a full disk below the checkpoint ended the query, and let it be tried again; else return False.

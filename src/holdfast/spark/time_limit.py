@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pyspark import SparkContext
 
 from holdfast.errors import BadRow
 
-GROUP = "spark.jobGroup.id"
+INTERRUPT = "spark.job.interruptOnCancel"
+
+AGAIN_S = 0.5
+"""How often jobs are cancelled once it took too long: one may begin right after a moment in which none was at work."""
 
 
 @contextmanager
@@ -25,34 +28,50 @@ def limited(limit_s: float | None, doing: str) -> Iterator[None]:
 
     Notes
     -----
-    Spark interrupts the task, and two seconds later ends its Python worker.
+    Spark interrupts the task, and two seconds later ends its Python worker.  The jobs are known by a tag, and not by
+    their group, which the thread of a query or of a user has for other jobs too.
     """
     context = SparkContext._active_spark_context
     if limit_s is None or context is None:
         yield
         return
-    group = context.getLocalProperty(GROUP)
-    if group is None:  # a thread of ours; a stream's own thread has one
-        group = f"holdfast-{uuid.uuid4().hex}"
-        context.setJobGroup(group, doing, interruptOnCancel=True)
-    is_over = threading.Event()
+    has_ended, is_over = threading.Event(), threading.Event()
+    with _tagged(context) as tag:
 
-    def cancel() -> None:
-        is_over.set()
-        context.cancelJobGroup(group)
+        def cancel() -> None:
+            if has_ended.wait(limit_s):
+                return
+            is_over.set()
+            with suppress(Exception):  # the JVM may be gone: then the jobs are, too
+                context.cancelJobsWithTag(tag)
+                while not has_ended.wait(AGAIN_S):
+                    context.cancelJobsWithTag(tag)
 
-    timer = threading.Timer(limit_s, cancel)
-    timer.daemon = True
-    timer.start()
+        threading.Thread(target=cancel, name="holdfast-limit", daemon=True).start()
+        try:
+            yield
+        except Exception as error:
+            if not is_over.is_set():
+                raise
+            raise BadRow(
+                f"{doing} was not done within {limit_s:g} s.",
+                why="a function hangs, or needs longer; its workers were ended.",
+                do="mend the function, or raise HOLDFAST_POISON_TIMEOUT.",
+            ) from error
+        finally:
+            has_ended.set()
+
+
+@contextmanager
+def _tagged(context: SparkContext) -> Iterator[str]:
+    """Tag the jobs of this thread, and leave its properties as they were."""
+    tag = f"holdfast-{uuid.uuid4().hex}"
+    before = context.getLocalProperty(INTERRUPT)
+    context.addJobTag(tag)
+    context.setLocalProperty(INTERRUPT, "true")
     try:
-        yield
-    except Exception as error:
-        if not is_over.is_set():
-            raise
-        raise BadRow(
-            f"{doing} was not done within {limit_s:g} s.",
-            why="a function hangs, or needs longer; its workers were ended.",
-            do="mend the function, or raise HOLDFAST_POISON_TIMEOUT.",
-        ) from error
+        yield tag
     finally:
-        timer.cancel()
+        with suppress(Exception):  # the JVM may be gone; what the block raised says more
+            context.removeJobTag(tag)
+            context.setLocalProperty(INTERRUPT, before)  # None removes it

@@ -12,7 +12,7 @@ from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.commit.transaction import Event, State
-from holdfast.errors import Corrupt, Diverged, Fenced, InDoubt, InternalError, InvalidPipeline, Unavailable
+from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, InDoubt, InternalError, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Outcome, Publication, Run, Staged, Task
 from holdfast.testing import (
     Failure,
@@ -244,6 +244,15 @@ def test_a_sink_that_stays_away_stops_the_run_with_the_story(bench):
     assert "could not be published" in coordinator.statistics().last_error
     assert bench.open("table", "files").missing(1) == frozenset()
     assert ids(bench, "files") == [1]
+
+
+def test_a_refused_row_of_a_single_sink_is_told_as_the_sink_tells_it(bench):
+    """Nothing is decided: there is no other error that it would come from."""
+    coordinator = bench.open("table")
+    bench.target("table").refuses = lambda row: row["id"] == 1
+    with pytest.raises(BadRow) as caught:
+        commit(coordinator, 1)
+    assert (caught.value.is_decided, caught.value.__cause__) == (False, None)
 
 
 @pytest.mark.parametrize("names", [["table"], ["table", "files"]])

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.testing import drive
+from holdfast.operators.tables import decode
+from holdfast.testing import bound, drive
 from holdfast.testing.drive import Drive
 
 SECOND = 1_000_000
@@ -85,6 +86,60 @@ def test_a_silent_key_says_when_its_windows_are_final():
     driven = Drive(summed(), {"main": [[row(5)], [], []]}, batch_times=[0, 4 * SECOND, 10 * SECOND])
     assert [table.num_rows for table in driven.tables()] == [0, 0, 1]
     assert driven.dues == [10 * SECOND, 10 * SECOND, None]
+
+
+def test_rows_that_wait_under_a_key_say_when_it_is_forgotten():
+    both = hf.sync({"main": source("main"), "slow": source("slow")}, by="k", forget_after="10 s", name="both")
+    main = [[row(5), row(5, k="b")], [row(6, k="b")], [], []]
+    slow = [[row(5, k="c"), row(4, k="d")], [row(9, k="c")], [], []]
+    driven = Drive(both, {"main": main, "slow": slow}, batch_times=[0, 4 * SECOND, 10 * SECOND, 14 * SECOND])
+    driven.tables()
+    assert driven.dues == [10 * SECOND, 10 * SECOND, 14 * SECOND, None]
+
+
+def test_rows_without_a_key_say_when_they_are_forgotten():
+    both = hf.sync({"main": source("main"), "slow": source("slow")}, by=(), forget_after="10 s", name="both")
+    driven = Drive(
+        both, {"main": [[row(5)], [], []], "slow": [[], [], []]}, batch_times=[SECOND, 4 * SECOND, 11 * SECOND]
+    )
+    driven.tables()
+    assert driven.dues == [11 * SECOND, 11 * SECOND, None]
+    assert driven.outputs["both"]["late"].num_rows == 1
+
+
+def test_a_row_that_is_in_a_set_already_is_not_waited_for_to_be_forgotten():
+    streams = {"main": source("main"), "slow": source("slow")}
+    both = hf.sync(streams, by="k", policy=hf.policy.within(2, base="main"), forget_after="10 s", name="both")
+    driven = Drive(both, {"main": [[row(5), bound(10)]], "slow": [[row(5), bound(10)]]}, batch_times=[0])
+    assert [table.num_rows for table in driven.tables()] == [1]
+    assert decode(driven.states["both"][0])["waiting_slow"].num_rows == 1, "a later row may look at it"
+    assert driven.dues == [None]
+
+
+def test_a_silent_key_says_when_it_is_forgotten_and_its_windows_are_final():
+    sums = source("main") | hf.aggregate(by="k", window=hf.tumbling(10), n=hf.count(), forget_after="10 s", name="sums")
+    driven = Drive(sums, {"main": [[row(5)], [], []]}, batch_times=[0, 4 * SECOND, 10 * SECOND])
+    assert [table.num_rows for table in driven.tables()] == [0, 0, 1]
+    assert driven.dues == [10 * SECOND, 10 * SECOND, None]
+
+
+def changing() -> hf.Stream:
+    window = hf.tumbling(10)
+    return source("main") | hf.aggregate(
+        by="k", window=window, n=hf.count(), emit="changes", forget_after="10 s", name="sums"
+    )
+
+
+def forgetful() -> hf.Stream:
+    return hf.merge(source("main"), {"slow": source("slow")}, by="k", forget_after="10 s", name="seen")
+
+
+@pytest.mark.parametrize("graph", [changing, forgetful], ids=["aggregate", "merge"])
+def test_nothing_is_due_where_forgetting_gives_nothing(graph):
+    sources = {"main": [[row(5)], []]} | ({} if graph is changing else {"slow": [[row(7), row(3, k="b")], []]})
+    driven = Drive(graph(), sources, batch_times=[0, 4 * SECOND])
+    driven.tables()
+    assert driven.dues == [None, None]
 
 
 def test_a_timer_says_when_its_window_ends():

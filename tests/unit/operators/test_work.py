@@ -82,6 +82,19 @@ def test_an_epoch_compares_what_it_touches(operator: str, monkeypatch: pytest.Mo
     assert many < 2 * few
 
 
+def test_a_merge_without_an_idle_rule_does_not_look_at_the_rows_of_quiet_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is due is asked of all that waits; without the rule nothing ever is."""
+    step = STREAMS["merge"]().node.spec.step({"main": SCHEMA, "x": SCHEMA})
+    state, every = tables.empty_state(step), np.arange(1000)
+    state = tables.apply_changes(state, step.tables, step.apply(state, arrivals(step, every, 1), Moment(1, 1)).changes)
+    assert state["waiting"].num_rows == 1000
+    seen: list[int] = []
+    anti_join = tables.anti_join
+    monkeypatch.setattr(tables, "anti_join", lambda rows, *on: (seen.append(rows.num_rows), anti_join(rows, *on))[1])
+    step.apply(state, arrivals(step, every[:10], 2), Moment(2, 2))
+    assert max(seen, default=0) < 1000
+
+
 VALUES: dict[pa.DataType, Callable[[int], Any]] = {
     pa.int64(): lambda n: n * 7919 - 10**9,
     pa.int8(): lambda n: n % 100,

@@ -150,6 +150,23 @@ def test_a_file_is_not_opened_while_a_transaction_of_this_process_is_open_in_the
     assert ids(path) == [1]
 
 
+@pytest.mark.slow  # the reader is waited for
+def test_a_replaced_file_is_not_asked_while_the_log_of_the_former_one_lies_beside_it(sink: Sink, path: Path) -> None:
+    """Somebody reads the former file: its log cannot be emptied, and would be taken for the new one's."""
+    sink.publish([publication(1)], held(0))
+    backup = copied(path)
+    former = path.with_suffix(".former")
+    sink.publish([publication(2)], held(1))
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM words").fetchone() == (2,)
+        os.rename(path, former)
+        os.rename(backup, path)
+        assert [sink.outcome(2), sink.outcome(2)] == [Outcome.UNKNOWN] * 2
+    assert sink.outcome(2) is Outcome.ABSENT
+    assert (ids(path), ids(former)) == ([1], [1, 2])
+
+
 def test_a_run_that_ends_leaves_no_log_of_a_file_that_was_replaced(sink: Sink, path: Path) -> None:
     """Nobody publishes any more, and the next start opens what lies there."""
     sink.publish([publication(1)], held(0))

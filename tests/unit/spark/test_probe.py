@@ -1,9 +1,10 @@
 """A probe finds the rows that end, hang or refuse, each by itself, in a process beside the worker (design/0013)."""
 
+import logging
 import os
 import sys
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from holdfast.checkpoint.isolation import locate
 from holdfast.errors import BadRow, Unavailable
 from holdfast.sources.lettered import Mask
 from holdfast.spark.evaluation import Reader
-from holdfast.spark.probe import ProbeProcess
+from holdfast.spark.probe import Probe, ProbeProcess
 from holdfast.spark.probe_process import Part
 
 pytestmark = pytest.mark.slow  # each test starts processes
@@ -49,6 +50,29 @@ class Program:
         if "together" in self.bad.values() and len(values) > 3:
             raise ValueError("too many")
         yield "sink", batch
+
+
+@dataclass(frozen=True)
+class Unloadable:
+    """What evaluates rows, and ends every process that unpickles it."""
+
+    def __reduce__(self):
+        return os._exit, (9,)
+
+
+class Session:
+    """Runs the tasks of a job in this process."""
+
+    def range(self, start, end, step, partitions):
+        self.numbers = [pa.RecordBatch.from_pydict({"id": [number]}) for number in range(start, end)]
+        return self
+
+    def mapInArrow(self, task, schema):
+        self.found = [row for batch in task(iter(self.numbers)) for row in batch.to_pylist()]
+        return self
+
+    def collect(self):
+        return self.found
 
 
 def part_of(work, lists, bad, **mask):
@@ -103,3 +127,23 @@ def test_rows_that_are_sent_again_have_numbers_too_and_a_part_begins_at_its_own(
         assert [row for row, _ in locate(2, 5, process.scan)] == [4]
     finally:
         process.end()
+
+
+def probed(*parts):
+    """Return the numbers of the rows that a probe of some parts finds."""
+    probe = Probe(Session(), None, {}, len(parts), None)
+    return [number for number, _ in probe.rows([(part, part.low + 3) for part in parts], 10)]
+
+
+def test_a_part_whose_process_ends_before_it_begins_with_a_row_is_left_to_trials(tmp_path, caplog):
+    part = part_of(tmp_path, [[{"v": 0}, {"v": 1}, {"v": 2}]], {1: "exit"})
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        assert probed(replace(part, program=Unloadable()), replace(part, low=3)) == [4]
+    assert "before it began with a row: exit code 9." in caplog.text
+
+
+def test_a_part_for_which_no_process_can_be_started_is_left_to_trials(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        assert probed(part_of(tmp_path, [[{"v": 0}, {"v": 1}, {"v": 2}]], {1: "exit"})) == []
+    assert "a process cannot be started" in caplog.text

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.commit.coordinator import Coordinator
-from holdfast.errors import Corrupt, Diverged, HoldfastError, InvalidPipeline, Unavailable
+from holdfast.errors import Corrupt, Diverged, HoldfastError, InternalError, InvalidPipeline, Unavailable
 from holdfast.hooks import Lifecycle, raised
 from holdfast.spark.epoch_loop import EpochLoop, Limits
 from holdfast.spark.offsets import NOWHERE
@@ -169,6 +169,39 @@ def test_an_idle_run_ends_at_once_when_its_commit_thread_has_failed(
     bench = Bench(tmp_path, query=query)
     assert bench.has_ended()
     assert query.ended.is_set()
+    with pytest.raises(Diverged, match="had published epoch 2"):
+        bench.run.wait()
+
+
+class EvaluatingQuery(Stoppable):
+    """A query within an epoch, whose jobs are cancelled when it is stopped; it may not end by then."""
+
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__()
+        self._error = error
+        self.loop: Any = None
+
+    def stop(self) -> None:
+        self.loop.failure = InternalError("epoch 3 failed: its job was cancelled.")
+        if self._error is not None:
+            raise self._error
+        super().stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [None, TimeoutError("the stream thread did not stop within 60 s")], ids=repr)
+def test_what_the_commit_thread_failed_of_is_why_the_run_failed_whatever_became_of_the_epoch_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    """To stop the query cancels that epoch; a supervisor would start again because of how it failed."""
+    gone = Diverged("sink 'out' holds epoch 1, and this run had published epoch 2 there.")
+    began = threading.Event()
+    monkeypatch.setattr(Coordinator, "check_published", lambda self: began.wait(30) and raising(gone)())
+    query = EvaluatingQuery(error)
+    bench = Bench(tmp_path, query=query)
+    query.loop = bench.loop
+    began.set()
+    assert bench.has_ended()
     with pytest.raises(Diverged, match="had published epoch 2"):
         bench.run.wait()
 
