@@ -54,7 +54,11 @@ def umask_of_workers(spark: SparkSession) -> int:
     return int(found[0])
 
 
-@pytest.mark.parametrize("settings", [CARRIED, STAGED], ids=["carried", "staged"])
+@pytest.mark.parametrize(
+    ("umask", "settings"),
+    [pytest.param(0o022, CARRIED, id="umask022, carried"), pytest.param(0o000, STAGED, id="umask000, staged")],
+    indirect=["umask"],
+)
 def test_a_run_leaves_nothing_that_others_can_read_but_what_it_published(
     spark: SparkSession, tmp_path: Path, umask: int, settings: Settings
 ) -> None:

@@ -168,7 +168,7 @@ EVERY_TARGET = [(target, kind) for target in range(1, 6) for kind in KINDS]
 
 
 @pytest.mark.parametrize(
-    "chosen", [EVERY_TARGET[::4], pytest.param(EVERY_TARGET, marks=pytest.mark.nightly)], ids=["some", "all"]
+    "chosen", [EVERY_TARGET[::7], pytest.param(EVERY_TARGET, marks=pytest.mark.nightly)], ids=["some", "all"]
 )
 def test_behind_a_rewind_to_any_epoch_the_mended_graph_goes_on(
     spark: SparkSession, tmp_path: Path, chosen: list[tuple[int, str]]
