@@ -23,8 +23,9 @@ from holdfast.checkpoint.store import LocalStore
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, OnRefused, Retry
 from holdfast.commit.ledger import survey
+from holdfast.commit.records import Done
 from holdfast.errors import BadRow
-from holdfast.ports import Carried, EpochRecord, Part, Sink, Task
+from holdfast.ports import Carried, EpochRecord, Part, Refused, Sink, Task
 from holdfast.sinks.files import FilesSpec
 from holdfast.sinks.files_sink import FilesSink
 from holdfast.sinks.postgres import PostgresSpec
@@ -203,6 +204,12 @@ class Driver:
             coordinator.flush()
         finally:
             coordinator.close()
+
+    def done(self, epoch: int) -> Done:
+        """Return what is left of an epoch's decision."""
+        found = next(entry.content for entry in survey(self._store) if entry.key.epoch == epoch)
+        assert isinstance(found, Done)
+        return found
 
     def held(self) -> tuple[int, list[int]]:
         """Return the highest epoch that the ledger has decided, and what the other sink has."""
@@ -417,6 +424,7 @@ class Wedged:
 
     connect: Callable[[], Sink]
     refuse: Callable[[], None]
+    refuse_more: Callable[[], None]
     rows: Callable[[], list[Any]]
 
 
@@ -438,6 +446,10 @@ def wedged_sqlite(directory: Path, rule: str) -> Wedged:
     return Wedged(
         lambda: SqliteSpec(str(path), "t").connect("ours", PIPELINE, TEXT),
         lambda: execute(SQLITE_RULES[rule]) and None,
+        lambda: (
+            execute("CREATE TRIGGER more BEFORE INSERT ON t WHEN new.id = 4 BEGIN SELECT RAISE(ABORT, 'no 4'); END")
+            and None
+        ),
         lambda: execute("SELECT id, word FROM t ORDER BY id"),
     )
 
@@ -451,6 +463,7 @@ def wedged_postgres(dsn: str, **arguments: Any) -> Wedged:
     return Wedged(
         lambda: PostgresSpec(dsn, "t", **arguments).connect("ours", PIPELINE, TEXT),
         lambda: execute("CREATE UNIQUE INDEX ON t (word)") and None,
+        lambda: execute("ALTER TABLE t ADD CHECK (id <> 4)") and None,
         lambda: execute("SELECT id, word FROM t ORDER BY id"),
     )
 
@@ -458,14 +471,19 @@ def wedged_postgres(dsn: str, **arguments: Any) -> Wedged:
 def wedged_simulated() -> Wedged:
     target = SimulatedTarget()
 
-    def refuse() -> None:
-        target.refuses = lambda row: row["id"] in (3, 5)
+    def refuse(*ids: int) -> None:
+        target.refuses = lambda row: row["id"] in ids
 
-    return Wedged(lambda: SimulatedSink("ours", target), refuse, lambda: sorted(target.rows()))
+    return Wedged(
+        lambda: SimulatedSink("ours", target),
+        lambda: refuse(3, 5),
+        lambda: refuse(3, 4, 5),
+        lambda: sorted(target.rows()),
+    )
 
 
-def check_rows_are_rejected(wedged: Wedged, directory: Path, *, staged: bool) -> None:
-    """Epoch 2 is decided when the sink begins to refuse: each start says so, until its rows are rejected."""
+def refused_behind_the_decision(wedged: Wedged, directory: Path, *, staged: bool) -> Driver:
+    """Return a pipeline whose epoch 2 is decided when the sink begins to refuse two of its five rows."""
     driver = Driver(directory, wedged.connect, is_first=True)
     driver.run(1, words((1, "a")), staged=staged)
     rows = words((2, "b"), (3, "a"), (4, "c"), (5, "b"), (6, "d"))
@@ -482,6 +500,12 @@ def check_rows_are_rejected(wedged: Wedged, directory: Path, *, staged: bool) ->
     finally:
         faults.install(None)
     assert caught.value.is_decided
+    return driver
+
+
+def check_rows_are_rejected(wedged: Wedged, directory: Path, *, staged: bool) -> None:
+    """Each start says that rows are refused, until they are rejected."""
+    driver = refused_behind_the_decision(wedged, directory, staged=staged)
     with pytest.raises(BadRow, match="--reject-rows"):
         driver.run(3, words((7, "e")), staged=staged)
     assert wedged.rows() == [(1, "a")]
@@ -498,6 +522,61 @@ def check_rows_are_rejected(wedged: Wedged, directory: Path, *, staged: bool) ->
     assert driver.held() == (2, [1, 2])
     driver.run(3, words((7, "e")), staged=staged)
     assert wedged.rows()[-1] == (7, "e")
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def check_rows_are_rejected_twice(wedged: Wedged, directory: Path, *, staged: bool) -> None:
+    """Another rule comes between the decision without the first rows and its publishing: no two rows share a number."""
+    driver = refused_behind_the_decision(wedged, directory, staged=staged)
+    kept: dict[int, str] = {}
+
+    def keep(sink: str, record: EpochRecord, refused: Sequence[Refused]) -> None:
+        for each in refused:
+            kept.setdefault(each.number, str(each.row.to_pylist()[0]["id"]))  # as letters: a name that is there stays
+
+    def kill(point: str, epoch: int) -> None:
+        if point == "rejected-decided":
+            raise Killed
+
+    faults.install(kill)
+    try:
+        with pytest.raises(Killed):
+            driver.start(keep)
+    finally:
+        faults.install(None)
+    wedged.refuse_more()
+    driver.start(keep)
+    assert kept == {1: "3", 2: "4", 3: "5"}
+    assert wedged.rows() == [(1, "a"), (2, "b"), (6, "d")]
+    assert driver.done(2).row_counts == {"ours": 2, "other": 1}
+
+
+@pytest.mark.parametrize("rule", SQLITE_RULES)
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_rows_that_sqlite_refuses_of_what_an_earlier_rejection_left_are_rejected_too(
+    staged: bool, rule: str, tmp_path: Path
+) -> None:
+    check_rows_are_rejected_twice(wedged_sqlite(tmp_path, rule), tmp_path, staged=staged)
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_rows_that_a_simulated_sink_refuses_of_what_an_earlier_rejection_left_are_rejected_too(
+    staged: bool, tmp_path: Path
+) -> None:
+    check_rows_are_rejected_twice(wedged_simulated(), tmp_path, staged=staged)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_rows_that_postgres_refuses_of_what_an_earlier_rejection_left_are_rejected_too(
+    mode: str, staged: bool, postgres_plain: str, tmp_path: Path
+) -> None:
+    arguments = ID_UPSERT if mode == "upsert" else {}
+    check_rows_are_rejected_twice(wedged_postgres(postgres_plain, **arguments), tmp_path, staged=staged)
 
 
 @pytest.mark.parametrize("rule", SQLITE_RULES)

@@ -110,7 +110,7 @@ def would_reject(store: Store, sinks: Sequence[Sink], rows_max: int) -> Rejected
             parts = content.parts.get(sink.name, ())
             if not parts or not isinstance(sink, Rejecting) or sink.outcome(entry.key.epoch) is not Outcome.ABSENT:
                 continue
-            refused = sink.reject(Publication(content.record, parts))[1]
+            refused = content.as_decided(sink.name, sink.reject(Publication(content.record, parts))[1])
             if refused:
                 letters = letters_of(sink.name, content.record, refused, rows_max)
                 rejected.add(sink.name, entry.key.epoch, letters, content.parts)

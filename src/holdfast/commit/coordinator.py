@@ -238,17 +238,16 @@ class Coordinator:
         after leaves the decision whole: the same rows are found again, and kept under the same names.  2. the decision
         without them.  A crash right after: any start publishes it.
         """
-        parts, rejected = dict(decided.parts), dict(decided.rejected)
+        amended = decided
         for name in sorted(wanted):
             publication, refused = self._delivery.reject(name, Publication(decided.record, decided.parts[name]))
             if refused:
-                on_refused(name, decided.record, refused)
+                rejected = decided.as_decided(name, refused)
+                on_refused(name, decided.record, rejected)
                 faults.reach("rejected-kept", decided.record.epoch)
-                parts[name] = publication.parts
-                rejected[name] = rejected.get(name, 0) + len(refused)
-        if rejected == dict(decided.rejected):
+                amended = amended.without(name, publication.parts, rejected)
+        if amended is decided:
             return decided
-        amended = Decided(decided.record, parts, rejected)
         self._ledger.amend(key, amended)
         faults.reach("rejected-decided", decided.record.epoch)
         return amended

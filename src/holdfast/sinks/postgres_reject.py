@@ -20,7 +20,9 @@ from holdfast.sinks.postgres_session import Connection, Session, translated
 from holdfast.sinks.postgres_staging import tables_of
 from holdfast.sinks.postgres_table import ORDER, Table
 
-_PLACES = "SELECT ctid::pg_catalog.text FROM {} ORDER BY {}"
+_PLACES = (
+    "SELECT ctid::pg_catalog.text FROM {} WHERE NOT ctid OPERATOR(pg_catalog.=) ANY ({}::pg_catalog.tid[]) ORDER BY {}"
+)
 _SOME = "(SELECT * FROM {} WHERE ctid OPERATOR(pg_catalog.=) ANY ({}::pg_catalog.tid[])) AS taken"
 _BUT_SOME = "(SELECT * FROM {} WHERE NOT ctid OPERATOR(pg_catalog.=) ANY ({}::pg_catalog.tid[])) AS taken"
 
@@ -88,7 +90,8 @@ class StagedRows:
         self._part = part
         self._stage = table.identifier(tables_of([part])[0])
         order = pg.SQL("ctid") if table.mode.mode == "append" else pg.Identifier(ORDER)
-        places = connection.execute(pg.SQL(_PLACES).format(taken(self._stage, part), order)).fetchall()
+        gone = pg.Literal(refusals.left_out(part))
+        places = connection.execute(pg.SQL(_PLACES).format(self._stage, gone, order)).fetchall()
         self._places = [place for (place,) in places]
 
     @property

@@ -7,7 +7,7 @@ of two with one unique value the first is taken.  A refused row costs as many at
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -55,10 +55,23 @@ def left_out(part: Staged) -> list[Any]:
     return list(json.loads(part.reference.get(_WITHOUT, "[]")))
 
 
+def places(part: Staged, numbers: Iterable[int]) -> list[int]:
+    """Return where rows stand in a staged part, by their numbers among those that are published.
+
+    Examples
+    --------
+    >>> places(leaving_out(Staged("a", 5), [1, 2]), [0, 1])
+    [0, 3]
+    """
+    gone = set(left_out(part))
+    standing = [number for number in range(part.row_count + len(gone)) if number not in gone]
+    return [standing[number] for number in numbers]
+
+
 def leaving_out(part: Staged, rows: Collection[Any]) -> Staged:
-    """Return a staged part without some of its rows: they stay where they are, and are not published."""
+    """Return a staged part without some of its rows: they stay where they are, and are not published, nor counted."""
     every = [*left_out(part), *rows]
-    return Staged(part.name, part.row_count, {**part.reference, _WITHOUT: json.dumps(every)})
+    return Staged(part.name, part.row_count - len(rows), {**part.reference, _WITHOUT: json.dumps(every)})
 
 
 def without(rows: pa.Table, numbers: Collection[int]) -> pa.Table:

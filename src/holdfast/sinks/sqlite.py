@@ -301,9 +301,7 @@ class SqliteSink:
             return part
         if isinstance(part, Carried):
             return Carried(refusals.without(rows, numbers))
-        gone = set(refusals.left_out(part))
-        standing = [number for number in range(part.row_count) if number not in gone]
-        return refusals.leaving_out(part, [standing[number] for number in numbers])
+        return refusals.leaving_out(part, refusals.places(part, numbers))
 
     def _refusal(
         self, connection: sqlite3.Connection, rows: pa.Table, epoch: int, taken: list[pa.Table], low: int, high: int

@@ -238,15 +238,19 @@ class SimulatedSink:
     def reject(self, publication: Publication) -> tuple[Publication, list[Refused]]:
         """Find the rows that the target refuses."""
         self._process.check()
-        refuses, parts, found, first = self.target.refuses, [], [], 0
+        refuses, first = self.target.refuses, 0
+        parts: list[Part] = []
+        found: list[Refused] = []
         for part in publication.parts:
             rows = self._rows_of(part)
             bad = [n for n, row in enumerate(rows.to_pylist()) if refuses is not None and refuses(row)]
             error = BadRow(f"sink {self.name!r} refuses a row.", participant=self.name)
             found += [Refused(first + number, rows.slice(number, 1), error) for number in bad]
             first += rows.num_rows
-            carried = Carried(refusals.without(rows, bad))
-            parts.append(carried if isinstance(part, Carried) else refusals.leaving_out(part, bad))
+            if isinstance(part, Carried):
+                parts.append(Carried(refusals.without(rows, bad)))
+            else:
+                parts.append(refusals.leaving_out(part, refusals.places(part, bad)))
         return Publication(publication.record, tuple(parts)), found
 
     def _check_rows(self, tables: Sequence[pa.Table]) -> None:

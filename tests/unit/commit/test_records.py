@@ -18,7 +18,10 @@ DECIDED = Decided(
 DONE = Done(RECORD, {"table": 5, "files": 9})
 
 
-@pytest.mark.parametrize("value", [DECIDED, DONE, Decided(RECORD, {}), Done(EpochRecord("p", 1, 1, {}), {})])
+REJECTED = Decided(RECORD, {"table": (STAGED,)}, {"table": (1, 4)})
+
+
+@pytest.mark.parametrize("value", [DECIDED, DONE, Decided(RECORD, {}), Done(EpochRecord("p", 1, 1, {}), {}), REJECTED])
 def test_what_is_written_is_what_is_read(value):
     assert decode(encode(value), "ledger/x") == value
 
