@@ -7,8 +7,8 @@ say, comes out before the decision, which nothing can take back (design/0002, "A
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pytest
 
 from holdfast import faults
 from holdfast.checkpoint.store import LocalStore
+from holdfast.cli.reject_rows import would_reject
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, OnRefused, Retry
 from holdfast.commit.ledger import survey
@@ -284,6 +285,26 @@ def test_a_row_that_postgres_refuses_is_refused_before_the_decision(
     check_refused_before_the_decision(driver, place, staged=way != "carried")
 
 
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@contextmanager
+def killed_at(point: str) -> Iterator[None]:
+    """Die at a point, at the first time that it is reached."""
+
+    def kill(reached: str, epoch: int) -> None:
+        if reached == point:
+            raise Killed
+
+    faults.install(kill)
+    try:
+        with pytest.raises(Killed):
+            yield
+    finally:
+        faults.install(None)
+
+
 class Several:
     """A pipeline of several sinks of one kind; each run is a new process."""
 
@@ -313,6 +334,27 @@ class Several:
             coordinator.flush()
         finally:
             coordinator.close()
+
+    def reject(self) -> dict[str, list[int]]:
+        """Do what ``resolve --reject-rows`` does; return the numbers of each sink's rows, which a dry run told too."""
+        found: dict[str, list[int]] = {}
+
+        def keep(sink: str, record: EpochRecord, refused: Sequence[Refused]) -> None:
+            found.setdefault(sink, []).extend(each.number for each in refused)
+
+        sinks = [connect() for connect in self._connects.values()]
+        told: dict[str, list[int]] = {}
+        for letter in would_reject(self._store, sinks, rows_max=1).letters:
+            told.setdefault(letter.source, []).append(letter.address.ordinal)
+        coordinator = Coordinator(
+            pipeline=PIPELINE, store=self._store, sinks=sinks, clock=SystemClock(), retry=ONCE, commit_thread=False
+        )
+        try:
+            coordinator.open(keep)
+        finally:
+            coordinator.close()
+        assert told == found
+        return found
 
     def decided(self) -> int:
         return max((entry.key.epoch for entry in survey(self._store)), default=0)
@@ -524,10 +566,6 @@ def check_rows_are_rejected(wedged: Wedged, directory: Path, *, staged: bool) ->
     assert wedged.rows()[-1] == (7, "e")
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
 def check_rows_are_rejected_twice(wedged: Wedged, directory: Path, *, staged: bool) -> None:
     """Another rule comes between the decision without the first rows and its publishing: no two rows share a number."""
     driver = refused_behind_the_decision(wedged, directory, staged=staged)
@@ -537,16 +575,8 @@ def check_rows_are_rejected_twice(wedged: Wedged, directory: Path, *, staged: bo
         for each in refused:
             kept.setdefault(each.number, str(each.row.to_pylist()[0]["id"]))  # as letters: a name that is there stays
 
-    def kill(point: str, epoch: int) -> None:
-        if point == "rejected-decided":
-            raise Killed
-
-    faults.install(kill)
-    try:
-        with pytest.raises(Killed):
-            driver.start(keep)
-    finally:
-        faults.install(None)
+    with killed_at("rejected-decided"):
+        driver.start(keep)
     wedged.refuse_more()
     driver.start(keep)
     assert kept == {1: "3", 2: "4", 3: "5"}
@@ -598,6 +628,70 @@ def test_rows_that_postgres_refuses_behind_the_decision_can_be_rejected(
 ) -> None:
     arguments = ID_UPSERT if mode == "upsert" else {}
     check_rows_are_rejected(wedged_postgres(postgres_plain, **arguments), tmp_path, staged=staged)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_rows_whose_foreign_key_points_to_what_another_sink_gets_of_the_epoch_are_not_rejected(
+    staged: bool, postgres_plain: str, tmp_path: Path
+) -> None:
+    """The order is published before its lines are looked at; a dry run looks at them behind it too."""
+    with psycopg.connect(postgres_plain) as connection:
+        connection.execute(
+            "CREATE TABLE orders (id bigint PRIMARY KEY, word text);"
+            "CREATE TABLE lines (id bigint REFERENCES orders, word text)"
+        )
+    specs = {name: PostgresSpec(postgres_plain, name) for name in ("orders", "lines")}
+    several = Several(
+        tmp_path,
+        {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},  # type: ignore[misc]
+    )
+    with killed_at("after-decide"):
+        several.run(1, {"orders": words((1, "a")), "lines": words((1, "x"), (1, "no"), (1, "y"))}, staged=staged)
+    with psycopg.connect(postgres_plain) as connection:
+        connection.execute("ALTER TABLE lines ADD CHECK (word <> 'no')")
+    assert several.reject() == {"lines": [1]}
+    with psycopg.connect(postgres_plain) as connection:
+        assert connection.execute("SELECT word FROM lines ORDER BY 1").fetchall() == [("x",), ("y",)]
+
+
+def check_two_sinks_of_one_table_reject(several: Several, add_rule: Callable[[], None], *, staged: bool) -> None:
+    """Of two rows that one table does not take both, that of the second sink is rejected."""
+    with killed_at("after-decide"):
+        several.run(1, {"one": words((1, "a"), (2, "b")), "two": words((3, "c"), (2, "d"))}, staged=staged)
+    add_rule()
+    assert several.reject() == {"two": [1]}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_what_two_sinks_of_one_postgres_table_refuse_each_other_is_rejected(
+    staged: bool, postgres_plain: str, tmp_path: Path
+) -> None:
+    def add_rule() -> None:
+        with psycopg.connect(postgres_plain) as connection:
+            connection.execute("CREATE UNIQUE INDEX ON t (id)")
+
+    several = Several(tmp_path, one_table(lambda: PostgresSpec(postgres_plain, "t")))
+    check_two_sinks_of_one_table_reject(several, add_rule, staged=staged)
+
+
+@pytest.mark.parametrize("way", ["ABORT", "ROLLBACK"])
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_what_two_sinks_of_one_sqlite_table_refuse_each_other_is_rejected(
+    staged: bool, way: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.db"
+
+    def add_rule() -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(
+                "CREATE TRIGGER later BEFORE INSERT ON t WHEN EXISTS (SELECT 1 FROM t WHERE id = new.id)"
+                f" BEGIN SELECT RAISE({way}, 'there already'); END"
+            )
+
+    several = Several(tmp_path, one_table(lambda: SqliteSpec(str(path), "t")))
+    check_two_sinks_of_one_table_reject(several, add_rule, staged=staged)
 
 
 def test_files_of_a_decision_of_before_can_be_published_without_the_rows_that_have_no_name(

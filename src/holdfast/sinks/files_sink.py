@@ -133,7 +133,9 @@ class FilesSink:
                 self._staging.check(part.rows)
         return False
 
-    def reject(self, publication: Publication) -> tuple[Publication, list[Refused]]:
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, list[Refused]]:
         """Find the carried rows that a file or its name could not keep; staged rows are in their files already."""
         parts: list[Part] = []
         found: list[Refused] = []

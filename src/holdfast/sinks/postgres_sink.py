@@ -187,7 +187,7 @@ class PostgresSink:
                 is_odd += [bool(found) for (found,) in connection.execute(question).fetchall()]
         if not rules.why_tried and not any(is_odd):
             return False
-        beside = [(sink, theirs) for sink, theirs in earlier if isinstance(sink, PostgresSink) and sink.shares(self)]
+        beside = self._beside(earlier)
         same = [(sink, theirs) for sink, theirs in beside if sink._table.identifier() == self._table.identifier()]
         try:
             self._try([*same, (self, publication)])
@@ -207,13 +207,16 @@ class PostgresSink:
         """
         with self._trials.rolled_back() as connection:
             connection.execute(set_lock_timeout(LOCK_TIMEOUT))
-            for sink, publication in writes:
-                connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
-                for part in publication.parts:
-                    sink._write_part(connection, part, publication.record.epoch)
+            _write_trial(connection, writes)
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
-    def reject(self, publication: Publication) -> tuple[Publication, list[Refused]]:
+    def _beside(self, earlier: Sequence[tuple[Sink, Publication]]) -> list[tuple[PostgresSink, Publication]]:
+        """Return those of other sinks that write to the same database."""
+        return [(sink, theirs) for sink, theirs in earlier if isinstance(sink, PostgresSink) and sink.shares(self)]
+
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, list[Refused]]:
         """Find the rows that the table refuses, in a transaction that is rolled back; prepared ones were all taken."""
         parts: list[Part] = []
         found: list[Refused] = []
@@ -222,6 +225,7 @@ class PostgresSink:
             rules = postgres_rules.rules_of(self._trials.connection(), self._table)
         with self._trials.rolled_back() as connection:
             connection.execute(set_lock_timeout(LOCK_TIMEOUT))
+            _write_trial(connection, self._beside(earlier))
             connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
             for part in publication.parts:
@@ -535,6 +539,13 @@ class PostgresSink:
         """Close the connections."""
         self._session.drop()
         self._trials.drop()
+
+
+def _write_trial(connection: Connection, writes: Sequence[tuple[PostgresSink, Publication]]) -> None:
+    for sink, publication in writes:
+        connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
+        for part in publication.parts:
+            sink._write_part(connection, part, publication.record.epoch)
 
 
 def _is_busy(error: BaseException) -> bool:

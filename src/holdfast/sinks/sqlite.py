@@ -248,7 +248,7 @@ class SqliteSink:
             check_required(self._node, self._table, rules.required, rows)
         if not rules.why_tried and (not rules.required or len(carried) == len(publication.parts)):
             return False
-        beside = [(sink, theirs) for sink, theirs in earlier if isinstance(sink, SqliteSink) and sink.shares(self)]
+        beside = self._beside(earlier)
         same = [(sink, theirs) for sink, theirs in beside if sink._table.name.lower() == self._table.name.lower()]
         try:
             self._try([*same, (self, publication)])
@@ -261,6 +261,10 @@ class SqliteSink:
     def shares(self, other: SqliteSink) -> bool:
         """Tell whether another sink writes to the same file."""
         return self._path == other._path
+
+    def _beside(self, earlier: Sequence[tuple[Sink, Publication]]) -> list[tuple[SqliteSink, Publication]]:
+        """Return those of other sinks that write to the same file."""
+        return [(sink, theirs) for sink, theirs in earlier if isinstance(sink, SqliteSink) and sink.shares(self)]
 
     def _try(self, writes: Sequence[tuple[SqliteSink, Publication]]) -> None:
         """Write, and roll back: nothing is kept open, because a second writer of the file would wait for it."""
@@ -279,13 +283,17 @@ class SqliteSink:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
 
-    def reject(self, publication: Publication) -> tuple[Publication, list[Refused]]:
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, list[Refused]]:
         """Find the rows that the table refuses, in a transaction that is rolled back."""
         parts: list[Part] = []
         found: list[Refused] = []
-        taken: list[pa.Table] = []
         first, epoch = 0, publication.record.epoch
         with self._rolled_back() as connection:
+            taken = [partial(sink._write_rows, connection, theirs) for sink, theirs in self._beside(earlier)]
+            for write_theirs in taken:
+                write_theirs()
             for part in publication.parts:
                 batches = list(self._batches(part))
                 rows = pa.Table.from_batches(batches) if batches else pa.table({})
@@ -304,24 +312,30 @@ class SqliteSink:
         return refusals.leaving_out(part, refusals.places(part, numbers))
 
     def _refusal(
-        self, connection: sqlite3.Connection, rows: pa.Table, epoch: int, taken: list[pa.Table], low: int, high: int
+        self,
+        connection: sqlite3.Connection,
+        rows: pa.Table,
+        epoch: int,
+        taken: list[partial[None]],
+        low: int,
+        high: int,
     ) -> BadRow | None:
-        """Write rows onto those that were ``taken``, and add them there; return why they are refused, if they are."""
-        some = rows.slice(low, high - low)
+        """Write rows behind what was ``taken``, and add them there; return why they are refused, if they are."""
+        write = partial(self._write_checked, connection, rows.slice(low, high - low), epoch)
         connection.execute("SAVEPOINT holdfast_rows")
         try:
-            self._write_checked(connection, some, epoch)
+            write()
         except BadRow as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK TO holdfast_rows")
                 connection.execute("RELEASE holdfast_rows")
                 return error
             connection.execute("BEGIN IMMEDIATE")  # a rule with ON CONFLICT ROLLBACK has ended the whole transaction
-            for each in taken:
-                self._write_checked(connection, each, epoch)
+            for write_again in taken:
+                write_again()
             return error
         connection.execute("RELEASE holdfast_rows")
-        taken.append(some)
+        taken.append(write)
         return None
 
     def _write_checked(self, connection: sqlite3.Connection, rows: pa.Table, epoch: int) -> None:

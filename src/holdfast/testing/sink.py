@@ -235,7 +235,9 @@ class SimulatedSink:
         self._check_rows([self._rows_of(part) for part in publication.parts])
         return True
 
-    def reject(self, publication: Publication) -> tuple[Publication, list[Refused]]:
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, list[Refused]]:
         """Find the rows that the target refuses."""
         self._process.check()
         refuses, first = self.target.refuses, 0
@@ -432,10 +434,12 @@ class FaultySink:
             self._failures(self.name, "admit"), self.name, "admit", lambda: self._inner.admit(publication, real)
         )
 
-    def reject(self, publication: Publication) -> tuple[Publication, Sequence[Refused]]:
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, Sequence[Refused]]:
         """Ask the real one, if it can tell."""
         self._process.check()
-        return self._inner.reject(publication) if isinstance(self._inner, Rejecting) else (publication, ())
+        return self._inner.reject(publication, earlier) if isinstance(self._inner, Rejecting) else (publication, ())
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Publish in the real one."""
