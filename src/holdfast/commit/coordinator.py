@@ -470,7 +470,7 @@ class Coordinator:
                 faults.reach("before-forget", entry.record.epoch)
                 # 3. forget.  A crash right after leaves "done", of which Spark's commit log knows nothing: it replays
                 #    the epoch, every sink holds it, nothing is evaluated.  A crash before: recovery asks, then forgets.
-                done = Done(entry.record, _counts(entry.decided))
+                done = Done(entry.record, _counts(entry.decided), entry.decided.rejected)
                 self._ledger.forget(entry.key, done)
                 self._newest_done = done
                 with self._unpublished_lock:

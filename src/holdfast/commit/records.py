@@ -61,10 +61,14 @@ class Decided:
 
 @dataclass(frozen=True)
 class Done:
-    """What is left of a decision once every sink holds the epoch: where it ended, who has it, and how many rows."""
+    """What is left of a decision once every sink holds the epoch: where it ended, who has it, and how many rows.
+
+    ``rejected`` is that of the decision: the sinks lack these rows.  None: a version that did not note it.
+    """
 
     record: EpochRecord
     row_counts: Mapping[str, int]
+    rejected: Mapping[str, tuple[int, ...]] | None = field(default_factory=dict)
 
     @property
     def sinks(self) -> tuple[str, ...]:
@@ -76,7 +80,12 @@ def encode(value: Decided | Done) -> bytes:
     """Return the bytes of a decision, or of what is left of it."""
     payloads: list[bytes] = []
     if isinstance(value, Done):
-        kind, body = b"done", {"record": _record_json(value.record), "row_counts": dict(value.row_counts)}
+        kind = b"done"
+        body = {
+            "record": _record_json(value.record),
+            "row_counts": dict(value.row_counts),
+            **({} if value.rejected is None else {"rejected": dict(value.rejected)}),
+        }
     else:
         kind = b"decision"
         body = {
@@ -108,7 +117,7 @@ def decode(data: bytes, key: str) -> Decided | Done:
     body = json.loads(text)
     record = EpochRecord(**body["record"])
     if kind == b"done":
-        return Done(record, body["row_counts"])
+        return Done(record, body["row_counts"], _rejected(body["rejected"]) if "rejected" in body else None)
     parts = {sink: tuple(_part(part, payload) for part in several) for sink, several in body["sinks"].items()}
     return Decided(record, parts, _rejected(body.get("rejected", {})))
 
