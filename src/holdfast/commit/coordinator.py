@@ -35,7 +35,7 @@ from holdfast.commit.retry import Patience, PatientStore, Retry, one_line
 from holdfast.commit.story import Stories
 from holdfast.commit.takeover import Resumption, confirm_done, ledgers_word, open_decisions, take_over
 from holdfast.commit.transaction import Event, State, Transition
-from holdfast.errors import HoldfastError, InternalError
+from holdfast.errors import BadRow, HoldfastError, InternalError
 from holdfast.ports import Clock, EpochRecord, Held, Part, Publication, Refused, Run, Sink, Store
 from holdfast.positions import Positions, covers_all
 
@@ -391,16 +391,23 @@ class Coordinator:
         """Ask before the decision, which nothing can take back.  Nothing durable: a crash leaves what it found.
 
         A sink that tries rows against what it holds is asked when the epochs before this one are published: their rows
-        may be what this one's collide with.  Epochs that wait for their group are not there yet.
+        may be what this one's collide with, or point to.  Epochs that wait for their group are not there yet.
         """
         publications = {name: Publication(decided.record, parts) for name, parts in decided.parts.items()}
         if self._trying:
             self._wait_for_lane()
-        tried = self._delivery.admit(publications)
-        if tried - self._trying and self._lane is not None and self._lane.length:
+        # Looked at before: what is published while the sinks are asked was not there when the first one tried.
+        is_busy = self._lane is not None and self._lane.length > 0
+        try:
+            self._trying = self._delivery.admit(publications)
+            is_final = not (is_busy and self._trying)
+        except BadRow:
+            if not is_busy:
+                raise
+            is_final = False
+        if not is_final:
             self._wait_for_lane()
-            tried = self._delivery.admit(publications)
-        self._trying = tried
+            self._trying = self._delivery.admit(publications)
 
     def rewind(self, record: EpochRecord) -> None:
         """Take back what every sink published behind some positions.
