@@ -17,6 +17,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from holdfast import faults
 from holdfast.checkpoint.store import LocalStore
@@ -388,6 +389,54 @@ def test_a_foreign_key_to_rows_that_another_sink_gets_in_the_same_epoch_is_taken
     several.run(2, {"orders": words((2, "b")), "lines": words((2, "z"))}, staged=staged)
     with psycopg.connect(postgres_plain) as connection:
         assert connection.execute("SELECT id FROM lines ORDER BY 1").fetchall() == [(1,), (1,), (2,)]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_a_foreign_key_to_rows_of_a_sink_that_names_the_database_otherwise_is_taken(
+    staged: bool, postgres_plain: str, tmp_path: Path
+) -> None:
+    """Only a row that points to no table of an earlier sink is refused: what that sink writes cannot be tried here."""
+    with psycopg.connect(postgres_plain) as connection:
+        connection.execute(
+            "CREATE TABLE kinds (name text PRIMARY KEY); INSERT INTO kinds VALUES ('a');"
+            "CREATE TABLE orders (id bigint PRIMARY KEY, word text);"
+            "CREATE TABLE lines (id bigint REFERENCES orders, word text REFERENCES kinds)"
+        )
+    other_words = make_conninfo(postgres_plain, connect_timeout="20")
+    specs = {"orders": PostgresSpec(postgres_plain, "orders"), "lines": PostgresSpec(other_words, "lines")}
+    several = Several(
+        tmp_path,
+        {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},  # type: ignore[misc]
+    )
+    several.run(1, {"orders": words((1, "a")), "lines": words((1, "a"))}, staged=staged)
+    with pytest.raises(BadRow, match="foreign key"):
+        several.run(2, {"orders": words((2, "b")), "lines": words((1, "b"))}, staged=staged)
+    assert several.decided() == 1
+    several.run(2, {"orders": words((2, "b")), "lines": words((2, "a"))}, staged=staged)
+    with psycopg.connect(postgres_plain) as connection:
+        assert connection.execute("SELECT id FROM lines ORDER BY 1").fetchall() == [(1,), (2,)]
+
+
+@pytest.mark.postgres
+def test_a_foreign_key_to_rows_that_another_database_gets_is_refused(
+    postgres_plain: str, postgres_prepared: str, tmp_path: Path
+) -> None:
+    """A table of that name is here too."""
+    for dsn in (postgres_plain, postgres_prepared):
+        with psycopg.connect(dsn) as connection:
+            connection.execute(
+                "CREATE TABLE orders (id bigint PRIMARY KEY, word text);"
+                "CREATE TABLE lines (id bigint REFERENCES orders, word text)"
+            )
+    specs = {"orders": PostgresSpec(postgres_prepared, "orders"), "lines": PostgresSpec(postgres_plain, "lines")}
+    several = Several(
+        tmp_path,
+        {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},  # type: ignore[misc]
+    )
+    with pytest.raises(BadRow, match="foreign key"):
+        several.run(1, {"orders": words((1, "a")), "lines": words((1, "x"))})
+    assert several.decided() == 0
 
 
 def one_table(spec: Callable[[], Any]) -> dict[str, Callable[[], Sink]]:

@@ -187,7 +187,14 @@ class PostgresSink:
                 is_odd += [bool(found) for (found,) in connection.execute(question).fetchall()]
         if not rules.why_tried and not any(is_odd):
             return False
-        beside = self._beside(earlier)
+        try:
+            self._try_behind(self._beside(earlier), publication)
+        except BadRow as refusal:
+            if not self._points_elsewhere(refusal, [sink for sink, _ in earlier if isinstance(sink, PostgresSink)]):
+                raise
+        return True
+
+    def _try_behind(self, beside: Sequence[tuple[PostgresSink, Publication]], publication: Publication) -> None:
         same = [(sink, theirs) for sink, theirs in beside if sink._table.identifier() == self._table.identifier()]
         try:
             self._try([*same, (self, publication)])
@@ -195,7 +202,24 @@ class PostgresSink:
             if len(beside) == len(same):
                 raise
             self._try([*beside, (self, publication)])  # a foreign key may point to the rows of the others
-        return True
+
+    def _points_elsewhere(self, refusal: BadRow, others: Sequence[PostgresSink]) -> bool:
+        """Tell whether a foreign key has met rows that another sink may be about to give it, in a way of its own.
+
+        Another role, or another name of the host, leads to the same database.  What that sink stages may be hidden from
+        this role, so it cannot be tried here; refused, good rows would stop every start.
+        """
+        others = [sink for sink in others if not sink.shares(self)]
+        if not others or not isinstance(refusal.__cause__, psycopg.errors.ForeignKeyViolation):
+            return False
+        with self._trials.explained():
+            parent = postgres_rules.parent_of(self._trials.connection(), refusal.__cause__)
+        parents = [sink for sink in others if (sink._table.schema_name, sink._table.name) == parent]
+        return any(sink._database() == self._database() for sink in parents)
+
+    def _database(self) -> tuple[Any, ...] | None:
+        with self._trials.explained():
+            return postgres_rules.database_of(self._trials.connection())
 
     def shares(self, other: PostgresSink) -> bool:
         """Tell whether another sink writes to the same database."""
