@@ -286,6 +286,7 @@ class SimulatedSink:
                 self._check_generation()
                 self._move_row(last)
                 self._row.in_progress = handles
+                self.target.staged.update(zip(handles, tables, strict=True))  # without what is left out
 
             self._write(f"begin {last.epoch}", begin)
             faults.reach("publish-begun", last.epoch)
