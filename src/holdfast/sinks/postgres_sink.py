@@ -34,7 +34,7 @@ from holdfast.sinks.believed import fresh
 from holdfast.sinks.postgres_dsn import Dsn
 from holdfast.sinks.postgres_epochs import PostgresEpochs
 from holdfast.sinks.postgres_ledger import Begun, PostgresLedger, set_lock_timeout
-from holdfast.sinks.postgres_reject import CarriedRows, Halving, StagedRows
+from holdfast.sinks.postgres_reject import StagedRows, carried_rows
 from holdfast.sinks.postgres_rules import Rules
 from holdfast.sinks.postgres_session import Connection, Session
 from holdfast.sinks.postgres_staging import (
@@ -46,6 +46,7 @@ from holdfast.sinks.postgres_staging import (
     with_order,
 )
 from holdfast.sinks.postgres_table import Table
+from holdfast.sinks.refusals import Halving
 from holdfast.sinks.sql import LEDGER, LedgerRow, TableMode
 
 logger = logging.getLogger("holdfast.sinks.postgres")
@@ -196,12 +197,7 @@ class PostgresSink:
 
     def _try_behind(self, beside: Sequence[tuple[PostgresSink, Publication]], publication: Publication) -> None:
         same = [(sink, theirs) for sink, theirs in beside if sink._table.identifier() == self._table.identifier()]
-        try:
-            self._try([*same, (self, publication)])
-        except BadRow:
-            if len(beside) == len(same):
-                raise
-            self._try([*beside, (self, publication)])  # a foreign key may point to the rows of the others
+        refusals.try_behind(beside, same, (self, publication), self._try)
 
     def _points_elsewhere(self, refusal: BadRow, others: Sequence[PostgresSink]) -> bool:
         """Tell whether a foreign key has met rows that another sink may be about to give it, in a way of its own.
@@ -242,9 +238,6 @@ class PostgresSink:
         self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
     ) -> tuple[Publication, list[Refused]]:
         """Find the rows that the table refuses, in a transaction that is rolled back; prepared ones were all taken."""
-        parts: list[Part] = []
-        found: list[Refused] = []
-        first = 0
         with self._trials.explained():
             rules = postgres_rules.rules_of(self._trials.connection(), self._table)
         with self._trials.rolled_back() as connection:
@@ -252,17 +245,9 @@ class PostgresSink:
             _write_trial(connection, self._beside(earlier))
             connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            for part in publication.parts:
-                rows = self._rows(connection, part, publication.record.epoch, rules)
-                if rows is None:
-                    parts.append(part)
-                    first += part.row_count
-                    continue
-                numbers = dict(refusals.refused(rows.count, rows.refusal))
-                found += [Refused(first + number, rows.row(number), error) for number, error in numbers.items()]
-                first += rows.count
-                parts.append(rows.without(numbers) if numbers else part)
-        return Publication(publication.record, tuple(parts)), found
+            return refusals.rejected(
+                publication, lambda part: self._rows(connection, part, publication.record.epoch, rules)
+            )
 
     def _rows(self, connection: Connection, part: Part, epoch: int, rules: Rules) -> Halving | None:
         if isinstance(part, Carried):
@@ -271,7 +256,7 @@ class PostgresSink:
                 postgres_checks.check_values(self._table, rules, rows)
                 self._write_carried(connection, rows, epoch)
 
-            return CarriedRows(self._trials, connection, part.rows, check)
+            return carried_rows(self._trials, connection, part, check)
         return StagedRows(self._trials, connection, self._table, part) if tables_of([part]) else None
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:

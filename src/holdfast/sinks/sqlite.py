@@ -34,6 +34,7 @@ from holdfast.ports import (
 from holdfast.positions import Positions
 from holdfast.sinks import refusals, rewinds, sql
 from holdfast.sinks.believed import fresh
+from holdfast.sinks.refusals import TableRows
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import LEDGER, LedgerRow, Mode, TableMode
 from holdfast.sinks.sqlite_epochs import SqliteEpochs
@@ -250,12 +251,7 @@ class SqliteSink:
             return False
         beside = self._beside(earlier)
         same = [(sink, theirs) for sink, theirs in beside if sink._table.name.lower() == self._table.name.lower()]
-        try:
-            self._try([*same, (self, publication)])
-        except BadRow:
-            if len(beside) == len(same):
-                raise
-            self._try([*beside, (self, publication)])  # what it lacks may be among the rows of the others
+        refusals.try_behind(beside, same, (self, publication), self._try)
         return True
 
     def shares(self, other: SqliteSink) -> bool:
@@ -287,29 +283,18 @@ class SqliteSink:
         self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
     ) -> tuple[Publication, list[Refused]]:
         """Find the rows that the table refuses, in a transaction that is rolled back."""
-        parts: list[Part] = []
-        found: list[Refused] = []
-        first, epoch = 0, publication.record.epoch
+        epoch = publication.record.epoch
         with self._rolled_back() as connection:
             taken = [partial(sink._write_rows, connection, theirs) for sink, theirs in self._beside(earlier)]
             for write_theirs in taken:
                 write_theirs()
-            for part in publication.parts:
+
+            def rows_of(part: Part) -> TableRows:
                 batches = list(self._batches(part))
                 rows = pa.Table.from_batches(batches) if batches else pa.table({})
-                write = partial(self._refusal, connection, rows, epoch, taken)
-                numbers = dict(refusals.refused(rows.num_rows, write))
-                found += [Refused(first + n, rows.slice(n, 1), error) for n, error in numbers.items()]
-                first += rows.num_rows
-                parts.append(self._without(part, rows, numbers))
-        return Publication(publication.record, tuple(parts)), found
+                return TableRows(part, rows, partial(self._refusal, connection, rows, epoch, taken))
 
-    def _without(self, part: Part, rows: pa.Table, numbers: Collection[int]) -> Part:
-        if not numbers:
-            return part
-        if isinstance(part, Carried):
-            return Carried(refusals.without(rows, numbers))
-        return refusals.leaving_out(part, refusals.places(part, numbers))
+            return refusals.rejected(publication, rows_of)
 
     def _refusal(
         self,

@@ -36,6 +36,7 @@ from holdfast.ports import (
 )
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh
+from holdfast.sinks.refusals import TableRows
 from holdfast.testing.failures import Failure, Failures, NoFailures, failing
 from holdfast.testing.process import Process
 
@@ -240,20 +241,19 @@ class SimulatedSink:
     ) -> tuple[Publication, list[Refused]]:
         """Find the rows that the target refuses."""
         self._process.check()
-        refuses, first = self.target.refuses, 0
-        parts: list[Part] = []
-        found: list[Refused] = []
-        for part in publication.parts:
+
+        def rows_of(part: Part) -> TableRows:
             rows = self._rows_of(part)
-            bad = [n for n, row in enumerate(rows.to_pylist()) if refuses is not None and refuses(row)]
-            error = BadRow(f"sink {self.name!r} refuses a row.", participant=self.name)
-            found += [Refused(first + number, rows.slice(number, 1), error) for number in bad]
-            first += rows.num_rows
-            if isinstance(part, Carried):
-                parts.append(Carried(refusals.without(rows, bad)))
-            else:
-                parts.append(refusals.leaving_out(part, refusals.places(part, bad)))
-        return Publication(publication.record, tuple(parts)), found
+            return TableRows(part, rows, partial(self._refusal, rows))
+
+        return refusals.rejected(publication, rows_of)
+
+    def _refusal(self, rows: pa.Table, low: int, high: int) -> BadRow | None:
+        try:
+            self._check_rows([rows.slice(low, high - low)])
+        except BadRow as error:
+            return error
+        return None
 
     def _check_rows(self, tables: Sequence[pa.Table]) -> None:
         refuses = self.target.refuses
