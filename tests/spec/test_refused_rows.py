@@ -680,9 +680,10 @@ def test_rows_that_postgres_refuses_behind_the_decision_can_be_rejected(
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("words_of_dsn", [{}, {"connect_timeout": "20"}], ids=["one dsn", "two dsns"])
 @pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
 def test_rows_whose_foreign_key_points_to_what_another_sink_gets_of_the_epoch_are_not_rejected(
-    staged: bool, postgres_plain: str, tmp_path: Path
+    staged: bool, words_of_dsn: dict[str, str], postgres_plain: str, tmp_path: Path
 ) -> None:
     """The order is published before its lines are looked at; a dry run looks at them behind it too."""
     with psycopg.connect(postgres_plain) as connection:
@@ -690,7 +691,8 @@ def test_rows_whose_foreign_key_points_to_what_another_sink_gets_of_the_epoch_ar
             "CREATE TABLE orders (id bigint PRIMARY KEY, word text);"
             "CREATE TABLE lines (id bigint REFERENCES orders, word text)"
         )
-    specs = {name: PostgresSpec(postgres_plain, name) for name in ("orders", "lines")}
+    other_words = make_conninfo(postgres_plain, **words_of_dsn) if words_of_dsn else postgres_plain
+    specs = {"orders": PostgresSpec(postgres_plain, "orders"), "lines": PostgresSpec(other_words, "lines")}
     several = Several(
         tmp_path,
         {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},  # type: ignore[misc]

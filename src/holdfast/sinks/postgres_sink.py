@@ -191,7 +191,7 @@ class PostgresSink:
         try:
             self._try_behind(self._beside(earlier), publication)
         except BadRow as refusal:
-            if not self._points_elsewhere(refusal, [sink for sink, _ in earlier if isinstance(sink, PostgresSink)]):
+            if not self._points_elsewhere(refusal, earlier):
                 raise
         return True
 
@@ -199,13 +199,13 @@ class PostgresSink:
         same = [(sink, theirs) for sink, theirs in beside if sink._table.identifier() == self._table.identifier()]
         refusals.try_behind(beside, same, (self, publication), self._try)
 
-    def _points_elsewhere(self, refusal: BadRow, others: Sequence[PostgresSink]) -> bool:
+    def _points_elsewhere(self, refusal: HoldfastError, earlier: Sequence[tuple[Sink, Publication]]) -> bool:
         """Tell whether a foreign key has met rows that another sink may be about to give it, in a way of its own.
 
         Another role, or another name of the host, leads to the same database.  What that sink stages may be hidden from
         this role, so it cannot be tried here; refused, good rows would stop every start.
         """
-        others = [sink for sink in others if not sink.shares(self)]
+        others = [sink for sink, _ in earlier if isinstance(sink, PostgresSink) and not sink.shares(self)]
         if not others or not isinstance(refusal.__cause__, psycopg.errors.ForeignKeyViolation):
             return False
         with self._trials.explained():
@@ -245,9 +245,10 @@ class PostgresSink:
             _write_trial(connection, self._beside(earlier))
             connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            return refusals.rejected(
+            left, found = refusals.rejected(
                 publication, lambda part: self._rows(connection, part, publication.record.epoch, rules)
             )
+        return left, [each for each in found if not self._points_elsewhere(each.error, earlier)]
 
     def _rows(self, connection: Connection, part: Part, epoch: int, rules: Rules) -> Halving | None:
         if isinstance(part, Carried):
