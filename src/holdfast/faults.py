@@ -26,7 +26,7 @@ POINTS: dict[str, str] = {
     "snapshot-files": "the files of a snapshot are there, its manifest is not",
     "snapshot-manifest": "the snapshot counts, older ones are not pruned",
     "rejected-kept": "rows that `resolve --reject-rows` rejects are dead letters, the decision still has them",
-    "rejected-decided": "the decision is without the rows that `resolve --reject-rows` rejects, no sink is published",
+    "rejected-decided": "the decision is without the rows that `resolve --reject-rows` rejects, not yet published",
     "recovery-resolved": "recovery has published or discarded what was in doubt, the query has not started",
 }
 

@@ -206,10 +206,20 @@ class Inspectable(Protocol):
 class Rejecting(Protocol):
     """What a sink may offer beyond :class:`Sink`: to publish an epoch without the rows that it refuses."""
 
-    def reject(self, publication: Publication) -> tuple[Publication, Sequence[Refused]]:
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, Sequence[Refused]]:
         """Find the rows that ``publish`` would refuse; return the epoch without them, and the rows.
 
+        Rows are numbered among those of the publication: what an earlier rejection left out of it has no number.
         Asked of a sink that is connected, opened or not: changes nothing, fences nobody.
+
+        Parameters
+        ----------
+        publication : Publication
+            The epoch, as ``publish`` would be given it.
+        earlier : sequence of (Sink, Publication)
+            The same epoch in sinks that publish before this one and have not: where one only asks (a dry run).
         """
 
 

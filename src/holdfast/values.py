@@ -97,7 +97,7 @@ class Staged:
     name : str
         :attr:`Task.name` of the attempt that staged them.
     row_count : int
-        Rows staged.
+        Rows staged, but those that are not to be published because the sink refuses them.
     reference : mapping of str to str
         What the sink needs to publish or discard them (a transaction id, a table, a path).  JSON, no secrets.
     """

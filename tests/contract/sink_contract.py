@@ -151,18 +151,6 @@ class SinkContract:
         assert sorted(target.rows()) == [(1, "one"), (2, "two")]
         sink.close()
 
-    def test_a_row_that_is_refused_only_when_it_is_published_changes_nothing(self, target: Target) -> None:
-        """A rule that somebody makes between the two: what is decided stays decided, and whole."""
-        sink = _opened(target)
-        publication = _carried(1, [(1, "one"), (2, "bad")])
-        sink.admit(publication)
-        if target.refuse("bad"):
-            with pytest.raises(BadRow):
-                sink.publish([publication], Held())
-            assert target.rows() == []
-            assert sink.outcome(1) is Outcome.ABSENT
-        sink.close()
-
     # --- publish ------------------------------------------------------------------------------------------------
 
     def test_carried_rows_become_visible(self, target: Target) -> None:

@@ -10,12 +10,14 @@ import pytest
 
 from holdfast.ports import Sink
 from holdfast.sinks.postgres import PostgresSpec
+from tests.contract.reject_contract import RejectContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 pytestmark = pytest.mark.postgres
 
 TestSinkContract = SinkContract
+TestRejectContract = RejectContract
 TestRewindContract = RewindContract
 
 
@@ -58,6 +60,12 @@ def test_staging_is_chosen_by_what_the_server_allows(postgres_prepared: str, pos
     assert (prepared.staging, plain.staging) == ("prepared transactions", "staging tables")
     prepared.close()
     plain.close()
+
+
+@pytest.fixture
+def refusing(postgres_plain: str) -> PostgresTarget:
+    """Rows that are prepared have met every rule, and their lock on the table lets nobody make another one."""
+    return PostgresTarget(postgres_plain, {})
 
 
 @pytest.fixture(params=["prepared", "table"])

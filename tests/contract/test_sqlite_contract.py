@@ -10,10 +10,12 @@ import pytest
 
 from holdfast.ports import Sink
 from holdfast.sinks.sqlite import SqliteSpec
+from tests.contract.reject_contract import RejectContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 TestSinkContract = SinkContract
+TestRejectContract = RejectContract
 TestRewindContract = RewindContract
 
 
@@ -39,7 +41,7 @@ class SqliteTarget:
     def refuse(self, word: str) -> bool:
         with closing(sqlite3.connect(self._path)) as connection:
             connection.execute(
-                f"CREATE TRIGGER no BEFORE INSERT ON words WHEN new.word = '{word}'"
+                f"CREATE TRIGGER no_{word} BEFORE INSERT ON words WHEN new.word = '{word}'"
                 " BEGIN SELECT RAISE(ABORT, 'not this word'); END"
             )
         return True
@@ -48,6 +50,11 @@ class SqliteTarget:
 @pytest.fixture
 def target(tmp_path: Path) -> SqliteTarget:
     return SqliteTarget(tmp_path / "words.db")
+
+
+@pytest.fixture
+def refusing(target: SqliteTarget) -> SqliteTarget:
+    return target
 
 
 @pytest.fixture

@@ -3,14 +3,17 @@
 import pytest
 
 from holdfast.testing import FaultySink, Process, SimulatedSink, SimulatedTarget
+from tests.contract.reject_contract import RejectContract
 from tests.contract.sink_contract import PIPELINE, SinkContract
 
+TestRejectContract = RejectContract
 TestSinkContract = SinkContract
 
 
 class Target:
     def __init__(self, way, is_wrapped):
         self._target, self._way, self._is_wrapped = SimulatedTarget(), way, is_wrapped
+        self._refused = set()
 
     def connect(self, name="target", pipeline=PIPELINE):
         sink = SimulatedSink(name, self._target, way=self._way)
@@ -23,10 +26,16 @@ class Target:
         return self._target.leftovers()
 
     def refuse(self, word):
-        self._target.refuses = lambda row: row["word"] == word
+        self._refused.add(word)
+        self._target.refuses = lambda row: row["word"] in self._refused
         return True
 
 
 @pytest.fixture(params=[("transaction", False), ("prepared", False), ("transaction", True)], ids=str)
 def target(request):
     return Target(*request.param)
+
+
+@pytest.fixture
+def refusing(target):
+    return target

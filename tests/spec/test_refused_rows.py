@@ -7,8 +7,8 @@ say, comes out before the decision, which nothing can take back (design/0002, "A
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,17 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from holdfast import faults
 from holdfast.checkpoint.store import LocalStore
+from holdfast.cli.reject_rows import would_reject
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, OnRefused, Retry
 from holdfast.commit.ledger import survey
+from holdfast.commit.records import Done
 from holdfast.errors import BadRow
-from holdfast.ports import Carried, EpochRecord, Part, Sink, Task
+from holdfast.ports import Carried, EpochRecord, Part, Refused, Sink, Task
 from holdfast.sinks.files import FilesSpec
 from holdfast.sinks.files_sink import FilesSink
 from holdfast.sinks.postgres import PostgresSpec
@@ -204,6 +207,12 @@ class Driver:
         finally:
             coordinator.close()
 
+    def done(self, epoch: int) -> Done:
+        """Return what is left of an epoch's decision."""
+        found = next(entry.content for entry in survey(self._store) if entry.key.epoch == epoch)
+        assert isinstance(found, Done)
+        return found
+
     def held(self) -> tuple[int, list[int]]:
         """Return the highest epoch that the ledger has decided, and what the other sink has."""
         decided = max((entry.key.epoch for entry in survey(self._store)), default=0)
@@ -277,6 +286,26 @@ def test_a_row_that_postgres_refuses_is_refused_before_the_decision(
     check_refused_before_the_decision(driver, place, staged=way != "carried")
 
 
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@contextmanager
+def killed_at(point: str) -> Iterator[None]:
+    """Die at a point, at the first time that it is reached."""
+
+    def kill(reached: str, epoch: int) -> None:
+        if reached == point:
+            raise Killed
+
+    faults.install(kill)
+    try:
+        with pytest.raises(Killed):
+            yield
+    finally:
+        faults.install(None)
+
+
 class Several:
     """A pipeline of several sinks of one kind; each run is a new process."""
 
@@ -306,6 +335,27 @@ class Several:
             coordinator.flush()
         finally:
             coordinator.close()
+
+    def reject(self) -> dict[str, list[int]]:
+        """Do what ``resolve --reject-rows`` does; return the numbers of each sink's rows, which a dry run told too."""
+        found: dict[str, list[int]] = {}
+
+        def keep(sink: str, record: EpochRecord, refused: Sequence[Refused]) -> None:
+            found.setdefault(sink, []).extend(each.number for each in refused)
+
+        sinks = [connect() for connect in self._connects.values()]
+        told: dict[str, list[int]] = {}
+        for letter in would_reject(self._store, sinks, rows_max=1).letters:
+            told.setdefault(letter.source, []).append(letter.address.ordinal)
+        coordinator = Coordinator(
+            pipeline=PIPELINE, store=self._store, sinks=sinks, clock=SystemClock(), retry=ONCE, commit_thread=False
+        )
+        try:
+            coordinator.open(keep)
+        finally:
+            coordinator.close()
+        assert told == found
+        return found
 
     def decided(self) -> int:
         return max((entry.key.epoch for entry in survey(self._store)), default=0)
@@ -339,6 +389,54 @@ def test_a_foreign_key_to_rows_that_another_sink_gets_in_the_same_epoch_is_taken
     several.run(2, {"orders": words((2, "b")), "lines": words((2, "z"))}, staged=staged)
     with psycopg.connect(postgres_plain) as connection:
         assert connection.execute("SELECT id FROM lines ORDER BY 1").fetchall() == [(1,), (1,), (2,)]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_a_foreign_key_to_rows_of_a_sink_that_names_the_database_otherwise_is_taken(
+    staged: bool, postgres_plain: str, tmp_path: Path
+) -> None:
+    """Only a row that points to no table of an earlier sink is refused: what that sink writes cannot be tried here."""
+    with psycopg.connect(postgres_plain) as connection:
+        connection.execute(
+            "CREATE TABLE kinds (name text PRIMARY KEY); INSERT INTO kinds VALUES ('a');"
+            "CREATE TABLE orders (id bigint PRIMARY KEY, word text);"
+            "CREATE TABLE lines (id bigint REFERENCES orders, word text REFERENCES kinds)"
+        )
+    other_words = make_conninfo(postgres_plain, connect_timeout="20")
+    specs = {"orders": PostgresSpec(postgres_plain, "orders"), "lines": PostgresSpec(other_words, "lines")}
+    several = Several(
+        tmp_path,
+        {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},  # type: ignore[misc]
+    )
+    several.run(1, {"orders": words((1, "a")), "lines": words((1, "a"))}, staged=staged)
+    with pytest.raises(BadRow, match="foreign key"):
+        several.run(2, {"orders": words((2, "b")), "lines": words((1, "b"))}, staged=staged)
+    assert several.decided() == 1
+    several.run(2, {"orders": words((2, "b")), "lines": words((2, "a"))}, staged=staged)
+    with psycopg.connect(postgres_plain) as connection:
+        assert connection.execute("SELECT id FROM lines ORDER BY 1").fetchall() == [(1,), (2,)]
+
+
+@pytest.mark.postgres
+def test_a_foreign_key_to_rows_that_another_database_gets_is_refused(
+    postgres_plain: str, postgres_prepared: str, tmp_path: Path
+) -> None:
+    """A table of that name is here too."""
+    for dsn in (postgres_plain, postgres_prepared):
+        with psycopg.connect(dsn) as connection:
+            connection.execute(
+                "CREATE TABLE orders (id bigint PRIMARY KEY, word text);"
+                "CREATE TABLE lines (id bigint REFERENCES orders, word text)"
+            )
+    specs = {"orders": PostgresSpec(postgres_prepared, "orders"), "lines": PostgresSpec(postgres_plain, "lines")}
+    several = Several(
+        tmp_path,
+        {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},  # type: ignore[misc]
+    )
+    with pytest.raises(BadRow, match="foreign key"):
+        several.run(1, {"orders": words((1, "a")), "lines": words((1, "x"))})
+    assert several.decided() == 0
 
 
 def one_table(spec: Callable[[], Any]) -> dict[str, Callable[[], Sink]]:
@@ -417,6 +515,7 @@ class Wedged:
 
     connect: Callable[[], Sink]
     refuse: Callable[[], None]
+    refuse_more: Callable[[], None]
     rows: Callable[[], list[Any]]
 
 
@@ -438,6 +537,10 @@ def wedged_sqlite(directory: Path, rule: str) -> Wedged:
     return Wedged(
         lambda: SqliteSpec(str(path), "t").connect("ours", PIPELINE, TEXT),
         lambda: execute(SQLITE_RULES[rule]) and None,
+        lambda: (
+            execute("CREATE TRIGGER more BEFORE INSERT ON t WHEN new.id = 4 BEGIN SELECT RAISE(ABORT, 'no 4'); END")
+            and None
+        ),
         lambda: execute("SELECT id, word FROM t ORDER BY id"),
     )
 
@@ -451,6 +554,7 @@ def wedged_postgres(dsn: str, **arguments: Any) -> Wedged:
     return Wedged(
         lambda: PostgresSpec(dsn, "t", **arguments).connect("ours", PIPELINE, TEXT),
         lambda: execute("CREATE UNIQUE INDEX ON t (word)") and None,
+        lambda: execute("ALTER TABLE t ADD CHECK (id <> 4)") and None,
         lambda: execute("SELECT id, word FROM t ORDER BY id"),
     )
 
@@ -458,14 +562,19 @@ def wedged_postgres(dsn: str, **arguments: Any) -> Wedged:
 def wedged_simulated() -> Wedged:
     target = SimulatedTarget()
 
-    def refuse() -> None:
-        target.refuses = lambda row: row["id"] in (3, 5)
+    def refuse(*ids: int) -> None:
+        target.refuses = lambda row: row["id"] in ids
 
-    return Wedged(lambda: SimulatedSink("ours", target), refuse, lambda: sorted(target.rows()))
+    return Wedged(
+        lambda: SimulatedSink("ours", target),
+        lambda: refuse(3, 5),
+        lambda: refuse(3, 4, 5),
+        lambda: sorted(target.rows()),
+    )
 
 
-def check_rows_are_rejected(wedged: Wedged, directory: Path, *, staged: bool) -> None:
-    """Epoch 2 is decided when the sink begins to refuse: each start says so, until its rows are rejected."""
+def refused_behind_the_decision(wedged: Wedged, directory: Path, *, staged: bool) -> Driver:
+    """Return a pipeline whose epoch 2 is decided when the sink begins to refuse two of its five rows."""
     driver = Driver(directory, wedged.connect, is_first=True)
     driver.run(1, words((1, "a")), staged=staged)
     rows = words((2, "b"), (3, "a"), (4, "c"), (5, "b"), (6, "d"))
@@ -482,6 +591,12 @@ def check_rows_are_rejected(wedged: Wedged, directory: Path, *, staged: bool) ->
     finally:
         faults.install(None)
     assert caught.value.is_decided
+    return driver
+
+
+def check_rows_are_rejected(wedged: Wedged, directory: Path, *, staged: bool) -> None:
+    """Each start says that rows are refused, until they are rejected."""
+    driver = refused_behind_the_decision(wedged, directory, staged=staged)
     with pytest.raises(BadRow, match="--reject-rows"):
         driver.run(3, words((7, "e")), staged=staged)
     assert wedged.rows() == [(1, "a")]
@@ -498,6 +613,49 @@ def check_rows_are_rejected(wedged: Wedged, directory: Path, *, staged: bool) ->
     assert driver.held() == (2, [1, 2])
     driver.run(3, words((7, "e")), staged=staged)
     assert wedged.rows()[-1] == (7, "e")
+
+
+def check_rows_are_rejected_twice(wedged: Wedged, directory: Path, *, staged: bool) -> None:
+    """Another rule comes between the decision without the first rows and its publishing: no two rows share a number."""
+    driver = refused_behind_the_decision(wedged, directory, staged=staged)
+    kept: dict[int, str] = {}
+
+    def keep(sink: str, record: EpochRecord, refused: Sequence[Refused]) -> None:
+        for each in refused:
+            kept.setdefault(each.number, str(each.row.to_pylist()[0]["id"]))  # as letters: a name that is there stays
+
+    with killed_at("rejected-decided"):
+        driver.start(keep)
+    wedged.refuse_more()
+    driver.start(keep)
+    assert kept == {1: "3", 2: "4", 3: "5"}
+    assert wedged.rows() == [(1, "a"), (2, "b"), (6, "d")]
+    assert driver.done(2).row_counts == {"ours": 2, "other": 1}
+
+
+@pytest.mark.parametrize("rule", SQLITE_RULES)
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_rows_that_sqlite_refuses_of_what_an_earlier_rejection_left_are_rejected_too(
+    staged: bool, rule: str, tmp_path: Path
+) -> None:
+    check_rows_are_rejected_twice(wedged_sqlite(tmp_path, rule), tmp_path, staged=staged)
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_rows_that_a_simulated_sink_refuses_of_what_an_earlier_rejection_left_are_rejected_too(
+    staged: bool, tmp_path: Path
+) -> None:
+    check_rows_are_rejected_twice(wedged_simulated(), tmp_path, staged=staged)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_rows_that_postgres_refuses_of_what_an_earlier_rejection_left_are_rejected_too(
+    mode: str, staged: bool, postgres_plain: str, tmp_path: Path
+) -> None:
+    arguments = ID_UPSERT if mode == "upsert" else {}
+    check_rows_are_rejected_twice(wedged_postgres(postgres_plain, **arguments), tmp_path, staged=staged)
 
 
 @pytest.mark.parametrize("rule", SQLITE_RULES)
@@ -519,6 +677,72 @@ def test_rows_that_postgres_refuses_behind_the_decision_can_be_rejected(
 ) -> None:
     arguments = ID_UPSERT if mode == "upsert" else {}
     check_rows_are_rejected(wedged_postgres(postgres_plain, **arguments), tmp_path, staged=staged)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("words_of_dsn", [{}, {"connect_timeout": "20"}], ids=["one dsn", "two dsns"])
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_rows_whose_foreign_key_points_to_what_another_sink_gets_of_the_epoch_are_not_rejected(
+    staged: bool, words_of_dsn: dict[str, str], postgres_plain: str, tmp_path: Path
+) -> None:
+    """The order is published before its lines are looked at; a dry run looks at them behind it too."""
+    with psycopg.connect(postgres_plain) as connection:
+        connection.execute(
+            "CREATE TABLE orders (id bigint PRIMARY KEY, word text);"
+            "CREATE TABLE lines (id bigint REFERENCES orders, word text)"
+        )
+    other_words = make_conninfo(postgres_plain, **words_of_dsn) if words_of_dsn else postgres_plain
+    specs = {"orders": PostgresSpec(postgres_plain, "orders"), "lines": PostgresSpec(other_words, "lines")}
+    several = Several(
+        tmp_path,
+        {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},  # type: ignore[misc]
+    )
+    with killed_at("after-decide"):
+        several.run(1, {"orders": words((1, "a")), "lines": words((1, "x"), (1, "no"), (1, "y"))}, staged=staged)
+    with psycopg.connect(postgres_plain) as connection:
+        connection.execute("ALTER TABLE lines ADD CHECK (word <> 'no')")
+    assert several.reject() == {"lines": [1]}
+    with psycopg.connect(postgres_plain) as connection:
+        assert connection.execute("SELECT word FROM lines ORDER BY 1").fetchall() == [("x",), ("y",)]
+
+
+def check_two_sinks_of_one_table_reject(several: Several, add_rule: Callable[[], None], *, staged: bool) -> None:
+    """Of two rows that one table does not take both, that of the second sink is rejected."""
+    with killed_at("after-decide"):
+        several.run(1, {"one": words((1, "a"), (2, "b")), "two": words((3, "c"), (2, "d"))}, staged=staged)
+    add_rule()
+    assert several.reject() == {"two": [1]}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_what_two_sinks_of_one_postgres_table_refuse_each_other_is_rejected(
+    staged: bool, postgres_plain: str, tmp_path: Path
+) -> None:
+    def add_rule() -> None:
+        with psycopg.connect(postgres_plain) as connection:
+            connection.execute("CREATE UNIQUE INDEX ON t (id)")
+
+    several = Several(tmp_path, one_table(lambda: PostgresSpec(postgres_plain, "t")))
+    check_two_sinks_of_one_table_reject(several, add_rule, staged=staged)
+
+
+@pytest.mark.parametrize("way", ["ABORT", "ROLLBACK"])
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_what_two_sinks_of_one_sqlite_table_refuse_each_other_is_rejected(
+    staged: bool, way: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.db"
+
+    def add_rule() -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(
+                "CREATE TRIGGER later BEFORE INSERT ON t WHEN EXISTS (SELECT 1 FROM t WHERE id = new.id)"
+                f" BEGIN SELECT RAISE({way}, 'there already'); END"
+            )
+
+    several = Several(tmp_path, one_table(lambda: SqliteSpec(str(path), "t")))
+    check_two_sinks_of_one_table_reject(several, add_rule, staged=staged)
 
 
 def test_files_of_a_decision_of_before_can_be_published_without_the_rows_that_have_no_name(

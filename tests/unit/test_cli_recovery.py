@@ -719,6 +719,29 @@ def test_a_resolve_that_dies_while_it_rejects_rows_is_done_again(point):
     assert [each["row"] for each in letters] == [{"x": 20}]
 
 
+def test_a_row_that_is_published_after_all_is_not_called_rejected():
+    """The resolve died before the decision was without the row, and the table takes it by then."""
+    run_epochs("two", 2, crash_at="after-decide")
+    refuse_x("two.db", 20)
+    faults.install(_dying_at("rejected-kept"))
+    try:
+        with pytest.raises(Crash):
+            CliRunner().invoke(
+                app, ["resolve", "flows.py:two", "--checkpoint", "ckpt", "--reject-rows", "--force"],
+                catch_exceptions=False,
+            )  # fmt: skip
+    finally:
+        faults.install(None)
+    assert "its epoch is not published yet" in holdfast("dead-letters", "list", "--checkpoint", "ckpt").stdout
+    with sqlite3.connect("two.db") as connection:
+        connection.execute("DROP TRIGGER no")
+    connection.close()
+    assert holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--force").exit_code == 0
+    assert rows_in("two.db") == [10, 11, 20, 21]
+    listed = holdfast("dead-letters", "list", "--checkpoint", "ckpt").stdout
+    assert "refused by its sink, and published there after all" in listed
+
+
 def test_more_refused_rows_than_a_few_are_the_tables_fault(monkeypatch):
     monkeypatch.setenv("HOLDFAST_POISON_ROWS", "1")
     run_epochs("two", 2, crash_at="after-decide")

@@ -9,6 +9,10 @@ among the letters, whatever is killed between.
 
 A letter that is sent again has a number among those of its source, in the order in which that was asked for: it is read
 between the positions *k* and *k* + 1 of the segment ``letters`` (:mod:`holdfast.sources.lettered`).
+
+A letter that a sink has refused is kept before its row is taken out of the decision.  Whoever dies in between leaves
+the decision whole, and a table that is mended gets the row after all.  So the ledger has the last word on these
+letters, and a start, which finds it there, notes it: finished epochs leave the ledger some day.
 """
 
 from __future__ import annotations
@@ -17,11 +21,14 @@ import base64
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any, cast
 
 import pyarrow as pa
 
 from holdfast import checked_json
+from holdfast.commit.ledger import Standing, survey
+from holdfast.commit.records import Decided, Done
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.graph import Node
 from holdfast.numbered import numbered
@@ -60,6 +67,8 @@ class Letter:
         When it was found, microseconds of Unix time.
     again : int, optional
         Its number among the rows of its source that are sent again; None: nobody has asked for that.
+    is_published : bool
+        Of one that a sink has refused: whether it was published after all.
     """
 
     source: str
@@ -69,6 +78,7 @@ class Letter:
     error: Mapping[str, str]
     at_us: int
     again: int | None = None
+    is_published: bool = False
 
     @property
     def name(self) -> str:
@@ -108,13 +118,54 @@ class Letter:
             "error": dict(self.error),
             "at_us": self.at_us,
             "again": self.again,
+            **({"is_published": True} if self.is_published else {}),
         }
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Letter:
         """Return what :meth:`to_json` wrote."""
         address, row = Address(*value["address"]), base64.b64decode(value["row"])
-        return Letter(value["source"], address, row, value["epoch"], value["error"], value["at_us"], value["again"])
+        return Letter(
+            value["source"],
+            address,
+            row,
+            value["epoch"],
+            value["error"],
+            value["at_us"],
+            value["again"],
+            value.get("is_published", False),
+        )
+
+
+class Rejection(Enum):
+    """What became of a row that a sink has refused of a decided epoch, for people."""
+
+    MADE = "rejected by its sink"
+    OPEN = "refused by its sink, its epoch is not published yet"
+    UNDONE = "refused by its sink, and published there after all"
+
+
+def rejection(letter: Letter, ledger: Mapping[int, Decided | Done]) -> Rejection:
+    """Return what became of a row, by what the ledger has of some epochs; of an epoch that left it, as was noted."""
+    if letter.is_published:
+        return Rejection.UNDONE
+    content = ledger.get(letter.epoch)
+    if content is None or content.rejected is None:
+        return Rejection.MADE
+    if letter.address.ordinal in content.rejected.get(letter.source, ()):
+        return Rejection.MADE
+    return Rejection.UNDONE if isinstance(content, Done) else Rejection.OPEN
+
+
+def ledger_of(store: Store, letters: Iterable[Letter]) -> dict[int, Decided | Done]:
+    """Return what the ledger has of the epochs of letters that a sink has refused."""
+    epochs = {letter.epoch for letter in letters if letter.is_rejected and not letter.is_published}
+    found = survey(store, epochs) if epochs else []
+    return {
+        each.key.epoch: each.content
+        for each in found
+        if each.content is not None and each.standing is not Standing.VOID
+    }
 
 
 def read_letters(store: Store) -> tuple[Letter, ...]:
@@ -151,6 +202,8 @@ class DeadLetters:
         self.letters = read_letters(store)
         if not keys and not isolates:
             return
+        ledger = ledger_of(store, self.letters)
+        self.letters = tuple(_noted(letter, ledger) for letter in self.letters)
         # 1. the copy.  A crash after it leaves both: the newer one counts.  2. removal of older ones.
         self._put(self.letters)
         for other, key in keys.items():
@@ -274,6 +327,13 @@ def _shown(values: pa.ChunkedArray) -> Any:
     except (ValueError, OverflowError):  # no UTF-8, a time that Python has not: it may be what the row failed of
         return " ".join(values.chunk(0).to_string().split())
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _noted(letter: Letter, ledger: Mapping[int, Decided | Done]) -> Letter:
+    if not letter.is_rejected or letter.is_published or rejection(letter, ledger) is not Rejection.UNDONE:
+        return letter
+    log.info("dead letter %s was published after all: its sink takes it now", letter.name)
+    return replace(letter, is_published=True)
 
 
 def _newest(store: Store) -> str | None:

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.checkpoint.dead_letters import Letter, read_letters, send_again
+from holdfast.checkpoint.dead_letters import Letter, ledger_of, read_letters, rejection, send_again
 from holdfast.checkpoint.place import checkpoint_directory
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
 from holdfast.cli.resolve import check_nobody_runs
+from holdfast.commit.records import Decided, Done
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.observe.times import utc
 from holdfast.ports import Store
@@ -64,8 +65,10 @@ def replay_letters(
 
 def described(store: Store, directory: Path) -> list[dict[str, Any]]:
     """Return every letter as a JSON value, the row as people read it, with what became of it."""
+    letters = read_letters(store)
     finished, retired = _finished(store, directory)
-    return [{**letter.described(), "standing": _standing(letter, finished, retired)} for letter in read_letters(store)]
+    ledger = ledger_of(store, letters)
+    return [{**letter.described(), "standing": _standing(letter, ledger, finished, retired)} for letter in letters]
 
 
 def letter_lines(letters: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -97,14 +100,17 @@ def replay(store: Store, directory: Path, wanted: Sequence[str]) -> list[Letter]
         raise InvalidPipeline(
             f"dead letter {past[0]!r} cannot be sent through the graph again.",
             why="it is a row that came out of the graph: a sink has refused it, and the other sinks have the epoch.",
-            do="write it into that sink's table by hand, mended; holdfast dead-letters list --json shows its values.",
+            do="write it into that sink's table by hand, mended, where holdfast dead-letters list says that it is "
+            "rejected; with --json it shows the values.",
         )
     return send_again(store, wanted, _finished(store, directory)[0])
 
 
-def _standing(letter: Letter, finished: Positions, retired: Collection[str]) -> str:
+def _standing(
+    letter: Letter, ledger: Mapping[int, Decided | Done], finished: Positions, retired: Collection[str]
+) -> str:
     if letter.is_rejected:
-        return "rejected by its sink"
+        return rejection(letter, ledger).value
     if letter.again is None:
         return "left out"
     is_done = int(finished.get(letter.source, {}).get(LETTERS, 0)) > letter.again

@@ -106,13 +106,15 @@ def would_reject(store: Store, sinks: Sequence[Sink], rows_max: int) -> Rejected
         content = entry.content
         if entry.standing is not Standing.OPEN or not isinstance(content, Decided):
             continue
+        earlier: list[tuple[Sink, Publication]] = []
         for sink in sinks:
             parts = content.parts.get(sink.name, ())
             if not parts or not isinstance(sink, Rejecting) or sink.outcome(entry.key.epoch) is not Outcome.ABSENT:
                 continue
-            refused = sink.reject(Publication(content.record, parts))[1]
-            if refused:
-                letters = letters_of(sink.name, content.record, refused, rows_max)
+            publication, found = sink.reject(Publication(content.record, parts), earlier)
+            earlier.append((sink, publication))
+            if found:
+                letters = letters_of(sink.name, content.record, content.as_decided(sink.name, found), rows_max)
                 rejected.add(sink.name, entry.key.epoch, letters, content.parts)
     return rejected
 

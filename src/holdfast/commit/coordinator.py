@@ -28,14 +28,14 @@ from holdfast.commit.checks import (
 from holdfast.commit.delivery import Delivery, Published, Resolution
 from holdfast.commit.group import Group, Underway
 from holdfast.commit.lane import Lane, ThreadLane
-from holdfast.commit.ledger import Key, Ledger, Takeover
+from holdfast.commit.ledger import Ledger, Takeover
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.commit.retry import Patience, PatientStore, Retry, one_line
 from holdfast.commit.story import Stories
 from holdfast.commit.takeover import Resumption, confirm_done, ledgers_word, open_decisions, take_over
 from holdfast.commit.transaction import Event, State, Transition
-from holdfast.errors import HoldfastError, InternalError
+from holdfast.errors import BadRow, HoldfastError, InternalError
 from holdfast.ports import Clock, EpochRecord, Held, Part, Publication, Refused, Run, Sink, Store
 from holdfast.positions import Positions, covers_all
 
@@ -225,33 +225,31 @@ class Coordinator:
                 names = [name for name in names if name not in self._behind]
             found = [self._delivery.judge(name, key.epoch, Decision.COMMIT) for name in names]
             wanted = {each.sink for each in found if each.verdict is Verdict.PUBLISH}
-            if on_refused is not None and decided.record.rewound_to is None:
-                decided = self._without_refused(key, decided, wanted, on_refused)
-            for _ in self._carry_out([Underway(decided, key)], wanted):
+            may_reject = on_refused if decided.record.rewound_to is None else None
+            for _ in self._carry_out([Underway(decided, key)], wanted, may_reject):
                 pass
             yield from found
 
-    def _without_refused(self, key: Key, decided: Decided, wanted: set[str], on_refused: OnRefused) -> Decided:
-        """Take rows out of a decision that sinks refuse which lack its epoch; those that hold it keep theirs.
+    def _without_refused(self, entry: Underway, name: str, on_refused: OnRefused) -> Underway:
+        """Take the rows out of a decision that a sink refuses which is to publish it now.
 
-        Durable writes, before anything is published without the rows: 1. ``on_refused`` keeps them.  A crash right
-        after leaves the decision whole: the same rows are found again, and kept under the same names.  2. the decision
-        without them.  A crash right after: any start publishes it.
+        Durable writes, before it publishes without the rows: 1. ``on_refused`` keeps them.  A crash right after leaves
+        the decision whole: the same rows are found again, and kept under the same names.  2. the decision without them.
+        A crash right after: any start publishes it.
         """
-        parts, rejected = dict(decided.parts), dict(decided.rejected)
-        for name in sorted(wanted):
-            publication, refused = self._delivery.reject(name, Publication(decided.record, decided.parts[name]))
-            if refused:
-                on_refused(name, decided.record, refused)
-                faults.reach("rejected-kept", decided.record.epoch)
-                parts[name] = publication.parts
-                rejected[name] = rejected.get(name, 0) + len(refused)
-        if rejected == dict(decided.rejected):
-            return decided
-        amended = Decided(decided.record, parts, rejected)
-        self._ledger.amend(key, amended)
+        decided = entry.decided
+        if entry.key is None or name not in decided.parts:
+            return entry
+        publication, refused = self._delivery.reject(name, Publication(decided.record, decided.parts[name]))
+        if not refused:
+            return entry
+        rejected = decided.as_decided(name, refused)
+        on_refused(name, decided.record, rejected)
+        faults.reach("rejected-kept", decided.record.epoch)
+        amended = decided.without(name, publication.parts, rejected)
+        self._ledger.amend(entry.key, amended)
         faults.reach("rejected-decided", decided.record.epoch)
-        return amended
+        return Underway(amended, entry.key)
 
     @property
     def _run(self) -> Run:
@@ -394,16 +392,23 @@ class Coordinator:
         """Ask before the decision, which nothing can take back.  Nothing durable: a crash leaves what it found.
 
         A sink that tries rows against what it holds is asked when the epochs before this one are published: their rows
-        may be what this one's collide with.  Epochs that wait for their group are not there yet.
+        may be what this one's collide with, or point to.  Epochs that wait for their group are not there yet.
         """
         publications = {name: Publication(decided.record, parts) for name, parts in decided.parts.items()}
         if self._trying:
             self._wait_for_lane()
-        tried = self._delivery.admit(publications)
-        if tried - self._trying and self._lane is not None and self._lane.length:
+        # Looked at before: what is published while the sinks are asked was not there when the first one tried.
+        is_busy = self._lane is not None and self._lane.length > 0
+        try:
+            self._trying = self._delivery.admit(publications)
+            is_final = not (is_busy and self._trying)
+        except BadRow:
+            if not is_busy:
+                raise
+            is_final = False
+        if not is_final:
             self._wait_for_lane()
-            tried = self._delivery.admit(publications)
-        self._trying = tried
+            self._trying = self._delivery.admit(publications)
 
     def rewind(self, record: EpochRecord) -> None:
         """Take back what every sink published behind some positions.
@@ -435,21 +440,27 @@ class Coordinator:
             for _ in self._carry_out([Underway(decided, key)]):
                 pass
 
-    def _carry_out(self, group: Sequence[Underway], wanted: set[str] | None = None) -> Iterator[None]:
+    def _carry_out(
+        self, group: Sequence[Underway], wanted: set[str] | None = None, on_refused: OnRefused | None = None
+    ) -> Iterator[None]:
         """Publish epochs together, sink by sink, and forget their decisions; one durable write per step.
 
-        ``wanted`` are the sinks that recovery found without the epoch; None: every sink that has parts.
+        ``wanted`` are the sinks that recovery found without the epoch; None: every sink that has parts.  Where
+        ``on_refused`` is given, each is asked what it refuses when those before it have the epoch: their rows may be
+        what its foreign keys point to, or what its own collide with.
         """
         last = group[-1].record.epoch
         decision = Decision.COMMIT if group[-1].key else Decision.LIVE
         try:
             for entry in group:
                 self._stories.take(entry.record.epoch, Event.PUBLISH)
-            for name in self._sinks:
+            for name in (name for name in self._sinks if wanted is None or name in wanted):
+                if on_refused is not None:
+                    group = [self._without_refused(entry, name, on_refused) for entry in group]
                 publications = [
                     Publication(entry.record, entry.decided.parts[name])
                     for entry in group
-                    if name in entry.decided.parts and (wanted is None or name in wanted)
+                    if name in entry.decided.parts
                 ]
                 if not publications:
                     continue
@@ -467,7 +478,7 @@ class Coordinator:
                 faults.reach("before-forget", entry.record.epoch)
                 # 3. forget.  A crash right after leaves "done", of which Spark's commit log knows nothing: it replays
                 #    the epoch, every sink holds it, nothing is evaluated.  A crash before: recovery asks, then forgets.
-                done = Done(entry.record, _counts(entry.decided))
+                done = Done(entry.record, _counts(entry.decided), entry.decided.rejected)
                 self._ledger.forget(entry.key, done)
                 self._newest_done = done
                 with self._unpublished_lock:

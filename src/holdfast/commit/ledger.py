@@ -28,7 +28,7 @@ import os
 import secrets
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -284,9 +284,12 @@ class Ledger:
             self._store.delete(self._done.popleft().path)
 
 
-def survey(store: Store) -> list[Entry]:
-    """Return every decision in a checkpoint, oldest first.  Reads only; runs beside a live pipeline."""
-    keys, entries = _keys(store), []
+def survey(store: Store, epochs: Collection[int] | None = None) -> list[Entry]:
+    """Return the decisions in a checkpoint, oldest first.  Reads only; runs beside a live pipeline.
+
+    ``epochs`` are those that are asked for; None: all.
+    """
+    keys, entries = [key for key in _keys(store) if epochs is None or key.epoch in epochs], []
     rules = _newest_fence(store)
     for key in keys:
         data = store.get(key.path)

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import Corrupt
-from holdfast.ports import Carried, EpochRecord, Part, Staged
+from holdfast.ports import Carried, EpochRecord, Part, Refused, Staged
 
 _MAGIC = b"holdfast ledger 1"
 
@@ -29,12 +29,13 @@ _MAGIC = b"holdfast ledger 1"
 class Decided:
     """A decision: the epoch *will* be visible in these sinks, with these parts.
 
-    ``rejected`` counts, per sink, the rows that were taken out of the parts because the sink refuses them.
+    ``rejected`` has, per sink, the rows that were taken out of its parts because it refuses them: their numbers in
+    the epoch as it was decided, for what is left is numbered anew each time, and a number must not come twice.
     """
 
     record: EpochRecord
     parts: Mapping[str, tuple[Part, ...]]
-    rejected: Mapping[str, int] = field(default_factory=dict)
+    rejected: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def is_staged(self) -> bool:
@@ -47,13 +48,27 @@ class Decided:
         several = (part for parts in self.parts.values() for part in parts)
         return sum(part.rows.nbytes for part in several if isinstance(part, Carried))
 
+    def as_decided(self, sink: str, refused: Iterable[Refused]) -> list[Refused]:
+        """Return rows that a sink refuses of what is left, under their numbers in the epoch as it was decided."""
+        gone = sorted(self.rejected.get(sink, ()))
+        return [replace(row, number=_number_as_decided(row.number, gone)) for row in refused]
+
+    def without(self, sink: str, parts: Sequence[Part], rejected: Sequence[Refused]) -> Decided:
+        """Return the decision with the parts that are left for a sink, and which rows of it are not in them."""
+        numbers = sorted([*self.rejected.get(sink, ()), *(row.number for row in rejected)])
+        return Decided(self.record, {**self.parts, sink: tuple(parts)}, {**self.rejected, sink: tuple(numbers)})
+
 
 @dataclass(frozen=True)
 class Done:
-    """What is left of a decision once every sink holds the epoch: where it ended, who has it, and how many rows."""
+    """What is left of a decision once every sink holds the epoch: where it ended, who has it, and how many rows.
+
+    ``rejected`` is that of the decision: the sinks lack these rows.  None: a version that did not note it.
+    """
 
     record: EpochRecord
     row_counts: Mapping[str, int]
+    rejected: Mapping[str, tuple[int, ...]] | None = field(default_factory=dict)
 
     @property
     def sinks(self) -> tuple[str, ...]:
@@ -65,7 +80,12 @@ def encode(value: Decided | Done) -> bytes:
     """Return the bytes of a decision, or of what is left of it."""
     payloads: list[bytes] = []
     if isinstance(value, Done):
-        kind, body = b"done", {"record": _record_json(value.record), "row_counts": dict(value.row_counts)}
+        kind = b"done"
+        body = {
+            "record": _record_json(value.record),
+            "row_counts": dict(value.row_counts),
+            **({} if value.rejected is None else {"rejected": dict(value.rejected)}),
+        }
     else:
         kind = b"decision"
         body = {
@@ -97,9 +117,27 @@ def decode(data: bytes, key: str) -> Decided | Done:
     body = json.loads(text)
     record = EpochRecord(**body["record"])
     if kind == b"done":
-        return Done(record, body["row_counts"])
+        return Done(record, body["row_counts"], _rejected(body["rejected"]) if "rejected" in body else None)
     parts = {sink: tuple(_part(part, payload) for part in several) for sink, several in body["sinks"].items()}
-    return Decided(record, parts, body.get("rejected", {}))
+    return Decided(record, parts, _rejected(body.get("rejected", {})))
+
+
+def _number_as_decided(number: int, gone: Sequence[int]) -> int:
+    """Return which row it is, ``gone`` counted; they ascend.
+
+    Examples
+    --------
+    >>> [_number_as_decided(number, [1, 2]) for number in range(3)]
+    [0, 3, 4]
+    """
+    for each in gone:
+        number += each <= number
+    return number
+
+
+def _rejected(body: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    # A number instead of a list is how many they were, of a version that did not note which.
+    return {sink: tuple(numbers) for sink, numbers in body.items() if not isinstance(numbers, int)}
 
 
 def _digest(kind: bytes, text: bytes, payloads: Sequence[bytes]) -> bytes:

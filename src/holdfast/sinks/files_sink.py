@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 from holdfast import durable, faults
 from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
-    Carried,
     EpochRecord,
     Guarantee,
     Held,
@@ -39,6 +38,7 @@ from holdfast.sinks import files_stage, refusals
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.files_log import KEPT, Entry, FilesLog
 from holdfast.sinks.files_stage import Staging
+from holdfast.sinks.refusals import Halving, TableRows
 from holdfast.sinks.rewinds import cannot_go_back
 
 log = logging.getLogger("holdfast.sinks.files")
@@ -133,20 +133,15 @@ class FilesSink:
                 self._staging.check(part.rows)
         return False
 
-    def reject(self, publication: Publication) -> tuple[Publication, list[Refused]]:
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, list[Refused]]:
         """Find the carried rows that a file or its name could not keep; staged rows are in their files already."""
-        parts: list[Part] = []
-        found: list[Refused] = []
-        first = 0
-        for part in publication.parts:
-            if not isinstance(part, Staged):
-                rows = part.rows
-                numbers = dict(refusals.refused(rows.num_rows, partial(self._refusal, rows)))
-                found += [Refused(first + number, rows.slice(number, 1), error) for number, error in numbers.items()]
-                part = Carried(refusals.without(rows, numbers))
-            first += part.row_count
-            parts.append(part)
-        return Publication(publication.record, tuple(parts)), found
+
+        def rows_of(part: Part) -> Halving | None:
+            return None if isinstance(part, Staged) else TableRows(part, part.rows, partial(self._refusal, part.rows))
+
+        return refusals.rejected(publication, rows_of)
 
     def _refusal(self, rows: pa.Table, low: int, high: int) -> BadRow | None:
         try:

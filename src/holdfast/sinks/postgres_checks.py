@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadRow
-from holdfast.sinks import postgres_copy, sql
+from holdfast.sinks import postgres_copy, refusals, sql
 from holdfast.sinks.postgres_copy import CopyColumn, copy_format, is_binary, is_text
 from holdfast.sinks.postgres_rules import INDEXED_BYTES, Rules
 from holdfast.sinks.postgres_table import Table
@@ -51,19 +51,10 @@ def check_values(table: Table, rules: Rules, rows: pa.Table) -> bool:
             if table.mode.delete is not None and column.name in rules.required and kept.column(column.name).null_count:
                 is_odd = True  # unless a later row of its key replaces it
             elif column.name in rules.required:
-                _check_null(table, column, kept)
+                refusals.check_no_null(table.node, table.name, column.name, kept.column(column.name))
             is_odd |= _check_column(table, column, rules, batch, is_text_form=is_text_form)
         is_odd |= any(_indexed_bytes(batch, names) > INDEXED_BYTES for names in rules.indexed)
     return is_odd
-
-
-def _check_null(table: Table, column: TableColumn, batch: pa.RecordBatch) -> None:
-    if count := batch.column(column.name).null_count:
-        raise BadRow(
-            f"{table.node}: {count} rows have a null in column {column.name!r}, which takes none.",
-            why=f"table {table.name} declares it NOT NULL.",
-            do=f'filter such rows out before the sink: hf.filter("{column.name} is not null"); or fill the column.',
-        )
 
 
 def _check_column(

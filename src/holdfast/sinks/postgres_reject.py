@@ -7,7 +7,6 @@ table (``ctid``), which nothing moves: nobody changes a staging table.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Protocol
 
 import psycopg
 import pyarrow as pa
@@ -19,27 +18,13 @@ from holdfast.sinks import refusals
 from holdfast.sinks.postgres_session import Connection, Session, translated
 from holdfast.sinks.postgres_staging import tables_of
 from holdfast.sinks.postgres_table import ORDER, Table
+from holdfast.sinks.refusals import TableRows
 
-_PLACES = "SELECT ctid::pg_catalog.text FROM {} ORDER BY {}"
+_PLACES = (
+    "SELECT ctid::pg_catalog.text FROM {} WHERE NOT ctid OPERATOR(pg_catalog.=) ANY ({}::pg_catalog.tid[]) ORDER BY {}"
+)
 _SOME = "(SELECT * FROM {} WHERE ctid OPERATOR(pg_catalog.=) ANY ({}::pg_catalog.tid[])) AS taken"
 _BUT_SOME = "(SELECT * FROM {} WHERE NOT ctid OPERATOR(pg_catalog.=) ANY ({}::pg_catalog.tid[])) AS taken"
-
-
-class Halving(Protocol):
-    """The rows of one part, as they are tried by halves."""
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-
-    def refusal(self, low: int, high: int) -> BadRow | None:
-        """Write rows onto those before them; return why they are refused, if they are."""
-
-    def row(self, number: int) -> pa.Table:
-        """Return a row."""
-
-    def without(self, numbers: Collection[int]) -> Part:
-        """Return the part without some rows."""
 
 
 def taken(stage: pg.Composable, part: Part) -> pg.Composable:
@@ -48,34 +33,15 @@ def taken(stage: pg.Composable, part: Part) -> pg.Composable:
     return pg.SQL(_BUT_SOME).format(stage, pg.Literal(places)) if places else stage
 
 
-class CarriedRows:
-    """Rows that the driver holds; ``write`` checks and writes some of them."""
+def carried_rows(
+    session: Session, connection: Connection, part: Carried, write: Callable[[pa.Table], None]
+) -> TableRows:
+    """Return rows that the driver holds; ``write`` checks and writes some of them."""
 
-    def __init__(
-        self, session: Session, connection: Connection, rows: pa.Table, write: Callable[[pa.Table], None]
-    ) -> None:
-        self._session = session
-        self._connection = connection
-        self._rows = rows
-        self._write = write
+    def refusal(low: int, high: int) -> BadRow | None:
+        return _refusal(session, connection, lambda: write(part.rows.slice(low, high - low)))
 
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return int(self._rows.num_rows)
-
-    def refusal(self, low: int, high: int) -> BadRow | None:
-        """Write rows onto those before them."""
-        rows = self._rows.slice(low, high - low)
-        return _refusal(self._session, self._connection, lambda: self._write(rows))
-
-    def row(self, number: int) -> pa.Table:
-        """Return a row."""
-        return self._rows.slice(number, 1)
-
-    def without(self, numbers: Collection[int]) -> Part:
-        """Return the part without some rows."""
-        return Carried(refusals.without(self._rows, numbers))
+    return TableRows(part, part.rows, refusal)
 
 
 class StagedRows:
@@ -88,7 +54,8 @@ class StagedRows:
         self._part = part
         self._stage = table.identifier(tables_of([part])[0])
         order = pg.SQL("ctid") if table.mode.mode == "append" else pg.Identifier(ORDER)
-        places = connection.execute(pg.SQL(_PLACES).format(taken(self._stage, part), order)).fetchall()
+        gone = pg.Literal(refusals.left_out(part))
+        places = connection.execute(pg.SQL(_PLACES).format(self._stage, gone, order)).fetchall()
         self._places = [place for (place,) in places]
 
     @property

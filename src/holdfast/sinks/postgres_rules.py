@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import psycopg
 from psycopg import sql as pg
 
 from holdfast.sinks import sql
@@ -48,6 +49,22 @@ SELECT pg_catalog.json_build_object(
        WHERE i.indrelid OPERATOR(pg_catalog.=) c.oid))
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace s ON s.oid OPERATOR(pg_catalog.=) c.relnamespace
  WHERE s.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) %s
+"""
+
+
+_PARENT = """
+SELECT n.nspname, p.relname
+  FROM pg_catalog.pg_constraint k
+  JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) k.conrelid
+  JOIN pg_catalog.pg_namespace s ON s.oid OPERATOR(pg_catalog.=) c.relnamespace
+  JOIN pg_catalog.pg_class p ON p.oid OPERATOR(pg_catalog.=) k.confrelid
+  JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.relnamespace
+ WHERE s.nspname OPERATOR(pg_catalog.=) %s AND c.relname OPERATOR(pg_catalog.=) %s
+   AND k.conname OPERATOR(pg_catalog.=) %s
+"""
+_DATABASE = """
+SELECT pg_catalog.pg_postmaster_start_time()::pg_catalog.text, oid
+  FROM pg_catalog.pg_database WHERE datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
 """
 
 
@@ -99,6 +116,18 @@ def rules_of(connection: Connection, table: Table) -> Rules:
         {column["name"]: tuple(column["labels"]) for column in ours if column["labels"]},
         tuple(each for each in indexed if each),
     )
+
+
+def parent_of(connection: Connection, refusal: psycopg.errors.ForeignKeyViolation) -> tuple[str, str] | None:
+    """Return schema and name of the table that a foreign key points to which a row has met."""
+    told = refusal.diag
+    found = connection.execute(_PARENT, (told.schema_name, told.table_name, told.constraint_name)).fetchone()
+    return (found[0], found[1]) if found is not None else None
+
+
+def database_of(connection: Connection) -> tuple[Any, ...] | None:
+    """Return what tells the database of a connection from every other, whatever DSN led there; for this moment."""
+    return connection.execute(_DATABASE).fetchone()
 
 
 def _of_table(asked: dict[str, Any]) -> str:

@@ -34,7 +34,7 @@ from holdfast.sinks.believed import fresh
 from holdfast.sinks.postgres_dsn import Dsn
 from holdfast.sinks.postgres_epochs import PostgresEpochs
 from holdfast.sinks.postgres_ledger import Begun, PostgresLedger, set_lock_timeout
-from holdfast.sinks.postgres_reject import CarriedRows, Halving, StagedRows
+from holdfast.sinks.postgres_reject import StagedRows, carried_rows
 from holdfast.sinks.postgres_rules import Rules
 from holdfast.sinks.postgres_session import Connection, Session
 from holdfast.sinks.postgres_staging import (
@@ -46,6 +46,7 @@ from holdfast.sinks.postgres_staging import (
     with_order,
 )
 from holdfast.sinks.postgres_table import Table
+from holdfast.sinks.refusals import Halving
 from holdfast.sinks.sql import LEDGER, LedgerRow, TableMode
 
 logger = logging.getLogger("holdfast.sinks.postgres")
@@ -187,15 +188,34 @@ class PostgresSink:
                 is_odd += [bool(found) for (found,) in connection.execute(question).fetchall()]
         if not rules.why_tried and not any(is_odd):
             return False
-        beside = [(sink, theirs) for sink, theirs in earlier if isinstance(sink, PostgresSink) and sink.shares(self)]
-        same = [(sink, theirs) for sink, theirs in beside if sink._table.identifier() == self._table.identifier()]
         try:
-            self._try([*same, (self, publication)])
-        except BadRow:
-            if len(beside) == len(same):
+            self._try_behind(self._beside(earlier), publication)
+        except BadRow as refusal:
+            if not self._points_elsewhere(refusal, earlier):
                 raise
-            self._try([*beside, (self, publication)])  # a foreign key may point to the rows of the others
         return True
+
+    def _try_behind(self, beside: Sequence[tuple[PostgresSink, Publication]], publication: Publication) -> None:
+        same = [(sink, theirs) for sink, theirs in beside if sink._table.identifier() == self._table.identifier()]
+        refusals.try_behind(beside, same, (self, publication), self._try)
+
+    def _points_elsewhere(self, refusal: HoldfastError, earlier: Sequence[tuple[Sink, Publication]]) -> bool:
+        """Tell whether a foreign key has met rows that another sink may be about to give it, in a way of its own.
+
+        Another role, or another name of the host, leads to the same database.  What that sink stages may be hidden from
+        this role, so it cannot be tried here; refused, good rows would stop every start.
+        """
+        others = [sink for sink, _ in earlier if isinstance(sink, PostgresSink) and not sink.shares(self)]
+        if not others or not isinstance(refusal.__cause__, psycopg.errors.ForeignKeyViolation):
+            return False
+        with self._trials.explained():
+            parent = postgres_rules.parent_of(self._trials.connection(), refusal.__cause__)
+        parents = [sink for sink in others if (sink._table.schema_name, sink._table.name) == parent]
+        return any(sink._database() == self._database() for sink in parents)
+
+    def _database(self) -> tuple[Any, ...] | None:
+        with self._trials.explained():
+            return postgres_rules.database_of(self._trials.connection())
 
     def shares(self, other: PostgresSink) -> bool:
         """Tell whether another sink writes to the same database."""
@@ -207,34 +227,28 @@ class PostgresSink:
         """
         with self._trials.rolled_back() as connection:
             connection.execute(set_lock_timeout(LOCK_TIMEOUT))
-            for sink, publication in writes:
-                connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
-                for part in publication.parts:
-                    sink._write_part(connection, part, publication.record.epoch)
+            _write_trial(connection, writes)
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
-    def reject(self, publication: Publication) -> tuple[Publication, list[Refused]]:
+    def _beside(self, earlier: Sequence[tuple[Sink, Publication]]) -> list[tuple[PostgresSink, Publication]]:
+        """Return those of other sinks that write to the same database."""
+        return [(sink, theirs) for sink, theirs in earlier if isinstance(sink, PostgresSink) and sink.shares(self)]
+
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, list[Refused]]:
         """Find the rows that the table refuses, in a transaction that is rolled back; prepared ones were all taken."""
-        parts: list[Part] = []
-        found: list[Refused] = []
-        first = 0
         with self._trials.explained():
             rules = postgres_rules.rules_of(self._trials.connection(), self._table)
         with self._trials.rolled_back() as connection:
             connection.execute(set_lock_timeout(LOCK_TIMEOUT))
+            _write_trial(connection, self._beside(earlier))
             connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            for part in publication.parts:
-                rows = self._rows(connection, part, publication.record.epoch, rules)
-                if rows is None:
-                    parts.append(part)
-                    first += part.row_count
-                    continue
-                numbers = dict(refusals.refused(rows.count, rows.refusal))
-                found += [Refused(first + number, rows.row(number), error) for number, error in numbers.items()]
-                first += rows.count
-                parts.append(rows.without(numbers) if numbers else part)
-        return Publication(publication.record, tuple(parts)), found
+            left, found = refusals.rejected(
+                publication, lambda part: self._rows(connection, part, publication.record.epoch, rules)
+            )
+        return left, [each for each in found if not self._points_elsewhere(each.error, earlier)]
 
     def _rows(self, connection: Connection, part: Part, epoch: int, rules: Rules) -> Halving | None:
         if isinstance(part, Carried):
@@ -243,7 +257,7 @@ class PostgresSink:
                 postgres_checks.check_values(self._table, rules, rows)
                 self._write_carried(connection, rows, epoch)
 
-            return CarriedRows(self._trials, connection, part.rows, check)
+            return carried_rows(self._trials, connection, part, check)
         return StagedRows(self._trials, connection, self._table, part) if tables_of([part]) else None
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
@@ -535,6 +549,13 @@ class PostgresSink:
         """Close the connections."""
         self._session.drop()
         self._trials.drop()
+
+
+def _write_trial(connection: Connection, writes: Sequence[tuple[PostgresSink, Publication]]) -> None:
+    for sink, publication in writes:
+        connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
+        for part in publication.parts:
+            sink._write_part(connection, part, publication.record.epoch)
 
 
 def _is_busy(error: BaseException) -> bool:

@@ -7,14 +7,16 @@ of two with one unique value the first is taken.  A refused row costs as many at
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import BadRow
-from holdfast.ports import Staged
+from holdfast.ports import Carried, Part, Publication, Refused, Staged
+
+T = TypeVar("T")
 
 _WITHOUT = "without"
 """Key of a handle's reference: which rows are left out when the part is published."""
@@ -50,15 +52,129 @@ def refused(count: int, write: Callable[[int, int], BadRow | None]) -> Iterator[
         waiting += [(middle, high), (low, middle)]
 
 
+class Halving(Protocol):
+    """The rows of one part, as they are tried by halves."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+
+    def refusal(self, low: int, high: int) -> BadRow | None:
+        """Write rows onto those before them; return why they are refused, if they are."""
+
+    def row(self, number: int) -> pa.Table:
+        """Return a row."""
+
+    def without(self, numbers: Collection[int]) -> Part:
+        """Return the part without some rows."""
+
+
+class TableRows:
+    """Rows of a part that the driver has in its hands; ``write(low, high)`` as in :func:`refused`."""
+
+    def __init__(self, part: Part, rows: pa.Table, write: Callable[[int, int], BadRow | None]) -> None:
+        self.refusal = write
+        self._part = part
+        self._rows = rows
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return int(self._rows.num_rows)
+
+    def row(self, number: int) -> pa.Table:
+        """Return a row."""
+        return self._rows.slice(number, 1)
+
+    def without(self, numbers: Collection[int]) -> Part:
+        """Return the part without some rows."""
+        if isinstance(self._part, Carried):
+            return Carried(without(self._rows, numbers))
+        return leaving_out(self._part, places(self._part, numbers))
+
+
+def rejected(publication: Publication, rows_of: Callable[[Part], Halving | None]) -> tuple[Publication, list[Refused]]:
+    """Return an epoch without the rows that its sink refuses, and the rows, numbered over all parts.
+
+    Parameters
+    ----------
+    publication : Publication
+        The epoch.
+    rows_of : callable
+        Returns the rows of a part, to be tried; None where they were all taken already.
+    """
+    parts: list[Part] = []
+    found: list[Refused] = []
+    first = 0
+    for part in publication.parts:
+        rows = rows_of(part)
+        numbers = dict(refused(rows.count, rows.refusal)) if rows is not None else {}
+        if rows is not None and numbers:
+            found += [Refused(first + number, rows.row(number), error) for number, error in numbers.items()]
+            parts.append(rows.without(numbers))
+        else:
+            parts.append(part)
+        first += part.row_count
+    return Publication(publication.record, tuple(parts)), found
+
+
+def try_behind(beside: Sequence[T], same: Sequence[T], own: T, write: Callable[[Sequence[T]], None]) -> None:
+    """Try rows behind those of sinks that publish before.
+
+    Parameters
+    ----------
+    beside, same : sequence
+        What those write to the same database, and of these to the same table.
+    own : object
+        What is tried.
+    write : callable
+        Writes, and rolls back.
+
+    Raises
+    ------
+    BadRow
+        If they are refused behind all of these too.
+    """
+    try:
+        write([*same, own])
+    except BadRow:
+        if len(beside) == len(same):
+            raise
+        write([*beside, own])  # a foreign key may point to the rows of the others
+
+
+def check_no_null(node: str, table: str, column: str, values: pa.Array | pa.ChunkedArray) -> None:
+    """Raise :class:`BadRow` where a column that takes no null is given one."""
+    if count := values.null_count:
+        raise BadRow(
+            f"{node}: {count} rows have a null in column {column!r}, which takes none.",
+            why=f"table {table} declares it NOT NULL.",
+            do=f'filter such rows out before the sink: hf.filter("{column} is not null"); or fill the column.',
+        )
+
+
 def left_out(part: Staged) -> list[Any]:
     """Return the rows of a staged part that are not published, as its sink finds them: by number, or by place."""
     return list(json.loads(part.reference.get(_WITHOUT, "[]")))
 
 
+def places(part: Staged, numbers: Iterable[int]) -> list[int]:
+    """Return where rows stand in a staged part, by their numbers among those that are published.
+
+    Examples
+    --------
+    >>> places(leaving_out(Staged("a", 5), [1, 2]), [0, 1])
+    [0, 3]
+    """
+    gone = set(left_out(part))
+    standing = [number for number in range(part.row_count + len(gone)) if number not in gone]
+    return [standing[number] for number in numbers]
+
+
 def leaving_out(part: Staged, rows: Collection[Any]) -> Staged:
-    """Return a staged part without some of its rows: they stay where they are, and are not published."""
+    """Return a staged part without some of its rows: they stay where they are, and are not published, nor counted."""
     every = [*left_out(part), *rows]
-    return Staged(part.name, part.row_count, {**part.reference, _WITHOUT: json.dumps(every)})
+    return Staged(part.name, part.row_count - len(rows), {**part.reference, _WITHOUT: json.dumps(every)})
 
 
 def without(rows: pa.Table, numbers: Collection[int]) -> pa.Table:

@@ -34,6 +34,7 @@ from holdfast.ports import (
 from holdfast.positions import Positions
 from holdfast.sinks import refusals, rewinds, sql
 from holdfast.sinks.believed import fresh
+from holdfast.sinks.refusals import TableRows
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import LEDGER, LedgerRow, Mode, TableMode
 from holdfast.sinks.sqlite_epochs import SqliteEpochs
@@ -248,19 +249,18 @@ class SqliteSink:
             check_required(self._node, self._table, rules.required, rows)
         if not rules.why_tried and (not rules.required or len(carried) == len(publication.parts)):
             return False
-        beside = [(sink, theirs) for sink, theirs in earlier if isinstance(sink, SqliteSink) and sink.shares(self)]
+        beside = self._beside(earlier)
         same = [(sink, theirs) for sink, theirs in beside if sink._table.name.lower() == self._table.name.lower()]
-        try:
-            self._try([*same, (self, publication)])
-        except BadRow:
-            if len(beside) == len(same):
-                raise
-            self._try([*beside, (self, publication)])  # what it lacks may be among the rows of the others
+        refusals.try_behind(beside, same, (self, publication), self._try)
         return True
 
     def shares(self, other: SqliteSink) -> bool:
         """Tell whether another sink writes to the same file."""
         return self._path == other._path
+
+    def _beside(self, earlier: Sequence[tuple[Sink, Publication]]) -> list[tuple[SqliteSink, Publication]]:
+        """Return those of other sinks that write to the same file."""
+        return [(sink, theirs) for sink, theirs in earlier if isinstance(sink, SqliteSink) and sink.shares(self)]
 
     def _try(self, writes: Sequence[tuple[SqliteSink, Publication]]) -> None:
         """Write, and roll back: nothing is kept open, because a second writer of the file would wait for it."""
@@ -279,51 +279,48 @@ class SqliteSink:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
 
-    def reject(self, publication: Publication) -> tuple[Publication, list[Refused]]:
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, list[Refused]]:
         """Find the rows that the table refuses, in a transaction that is rolled back."""
-        parts: list[Part] = []
-        found: list[Refused] = []
-        taken: list[pa.Table] = []
-        first, epoch = 0, publication.record.epoch
+        epoch = publication.record.epoch
         with self._rolled_back() as connection:
-            for part in publication.parts:
+            taken = [partial(sink._write_rows, connection, theirs) for sink, theirs in self._beside(earlier)]
+            for write_theirs in taken:
+                write_theirs()
+
+            def rows_of(part: Part) -> TableRows:
                 batches = list(self._batches(part))
                 rows = pa.Table.from_batches(batches) if batches else pa.table({})
-                write = partial(self._refusal, connection, rows, epoch, taken)
-                numbers = dict(refusals.refused(rows.num_rows, write))
-                found += [Refused(first + n, rows.slice(n, 1), error) for n, error in numbers.items()]
-                first += rows.num_rows
-                parts.append(self._without(part, rows, numbers))
-        return Publication(publication.record, tuple(parts)), found
+                return TableRows(part, rows, partial(self._refusal, connection, rows, epoch, taken))
 
-    def _without(self, part: Part, rows: pa.Table, numbers: Collection[int]) -> Part:
-        if not numbers:
-            return part
-        if isinstance(part, Carried):
-            return Carried(refusals.without(rows, numbers))
-        gone = set(refusals.left_out(part))
-        standing = [number for number in range(part.row_count) if number not in gone]
-        return refusals.leaving_out(part, [standing[number] for number in numbers])
+            return refusals.rejected(publication, rows_of)
 
     def _refusal(
-        self, connection: sqlite3.Connection, rows: pa.Table, epoch: int, taken: list[pa.Table], low: int, high: int
+        self,
+        connection: sqlite3.Connection,
+        rows: pa.Table,
+        epoch: int,
+        taken: list[partial[None]],
+        low: int,
+        high: int,
     ) -> BadRow | None:
-        """Write rows onto those that were ``taken``, and add them there; return why they are refused, if they are."""
-        some = rows.slice(low, high - low)
+        """Write rows behind what was ``taken``, and add them there; return why they are refused, if they are."""
+        write = partial(self._write_checked, connection, rows.slice(low, high - low), epoch)
         connection.execute("SAVEPOINT holdfast_rows")
         try:
-            self._write_checked(connection, some, epoch)
+            write()
         except BadRow as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK TO holdfast_rows")
                 connection.execute("RELEASE holdfast_rows")
                 return error
             connection.execute("BEGIN IMMEDIATE")  # a rule with ON CONFLICT ROLLBACK has ended the whole transaction
-            for each in taken:
-                self._write_checked(connection, each, epoch)
+            for write_again in taken:
+                write_again()
             return error
         connection.execute("RELEASE holdfast_rows")
-        taken.append(some)
+        taken.append(write)
         return None
 
     def _write_checked(self, connection: sqlite3.Connection, rows: pa.Table, epoch: int) -> None:

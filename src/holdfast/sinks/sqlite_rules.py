@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadRow
+from holdfast.sinks import refusals
 from holdfast.sinks.sqlite_table import Table, quoted
 
 _RULES = re.compile(r"\b(CHECK|STRICT|REFERENCES|GENERATED|VIRTUAL|RAISE)\b", re.IGNORECASE)
@@ -92,9 +92,4 @@ def check_required(node: str, table: Table, required: tuple[str, ...], rows: pa.
     if table.mode.delete is not None and required:
         rows = rows.filter(pc.invert(pc.fill_null(rows.column(table.mode.delete), False)))
     for name in required:
-        if count := rows.column(name).null_count:
-            raise BadRow(
-                f"{node}: {count} rows have a null in column {name!r}, which takes none.",
-                why=f"table {table.name} declares it NOT NULL.",
-                do=f'filter such rows out before the sink: hf.filter("{name} is not null"); or fill the column.',
-            )
+        refusals.check_no_null(node, table.name, name, rows.column(name))

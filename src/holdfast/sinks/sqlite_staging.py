@@ -113,18 +113,20 @@ class Staging:
         file = part.reference.get("file")
         if file is None:
             return
+        every = refusals.left_out(part)
         row_count = 0
         try:
             with pa.memory_map(os.path.join(self.directory, os.path.basename(file))) as mapped:
                 for batch in pa.ipc.open_stream(mapped):
                     first, row_count = row_count, row_count + batch.num_rows
-                    gone = [number - first for number in refusals.left_out(part) if first <= number < row_count]
+                    gone = [number - first for number in every if first <= number < row_count]
                     yield from refusals.without(pa.Table.from_batches([batch]), gone).to_batches()
         except (OSError, pa.ArrowInvalid) as error:
             raise sql.staged_rows_gone(self.table.node, part.name, f"{file} cannot be read: {error}.") from error
-        if row_count != part.row_count:
+        promised = part.row_count + len(every)
+        if row_count != promised:
             raise sql.staged_rows_gone(
-                self.table.node, part.name, f"{file} holds {row_count} rows, its handle promises {part.row_count}."
+                self.table.node, part.name, f"{file} holds {row_count} rows, its handle promises {promised}."
             )
 
     def discard(self, parts: Sequence[Part]) -> None:

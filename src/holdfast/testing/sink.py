@@ -36,6 +36,7 @@ from holdfast.ports import (
 )
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh
+from holdfast.sinks.refusals import TableRows
 from holdfast.testing.failures import Failure, Failures, NoFailures, failing
 from holdfast.testing.process import Process
 
@@ -235,19 +236,24 @@ class SimulatedSink:
         self._check_rows([self._rows_of(part) for part in publication.parts])
         return True
 
-    def reject(self, publication: Publication) -> tuple[Publication, list[Refused]]:
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, list[Refused]]:
         """Find the rows that the target refuses."""
         self._process.check()
-        refuses, parts, found, first = self.target.refuses, [], [], 0
-        for part in publication.parts:
+
+        def rows_of(part: Part) -> TableRows:
             rows = self._rows_of(part)
-            bad = [n for n, row in enumerate(rows.to_pylist()) if refuses is not None and refuses(row)]
-            error = BadRow(f"sink {self.name!r} refuses a row.", participant=self.name)
-            found += [Refused(first + number, rows.slice(number, 1), error) for number in bad]
-            first += rows.num_rows
-            carried = Carried(refusals.without(rows, bad))
-            parts.append(carried if isinstance(part, Carried) else refusals.leaving_out(part, bad))
-        return Publication(publication.record, tuple(parts)), found
+            return TableRows(part, rows, partial(self._refusal, rows))
+
+        return refusals.rejected(publication, rows_of)
+
+    def _refusal(self, rows: pa.Table, low: int, high: int) -> BadRow | None:
+        try:
+            self._check_rows([rows.slice(low, high - low)])
+        except BadRow as error:
+            return error
+        return None
 
     def _check_rows(self, tables: Sequence[pa.Table]) -> None:
         refuses = self.target.refuses
@@ -280,6 +286,7 @@ class SimulatedSink:
                 self._check_generation()
                 self._move_row(last)
                 self._row.in_progress = handles
+                self.target.staged.update(zip(handles, tables, strict=True))  # without what is left out
 
             self._write(f"begin {last.epoch}", begin)
             faults.reach("publish-begun", last.epoch)
@@ -428,10 +435,12 @@ class FaultySink:
             self._failures(self.name, "admit"), self.name, "admit", lambda: self._inner.admit(publication, real)
         )
 
-    def reject(self, publication: Publication) -> tuple[Publication, Sequence[Refused]]:
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, Sequence[Refused]]:
         """Ask the real one, if it can tell."""
         self._process.check()
-        return self._inner.reject(publication) if isinstance(self._inner, Rejecting) else (publication, ())
+        return self._inner.reject(publication, earlier) if isinstance(self._inner, Rejecting) else (publication, ())
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Publish in the real one."""

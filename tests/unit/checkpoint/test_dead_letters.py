@@ -6,8 +6,22 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.dead_letters import DeadLetters, Letter, masks_of, one_row, read_letters, send_again
+from holdfast.checkpoint.dead_letters import (
+    REJECTED,
+    DeadLetters,
+    Letter,
+    Rejection,
+    ledger_of,
+    masks_of,
+    one_row,
+    read_letters,
+    rejection,
+    send_again,
+)
+from holdfast.commit.ledger import Ledger
+from holdfast.commit.records import Decided, Done
 from holdfast.errors import Corrupt, Fenced, InvalidPipeline
+from holdfast.ports import EpochRecord, Staged
 from holdfast.sources.lettered import LETTERS, Address
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.flips import flipped
@@ -18,6 +32,10 @@ ERROR = {"kind": "BadRow", "what": "it fails.", "why": "because."}
 
 def letter(position=1, ordinal=0, source="in"):
     return Letter(source, Address("log", position, ordinal), one_row(BATCH, ordinal), 5, ERROR, 99)
+
+
+def rejected(number):
+    return Letter("table", Address(REJECTED, 7, number), one_row(BATCH, number), 7, ERROR, 99)
 
 
 def is_owner():
@@ -50,6 +68,36 @@ def test_a_letter_is_shown_whose_row_holds_what_python_cannot_say():
     shown = Letter("in", Address("log", 1, 0), one_row(batch, 0), 5, ERROR, 99).described()["row"]
     assert (shown["a"], shown["b"], shown["c"]) == (1, '[ "\N{REPLACEMENT CHARACTER}" ]', "[ 10183-09-21 ]")
     assert "out of range: 4611686018427387904" in shown["d"]
+
+
+def test_the_ledger_has_the_last_word_on_what_a_sink_has_refused_and_a_start_notes_it():
+    """Killed before row 2 was taken out of the decision too, its table mended: it was published, row 1 was not."""
+    store = SimulatedStore()
+    ledger = Ledger(store, "p")
+    generation = ledger.take_generation(0, 0)
+    ledger.fence()
+    record = EpochRecord("p", 7, generation, {})
+    key = ledger.decide(Decided(record, {"table": (Staged("p/1/7/0/0", 2),)}, {"table": (1,)}))
+    letters = DeadLetters(store, generation, isolates=True)
+    for number in (1, 2):
+        letters.add(rejected(number), is_owner)
+
+    def told():
+        found = read_letters(store)
+        return [rejection(one, ledger_of(store, found)) for one in found]
+
+    assert told() == [Rejection.MADE, Rejection.OPEN]
+    ledger.forget(key, Done(record, {"table": 2}, {"table": (1,)}))
+    assert told() == [Rejection.MADE, Rejection.UNDONE]
+    DeadLetters(store, generation + 1, isolates=False)
+    store.delete(key.path)  # as the ledger does with old epochs
+    assert told() == [Rejection.MADE, Rejection.UNDONE]
+
+
+def test_a_ledger_that_did_not_note_rejections_is_not_taken_at_its_word():
+    """Of a version of before."""
+    done = Done(EpochRecord("p", 7, 1, {}), {"table": 2}, None)
+    assert rejection(rejected(1), {7: done}) is Rejection.MADE
 
 
 def test_what_a_fenced_run_adds_late_counts_for_nobody():

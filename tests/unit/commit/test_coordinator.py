@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.commit.coordinator import Coordinator, Retry
+from holdfast.commit.lane import ThreadLane
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.commit.transaction import Event, State
@@ -868,6 +869,50 @@ def test_staged_epochs_are_published_behind_the_engines_back(bench):
     coordinator.flush()
     assert ids(bench, "table") == ids(bench, "files") == [1, 2, 3]
     assert coordinator.statistics().decided_unpublished == 0
+
+
+class Admitting:
+    """Lets the commit thread finish before a sink's answer, whether it takes an epoch, is heard."""
+
+    def __init__(self, sink, gate, lane):
+        self._gate, self._lane = gate, lane
+        self._admit, sink.admit = sink.admit, self.admit
+
+    def admit(self, publication, earlier=()):
+        try:
+            return self._admit(publication, earlier)
+        finally:
+            self._gate.opened.set()
+            self._lane.wait()
+
+
+def test_a_sink_that_tried_rows_is_asked_again_though_the_commit_thread_is_done_by_then(bench):
+    """The trial was before the publishing: what this epoch collides with came in between."""
+    lane = ThreadLane("commit", 4)
+    coordinator = bench.open("table", "files", lane=lane)
+    gate = Gate(coordinator.sinks_for_tests["table"])
+    commit(coordinator, 1, as_staged=True)
+    assert gate.entered.wait(10)
+    bench.target("table").refuses = lambda row: 1 in ids(bench, "table") and row["id"] == 2
+    Admitting(coordinator.sinks_for_tests["files"], gate, lane)
+    with pytest.raises(BadRow) as caught:
+        commit(coordinator, 2, as_staged=True)
+    assert not caught.value.is_decided
+    assert bench.standings() == {1: Standing.DONE}
+
+
+def test_a_sink_that_refuses_rows_is_asked_again_when_the_commit_thread_is_done(bench):
+    """What a foreign key points to may be in the epoch before."""
+    lane = ThreadLane("commit", 4)
+    coordinator = bench.open("table", "files", lane=lane)
+    gate = Gate(coordinator.sinks_for_tests["table"])
+    commit(coordinator, 1, as_staged=True)
+    assert gate.entered.wait(10)
+    bench.target("table").refuses = lambda row: 1 not in ids(bench, "table") and row["id"] == 2
+    Admitting(coordinator.sinks_for_tests["table"], gate, lane)
+    commit(coordinator, 2, as_staged=True)
+    coordinator.flush()
+    assert ids(bench, "table") == ids(bench, "files") == [1, 2]
 
 
 def test_a_carried_epoch_waits_until_the_queue_is_empty(bench):

@@ -18,7 +18,13 @@ DECIDED = Decided(
 DONE = Done(RECORD, {"table": 5, "files": 9})
 
 
-@pytest.mark.parametrize("value", [DECIDED, DONE, Decided(RECORD, {}), Done(EpochRecord("p", 1, 1, {}), {})])
+REJECTED = Decided(RECORD, {"table": (STAGED,)}, {"table": (1, 4)})
+WITHOUT = [Done(RECORD, {"table": 3}, {"table": (1, 4)}), Done(RECORD, {"table": 3}, None)]
+
+
+@pytest.mark.parametrize(
+    "value", [DECIDED, DONE, Decided(RECORD, {}), Done(EpochRecord("p", 1, 1, {}), {}), REJECTED, *WITHOUT]
+)
 def test_what_is_written_is_what_is_read(value):
     assert decode(encode(value), "ledger/x") == value
 
