@@ -13,7 +13,7 @@ from pyarrow import csv as arrow_csv
 from holdfast.errors import InvalidPipeline
 from holdfast.sources import blocks, convert, csv_verdicts
 from holdfast.sources.csv_records import Walk, too_long
-from holdfast.sources.formats import Records, Unreadable
+from holdfast.sources.formats import Records, Unreadable, cut_short
 
 _ARROW_BLOCK = 1 << 21
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?(?:CSV conversion error to [^:]*: )?(.*)", re.DOTALL)
@@ -115,8 +115,8 @@ class CsvParser:
             return f"it has {counts[2]} fields where {counts[1]} are expected"
         if (column := _COLUMN.match(message)) is not None:
             field = self.schema.field(self.columns[int(column[1])])
-            return f"column {field.name!r} is declared {field.type} ({column[2]})"
-        return message
+            return f"column {field.name!r} is declared {field.type} ({cut_short(column[2])})"
+        return cut_short(message)
 
     def _count(self, data: bytes, found: blocks.Quotes) -> int:
         """Count records one by one: where newlines stand in quotes, or quotes in the middle of fields."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.sources import blocks
-from holdfast.sources.formats import is_utf8
+from holdfast.sources.formats import SHOWN, is_utf8
 from holdfast.sources.unfit import all_fit, trimmed, unfit
 
 RETURN = "a carriage return stands within the line"
@@ -125,9 +125,17 @@ def _of_column(field: pa.Field, column: pa.Array) -> dict[int, str]:
     if pa.types.is_timestamp(kind):
         begin = f"column {field.name!r} is declared {kind} (Failed to parse string: '"
         end = f"' as a scalar of type {pa.timestamp('us')})"
-    problems = pc.binary_join_element_wise(begin, texts.take(pa.array(bad)), end, "").to_pylist()
+    problems = pc.binary_join_element_wise(begin, _cut_short(texts.take(pa.array(bad))), end, "").to_pylist()
     # An empty text is none of these.
     return {**dict(zip(bad.tolist(), problems, strict=True)), **found}
+
+
+def _cut_short(texts: pa.Array) -> pa.Array:
+    if (pc.max(pc.binary_length(texts)).as_py() or 0) <= SHOWN:
+        return texts
+    begin = pc.utf8_slice_codeunits(texts, 0, SHOWN - 3)
+    is_long = pc.greater(pc.utf8_length(texts), SHOWN)
+    return pc.if_else(is_long, pc.binary_join_element_wise(begin, "...", ""), texts)
 
 
 def _decoded(value: bytes | None) -> str | None:

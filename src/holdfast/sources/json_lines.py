@@ -12,7 +12,7 @@ from pyarrow import json as arrow_json
 
 from holdfast.errors import InvalidPipeline
 from holdfast.sources import blocks, convert, json_verdicts
-from holdfast.sources.formats import Records, Unreadable, is_utf8
+from holdfast.sources.formats import Records, Unreadable, cut_short, is_utf8
 
 _OPEN, _CLOSE, _NEWLINE = ord("{"), ord("}"), ord("\n")
 # Measured: 1.06 million rows/s with 64 kB, 1.34 with 2 MB, 1.26 with 32 MB (8 columns, one core).
@@ -242,4 +242,4 @@ def _shape_problem(content: bytes) -> str:
 def _plain(message: str) -> str:
     message = _IN_ROW.sub("", message.removeprefix("JSON parse error: ")).strip().rstrip(".")
     turned = _TURNED.search(message)
-    return f"a {turned[3]} where a {turned[2]} belongs" if turned else message
+    return f"a {turned[3]} where a {turned[2]} belongs" if turned else cut_short(message)

@@ -20,14 +20,13 @@ import pyarrow as pa
 from pydantic_core import from_json
 
 from holdfast.sources import convert
-from holdfast.sources.formats import Unreadable
+from holdfast.sources.formats import SHOWN, Unreadable, cut_short
 from holdfast.sources.unfit import unfit
 
 NOT_UTF8 = "it is not UTF-8"
 INCOMPLETE = "the object is not complete on its line, or something follows it"
 SEVERAL = "a line must hold exactly one object"
 
-_SHOWN = 80
 _SURROGATE = "The surrogate pair in string is invalid"
 _WORDS = {
     "Expecting value": "Invalid value",
@@ -236,7 +235,7 @@ def _expected(data_type: pa.DataType) -> _Expected:
         def beyond(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
             for at, value in enumerate(values):
                 if type(value) is int and not low <= value <= high:
-                    yield at, f"Failed to convert JSON to {data_type}, couldn't parse:{value}"
+                    yield at, f"Failed to convert JSON to {data_type}, couldn't parse:{shown(value)}"
 
         return _Expected(data_type, "number", frozenset([int]), beyond)
     if kinds.is_floating(data_type):
@@ -281,7 +280,7 @@ def _texts(data_type: pa.DataType) -> Callable[[Sequence[Any]], Iterable[tuple[i
     def misfits(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
         texts = [str(value) if type(value) in (str, _Number, int) else None for value in values]
         for at in unfit(_as_array(texts), data_type).nonzero()[0].tolist():
-            yield at, f"Failed to parse string: '{texts[at]}' as a scalar of type {shown_type}"
+            yield at, _unparsed_text(texts[at] or "", shown_type)
 
     return misfits
 
@@ -292,12 +291,18 @@ def _times(data_type: pa.DataType) -> Callable[[Sequence[Any]], Iterable[tuple[i
     def misfits(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
         texts = [value if type(value) is str else None for value in values]
         for at in unfit(_as_array(texts), data_type).nonzero()[0].tolist():
-            yield at, f"Failed to parse string: '{texts[at]}' as a scalar of type {shown_type}"
+            yield at, _unparsed_text(texts[at] or "", shown_type)
         for at, value in enumerate(values) if set(map(type, values)) - {str, _NOTHING} else ():
             if type(value) in (int, float, _Number) and not abs(_seconds(value)) <= convert.LAST_SECOND:
                 yield at, convert.BEYOND
 
     return misfits
+
+
+def _unparsed_text(text: str, shown_type: str) -> str:
+    """Say that a text cannot be read; what is shown of it is ASCII, for it may hold half surrogates."""
+    held = cut_short(encode_basestring_ascii(text[: SHOWN + 1])[1:-1], SHOWN)
+    return f"Failed to parse string: '{held}' as a scalar of type {shown_type}"
 
 
 def _seconds(value: float | _Number) -> float:
@@ -347,7 +352,7 @@ def shown(value: Any) -> str:
         text = json.dumps(_plain(value))
     else:
         text = json.dumps(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+    return cut_short(text, SHOWN)
 
 
 def _number(value: _Number) -> str:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from holdfast.errors import BadRow
 from holdfast.sources import blocks
 from holdfast.sources.access import Part
-from holdfast.sources.formats import Parser, Refused, Rows, Text, Unreadable
+from holdfast.sources.formats import Parser, Refused, Rows, Text, Unreadable, cut_short
 
 RAW_SHOWN = 200
 """Characters of a bad row that an error shows; a rejected row keeps them all."""
@@ -299,10 +299,9 @@ def _refused(refused: Refused, rows: Rows) -> pa.RecordBatch:
 
 
 def _bad_row(part: Part, line: int, reason: str, raw: str) -> BadRow:
-    shown = raw if len(raw) <= RAW_SHOWN else raw[: RAW_SHOWN - 3] + "..."
     return BadRow(
         f"{part.shown}, line {line}, cannot be read: {reason}.",
-        why=f"the line is {shown!r}.",
+        why=f"the line is {cut_short(raw, RAW_SHOWN)!r}.",
         do='mend the line, correct schema=, or choose on_bad_row="reject" to go on with the good rows.',
         participant=part.shown,
     )

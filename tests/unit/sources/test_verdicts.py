@@ -179,7 +179,7 @@ def check(parser: Parser, record: bytes) -> bool:
     refused = is_refused(parser, record)
     if judged:
         assert refused, f"{record!r} is judged {judged[0]!r}, and Arrow takes it"
-        assert judged[0]
+        assert 0 < len(judged[0].encode()) < 400
     return refused and not judged
 
 
@@ -200,6 +200,22 @@ def test_a_json_line_that_is_judged_is_one_that_arrow_refuses(declared: str) -> 
     known = {'"\\ud800"', '"\\udc00"', "1e400", '{"a":1,"a":2}', "Inf", "-NaN", "NaN", "-Infinity", '"1e400"'}
     precise = {one for number in ("1e30", "1.5e1", "1e-400", "1" + "0" * 40) for one in (number, f'"{number}"')}
     assert set(left) <= known | (precise if "DECIMAL" in declared else set())
+
+
+@pytest.mark.parametrize("declared", ["TIMESTAMP", "DATE", "DECIMAL(10,2)", "INT"])
+@pytest.mark.parametrize("written", [f'"{"x" * 100_000}"', "1" * 4000, "1" * 100_000, '"\\ud800"', f'"{"é" * 1000}"'])
+def test_a_reason_is_a_short_text_whatever_the_value_is(declared: str, written: str) -> None:
+    for kind, value in ((declared, written), (f"ARRAY<STRUCT<a: {declared}>>", f'[{{"a":{written}}}]')):
+        assert_short_reason(json_parser(kind), f'{{"v":{value}}}'.encode())
+    assert_short_reason(csv_parser(declared), f"{written},w".encode())
+
+
+def assert_short_reason(parser: Parser, record: bytes) -> None:
+    check(parser, record)
+    if is_refused(parser, record):
+        with pytest.raises(Unreadable) as error:
+            parser.parse(record + b"\n")
+        assert 0 < len(parser.reason(record, error.value).encode()) < 600
 
 
 @pytest.mark.parametrize("declared", TYPES)
