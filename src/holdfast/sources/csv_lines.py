@@ -56,11 +56,13 @@ class CsvParser:
         is_multiline = found.is_multiline or not found.is_clean
         if is_multiline and len(data) > self.longest and blocks.longest(found.ends, len(data)) > self.longest:
             raise Unreadable(too_long(self.longest))  # or as long as that with its line end: the exact way tells
-        if not found.is_clean and data.count(b"\r") != data.count(b"\r\n"):
+        has_return = b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
+        if has_return and not found.is_clean:
             # For Arrow such a carriage return ends a row behind a quote.  Where another quote stands wrong, two lines
             # may become one as well, and the number of rows, which is compared below, would be right with wrong rows.
             raise Unreadable(csv_verdicts.RETURN)
-        count = self._count(data, found) if is_multiline else blocks.record_count(data)
+        # Arrow skips a line of such carriage returns alone.
+        count = self._count(data, found) if is_multiline or has_return else blocks.record_count(data)
         if count == 0:
             return []
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from itertools import product
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,6 +15,7 @@ from holdfast.schema import to_arrow
 from holdfast.sources.csv_lines import CsvParser
 from holdfast.sources.formats import Parser, Unreadable
 from holdfast.sources.json_lines import JsonParser
+from tests.unit.sources.reading import good, rejected, rows_of
 
 TIMES = [
     "noon",
@@ -275,3 +278,36 @@ def test_verdicts_do_not_depend_on_the_records_beside() -> None:
     alone = {at: parser.judge([line])[0] for at, line in enumerate(lines) if parser.judge([line])}
     assert parser.judge(lines) == alone
     assert list(alone) == [1, 3, 4, 5]
+
+
+RETURNS = [
+    *(b"1,2", b"x,8", b"7,8", b"1,2\r3,4", b"5\r6,7", b"\r1,2", b'"1","2"\r"3","4"', b'3,"4\r"', b'"5\r\n6",7'),
+    *(b'5" pipe,8', b'5" pi\rpe,8', b'x","\ry",8', b'\r"y', b'z",9', b"1", b"1,2,3"),
+]
+
+
+@pytest.mark.parametrize("declared", ["INT", "STRING"])
+def test_verdicts_of_csv_do_not_depend_on_the_records_beside(declared: str) -> None:
+    """For Arrow a carriage return ends a row: where another record is no row, as many as expected may come out."""
+    parser = CsvParser(to_arrow(f"v {declared}, w {declared}"), ("v", "w"), ",")
+    alone = {record: parser.judge([record]).get(0) for record in RETURNS}
+    for record in RETURNS:
+        check(parser, record)
+    for some in product(RETURNS, repeat=2):
+        found = parser.judge([*some, b"7,8"])
+        for at, record in enumerate([*some, b"7,8"]):
+            assert found.get(at, alone[record]) == alone[record], f"{record!r} among {some!r}"
+
+
+def test_a_carriage_return_moves_no_verdict_to_another_record() -> None:
+    parser = CsvParser(to_arrow("v INT, w INT"), ("v", "w"), ",")
+    records = [b"1,2\r3,4", b"5,6", b"x,8", b"7,8", b'\r"y', b'z",9']
+    assert set(parser.judge(records)) <= {0, 2, 4, 5}
+    assert 2 in parser.judge(records)
+
+
+def test_arrow_skips_no_line_that_is_counted(tmp_path: Path) -> None:
+    """Then another line, which is two rows for Arrow, would be good in silence."""
+    rows = rows_of(tmp_path, "1,2\r3,4\n\r\r\n5,6\n", "v INT, w INT", format="csv", header=False, on_bad_row="reject")
+    assert [(row["v"], row["w"]) for row in good(rows)] == [(5, 6)]
+    assert [one["position"] for one in rejected(rows)] == ["file:1"]
