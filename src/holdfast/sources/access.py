@@ -169,18 +169,12 @@ def opened(part: Part) -> Iterator[BinaryIO]:
     except FileNotFoundError as error:
         is_link = not part.has_links and os.path.islink(part.path)
         raise _changed(part, "a symbolic link stands in its place" if is_link else "it is gone") from error
-    except HoldfastError:
-        raise
-    except (pa.ArrowException, ValueError):
+    except (HoldfastError, ValueError):
         raise
     except Exception as error:  # an fsspec file system raises what its library raises
-        if _is_of_arrow(error):
+        if is_of_format(error):
             raise
-        raise Unavailable(
-            f"{part.shown} cannot be read: {error}.",
-            do="check that it is reachable and readable for the user that the executors run as, then start again.",
-            participant=part.shown,
-        ) from error
+        raise unavailable(part, error) from error
 
 
 def is_as_found(part: Part) -> bool:
@@ -196,6 +190,14 @@ def is_as_found(part: Part) -> bool:
             return True
     except Corrupt:
         return False
+
+
+def unavailable(part: Part, error: Exception) -> Unavailable:
+    """Return the error that users see where a file may be read another time."""
+    do = "check that it is reachable and readable for the user that the executors run as, then start again."
+    if isinstance(error, MemoryError):
+        do = "give the executors, and the driver, more memory, then start again."
+    return Unavailable(f"{part.shown} cannot be read: {error}.", do=do, participant=part.shown)
 
 
 @contextmanager
@@ -249,8 +251,16 @@ def _check(part: Part, size: int, now: FileIdentity) -> None:
         raise _changed(part, f"it is another one of {size} bytes now ({now})")
 
 
-def _is_of_arrow(error: Exception) -> bool:
-    """Whether an error is Arrow's word for bytes that do not follow their format, and not a system's that fails now."""
+def is_of_format(error: Exception) -> bool:
+    """Whether an error is Arrow's word for bytes that do not follow their format, and not a system's that fails now.
+
+    Examples
+    --------
+    >>> is_of_format(pa.ArrowInvalid("no magic bytes")), is_of_format(pa.ArrowMemoryError("malloc failed"))
+    (True, False)
+    """
+    if isinstance(error, MemoryError | pa.ArrowCancelled):
+        return False
     return isinstance(error, pa.ArrowException) or (type(error) is OSError and error.errno is None)
 
 
@@ -261,7 +271,7 @@ def _decompressed(file: Any, codec: str, size: int) -> Iterator[bytes]:
                 while data := stream.read(size):
                     yield bytes(data)
         except (OSError, pa.ArrowException) as error:
-            if _is_of_arrow(error):
+            if is_of_format(error):
                 raise Undecodable(str(error).strip().rstrip(".")) from error
             raise
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import BadRow
 from holdfast.sources import convert
-from holdfast.sources.access import Part, opened
+from holdfast.sources.access import Part, is_of_format, opened, unavailable
 from holdfast.sources.blocks import Cut
 from holdfast.sources.csv_records import too_long
 from holdfast.sources.formats import Rows
@@ -68,6 +68,8 @@ def read(part: Part, rows: Rows, *, longest: int) -> Iterator[pa.RecordBatch]:
             return
         batches = list(_read(part, rows.schema))  # all of it or nothing: a damaged page may come last
     except (pa.ArrowException, Misfit, OSError) as error:
+        if not (isinstance(error, Misfit) or is_of_format(error)):
+            raise unavailable(part, error) from error
         reason = str(error).strip().rstrip(".")
         if rows.rejects:
             yield rows.bad(reason, "", f"{part.shown}:{part.start}")
@@ -201,8 +203,10 @@ def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             # Nanoseconds lose their last three digits, as they do in every other format; nothing else may be lost.
             options = pc.CastOptions(field.type, allow_time_truncate=True)
             try:
-                column = column.cast(options=options)
+                column = pc.cast(column, options=options)
             except pa.ArrowException as error:
+                if not is_of_format(error):
+                    raise
                 raise Misfit(f"column {field.name!r} is declared {field.type}: {error}") from error
         if path := convert.forbidden_null(column, field):
             raise Misfit(f"{path!r} is declared NOT NULL and has a null")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from holdfast import read
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline, Unavailable
-from holdfast.sources import access, csv_lines, json_lines, pieces
+from holdfast.sources import access, csv_lines, json_lines, parquet, pieces
 from holdfast.sources.access import Part
 from holdfast.sources.csv_records import Walk
 from holdfast.sources.pieces import Cutter
@@ -207,13 +207,25 @@ def test_a_compressed_file_that_is_cut_short_is_one_entry_and_the_others_go_on(
     assert "the file cannot be decompressed" in entry["reason"]
 
 
-def test_a_disk_that_fails_while_a_file_is_decompressed_rejects_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+FAILURES = [
+    *(OSError(errno.EIO, "Input/output error"), TimeoutError("timed out"), ConnectionError()),
+    *(pa.ArrowMemoryError("malloc of size 64 failed"), MemoryError(), pa.ArrowCancelled("stopped")),
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+@pytest.mark.parametrize("on_bad_row", ["reject", "fail"])
+@pytest.mark.parametrize("format_name", ["json", "parquet"])
+def test_a_disk_that_fails_or_a_lack_of_memory_rejects_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str, on_bad_row: str, failure: Exception
 ) -> None:
     """It may be read again: only bytes that do not follow their format are a file that fails for good."""
     directory = tmp_path / "in"
     directory.mkdir()
-    (directory / "a.gz").write_bytes(gzip.compress(b'{"id":1}\n' * 1000))
+    if format_name == "json":
+        (directory / "a.gz").write_bytes(gzip.compress(b'{"id":1}\n' * 1000))
+    else:
+        pq.write_table(pa.table({"id": range(1000)}), directory / "a.parquet")
 
     class Failing:
         closed = False
@@ -222,7 +234,7 @@ def test_a_disk_that_fails_while_a_file_is_decompressed_rejects_nothing(
             self._file = file
 
         def read(self, size: int = -1) -> bytes:
-            raise failures.pop()
+            raise failure
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._file, name)
@@ -233,11 +245,25 @@ def test_a_disk_that_fails_while_a_file_is_decompressed_rejects_nothing(
             yield Failing(file)
 
     monkeypatch.setattr(access, "_open", failing)
-    failures = [OSError(errno.EIO, "Input/output error"), TimeoutError("timed out"), ConnectionError()]
-    while failures:
-        source = source_over(directory, tmp_path / "w", "id INT", **REJECT)
-        with pytest.raises(Unavailable):
-            everything(source)
+    source = source_over(directory, tmp_path / "w", "id BIGINT", format=format_name, on_bad_row=on_bad_row)
+    with pytest.raises(Unavailable):
+        everything(source)
+
+
+def test_a_parquet_column_for_which_memory_is_lacking_is_no_misfit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "in"
+    directory.mkdir()
+    pq.write_table(pa.table({"id": pa.array([1], pa.int32())}), directory / "a.parquet")
+
+    def lacking(*arguments: Any, **named: Any) -> Any:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr(parquet.pc, "cast", lacking)
+    source = source_over(directory, tmp_path / "w", "id BIGINT", format="parquet", **REJECT)
+    with pytest.raises(Unavailable, match="more memory"):
+        everything(source)
 
 
 @pytest.mark.slow
