@@ -104,6 +104,7 @@ TEXTS = st.lists(st.text(st.sampled_from('a1,"\n\r'), max_size=12), max_size=8).
 @pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example('1\n,"""\n"\r,"\n1', 1, 11, True, False)
+@example('2,"a\n",' + "1" * 40 + "\n3,1", 5, 12, True, True)
 @given(TEXTS, st.integers(1, 30), st.integers(4, 40), st.booleans(), st.booleans())
 def test_pieces_give_the_rows_of_the_whole(
     tmp_path_factory: pytest.TempPathFactory, text: str, size: int, longest: int, is_csv: bool, is_packed: bool
@@ -167,23 +168,36 @@ def test_a_parquet_row_that_is_too_long_is_a_bad_row(tmp_path: Path) -> None:
         everything(source_over(directory, tmp_path / "other", "id BIGINT, s STRING", **options))
 
 
-@pytest.mark.parametrize("format_name", ["json", "csv"])
+@pytest.mark.parametrize("format_name", ["json", "csv", "csv with a quoted line end"])
 def test_what_a_compressed_file_holds_is_never_held_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
 ) -> None:
     """292 kB of gzip made the process grow by 577 MB."""
+    held = 0
+    read_more = pieces._read
+
+    def watched(chunks: Iterator[bytes], size: int) -> bytes:
+        nonlocal held
+        held = max(held, size)  # as much as is left over is read once more
+        return read_more(chunks, size)
+
+    monkeypatch.setattr(pieces, "_read", watched)
     monkeypatch.setattr(pieces, "_READ", 1 << 16)
+    line = 100_001
     text = b'{"id":1}\n' * 100_000 + b'{"s":"' + b"x" * 3_000_000 + b'"}\n{"id":2}\n'
     if format_name == "csv":
         text = b"1,x\n" * 100_000 + b'2,"' + b"x" * 3_000_000 + b'"\n3,y\n'
+    elif format_name != "json":  # the line on which the quote opens is a bad record by itself
+        text, line = b"1,x\n" * 100_000 + b'2,"x\n",' + b"x" * 3_000_000 + b"\n3,y\n", 100_002
     path = tmp_path / "file.gz"
     path.write_bytes(gzip.compress(text))
     part = Part(os.fspath(path), path.stat().st_size, 0, -1)
-    cutter = Cutter("," if format_name == "csv" else None, 100_000)
+    cutter = Cutter(None if format_name == "json" else ",", 100_000)
     found = list(cutter.pieces(part, all_or_none=True))
     assert max(len(piece.data) for piece in found) < 400_000
-    assert [piece.line for piece in found if piece.problem] == [100_001]
-    assert found[-1].line == 100_002
+    assert [piece.line for piece in found if piece.problem] == [line]
+    assert found[-1].line == line + 1
+    assert held < 400_000
 
 
 @pytest.mark.parametrize("limit", [None, 2])
