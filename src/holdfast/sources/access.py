@@ -205,13 +205,13 @@ def _open(part: Part) -> Iterator[Any]:
     if "://" not in part.path:
         with open(part.path, "rb", buffering=0, opener=None if part.has_links else _without_link) as raw:
             status = os.fstat(raw.fileno())
-            _check(part, status.st_size, of_status(status))
+            check(part, status.st_size, of_status(status))
             yield _Whole(raw)
         return
     system, path = file_system(part.path)
     system.invalidate_cache(path)
     facts = system.info(path)
-    _check(part, int(facts["size"]), of_facts(facts))
+    check(part, int(facts["size"]), of_facts(facts))
     with system.open(path, "rb") as file:
         yield file
 
@@ -244,7 +244,14 @@ def _without_link(path: str, flags: int) -> int:
         raise
 
 
-def _check(part: Part, size: int, now: FileIdentity) -> None:
+def check(part: Part, size: int, now: FileIdentity) -> None:
+    """Hold what is there now against what was logged.
+
+    Raises
+    ------
+    Corrupt
+        If it is another file.
+    """
     if size != part.file_size:
         raise _changed(part, f"it has {size} bytes now")
     if part.identity is not None and not part.identity.is_of(now):
@@ -280,7 +287,8 @@ def _changed(part: Part, what: str) -> Corrupt:
     was = f"{part.file_size} bytes" + (f" ({part.identity})" if part.identity else "")
     return Corrupt(
         f"{part.shown} is not the file that was logged: {what}.",
-        why=f"it had {was} when it was taken; its rows may have to be read again.",
+        why=f"it had {was} when it was taken; its rows may have to be read again, and new ones in it would never be: "
+        "put them into a new file.",
         do=f"restore the file as it was{_proof(part)}.  Files must arrive complete (write under another name, then "
         "rename), must not be changed, and must stay until every sink holds their rows.",
         participant=part.shown,
