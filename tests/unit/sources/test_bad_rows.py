@@ -69,6 +69,47 @@ def test_rejected_rows_need_few_calls_of_arrow(
     assert calls < 50
 
 
+@pytest.mark.parametrize(
+    ("lines", "options", "bad"),
+    [
+        (['{"at":"2024-01-01T12:00:00Z"}', '{"at":1704110400}'], {}, 0),
+        (['{"at":1704110400}', '{"at":"2024-01-01T12:00:00Z"}', '{"id":"x"}'], {}, 80),
+        (['{"n":{"a":1}}', '{"n":{"a":1,"a":2}}'], {}, 120),
+        (["1,2", "1e400,2"], {"format": "csv", "header": False}, 120),
+    ],
+)
+def test_what_only_arrow_finds_is_parsed_and_judged_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], options: dict[str, Any], bad: int
+) -> None:
+    """Each of these was taken out of what was left, and all of the rest parsed and judged again."""
+    parser = csv_lines.CsvParser if options else json_lines.JsonParser
+    parsed = judged = 0
+    parse, judge = parser.parse, parser.judge
+
+    def parsing(self: Any, data: bytes) -> Any:
+        nonlocal parsed
+        parsed += len(data)
+        return parse(self, data)
+
+    def judging(self: Any, contents: Any, error: Any = None) -> Any:
+        nonlocal judged
+        judged += len(contents)
+        return judge(self, contents, error)
+
+    monkeypatch.setattr(parser, "parse", parsing)
+    monkeypatch.setattr(parser, "judge", judging)
+    text = "".join(f"{line}\n" for line in lines) * (240 // len(lines))
+    schema = "d DECIMAL(10,2), id INT" if options else "id INT, at TIMESTAMP, n STRUCT<a: INT>, d DECIMAL(10,2)"
+    rows = rows_of(tmp_path, text, schema, **REJECT, **options)
+    assert len(rows) == 240
+    assert len(rejected(rows)) == bad
+    assert [one["position"] for one in rejected(rows)] == sorted(
+        (one["position"] for one in rejected(rows)), key=lambda position: int(position.partition(":")[2])
+    )
+    assert parsed < 16 * len(text)
+    assert judged < 12 * 240
+
+
 @pytest.mark.slow
 def test_the_time_for_quotes_grows_with_the_text_alone() -> None:
     """2.5 MB in one line of quoted fields took 29 s; lines that leave a quote open took the square of their number."""
