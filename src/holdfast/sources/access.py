@@ -14,6 +14,7 @@ import pyarrow as pa
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.sources.discovery import file_system
 from holdfast.sources.file_identity import FileIdentity, of_facts, of_status
+from holdfast.sources.listing import shown
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _READ = 1 << 20
@@ -62,11 +63,8 @@ class Part(NamedTuple):
 
     @property
     def shown(self) -> str:
-        r"""The path as a text that can be written anywhere: bytes of a name that are not UTF-8 stand as ``\xff``.
-
-        Python keeps such bytes as half surrogates, which neither a table nor a message can hold.
-        """
-        return self.path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        """The path as a text that can be written anywhere."""
+        return shown(self.path)
 
     @property
     def is_compressed(self) -> bool:

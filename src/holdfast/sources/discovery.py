@@ -23,6 +23,7 @@ from holdfast.sources.listing import (
     is_acceptable,
     local_files,
     remote_files,
+    shown,
     target_mode,
 )
 from holdfast.sources.pattern import Pattern
@@ -110,16 +111,16 @@ def settled(where: Place) -> Place:
         if is_acceptable(name):
             return Place(root or "/", glob.escape(name))
         raise InvalidPipeline(
-            f"{where.root} has a name that is never read.",
+            f"{shown(where.root)} has a name that is never read.",
             why="a name that begins with '_' or '.', or ends in .tmp, .inprogress or _COPYING_, is not complete yet.",
             do="rename the file.",
-            participant=where.root,
+            participant=shown(where.root),
         )
     raise InvalidPipeline(
-        f"{where.root} does not exist.",
+        f"{shown(where.root)} does not exist.",
         why="files are read from a directory, a glob below an existing directory, or one file.",
         do="correct path=, or create the directory before the start.",
-        participant=where.root,
+        participant=shown(where.root),
     )
 
 
@@ -182,9 +183,9 @@ class Discovery:
             raise
         except Exception as error:  # an fsspec file system raises what its library raises
             raise Unavailable(
-                f"{self.where.root} cannot be listed: {error}.",
+                f"{shown(self.where.root)} cannot be listed: {error}.",
                 do="check that it is reachable and readable for this user, then start again.",
-                participant=self.where.root,
+                participant=shown(self.where.root),
             ) from error
         return sorted(found, key=lambda file: (file.changed_us, file.name))
 
@@ -280,8 +281,8 @@ def _is_listed(system: Any, path: str) -> bool:
 
 def _not_told(path: str, error: Exception) -> Unavailable:
     return Unavailable(
-        f"{path} cannot be looked up: {error}.",
+        f"{shown(path)} cannot be looked up: {error}.",
         why="it may be there: what is below it would be left out in silence.",
         do="check that it is reachable and readable for this user, then start again.",
-        participant=path,
+        participant=shown(path),
     )

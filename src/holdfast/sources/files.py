@@ -117,7 +117,7 @@ class FilesSpec:
         log = FileLog(os.path.join(workspace, "log"), is_read_only=True)
         follows = Discovery(where, self.min_age_us, follow_links=self.follow_links).follows_links
         parts = {block.name: part_of(self, where, block, follows_links=follows) for block in log.blocks[start:end]}
-        gone = [part.path for part in parts.values() if not is_as_found(part)]
+        gone = [part.shown for part in parts.values() if not is_as_found(part)]
         if not gone:
             return ""
         more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""

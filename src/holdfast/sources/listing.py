@@ -31,6 +31,14 @@ def is_acceptable(name: str) -> bool:
     return "/" not in name or not any(part.startswith(HIDDEN) for part in name.split("/"))
 
 
+def shown(path: str) -> str:
+    r"""Return a path as a text that can be written anywhere: bytes of a name that are not UTF-8 stand as ``\xff``.
+
+    Python keeps such bytes as half surrogates, which neither a table nor a message can hold.
+    """
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 class _Entry(Protocol):
     """What a directory says of a name in it: ``os.DirEntry``, or :class:`_Named`."""
 
@@ -253,19 +261,14 @@ def _check_link(root: str, name: str, pattern: Pattern, is_taken: bool, inside: 
     elif _is_read_itself(os.path.relpath(target, real_root), pattern, stat.S_ISDIR(mode), inside):
         return
     else:
-        why = f"its target is not read under its own name: {_shown(path)} would be passed over in silence."
+        why = f"its target is not read under its own name: {shown(path)} would be passed over in silence."
     raise InvalidPipeline(
-        f"{_shown(path)} is a link to {_shown(target)}, and links are not followed.",
+        f"{shown(path)} is a link to {shown(target)}, and links are not followed.",
         why=why,
         do="put what it leads to in its place, or remove it; "
         "write follow_links=True if you trust everybody who can write there.",
-        participant=_shown(path),
+        participant=shown(path),
     )
-
-
-def _shown(path: str) -> str:
-    """Return a path as a text that can be written anywhere, whatever bytes are in it."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _is_read_itself(target: str, pattern: Pattern, is_directory: bool, inside: State) -> bool:
