@@ -12,8 +12,8 @@ from pyarrow import csv as arrow_csv
 
 from holdfast.errors import InvalidPipeline
 from holdfast.sources import blocks, convert, csv_verdicts
-from holdfast.sources.csv_records import Walk, too_long
-from holdfast.sources.formats import Records, Unreadable, cut_short
+from holdfast.sources.csv_records import Walk
+from holdfast.sources.formats import Records, Unreadable, cut_short, too_long
 
 _ARROW_BLOCK = 1 << 21
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?(?:CSV conversion error to [^:]*: )?(.*)", re.DOTALL)

@@ -20,6 +20,7 @@ from functools import lru_cache
 import numpy as np
 
 from holdfast.sources import blocks, csv_quotes
+from holdfast.sources.formats import too_long
 
 OPEN = "a quote is opened and never closed"
 FOLLOWED = "a closing quote is followed by neither a separator nor the end of the line"
@@ -30,11 +31,6 @@ _SHORT = 8  # quoted fields that may as well be sought again
 _FIRST_LINES, _LINES = 1 << 12, 1 << 18  # bytes of lines that are judged in one go: at first, and later
 _NO_LINES = csv_quotes.Lines(np.zeros(0, np.int64), np.zeros(0, np.uint8))
 _RUNS_KEPT = 3  # two searches that differ meet at the next quote, so there are never many
-
-
-def too_long(longest: int) -> str:
-    """Say why a record of more than ``longest`` bytes is refused."""
-    return f"it is longer than max_record_size ({longest:,} bytes)"
 
 
 class _Run:

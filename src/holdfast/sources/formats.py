@@ -174,6 +174,11 @@ def cut_short(text: str, size: int = _SAID) -> str:
     return text if len(text) <= size else text[: size - 3] + "..."
 
 
+def too_long(longest: int) -> str:
+    """Say why a record of more than ``longest`` bytes is refused."""
+    return f"it is longer than max_record_size ({longest:,} bytes)"
+
+
 def is_utf8(data: bytes) -> bool:
     """Whether a text is UTF-8."""
     if data.isascii():

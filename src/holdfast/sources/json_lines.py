@@ -207,25 +207,20 @@ def _checked_line_count(data: bytes) -> int:
     view = blocks.as_bytes(data)
     body = view[:-1] if view[-1] == _NEWLINE else view
     if len(body) == 0 or body[0] != _OPEN or body[-1] != _CLOSE:
-        return _count_unusual_lines(view)
+        return _count_unusual_lines(data)
     count = 1
     for at in range(0, len(body), _PIECE):
         ends = np.flatnonzero(body[at : at + _PIECE] == _NEWLINE) + at
         if not ((view[ends - 1] == _CLOSE) & (view[ends + 1] == _OPEN)).all():
-            return _count_unusual_lines(view)
+            return _count_unusual_lines(data)
         count += len(ends)
     return count
 
 
-def _count_unusual_lines(view: blocks.Bytes) -> int:
+def _count_unusual_lines(data: bytes) -> int:
     """Count where lines are empty or end in CR LF."""
-    ends = np.flatnonzero(view == _NEWLINE)
-    if len(view) and view[-1] != _NEWLINE:
-        ends = np.append(ends, len(view))
-    starts = np.concatenate(([0], ends[:-1] + 1))
-    returns = (ends > starts) & (view[np.maximum(ends - 1, 0)] == ord("\r"))
-    ends = ends - returns
-    starts, ends = starts[ends > starts], ends[ends > starts]
+    view = blocks.as_bytes(data)
+    starts, ends = blocks.lines(data)
     if not bool((view[starts] == _OPEN).all() and (view[ends - 1] == _CLOSE).all()):
         raise Unreadable("a line is no object")
     return len(starts)

@@ -21,7 +21,7 @@ from pydantic_core import from_json
 
 from holdfast.sources import convert
 from holdfast.sources.formats import SHOWN, Unreadable, cut_short
-from holdfast.sources.unfit import unfit
+from holdfast.sources.unfit import limits, unfit
 
 NOT_UTF8 = "it is not UTF-8"
 INCOMPLETE = "the object is not complete on its line, or something follows it"
@@ -230,7 +230,7 @@ def _expected(data_type: pa.DataType) -> _Expected:
     if kinds.is_boolean(data_type):
         return _Expected(data_type, "boolean", frozenset([bool]), _none)
     if kinds.is_integer(data_type):
-        low, high = _range(data_type)
+        low, high = limits(data_type)
 
         def beyond(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
             for at, value in enumerate(values):
@@ -255,12 +255,6 @@ def _expected(data_type: pa.DataType) -> _Expected:
 
 def _none(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
     return ()
-
-
-def _range(data_type: pa.DataType) -> tuple[int, int]:
-    if pa.types.is_unsigned_integer(data_type):
-        return 0, 2**data_type.bit_width - 1
-    return -(2 ** (data_type.bit_width - 1)), 2 ** (data_type.bit_width - 1) - 1
 
 
 def _unlike(kind: type, expected: _Expected) -> str:

@@ -12,8 +12,7 @@ from holdfast.errors import BadRow
 from holdfast.sources import convert
 from holdfast.sources.access import Part, is_of_format, opened, unavailable
 from holdfast.sources.blocks import Cut
-from holdfast.sources.csv_records import too_long
-from holdfast.sources.formats import Rows
+from holdfast.sources.formats import Rows, too_long
 
 _BATCH_ROWS = 65_536
 
