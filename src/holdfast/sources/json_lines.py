@@ -118,12 +118,38 @@ class JsonParser:
                 return self._parse(data, count, pa.schema(fields))
             except Unreadable as error:
                 turned = _TURNED.search(str(error))
-                if turned is None or turned[3] != "number":
+                if turned is None:
                     raise
                 column = next((n for n in timed if turned[1] == n or turned[1].startswith(f"{n}/")), None)
-                if column is None or column in numeric:
+                if column in numeric and turned[3] == "string":
+                    return self._parse_by_kind(data, timed, error)
+                if column is None or column in numeric or turned[3] != "number":
                     raise
                 numeric.add(column)
+
+    def _parse_by_kind(self, data: bytes, timed: list[str], error: Unreadable) -> list[pa.RecordBatch]:
+        """Parse lines whose times are texts, and those where they are numbers, each for themselves: Arrow takes one.
+
+        Raises
+        ------
+        Unreadable
+            If they are all of one kind, or some cannot be read.
+        """
+        starts, ends = blocks.lines(data)
+        lines = [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        of_kind: dict[tuple[bool, ...], list[int]] = {}
+        for at, kind in enumerate(json_verdicts.kinds_of_times(lines, [self.schema.field(name) for name in timed])):
+            of_kind.setdefault(kind, []).append(at)
+        if len(of_kind) < 2:
+            raise error
+        batches = [
+            batch
+            for places in of_kind.values()
+            for batch in self.parse(b"\n".join([lines[at] for at in places]) + b"\n")
+        ]
+        order = np.argsort(np.concatenate(list(of_kind.values())))
+        table = pa.Table.from_batches(batches, self.schema).combine_chunks()
+        return list(table.take(pa.array(order)).combine_chunks().to_batches())
 
     def _parse(self, data: bytes, count: int, schema: pa.Schema) -> list[pa.RecordBatch]:
         try:

@@ -319,6 +319,23 @@ def _nested(data_type: pa.DataType) -> Callable[[Sequence[Any]], Iterable[tuple[
     return misfits_of_members if pa.types.is_struct(data_type) else misfits_of_elements
 
 
+def kinds_of_times(contents: Sequence[bytes], fields: Sequence[pa.Field]) -> list[tuple[bool, ...]]:
+    """Return of each line which columns hold times as numbers; nothing if a line cannot be read."""
+    try:
+        objects = map(from_json, contents)
+        return [tuple(_has_number(one.get(field.name), field.type) for field in fields) for one in objects]
+    except ValueError:
+        return []
+
+
+def _has_number(value: Any, data_type: pa.DataType) -> bool:
+    if type(value) is dict and pa.types.is_struct(data_type):
+        return any(_has_number(value.get(member.name), member.type) for member in data_type)
+    if type(value) is list and pa.types.is_list(data_type):
+        return any(_has_number(one, data_type.value_type) for one in value)
+    return type(value) in (int, float) and pa.types.is_timestamp(data_type)
+
+
 def _as_array(texts: list[str | None]) -> pa.Array:
     try:
         return pa.array(texts, pa.string())

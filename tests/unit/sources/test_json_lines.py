@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast import read
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.schema import to_arrow
-from holdfast.sources import texts
+from holdfast.sources import json_lines, texts
 from holdfast.sources.json_lines import JsonParser
 from tests.unit.sources.reading import good, rejected, rows_of, source_over
 
@@ -238,3 +238,40 @@ def test_many_small_files_are_read_in_order(tmp_path: Path) -> None:
     rows = [row["id"] for span in spans for batch in source.read(span) for row in batch.to_pylist()]
     assert sorted(rows) == list(range(300))
     assert source.size_between({"log": 0}, end) == sum(file.stat().st_size for file in directory.iterdir())
+
+
+TIMES = "id BIGINT, at TIMESTAMP, n STRUCT<t: ARRAY<TIMESTAMP>>"
+BY_TURNS = [
+    '{"id":1,"at":"2024-01-01T12:00:00Z"}',
+    '{"at":1704110400,"id":2}',
+    '{"id":3,"n":{"t":["2024-01-01T12:00:00Z"]},"at":1704110400}',
+    '{"id":4,"n":{"t":[null,1704110400]}}',
+]
+
+
+def test_times_may_be_texts_and_numbers_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow takes the one or the other: such lines were parsed one by one."""
+    calls = 0
+    read_json = json_lines.arrow_json.read_json
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return read_json(*arguments, **named)
+
+    monkeypatch.setattr(json_lines.arrow_json, "read_json", counting)
+    alone = [row for line in BY_TURNS for row in parsed(line, TIMES)]
+    assert [row["id"] for row in alone] == [1, 2, 3, 4]
+    calls = 0
+    assert parsed("\n".join(BY_TURNS * 1000), TIMES) == alone * 1000
+    assert calls < 50
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"at":true}', '{"at":"noon"}', '{"at":1,"at":"2024-01-01"}', '{"n":{"t":[1,"2024-01-01"]}}', '{"at":1e99}'],
+)
+def test_a_bad_line_beside_times_of_both_kinds_is_found(tmp_path: Path, line: str) -> None:
+    rows = rows_of(tmp_path, "\n".join([*BY_TURNS, line, *BY_TURNS]), TIMES, on_bad_row="reject")
+    assert [row["id"] for row in good(rows)] == [1, 2, 3, 4] * 2
+    assert [(one["raw"], one["position"]) for one in rejected(rows)] == [(line, "file:5")]
