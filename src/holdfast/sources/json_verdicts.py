@@ -48,6 +48,13 @@ class _Number(str):
     __slots__ = ()
 
 
+class _Twice:
+    """Stands for the values of a member that an object names twice."""
+
+    __slots__ = ()
+
+
+_TWICE = _Twice()
 _NOTHING = type(None)
 _KINDS: dict[type, str] = {
     bool: "boolean",
@@ -61,14 +68,26 @@ _KINDS: dict[type, str] = {
 _DECODER = json.JSONDecoder(parse_float=_Number, parse_constant=_Number)
 
 
+def _noting_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; what it names twice, which Python's scanner alone does not tell, is no value of any type."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        found.update((name, _TWICE) for name, count in counts.items() if count > 1)
+    return found
+
+
+_NOTING_DECODER = json.JSONDecoder(object_pairs_hook=_noting_twice, parse_float=_Number, parse_constant=_Number)
+
+
 def judge(contents: Sequence[bytes], schema: pa.Schema, error: Unreadable | None = None) -> dict[int, str]:
     """Return why lines are surely bad, by index; see :class:`~holdfast.sources.formats.Parser`."""
     said = "" if error is None else str(error)
-    repeated = _Repeated(schema) if "specified twice" in said else None
+    notes_twice = "specified twice" in said
     reasons: dict[int, str] = {}
     lines: Sequence[int] = range(len(contents))
-    if repeated is not None or _is_exact(schema) or (objects := _read_at_once(contents)) is None:
-        lines, objects = _read_each(contents, repeated, reasons)
+    if notes_twice or _is_exact(schema) or (objects := _read_at_once(contents)) is None:
+        lines, objects = _read_each(contents, reasons, notes_twice=notes_twice)
     for field, values in zip(schema, _columns(objects, schema.names), strict=True):
         for at, problem in _of_column(field, values):
             reasons.setdefault(lines[at], problem)
@@ -88,27 +107,6 @@ def _columns(objects: list[dict[str, Any]], names: list[str]) -> list[Sequence[A
         nothing = (None,) * len(objects)
         return [values.get(name, nothing) for name in names]
     return [[one.get(name) for one in objects] for name in names]
-
-
-class _Repeated:
-    """Finds columns that an object names twice, which Python's scanner alone does not tell."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self.decoder = json.JSONDecoder(object_pairs_hook=self._note, parse_float=_Number, parse_constant=_Number)
-        self._schema = schema
-        self._last: list[tuple[str, Any]] = []
-
-    def _note(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        self._last = pairs  # those of the outermost object come last
-        return dict(pairs)
-
-    def problem(self, value: dict[str, Any]) -> str:
-        """Say which column the object that was read last names twice."""
-        if len(value) == len(self._last):
-            return ""
-        counts = Counter(name for name, _ in self._last)
-        field = next((field for field in self._schema if counts[field.name] > 1), None)
-        return "" if field is None else f"column {field.name!r} is specified twice"
 
 
 def _is_exact(schema: pa.Schema) -> bool:
@@ -133,12 +131,11 @@ def _read_at_once(contents: Sequence[bytes]) -> list[dict[str, Any]] | None:
 
 
 def _read_each(
-    contents: Sequence[bytes], repeated: _Repeated | None, reasons: dict[int, str]
+    contents: Sequence[bytes], reasons: dict[int, str], *, notes_twice: bool
 ) -> tuple[list[int], list[dict[str, Any]]]:
     """Return which lines can be read and what they hold; say why the others cannot."""
-    scan = cast("Callable[[str, int], tuple[Any, int]]", make_scanner(cast("Any", _DECODER)))
-    if repeated is not None:
-        scan = cast("Callable[[str, int], tuple[Any, int]]", make_scanner(cast("Any", repeated.decoder)))
+    decoder: Any = _NOTING_DECODER if notes_twice else _DECODER
+    scan = cast("Callable[[str, int], tuple[Any, int]]", make_scanner(decoder))
     lines: list[int] = []
     objects: list[dict[str, Any]] = []
     for at, content in enumerate(contents):
@@ -157,8 +154,6 @@ def _read_each(
             if end == len(text):
                 lines.append(at)
                 objects.append(value)
-                if repeated is not None and (problem := repeated.problem(value)):
-                    reasons[at] = problem
             elif not _is_of_arrow(content):
                 reasons[at] = SEVERAL if text[end:].lstrip().startswith("{") else INCOMPLETE
     return lines, objects
@@ -175,6 +170,9 @@ def _of_column(field: pa.Field, values: Sequence[Any]) -> Iterable[tuple[int, st
     told: dict[tuple[type, Any], str] = {}  # a drifted column holds few values, again and again
     for at, why in _misfits(field.type, values):
         value = values[at]
+        if value is _TWICE:
+            yield at, f"column {field.name!r} is specified twice"
+            continue
         if type(value) in (dict, list):
             yield at, f"{begin}{shown(value)} ({why})"
             continue
@@ -259,6 +257,8 @@ def _none(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
 
 def _unlike(kind: type, expected: _Expected) -> str:
     """Say what stands where something else belongs; empty where a number does not fit by what it is."""
+    if kind is _Twice:
+        return "a member is specified twice"
     if kind in (float, _Number) and expected.word == "number":
         return ""
     return f"a {_KINDS[kind]} where a {expected.word} belongs"
@@ -345,7 +345,7 @@ def _as_array(texts: list[str | None]) -> pa.Array:
 
 def _has_half_surrogate(value: dict[str, Any]) -> bool:
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
         return True
     return False
@@ -372,6 +372,8 @@ def _number(value: _Number) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if value is _TWICE:
+        return "..."
     if type(value) is _Number:
         return float(value)
     if type(value) is dict:

@@ -37,6 +37,7 @@ CSV = {"format": "csv", "header": False}
         ('{"id":1.5}', {}),
         ('{"id":', {}),
         ('{"id":1,"id":2}', {}),
+        ('{"n":[{"a":1,"a":null}]}', {}),
         ('{"s":"\\ud800"}', {}),
         ('{"at":"2024-02-30"}', {}),
         ('{"at":"\\ud800"}', {}),
@@ -63,7 +64,8 @@ def test_rejected_rows_need_few_calls_of_arrow(
 
     monkeypatch.setattr(json_lines.arrow_json, "read_json", counting(json_lines.arrow_json.read_json))
     monkeypatch.setattr(csv_lines.arrow_csv, "read_csv", counting(csv_lines.arrow_csv.read_csv))
-    rows = rows_of(tmp_path, f"{line}\n" * 20_000, "id INT, s STRING, at TIMESTAMP", **REJECT, **options)
+    schema = "id INT, s STRING, at TIMESTAMP" + ("" if options else ", n ARRAY<STRUCT<a: INT>>")
+    rows = rows_of(tmp_path, f"{line}\n" * 20_000, schema, **REJECT, **options)
     assert len(rejected(rows)) == 20_000
     assert [one["position"] for one in rejected(rows)][::5000] == ["file:1", "file:5001", "file:10001", "file:15001"]
     assert calls < 50

@@ -205,6 +205,24 @@ def test_a_json_line_that_is_judged_is_one_that_arrow_refuses(declared: str) -> 
     assert set(left) <= known | (precise if "DECIMAL" in declared else set())
 
 
+@pytest.mark.parametrize(
+    ("value", "is_bad"),
+    [
+        ('{"s":{"a":1,"a":null}}', True),
+        ('{"s":{"b":[{"c":"x","c":"x"}]}}', True),
+        ('{"s":{"b":null,"b":[]}}', True),
+        ('{"s":{"x":1,"x":2},"x":{"a":1,"a":1}}', False),
+        ('{"s":{"b":[{"c":"x"},{"c":"x"}]}}', False),
+        ('{"s":null,"s":null}', True),
+    ],
+)
+def test_a_member_that_is_named_twice_is_found_wherever_a_column_holds_it(value: str, is_bad: bool) -> None:
+    parser = JsonParser(to_arrow("s STRUCT<a: INT, b: ARRAY<STRUCT<c: STRING>>>"))
+    assert is_refused(parser, value.encode()) == is_bad
+    found = parser.judge([value.encode()], Unreadable("Column(/other) was specified twice in row 0"))
+    assert "specified twice" in found[0] if is_bad else not found
+
+
 @pytest.mark.parametrize("declared", ["TIMESTAMP", "DATE", "DECIMAL(10,2)", "INT"])
 @pytest.mark.parametrize("written", [f'"{"x" * 100_000}"', "1" * 4000, "1" * 100_000, '"\\ud800"', f'"{"é" * 1000}"'])
 def test_a_reason_is_a_short_text_whatever_the_value_is(declared: str, written: str) -> None:
