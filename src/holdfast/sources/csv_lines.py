@@ -166,6 +166,7 @@ class CsvParser:
         for field, column in zip(self.schema, batch.columns, strict=True):
             try:
                 column = convert.to_declared(column, field.type)
+                convert.check_precision(column)
             except convert.Unfit as error:
                 raise Unreadable(f"column {field.name!r} is declared {field.type} ({error})") from error
             if path := convert.forbidden_null(column, field):

@@ -170,6 +170,7 @@ class JsonParser:
         for field, column in zip(self.schema, batch.columns, strict=True):
             try:
                 column = convert.to_declared(column, field.type)
+                convert.check_precision(column)
             except convert.Unfit as error:
                 raise Unreadable(str(error)) from error
             if path := convert.forbidden_null(column, field):

@@ -91,7 +91,7 @@ def all_fit(texts: pa.Array, kind: pa.DataType) -> bool:
 @lru_cache(maxsize=64)
 def _decimal(precision: int, scale: int) -> str:
     """Return what a decimal may look like: with an exponent anything, else no digit too many that counts."""
-    return rf"^[+-]?(.*[eE].*|0*\d{{0,{precision}}}(\.\d{{0,{scale}}}0*)?)$"
+    return rf"^[+-]?(.*[eE].*|0*\d{{0,{precision - scale}}}(\.\d{{0,{scale}}}0*)?)$"
 
 
 def _is_no_integer(texts: pa.Array, kind: pa.DataType) -> Mask:

@@ -156,3 +156,10 @@ def test_a_cut_file_that_was_exchanged_for_one_without_a_line_end_gives_no_row(t
     rows = [row for span in spans for batch in source.read(span) for row in batch.to_pylist()]
     assert good(rows) == []
     assert "its header does not name it" in rejected(rows)[0]["reason"]
+
+
+def test_a_decimal_of_too_many_digits_before_the_point_is_a_bad_record(tmp_path: Path) -> None:
+    text = "v,w\n12345678.25,a\n1234567890,b\n1e9,c\n-0000000000001.50,d\n"
+    rows = rows_of(tmp_path, text, "v DECIMAL(10,2), w STRING", on_bad_row="reject", **CSV)
+    assert [row["w"] for row in good(rows)] == ["a", "d"]
+    assert [one["position"] for one in rejected(rows)] == ["file:3", "file:4"]

@@ -43,6 +43,7 @@ def parsed(text: str | bytes, schema: str) -> list[dict[str, Any]]:
         ("DATE", '"2024-01-01"', date(2024, 1, 1)),
         ("DECIMAL(10,2)", "1.5", Decimal("1.50")),
         ("DECIMAL(10,2)", '"1.5"', Decimal("1.50")),
+        ("DECIMAL(38,0)", f'"-{"9" * 38}"', Decimal(f"-{'9' * 38}")),
         ("BOOLEAN", "true", True),
         ("DOUBLE", "1", 1.0),
         ("TINYINT", "-128", -128),
@@ -275,3 +276,15 @@ def test_a_bad_line_beside_times_of_both_kinds_is_found(tmp_path: Path, line: st
     rows = rows_of(tmp_path, "\n".join([*BY_TURNS, line, *BY_TURNS]), TIMES, on_bad_row="reject")
     assert [row["id"] for row in good(rows)] == [1, 2, 3, 4] * 2
     assert [(one["raw"], one["position"]) for one in rejected(rows)] == [(line, "file:5")]
+
+
+@pytest.mark.parametrize("declared", ["v DECIMAL(10,2)", "v STRUCT<a: ARRAY<DECIMAL(10,2)>>"])
+def test_a_decimal_of_too_many_digits_before_the_point_is_a_bad_row(tmp_path: Path, declared: str) -> None:
+    """Arrow counts the digits that are written, and not those that it appends: no reader of the column takes these."""
+    values = ["12345678.25", "1234567890", '"123456789.5"', "-100000000", '"1e9"', "99999999.99", "1e7", "null"]
+    form = '{{"v":{}}}' if declared.startswith("v DEC") else '{{"v":{{"a":[null,{}]}}}}'
+    rows = rows_of(tmp_path, "\n".join(form.format(value) for value in values), declared, on_bad_row="reject")
+    assert [one["position"] for one in rejected(rows)] == [f"file:{line}" for line in (2, 3, 4, 5)]
+    assert all("decimal128(10, 2)" in one["reason"] for one in rejected(rows))
+    held = [row["v"] if declared.startswith("v DEC") else row["v"]["a"][1] for row in good(rows)]
+    assert held == [Decimal("12345678.25"), Decimal("99999999.99"), Decimal("1e7"), None]
