@@ -15,6 +15,9 @@ from holdfast.sources.blocks import Cut
 from holdfast.sources.formats import Rows, too_long
 
 _BATCH_ROWS = 65_536
+_HELD = 1 << 27
+"""Bytes of rows that are kept while a part is decoded as a whole; one that holds more is decoded twice.  A block of the
+usual size and packed as usual is kept."""
 
 
 class Misfit(ValueError):
@@ -65,7 +68,7 @@ def read(part: Part, rows: Rows, *, longest: int) -> Iterator[pa.RecordBatch]:
         if not rows.rejects:
             yield from _checked(_read(part, rows.schema), part, rows, longest)
             return
-        batches = list(_read(part, rows.schema))  # all of it or nothing: a damaged page may come last
+        batches = _verified(part, rows.schema)
     except (pa.ArrowException, Misfit, OSError) as error:
         if not (isinstance(error, Misfit) or is_of_format(error)):
             raise unavailable(part, error) from error
@@ -79,7 +82,20 @@ def read(part: Part, rows: Rows, *, longest: int) -> Iterator[pa.RecordBatch]:
             do='restore the file or correct schema=, or choose on_bad_row="reject" to go on without it.',
             participant=part.shown,
         ) from error
-    yield from _checked(batches, part, rows, longest)
+    yield from _checked(_read(part, rows.schema) if batches is None else batches, part, rows, longest)
+
+
+def _verified(part: Part, schema: pa.Schema) -> list[pa.RecordBatch] | None:
+    """Decode all of a part before any of it counts: a damaged page may come last.  None: it holds too much to keep."""
+    batches: list[pa.RecordBatch] | None = []
+    size = 0
+    for batch in _read(part, schema):
+        size += batch.nbytes
+        if batches is not None and size <= _HELD:
+            batches.append(batch)
+        else:
+            batches = None
+    return batches
 
 
 def _checked(batches: Iterable[pa.RecordBatch], part: Part, rows: Rows, longest: int) -> Iterator[pa.RecordBatch]:
