@@ -35,8 +35,10 @@ def judge(
         Reads some columns of records that have as many fields as there are columns, as bytes: null where empty and not
         quoted.
     """
-    reasons = _of_returns(contents, separator)
-    some, joined = _left(contents, reasons)
+    some, joined = _left(contents, {})
+    reasons = _of_returns(contents, separator) if b"\r" in joined else {}
+    if reasons:
+        some, joined = _left(contents, reasons)
     if not some:
         return reasons
     is_text = is_utf8(joined)
@@ -45,10 +47,10 @@ def judge(
     table = _read(read, joined, names or list(schema.names[:1]), len(some))
     if table is None:  # some record has too many fields, or too few
         found = _of_counts(contents if not reasons else [contents[at] for at in some], joined, len(columns), separator)
-        reasons.update((some[at], problem) for at, problem in found.items())
-        some, joined = _left(contents, reasons)
-        if not some or not found:
+        reasons = {**reasons, **{some[at]: problem for at, problem in found.items()}} if reasons else found
+        if not found or len(reasons) == len(contents):
             return reasons
+        some, joined = _left(contents, reasons)
         table = _read(read, joined, names, len(some)) if names else None
     if table is None:
         return reasons
