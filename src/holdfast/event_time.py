@@ -6,7 +6,7 @@ BIGINT, here as in every operator; and sources of both kinds have no time in com
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import Enum
 from typing import Any, Protocol
@@ -91,14 +91,8 @@ def commit_every_ticks(commit_every: str | int | None, sources: Iterable[SourceN
             why="commits are grouped by the minimum timestamp over the inputs.",
             do=f'declare timestamp="<column>" on {", ".join(map(repr, untimed))}, or leave commit_every out.',
         )
-    in_ticks = [name for name, unit in of_source.items() if unit is TimeUnit.TICKS]
-    if in_ticks and len(in_ticks) < len(of_source):
-        other = next(name for name in of_source if name not in in_ticks)
-        raise InvalidPipeline(
-            f"commit_every has no unit: source {in_ticks[0]!r} has BIGINT timestamps, source {other!r} TIMESTAMPs.",
-            why="commits are grouped by the minimum timestamp over the inputs, and these have no unit in common.",
-            do="declare all of them as TIMESTAMP, or all as BIGINT; or leave commit_every out.",
-        )
+    why = "commits are grouped by the minimum timestamp over the inputs, and these have no unit in common."
+    in_ticks = _all_in_ticks(of_source, shown="commit_every", argument="commit_every", why=why)
     if isinstance(commit_every, str) == bool(in_ticks):
         kind = "BIGINT ticks of your own unit" if in_ticks else "TIMESTAMPs"
         right = "commit_every=30000" if in_ticks else 'commit_every="30 s"'
@@ -116,11 +110,13 @@ def begin_at(at: str | datetime | int | None, sources: Iterable[SourceNode]) -> 
     Raises
     ------
     InvalidPipeline
-        If it is no time, or a source has BIGINT timestamps and it is no number of ticks.
+        If it is no time, a source has BIGINT timestamps and it is no number of ticks, or only some sources have those.
     """
     if at is None:
         return None
-    in_ticks = [source.name for source in sources if unit_of(source) is TimeUnit.TICKS]
+    of_source = {source.name: unit for source in sources if (unit := unit_of(source)) is not None}
+    why = "every source begins at the same time, and these have no unit in common."
+    in_ticks = _all_in_ticks(of_source, shown=f"at={at!r}", argument="at", why=why)
     if in_ticks and isinstance(at, str) and at.isdigit():  # as a command line gives it
         return int(at)
     if in_ticks and not isinstance(at, int):
@@ -130,3 +126,22 @@ def begin_at(at: str | datetime | int | None, sources: Iterable[SourceNode]) -> 
             do="write the number of ticks: for instance at=1700000000000.",
         )
     return units.time_us(at, argument="at")
+
+
+def _all_in_ticks(of_source: Mapping[str, TimeUnit | None], *, shown: str, argument: str, why: str) -> list[str]:
+    """Return the sources whose timestamps are ticks: all of them, or none.
+
+    Raises
+    ------
+    InvalidPipeline
+        If they are some of them.
+    """
+    in_ticks = [name for name, unit in of_source.items() if unit is TimeUnit.TICKS]
+    other = next((name for name in of_source if name not in in_ticks), None)
+    if in_ticks and other is not None:
+        raise InvalidPipeline(
+            f"{shown} has no unit: source {in_ticks[0]!r} has BIGINT timestamps, source {other!r} TIMESTAMPs.",
+            why=why,
+            do=f"declare all of them as TIMESTAMP, or all as BIGINT; or leave {argument} out.",
+        )
+    return in_ticks

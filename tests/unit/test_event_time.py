@@ -75,6 +75,13 @@ def test_a_pipeline_of_ticks_begins_at_a_tick_and_not_at_a_date():
         begin_at(datetime(2026, 1, 1, tzinfo=UTC), [TICKS])
 
 
+def test_sources_of_two_units_cannot_begin_at_one_number():
+    with pytest.raises(InvalidPipeline, match="at=7 has no unit: source 'ticks' has BIGINT") as refused:
+        begin_at(7, [UNTIMED, TIMED, TICKS])
+    assert "all as BIGINT" in refused.value.do
+    assert begin_at(None, [TIMED, TICKS]) is None
+
+
 @pytest.mark.parametrize(
     ("unit", "shown"),
     [

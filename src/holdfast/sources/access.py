@@ -14,6 +14,7 @@ import pyarrow as pa
 from holdfast.errors import Corrupt, HoldfastError, Unavailable
 from holdfast.sources.discovery import file_system
 from holdfast.sources.file_identity import FileIdentity, of_facts, of_status
+from holdfast.sources.listing import shown
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _READ = 1 << 20
@@ -62,11 +63,8 @@ class Part(NamedTuple):
 
     @property
     def shown(self) -> str:
-        r"""The path as a text that can be written anywhere: bytes of a name that are not UTF-8 stand as ``\xff``.
-
-        Python keeps such bytes as half surrogates, which neither a table nor a message can hold.
-        """
-        return self.path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        """The path as a text that can be written anywhere."""
+        return shown(self.path)
 
     @property
     def is_compressed(self) -> bool:
@@ -169,18 +167,12 @@ def opened(part: Part) -> Iterator[BinaryIO]:
     except FileNotFoundError as error:
         is_link = not part.has_links and os.path.islink(part.path)
         raise _changed(part, "a symbolic link stands in its place" if is_link else "it is gone") from error
-    except HoldfastError:
-        raise
-    except (pa.ArrowException, ValueError):
+    except (HoldfastError, ValueError):
         raise
     except Exception as error:  # an fsspec file system raises what its library raises
-        if _is_of_arrow(error):
+        if is_of_format(error):
             raise
-        raise Unavailable(
-            f"{part.shown} cannot be read: {error}.",
-            do="check that it is reachable and readable for the user that the executors run as, then start again.",
-            participant=part.shown,
-        ) from error
+        raise unavailable(part, error) from error
 
 
 def is_as_found(part: Part) -> bool:
@@ -198,18 +190,26 @@ def is_as_found(part: Part) -> bool:
         return False
 
 
+def unavailable(part: Part, error: Exception) -> Unavailable:
+    """Return the error that users see where a file may be read another time."""
+    do = "check that it is reachable and readable for the user that the executors run as, then start again."
+    if isinstance(error, MemoryError):
+        do = "give the executors, and the driver, more memory, then start again."
+    return Unavailable(f"{part.shown} cannot be read: {error}.", do=do, participant=part.shown)
+
+
 @contextmanager
 def _open(part: Part) -> Iterator[Any]:
     if "://" not in part.path:
         with open(part.path, "rb", buffering=0, opener=None if part.has_links else _without_link) as raw:
             status = os.fstat(raw.fileno())
-            _check(part, status.st_size, of_status(status))
+            check(part, status.st_size, of_status(status))
             yield _Whole(raw)
         return
     system, path = file_system(part.path)
     system.invalidate_cache(path)
     facts = system.info(path)
-    _check(part, int(facts["size"]), of_facts(facts))
+    check(part, int(facts["size"]), of_facts(facts))
     with system.open(path, "rb") as file:
         yield file
 
@@ -242,15 +242,30 @@ def _without_link(path: str, flags: int) -> int:
         raise
 
 
-def _check(part: Part, size: int, now: FileIdentity) -> None:
+def check(part: Part, size: int, now: FileIdentity) -> None:
+    """Hold what is there now against what was logged.
+
+    Raises
+    ------
+    Corrupt
+        If it is another file.
+    """
     if size != part.file_size:
         raise _changed(part, f"it has {size} bytes now")
     if part.identity is not None and not part.identity.is_of(now):
         raise _changed(part, f"it is another one of {size} bytes now ({now})")
 
 
-def _is_of_arrow(error: Exception) -> bool:
-    """Whether an error is Arrow's word for bytes that do not follow their format, and not a system's that fails now."""
+def is_of_format(error: Exception) -> bool:
+    """Whether an error is Arrow's word for bytes that do not follow their format, and not a system's that fails now.
+
+    Examples
+    --------
+    >>> is_of_format(pa.ArrowInvalid("no magic bytes")), is_of_format(pa.ArrowMemoryError("malloc failed"))
+    (True, False)
+    """
+    if isinstance(error, MemoryError | pa.ArrowCancelled):
+        return False
     return isinstance(error, pa.ArrowException) or (type(error) is OSError and error.errno is None)
 
 
@@ -261,7 +276,7 @@ def _decompressed(file: Any, codec: str, size: int) -> Iterator[bytes]:
                 while data := stream.read(size):
                     yield bytes(data)
         except (OSError, pa.ArrowException) as error:
-            if _is_of_arrow(error):
+            if is_of_format(error):
                 raise Undecodable(str(error).strip().rstrip(".")) from error
             raise
 
@@ -270,7 +285,8 @@ def _changed(part: Part, what: str) -> Corrupt:
     was = f"{part.file_size} bytes" + (f" ({part.identity})" if part.identity else "")
     return Corrupt(
         f"{part.shown} is not the file that was logged: {what}.",
-        why=f"it had {was} when it was taken; its rows may have to be read again.",
+        why=f"it had {was} when it was taken; its rows may have to be read again, and new ones in it would never be: "
+        "put them into a new file.",
         do=f"restore the file as it was{_proof(part)}.  Files must arrive complete (write under another name, then "
         "rename), must not be changed, and must stay until every sink holds their rows.",
         participant=part.shown,

@@ -141,6 +141,27 @@ def to_declared(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         raise Unfit(str(error)) from error
 
 
+def check_precision(array: pa.Array) -> None:
+    """Check that no decimal, however deep, has more digits before the point than its type.
+
+    Arrow's readers count the digits that are written, and append those that the scale wants.
+
+    Raises
+    ------
+    Unfit
+        If one has.
+    """
+    kind = array.type
+    if pa.types.is_struct(kind) or pa.types.is_list(kind):
+        for part in array.flatten() if pa.types.is_struct(kind) else [array.flatten()]:
+            check_precision(part)
+    elif pa.types.is_decimal(kind):
+        limit = 10 ** (kind.precision - kind.scale)
+        held = pc.min_max(array).as_py().values()
+        if any(value is not None and value.copy_abs() >= limit for value in held):
+            raise Unfit(f"a value has too many digits before the point for {kind}")
+
+
 def forbidden_null(array: pa.Array, field: pa.Field) -> str | None:
     """Return the path of a member that is declared NOT NULL and has a null, or None.
 

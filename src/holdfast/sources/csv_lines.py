@@ -12,8 +12,8 @@ from pyarrow import csv as arrow_csv
 
 from holdfast.errors import InvalidPipeline
 from holdfast.sources import blocks, convert, csv_verdicts
-from holdfast.sources.csv_records import Walk, too_long
-from holdfast.sources.formats import Records, Unreadable
+from holdfast.sources.csv_records import Walk
+from holdfast.sources.formats import Records, Unreadable, cut_short, too_long
 
 _ARROW_BLOCK = 1 << 21
 _COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?(?:CSV conversion error to [^:]*: )?(.*)", re.DOTALL)
@@ -56,11 +56,13 @@ class CsvParser:
         is_multiline = found.is_multiline or not found.is_clean
         if is_multiline and len(data) > self.longest and blocks.longest(found.ends, len(data)) > self.longest:
             raise Unreadable(too_long(self.longest))  # or as long as that with its line end: the exact way tells
-        if not found.is_clean and data.count(b"\r") != data.count(b"\r\n"):
+        has_return = b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
+        if has_return and not found.is_clean:
             # For Arrow such a carriage return ends a row behind a quote.  Where another quote stands wrong, two lines
             # may become one as well, and the number of rows, which is compared below, would be right with wrong rows.
             raise Unreadable(csv_verdicts.RETURN)
-        count = self._count(data, found) if is_multiline else blocks.record_count(data)
+        # Arrow skips a line of such carriage returns alone.
+        count = self._count(data, found) if is_multiline or has_return else blocks.record_count(data)
         if count == 0:
             return []
         try:
@@ -115,8 +117,8 @@ class CsvParser:
             return f"it has {counts[2]} fields where {counts[1]} are expected"
         if (column := _COLUMN.match(message)) is not None:
             field = self.schema.field(self.columns[int(column[1])])
-            return f"column {field.name!r} is declared {field.type} ({column[2]})"
-        return message
+            return f"column {field.name!r} is declared {field.type} ({cut_short(column[2])})"
+        return cut_short(message)
 
     def _count(self, data: bytes, found: blocks.Quotes) -> int:
         """Count records one by one: where newlines stand in quotes, or quotes in the middle of fields."""
@@ -164,6 +166,7 @@ class CsvParser:
         for field, column in zip(self.schema, batch.columns, strict=True):
             try:
                 column = convert.to_declared(column, field.type)
+                convert.check_precision(column)
             except convert.Unfit as error:
                 raise Unreadable(f"column {field.name!r} is declared {field.type} ({error})") from error
             if path := convert.forbidden_null(column, field):

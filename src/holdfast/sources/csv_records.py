@@ -20,6 +20,7 @@ from functools import lru_cache
 import numpy as np
 
 from holdfast.sources import blocks, csv_quotes
+from holdfast.sources.formats import too_long
 
 OPEN = "a quote is opened and never closed"
 FOLLOWED = "a closing quote is followed by neither a separator nor the end of the line"
@@ -30,11 +31,6 @@ _SHORT = 8  # quoted fields that may as well be sought again
 _FIRST_LINES, _LINES = 1 << 12, 1 << 18  # bytes of lines that are judged in one go: at first, and later
 _NO_LINES = csv_quotes.Lines(np.zeros(0, np.int64), np.zeros(0, np.uint8))
 _RUNS_KEPT = 3  # two searches that differ meet at the next quote, so there are never many
-
-
-def too_long(longest: int) -> str:
-    """Say why a record of more than ``longest`` bytes is refused."""
-    return f"it is longer than max_record_size ({longest:,} bytes)"
 
 
 class _Run:
@@ -204,7 +200,7 @@ class Walk:
                     run, at, is_inside = known, known.at, known.is_inside
                     if run.problem:
                         return first_end, run.problem
-                    if not is_inside and (line_end := self._line_end(at)) < 0:
+                    if not is_inside and (line_end := self._line_end(at, limit)) < 0:
                         return None
                     continue
             closing = data.find(b'"', at, limit + 1)
@@ -220,13 +216,14 @@ class Walk:
                 continue
             if behind not in (b"", b"\n", b"\r", self._sep):
                 return first_end, self._failed(run, FOLLOWED)
-            if line_end < closing and (line_end := self._line_end(closing)) < 0:
+            if line_end < closing and (line_end := self._line_end(closing, limit)) < 0:
                 return None
             at, is_inside = closing + 1 if behind == self._sep else line_end, False
 
-    def _line_end(self, at: int) -> int:
+    def _line_end(self, at: int, limit: int) -> int:
+        """Return the next line end; -1: more must be read, which is not so where it surely lies behind the limit."""
         found = self._data.find(b"\n", at)
-        return len(self._data) if found < 0 and self._is_whole else found
+        return len(self._data) if found < 0 and (self._is_whole or limit < len(self._data)) else found
 
     def _known(self, opening: int) -> _Run | None:
         return next((run.last for run in self._runs if run.holds(opening)), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.sources import blocks
-from holdfast.sources.formats import is_utf8
+from holdfast.sources.formats import SHOWN, is_utf8
 from holdfast.sources.unfit import all_fit, trimmed, unfit
 
 RETURN = "a carriage return stands within the line"
 _QUOTE = b'"'
-_PIECES = re.compile(rb"[^\r]+")
+_PIECES = re.compile(rb"[^\r\n]+")
 
 
 def judge(
@@ -35,30 +35,58 @@ def judge(
         Reads some columns of records that have as many fields as there are columns, as bytes: null where empty and not
         quoted.
     """
-    joined = b"\n".join(contents) + b"\n"
-    reasons: dict[int, str] = {}
-    indices: Sequence[int] = range(len(contents))
+    some, joined = _left(contents, {})
+    reasons = _of_returns(contents, separator) if b"\r" in joined else {}
+    if reasons:
+        some, joined = _left(contents, reasons)
+    if not some:
+        return reasons
     is_text = is_utf8(joined)
     # Of a text that may be null nothing is to be known but whether it is UTF-8.
     names = [f.name for f in schema if not (is_text and f.nullable and pa.types.is_string(f.type))]
-    table = _read(read, joined, names or list(schema.names[:1]), len(contents))
+    table = _read(read, joined, names or list(schema.names[:1]), len(some))
     if table is None:  # some record has too many fields, or too few
-        reasons = _of_counts(contents, joined, len(columns), separator)
-        indices = [at for at in range(len(contents)) if at not in reasons]
-        if not indices or not reasons:
+        found = _of_counts(contents if not reasons else [contents[at] for at in some], joined, len(columns), separator)
+        reasons = {**reasons, **{some[at]: problem for at, problem in found.items()}} if reasons else found
+        if not found or len(reasons) == len(contents):
             return reasons
-        joined = b"\n".join([contents[at] for at in indices]) + b"\n"
-        table = _read(read, joined, names, len(indices)) if names else None
+        some, joined = _left(contents, reasons)
+        table = _read(read, joined, names, len(some)) if names else None
     if table is None:
         return reasons
     for name in names:
         if len(reasons) == len(contents):
             break
         found = _of_column(schema.field(name), pa.concat_arrays(table[name].chunks))
-        if len(indices) < len(contents):
-            found = {indices[at]: problem for at, problem in found.items()}
+        if len(some) < len(contents):
+            found = {some[at]: problem for at, problem in found.items()}
         reasons = {**found, **reasons}
     return reasons
+
+
+def _left(contents: Sequence[bytes], reasons: Mapping[int, str]) -> tuple[Sequence[int], bytes]:
+    """Return the records that no reason is known for, and their text."""
+    if not reasons:
+        return range(len(contents)), b"\n".join(contents) + b"\n"
+    some = [at for at in range(len(contents)) if at not in reasons]
+    return some, b"\n".join([contents[at] for at in some]) + b"\n"
+
+
+def _of_returns(contents: Sequence[bytes], separator: str) -> dict[int, str]:
+    """Say which records are bad by a carriage return: for Arrow it ends a row.
+
+    Without them each of the others is one row, so that rows are known by their records.
+    """
+    fields = _quoted_fields(separator.encode())
+    return {at: RETURN for at, content in enumerate(contents) if b"\r" in content and _is_broken(content, fields)}
+
+
+def _is_broken(content: bytes, fields: re.Pattern[bytes]) -> bool:
+    """Whether a carriage return stands outside of quoted fields and between something, or beside an odd quote."""
+    if content.count(b"\r") == content.count(b"\r\n"):
+        return False
+    bare = fields.sub(rb"\1q", content) if _QUOTE in content else content
+    return _QUOTE in bare or len(_PIECES.findall(bare)) > 1
 
 
 def _read(read: Callable[[bytes, list[str]], pa.Table], joined: bytes, names: list[str], count: int) -> pa.Table | None:
@@ -78,10 +106,6 @@ def _of_counts(contents: Sequence[bytes], joined: bytes, wanted: int, separator:
     for count in np.unique(counts[counts != wanted]).tolist():
         reason = f"it has {count} fields where {wanted} are expected"
         reasons.update(dict.fromkeys(np.flatnonzero(counts == count).tolist(), reason))
-    if b"\r" in joined:
-        for at, content in enumerate(contents):
-            if b"\r" in content and _QUOTE not in content and len(_PIECES.findall(content)) > 1:
-                reasons[at] = RETURN
     return reasons
 
 
@@ -125,9 +149,17 @@ def _of_column(field: pa.Field, column: pa.Array) -> dict[int, str]:
     if pa.types.is_timestamp(kind):
         begin = f"column {field.name!r} is declared {kind} (Failed to parse string: '"
         end = f"' as a scalar of type {pa.timestamp('us')})"
-    problems = pc.binary_join_element_wise(begin, texts.take(pa.array(bad)), end, "").to_pylist()
+    problems = pc.binary_join_element_wise(begin, _cut_short(texts.take(pa.array(bad))), end, "").to_pylist()
     # An empty text is none of these.
     return {**dict(zip(bad.tolist(), problems, strict=True)), **found}
+
+
+def _cut_short(texts: pa.Array) -> pa.Array:
+    if (pc.max(pc.binary_length(texts)).as_py() or 0) <= SHOWN:
+        return texts
+    begin = pc.utf8_slice_codeunits(texts, 0, SHOWN - 3)
+    is_long = pc.greater(pc.utf8_length(texts), SHOWN)
+    return pc.if_else(is_long, pc.binary_join_element_wise(begin, "...", ""), texts)
 
 
 def _decoded(value: bytes | None) -> str | None:

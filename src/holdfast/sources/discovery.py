@@ -17,7 +17,15 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.sources.file_identity import FileIdentity, changed_us_of, of_facts, of_status
-from holdfast.sources.listing import followed_files, is_acceptable, local_files, remote_files
+from holdfast.sources.listing import (
+    NOT_THERE,
+    followed_files,
+    is_acceptable,
+    local_files,
+    remote_files,
+    shown,
+    target_mode,
+)
 from holdfast.sources.pattern import Pattern
 
 _MAGIC = "*?["
@@ -90,26 +98,29 @@ def settled(where: Place) -> Place:
     ------
     InvalidPipeline
         If there is neither a directory nor a file.
+    Unavailable
+        If nobody can say now what is there.
     """
-    if where.pattern and where.is_local and os.path.exists(where.path(where.pattern)):
+    if where.pattern and where.is_local and _mode(where.path(where.pattern)):
         where = Place(where.path(where.pattern), "")
-    if _is_directory(where):
+    is_directory, is_file = _is_local(where) if where.is_local else _is_remote(where)
+    if is_directory:
         return where
-    if not where.pattern and _is_file(where):
+    if not where.pattern and is_file:
         root, _, name = where.root.rpartition("/")
         if is_acceptable(name):
             return Place(root or "/", glob.escape(name))
         raise InvalidPipeline(
-            f"{where.root} has a name that is never read.",
+            f"{shown(where.root)} has a name that is never read.",
             why="a name that begins with '_' or '.', or ends in .tmp, .inprogress or _COPYING_, is not complete yet.",
             do="rename the file.",
-            participant=where.root,
+            participant=shown(where.root),
         )
     raise InvalidPipeline(
-        f"{where.root} does not exist.",
+        f"{shown(where.root)} does not exist.",
         why="files are read from a directory, a glob below an existing directory, or one file.",
         do="correct path=, or create the directory before the start.",
-        participant=where.root,
+        participant=shown(where.root),
     )
 
 
@@ -172,9 +183,9 @@ class Discovery:
             raise
         except Exception as error:  # an fsspec file system raises what its library raises
             raise Unavailable(
-                f"{self.where.root} cannot be listed: {error}.",
+                f"{shown(self.where.root)} cannot be listed: {error}.",
                 do="check that it is reachable and readable for this user, then start again.",
-                participant=self.where.root,
+                participant=shown(self.where.root),
             ) from error
         return sorted(found, key=lambda file: (file.changed_us, file.name))
 
@@ -226,16 +237,52 @@ class Discovery:
                 yield Found(name, int(facts["size"]), changed_us, of_facts(facts))
 
 
-def _is_directory(where: Place) -> bool:
-    if where.is_local:
-        return os.path.isdir(where.root)
-    system, path = file_system(where.root)
-    # An object store has no directories: a prefix exists as soon as something lies below it, and may be filled later.
-    return not system.isfile(path)
+def _is_local(where: Place) -> tuple[bool, bool]:
+    """Return whether a directory is there, and whether a file is."""
+    mode = _mode(where.root)
+    return stat.S_ISDIR(mode), stat.S_ISREG(mode)
 
 
-def _is_file(where: Place) -> bool:
-    if where.is_local:
-        return os.path.isfile(where.root)
+def _mode(path: str) -> int:
+    """Return the mode of what is there; 0 where nothing is."""
+    try:
+        return target_mode(path)
+    except ValueError:  # no name of a file
+        return 0
+    except OSError as error:
+        raise _not_told(path, error) from error
+
+
+def _is_remote(where: Place) -> tuple[bool, bool]:
+    """Return whether a directory is there, and whether a file is.
+
+    An object store has no directories: a prefix exists as soon as something lies below it, and may be filled later.
+    """
     system, path = file_system(where.root)
-    return bool(system.isfile(path))
+    try:  # not its ``isfile``, which takes every error for a no
+        is_file = system.info(path)["type"] == "file"
+    except NOT_THERE:
+        is_file = False
+    except Exception as error:  # an fsspec file system raises what its library raises
+        if not _is_listed(system, path):
+            raise _not_told(where.root, error) from error
+        is_file = False
+    return not is_file, is_file
+
+
+def _is_listed(system: Any, path: str) -> bool:
+    """Whether what lies below a prefix can be listed: some may do that who may not look up the prefix itself."""
+    try:
+        listed = system.ls(path, detail=True)
+    except Exception:
+        return False
+    return any(str(facts["name"]).strip("/") != path.strip("/") for facts in listed)
+
+
+def _not_told(path: str, error: Exception) -> Unavailable:
+    return Unavailable(
+        f"{shown(path)} cannot be looked up: {error}.",
+        why="it may be there: what is below it would be left out in silence.",
+        do="check that it is reachable and readable for this user, then start again.",
+        participant=shown(path),
+    )

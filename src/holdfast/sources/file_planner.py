@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import Corrupt
 from holdfast.sources import discovery
-from holdfast.sources.access import Part, is_as_found
+from holdfast.sources.access import Part, check, is_as_found
 from holdfast.sources.discovery import Discovery, Found, Place
+from holdfast.sources.file_identity import FileIdentity, of_status
 from holdfast.sources.file_log import Block, FileLog, LoggedFile, whole
+from holdfast.sources.listing import NOT_THERE
 from holdfast.sources.planning import within_limits
 
 if TYPE_CHECKING:
     from holdfast.sources.files import FilesSpec
 
 _CHECKED_AGAIN = 64
-"""Files whose size is looked at again after they were taken."""
+"""Files that are looked at again after they were taken."""
 
 
 class FilePlanner:
@@ -151,7 +153,19 @@ class FilePlanner:
             if not is_as_found(Part(self.where.path(found.name), found.size, 0, -1, found.identity)):
                 return None
             cut = whole(found.name, found.size)  # damaged: whoever reads it says so
+        if self.where.is_local and not self._is_still(found):  # a small file is logged unopened
+            return None
         return cut._replace(identity=found.identity)
+
+    def _is_still(self, found: Found) -> bool:
+        """Whether a local file is the one that was found."""
+        try:
+            now = os.stat(self.where.path(found.name))
+        except NOT_THERE:
+            return False
+        except OSError:
+            return True  # whoever reads it says so
+        return now.st_size == found.size and found.identity.is_of(of_status(now))
 
     def _skip_what_is_there(self, before_us: int | None) -> None:
         """Log files that are there, or those that were changed before a time, as known and never read."""
@@ -165,27 +179,29 @@ class FilePlanner:
     def _remember(self, logged: Sequence[LoggedFile]) -> None:
         for file in logged:
             self._recent.pop(file.name, None)
-            self._recent[file.name] = file.size
+            self._recent[file.name] = (file.size, file.identity)
         for name in list(self._recent)[:-_CHECKED_AGAIN]:
             del self._recent[name]
 
     def _check_recent(self) -> None:
-        """Notice files that grow after they were taken: their new rows would be lost in silence."""
+        """Notice files that grow, or are replaced, after they were taken: their new rows would be lost in silence."""
         if not self.where.is_local:
             return
-        for name, size in self._recent.items():
+        for name, (size, identity) in self._recent.items():
+            part = Part(self.where.path(name), size, 0, -1, None if self.spec.compare == "size" else identity)
             try:
-                now = os.stat(self.where.path(name)).st_size
+                now = os.stat(part.path)
             except OSError:
                 continue  # it may go once its rows are in every sink, and reading notices when it went too early
-            if now != size:
+            if now.st_size != size:
                 raise Corrupt(
-                    f"{self.where.path(name)} has {now} bytes, and had {size} when source {self.name!r} took it.",
+                    f"{part.shown} has {now.st_size} bytes, and had {size} when source {self.name!r} took it.",
                     why="it was written to after it had arrived; what was added would never be read.",
                     do='write files under another name and rename them when complete, or give min_age="1 min"; '
                     "put the added lines into a new file and restore this one.",
                     participant=self.name,
                 )
+            check(part, size, of_status(now))
 
     def _new_discovery(self) -> Discovery:
         return Discovery(self.where, self.spec.min_age_us, follow_links=self.spec.follow_links)
@@ -210,11 +226,11 @@ def part_of(spec: FilesSpec, where: Place, block: Block, *, follows_links: bool)
     return Part(where.path(block.name), block.file_size, block.start, block.end, identity, has_links)
 
 
-def _last_taken(blocks: Sequence[Block]) -> dict[str, int]:
-    """Return the sizes of the files that were taken last, the newest at the end: a file may grow between two runs."""
-    sizes: dict[str, int] = {}
+def _last_taken(blocks: Sequence[Block]) -> dict[str, tuple[int, FileIdentity | None]]:
+    """Return the files that were taken last, the newest at the end: a file may grow between two runs."""
+    taken: dict[str, tuple[int, FileIdentity | None]] = {}
     for block in reversed(blocks):
-        sizes.setdefault(block.name, block.file_size)
-        if len(sizes) == _CHECKED_AGAIN:
+        taken.setdefault(block.name, (block.file_size, block.identity))
+        if len(taken) == _CHECKED_AGAIN:
             break
-    return dict(reversed(sizes.items()))
+    return dict(reversed(taken.items()))

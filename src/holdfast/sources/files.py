@@ -86,8 +86,12 @@ class FilesSpec:
         return {name: value for name, value in shown.items() if value is not None}
 
     def from_time(self, at_us: int) -> FilesSpec:
-        """Return the source without the files that were not changed since a time: rows tell of the past."""
-        return replace(self, since_us=at_us)
+        """Return the source without the files that were not changed since a time: rows tell of the past.
+
+        Ticks of the user's own unit (BIGINT) are held against no file: then all of them are read.
+        """
+        is_timed = self.timestamp is not None and pa.types.is_timestamp(self.schema.field(self.timestamp).type)
+        return replace(self, since_us=at_us) if is_timed else self
 
     def open(self, name: str, workspace: str) -> FilesSource:
         """Return the source; its log is opened when it is first needed, so executors never touch it."""
@@ -113,7 +117,7 @@ class FilesSpec:
         log = FileLog(os.path.join(workspace, "log"), is_read_only=True)
         follows = Discovery(where, self.min_age_us, follow_links=self.follow_links).follows_links
         parts = {block.name: part_of(self, where, block, follows_links=follows) for block in log.blocks[start:end]}
-        gone = [part.path for part in parts.values() if not is_as_found(part)]
+        gone = [part.shown for part in parts.values() if not is_as_found(part)]
         if not gone:
             return ""
         more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""

@@ -18,6 +18,10 @@ from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
 from holdfast.sources.access import Part
 from holdfast.sources.blocks import Offsets
 
+SHOWN = 80
+"""Characters of a value that a reason shows: the row itself is kept whole beside it."""
+
+_SAID = 200
 _ROW = re.compile(r"in row (\d+)|Row #(\d+)")
 
 
@@ -163,6 +167,16 @@ class Rows:
         reject = pa.StructArray.from_arrays([reasons, raws, positions], fields=list(REJECT_TYPE))
         columns = [*(pa.nulls(len(reasons), field.type) for field in self.schema), reject]
         return pa.RecordBatch.from_arrays(columns, schema=self.read_schema)
+
+
+def cut_short(text: str, size: int = _SAID) -> str:
+    """Return a text that somebody else wrote, no longer than is good for a reason or a message."""
+    return text if len(text) <= size else text[: size - 3] + "..."
+
+
+def too_long(longest: int) -> str:
+    """Say why a record of more than ``longest`` bytes is refused."""
+    return f"it is longer than max_record_size ({longest:,} bytes)"
 
 
 def is_utf8(data: bytes) -> bool:

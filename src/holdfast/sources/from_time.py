@@ -26,7 +26,8 @@ class SeekableSpec(Protocol):
     def from_time(self, at_us: int) -> SourceSpec:
         """Return the declaration of the same source that begins at its random access point at or before a time.
 
-        Rows before the time may come from it; none at or after it may be missing.
+        Rows before the time may come from it; none at or after it may be missing.  The time is one of its timestamps:
+        microseconds of Unix time, or ticks where they are BIGINTs.
         """
 
 
@@ -59,7 +60,7 @@ class ClippedSpec:
     given : SourceSpec
         The source.
     at_us : int
-        Microseconds of Unix time.
+        Microseconds of Unix time; ticks where the timestamps are BIGINTs.
     """
 
     given: SourceSpec
@@ -121,7 +122,7 @@ class ClippedSource:
     column : str
         Its timestamp.
     at_us : int
-        Microseconds of Unix time.
+        Microseconds of Unix time; ticks where the timestamps are BIGINTs.
     """
 
     def __init__(self, source: Source, column: str, at_us: int) -> None:
@@ -144,7 +145,9 @@ class ClippedSource:
 
 
 def is_from(values: pa.Array, at_us: int) -> pa.BooleanArray:
-    """Return which timestamps do not lie before a time; integers count microseconds, times without a zone are UTC.
+    """Return which timestamps do not lie before a time: microseconds of Unix time, or ticks where they are integers.
+
+    Times without a zone are UTC.
 
     Examples
     --------

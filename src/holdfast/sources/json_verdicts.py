@@ -20,14 +20,13 @@ import pyarrow as pa
 from pydantic_core import from_json
 
 from holdfast.sources import convert
-from holdfast.sources.formats import Unreadable
-from holdfast.sources.unfit import unfit
+from holdfast.sources.formats import SHOWN, Unreadable, cut_short
+from holdfast.sources.unfit import limits, unfit
 
 NOT_UTF8 = "it is not UTF-8"
 INCOMPLETE = "the object is not complete on its line, or something follows it"
 SEVERAL = "a line must hold exactly one object"
 
-_SHOWN = 80
 _SURROGATE = "The surrogate pair in string is invalid"
 _WORDS = {
     "Expecting value": "Invalid value",
@@ -49,6 +48,13 @@ class _Number(str):
     __slots__ = ()
 
 
+class _Twice:
+    """Stands for the values of a member that an object names twice."""
+
+    __slots__ = ()
+
+
+_TWICE = _Twice()
 _NOTHING = type(None)
 _KINDS: dict[type, str] = {
     bool: "boolean",
@@ -62,14 +68,26 @@ _KINDS: dict[type, str] = {
 _DECODER = json.JSONDecoder(parse_float=_Number, parse_constant=_Number)
 
 
+def _noting_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; what it names twice, which Python's scanner alone does not tell, is no value of any type."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        found.update((name, _TWICE) for name, count in counts.items() if count > 1)
+    return found
+
+
+_NOTING_DECODER = json.JSONDecoder(object_pairs_hook=_noting_twice, parse_float=_Number, parse_constant=_Number)
+
+
 def judge(contents: Sequence[bytes], schema: pa.Schema, error: Unreadable | None = None) -> dict[int, str]:
     """Return why lines are surely bad, by index; see :class:`~holdfast.sources.formats.Parser`."""
     said = "" if error is None else str(error)
-    repeated = _Repeated(schema) if "specified twice" in said else None
+    notes_twice = "specified twice" in said
     reasons: dict[int, str] = {}
     lines: Sequence[int] = range(len(contents))
-    if repeated is not None or _is_exact(schema) or (objects := _read_at_once(contents)) is None:
-        lines, objects = _read_each(contents, repeated, reasons)
+    if notes_twice or _is_exact(schema) or (objects := _read_at_once(contents)) is None:
+        lines, objects = _read_each(contents, reasons, notes_twice=notes_twice)
     for field, values in zip(schema, _columns(objects, schema.names), strict=True):
         for at, problem in _of_column(field, values):
             reasons.setdefault(lines[at], problem)
@@ -89,27 +107,6 @@ def _columns(objects: list[dict[str, Any]], names: list[str]) -> list[Sequence[A
         nothing = (None,) * len(objects)
         return [values.get(name, nothing) for name in names]
     return [[one.get(name) for one in objects] for name in names]
-
-
-class _Repeated:
-    """Finds columns that an object names twice, which Python's scanner alone does not tell."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self.decoder = json.JSONDecoder(object_pairs_hook=self._note, parse_float=_Number, parse_constant=_Number)
-        self._schema = schema
-        self._last: list[tuple[str, Any]] = []
-
-    def _note(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        self._last = pairs  # those of the outermost object come last
-        return dict(pairs)
-
-    def problem(self, value: dict[str, Any]) -> str:
-        """Say which column the object that was read last names twice."""
-        if len(value) == len(self._last):
-            return ""
-        counts = Counter(name for name, _ in self._last)
-        field = next((field for field in self._schema if counts[field.name] > 1), None)
-        return "" if field is None else f"column {field.name!r} is specified twice"
 
 
 def _is_exact(schema: pa.Schema) -> bool:
@@ -134,12 +131,11 @@ def _read_at_once(contents: Sequence[bytes]) -> list[dict[str, Any]] | None:
 
 
 def _read_each(
-    contents: Sequence[bytes], repeated: _Repeated | None, reasons: dict[int, str]
+    contents: Sequence[bytes], reasons: dict[int, str], *, notes_twice: bool
 ) -> tuple[list[int], list[dict[str, Any]]]:
     """Return which lines can be read and what they hold; say why the others cannot."""
-    scan = cast("Callable[[str, int], tuple[Any, int]]", make_scanner(cast("Any", _DECODER)))
-    if repeated is not None:
-        scan = cast("Callable[[str, int], tuple[Any, int]]", make_scanner(cast("Any", repeated.decoder)))
+    decoder: Any = _NOTING_DECODER if notes_twice else _DECODER
+    scan = cast("Callable[[str, int], tuple[Any, int]]", make_scanner(decoder))
     lines: list[int] = []
     objects: list[dict[str, Any]] = []
     for at, content in enumerate(contents):
@@ -158,8 +154,6 @@ def _read_each(
             if end == len(text):
                 lines.append(at)
                 objects.append(value)
-                if repeated is not None and (problem := repeated.problem(value)):
-                    reasons[at] = problem
             elif not _is_of_arrow(content):
                 reasons[at] = SEVERAL if text[end:].lstrip().startswith("{") else INCOMPLETE
     return lines, objects
@@ -176,6 +170,9 @@ def _of_column(field: pa.Field, values: Sequence[Any]) -> Iterable[tuple[int, st
     told: dict[tuple[type, Any], str] = {}  # a drifted column holds few values, again and again
     for at, why in _misfits(field.type, values):
         value = values[at]
+        if value is _TWICE:
+            yield at, f"column {field.name!r} is specified twice"
+            continue
         if type(value) in (dict, list):
             yield at, f"{begin}{shown(value)} ({why})"
             continue
@@ -231,12 +228,12 @@ def _expected(data_type: pa.DataType) -> _Expected:
     if kinds.is_boolean(data_type):
         return _Expected(data_type, "boolean", frozenset([bool]), _none)
     if kinds.is_integer(data_type):
-        low, high = _range(data_type)
+        low, high = limits(data_type)
 
         def beyond(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
             for at, value in enumerate(values):
                 if type(value) is int and not low <= value <= high:
-                    yield at, f"Failed to convert JSON to {data_type}, couldn't parse:{value}"
+                    yield at, f"Failed to convert JSON to {data_type}, couldn't parse:{shown(value)}"
 
         return _Expected(data_type, "number", frozenset([int]), beyond)
     if kinds.is_floating(data_type):
@@ -258,14 +255,10 @@ def _none(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
     return ()
 
 
-def _range(data_type: pa.DataType) -> tuple[int, int]:
-    if pa.types.is_unsigned_integer(data_type):
-        return 0, 2**data_type.bit_width - 1
-    return -(2 ** (data_type.bit_width - 1)), 2 ** (data_type.bit_width - 1) - 1
-
-
 def _unlike(kind: type, expected: _Expected) -> str:
     """Say what stands where something else belongs; empty where a number does not fit by what it is."""
+    if kind is _Twice:
+        return "a member is specified twice"
     if kind in (float, _Number) and expected.word == "number":
         return ""
     return f"a {_KINDS[kind]} where a {expected.word} belongs"
@@ -281,7 +274,7 @@ def _texts(data_type: pa.DataType) -> Callable[[Sequence[Any]], Iterable[tuple[i
     def misfits(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
         texts = [str(value) if type(value) in (str, _Number, int) else None for value in values]
         for at in unfit(_as_array(texts), data_type).nonzero()[0].tolist():
-            yield at, f"Failed to parse string: '{texts[at]}' as a scalar of type {shown_type}"
+            yield at, _unparsed_text(texts[at] or "", shown_type)
 
     return misfits
 
@@ -292,12 +285,18 @@ def _times(data_type: pa.DataType) -> Callable[[Sequence[Any]], Iterable[tuple[i
     def misfits(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
         texts = [value if type(value) is str else None for value in values]
         for at in unfit(_as_array(texts), data_type).nonzero()[0].tolist():
-            yield at, f"Failed to parse string: '{texts[at]}' as a scalar of type {shown_type}"
+            yield at, _unparsed_text(texts[at] or "", shown_type)
         for at, value in enumerate(values) if set(map(type, values)) - {str, _NOTHING} else ():
             if type(value) in (int, float, _Number) and not abs(_seconds(value)) <= convert.LAST_SECOND:
                 yield at, convert.BEYOND
 
     return misfits
+
+
+def _unparsed_text(text: str, shown_type: str) -> str:
+    """Say that a text cannot be read; what is shown of it is ASCII, for it may hold half surrogates."""
+    held = cut_short(encode_basestring_ascii(text[: SHOWN + 1])[1:-1], SHOWN)
+    return f"Failed to parse string: '{held}' as a scalar of type {shown_type}"
 
 
 def _seconds(value: float | _Number) -> float:
@@ -320,6 +319,23 @@ def _nested(data_type: pa.DataType) -> Callable[[Sequence[Any]], Iterable[tuple[
     return misfits_of_members if pa.types.is_struct(data_type) else misfits_of_elements
 
 
+def kinds_of_times(contents: Sequence[bytes], fields: Sequence[pa.Field]) -> list[tuple[bool, ...]]:
+    """Return of each line which columns hold times as numbers; nothing if a line cannot be read."""
+    try:
+        objects = map(from_json, contents)
+        return [tuple(_has_number(one.get(field.name), field.type) for field in fields) for one in objects]
+    except ValueError:
+        return []
+
+
+def _has_number(value: Any, data_type: pa.DataType) -> bool:
+    if type(value) is dict and pa.types.is_struct(data_type):
+        return any(_has_number(value.get(member.name), member.type) for member in data_type)
+    if type(value) is list and pa.types.is_list(data_type):
+        return any(_has_number(one, data_type.value_type) for one in value)
+    return type(value) in (int, float) and pa.types.is_timestamp(data_type)
+
+
 def _as_array(texts: list[str | None]) -> pa.Array:
     try:
         return pa.array(texts, pa.string())
@@ -329,7 +345,7 @@ def _as_array(texts: list[str | None]) -> pa.Array:
 
 def _has_half_surrogate(value: dict[str, Any]) -> bool:
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
         return True
     return False
@@ -347,7 +363,7 @@ def shown(value: Any) -> str:
         text = json.dumps(_plain(value))
     else:
         text = json.dumps(value)
-    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
+    return cut_short(text, SHOWN)
 
 
 def _number(value: _Number) -> str:
@@ -356,6 +372,8 @@ def _number(value: _Number) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if value is _TWICE:
+        return "..."
     if type(value) is _Number:
         return float(value)
     if type(value) is dict:

@@ -12,10 +12,10 @@ from holdfast.sources import blocks, csv_lines, parquet
 from holdfast.sources.access import Part, Undecodable, compression, opened
 from holdfast.sources.blocks import Cut
 from holdfast.sources.csv_lines import CsvParser
-from holdfast.sources.csv_records import Walk, too_long
+from holdfast.sources.csv_records import Walk
 from holdfast.sources.discovery import Found, Place
 from holdfast.sources.file_log import Block, LoggedFile, whole
-from holdfast.sources.formats import Refused, Rows, Text
+from holdfast.sources.formats import Refused, Rows, Text, too_long
 from holdfast.sources.json_lines import JsonParser
 from holdfast.sources.pieces import BYTE_ORDER_MARK, Cutter, Piece
 
@@ -189,6 +189,8 @@ def _header(part: Part, separator: str, longest: int) -> bytes | None:
             return data[: int(ends[0])] if int(ends[0]) <= longest + 1 else None
         if len(data) > longest:
             return None
+        if size >= part.file_size:  # another file by now, without a line end
+            return data
         size *= 4
 
 

@@ -21,7 +21,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.sources.pattern import HIDDEN, Pattern, State
 
 _UNFINISHED = (".tmp", ".inprogress", "_COPYING_")
-_NOT_THERE = (FileNotFoundError, NotADirectoryError)
+NOT_THERE = (FileNotFoundError, NotADirectoryError)
 
 
 def is_acceptable(name: str) -> bool:
@@ -29,6 +29,14 @@ def is_acceptable(name: str) -> bool:
     if name.endswith(_UNFINISHED) or name.startswith(HIDDEN):
         return False
     return "/" not in name or not any(part.startswith(HIDDEN) for part in name.split("/"))
+
+
+def shown(path: str) -> str:
+    r"""Return a path as a text that can be written anywhere: bytes of a name that are not UTF-8 stand as ``\xff``.
+
+    Python keeps such bytes as half surrogates, which neither a table nor a message can hold.
+    """
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 class _Entry(Protocol):
@@ -110,7 +118,7 @@ def followed_files(root: str, pattern: Pattern, known: Collection[str]) -> Itera
             name = below + entry.name
             inside = pattern.into(state, entry.name)
             if is_link := entry.is_symlink():
-                mode = _target_mode(os.path.join(root, name))
+                mode = target_mode(os.path.join(root, name))
                 if not mode:
                     continue
             if is_link and inside and stat.S_ISDIR(mode):
@@ -156,7 +164,7 @@ def remote_files(system: Any, root: str, pattern: Pattern) -> Iterator[tuple[str
         directory = f"{base}/{below}".rstrip("/") or "/"
         try:
             listed = system.ls(directory, detail=True)
-        except _NOT_THERE:
+        except NOT_THERE:
             continue
         for facts in listed:
             path = str(facts["name"]).rstrip("/")
@@ -164,6 +172,8 @@ def remote_files(system: Any, root: str, pattern: Pattern) -> Iterator[tuple[str
             name = below + own_name
             kind = facts.get("type", "file")
             if path.strip("/") == directory.strip("/") or not own_name:
+                if len(listed) == 1 and kind == "file" and facts.get("size") and not str(facts["name"]).endswith("/"):
+                    raise NotADirectoryError(errno.ENOTDIR, "it is an object itself", directory)
                 continue  # the object that marks the directory itself
             if kind == "directory":
                 if inside := pattern.into(state, own_name):
@@ -187,12 +197,12 @@ def _entries(path: str, names: list[str] | None, *, is_root: bool) -> Iterator[_
         for name in names:
             try:
                 yield _Named(name, os.lstat(os.path.join(path, name)).st_mode)
-            except _NOT_THERE:
+            except NOT_THERE:
                 continue
         return
     try:
         entries = os.scandir(path)
-    except _NOT_THERE:
+    except NOT_THERE:
         if is_root:
             raise
         return
@@ -200,14 +210,14 @@ def _entries(path: str, names: list[str] | None, *, is_root: bool) -> Iterator[_
         yield from entries
 
 
-def _target_mode(path: str) -> int:
-    """Return the mode of what a link leads to; 0 where it leads nowhere: then it is no file yet."""
+def target_mode(path: str) -> int:
+    """Return the mode of what a path, or a link there, leads to; 0 where it leads nowhere: then it is no file yet."""
     try:
         return os.stat(path).st_mode
-    except _NOT_THERE:
+    except NOT_THERE:
         return 0
     except OSError as error:
-        if error.errno == errno.ELOOP:
+        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
             return 0
         raise
 
@@ -215,7 +225,7 @@ def _target_mode(path: str) -> int:
 def _identity(path: str, *, is_root: bool) -> tuple[int, int] | None:
     try:
         status = os.stat(path)
-    except _NOT_THERE:
+    except NOT_THERE:
         if is_root:
             raise
         return None
@@ -238,7 +248,7 @@ def _check_link(root: str, name: str, pattern: Pattern, is_taken: bool, inside: 
     target = os.path.realpath(path)
     leads_out = os.path.commonpath([real_root, target]) != real_root
     try:
-        mode = _target_mode(path)
+        mode = target_mode(path)
     except PermissionError:
         if not leads_out:
             raise
@@ -251,19 +261,14 @@ def _check_link(root: str, name: str, pattern: Pattern, is_taken: bool, inside: 
     elif _is_read_itself(os.path.relpath(target, real_root), pattern, stat.S_ISDIR(mode), inside):
         return
     else:
-        why = f"its target is not read under its own name: {_shown(path)} would be passed over in silence."
+        why = f"its target is not read under its own name: {shown(path)} would be passed over in silence."
     raise InvalidPipeline(
-        f"{_shown(path)} is a link to {_shown(target)}, and links are not followed.",
+        f"{shown(path)} is a link to {shown(target)}, and links are not followed.",
         why=why,
         do="put what it leads to in its place, or remove it; "
         "write follow_links=True if you trust everybody who can write there.",
-        participant=_shown(path),
+        participant=shown(path),
     )
-
-
-def _shown(path: str) -> str:
-    """Return a path as a text that can be written anywhere, whatever bytes are in it."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _is_read_itself(target: str, pattern: Pattern, is_directory: bool, inside: State) -> bool:

@@ -10,12 +10,14 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import BadRow
 from holdfast.sources import convert
-from holdfast.sources.access import Part, opened
+from holdfast.sources.access import Part, is_of_format, opened, unavailable
 from holdfast.sources.blocks import Cut
-from holdfast.sources.csv_records import too_long
-from holdfast.sources.formats import Rows
+from holdfast.sources.formats import Rows, too_long
 
 _BATCH_ROWS = 65_536
+_HELD = 1 << 27
+"""Bytes of rows that are kept while a part is decoded as a whole; one that holds more is decoded twice.  A block of the
+usual size and packed as usual is kept."""
 
 
 class Misfit(ValueError):
@@ -66,8 +68,10 @@ def read(part: Part, rows: Rows, *, longest: int) -> Iterator[pa.RecordBatch]:
         if not rows.rejects:
             yield from _checked(_read(part, rows.schema), part, rows, longest)
             return
-        batches = list(_read(part, rows.schema))  # all of it or nothing: a damaged page may come last
+        batches = _verified(part, rows.schema)
     except (pa.ArrowException, Misfit, OSError) as error:
+        if not (isinstance(error, Misfit) or is_of_format(error)):
+            raise unavailable(part, error) from error
         reason = str(error).strip().rstrip(".")
         if rows.rejects:
             yield rows.bad(reason, "", f"{part.shown}:{part.start}")
@@ -78,7 +82,20 @@ def read(part: Part, rows: Rows, *, longest: int) -> Iterator[pa.RecordBatch]:
             do='restore the file or correct schema=, or choose on_bad_row="reject" to go on without it.',
             participant=part.shown,
         ) from error
-    yield from _checked(batches, part, rows, longest)
+    yield from _checked(_read(part, rows.schema) if batches is None else batches, part, rows, longest)
+
+
+def _verified(part: Part, schema: pa.Schema) -> list[pa.RecordBatch] | None:
+    """Decode all of a part before any of it counts: a damaged page may come last.  None: it holds too much to keep."""
+    batches: list[pa.RecordBatch] | None = []
+    size = 0
+    for batch in _read(part, schema):
+        size += batch.nbytes
+        if batches is not None and size <= _HELD:
+            batches.append(batch)
+        else:
+            batches = None
+    return batches
 
 
 def _checked(batches: Iterable[pa.RecordBatch], part: Part, rows: Rows, longest: int) -> Iterator[pa.RecordBatch]:
@@ -201,8 +218,10 @@ def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             # Nanoseconds lose their last three digits, as they do in every other format; nothing else may be lost.
             options = pc.CastOptions(field.type, allow_time_truncate=True)
             try:
-                column = column.cast(options=options)
+                column = pc.cast(column, options=options)
             except pa.ArrowException as error:
+                if not is_of_format(error):
+                    raise
                 raise Misfit(f"column {field.name!r} is declared {field.type}: {error}") from error
         if path := convert.forbidden_null(column, field):
             raise Misfit(f"{path!r} is declared NOT NULL and has a null")

@@ -14,7 +14,8 @@ import numpy as np
 
 from holdfast.sources import blocks
 from holdfast.sources.access import Part
-from holdfast.sources.csv_records import Walk, too_long
+from holdfast.sources.csv_records import Walk
+from holdfast.sources.formats import too_long
 
 AT_ONCE = 1 << 26
 """Bytes up to which a part that is not compressed is one piece."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from holdfast.errors import BadRow
 from holdfast.sources import blocks
 from holdfast.sources.access import Part
-from holdfast.sources.formats import Parser, Refused, Rows, Text, Unreadable
+from holdfast.sources.formats import Parser, Refused, Rows, Text, Unreadable, cut_short
 
 RAW_SHOWN = 200
 """Characters of a bad row that an error shows; a rejected row keeps them all."""
@@ -32,6 +33,10 @@ _PARSED_TOGETHER = 4000
 _TRIED = 2
 """Bad records that Arrow may name, one after the other, before every record beside them is judged.  Where there were
 more, the next records are judged before Arrow sees them."""
+
+_TAKEN_OUT = 3
+"""Records that are taken out because Arrow names them; then halves are made, or all the others would be parsed again
+for each of many."""
 
 
 def read_texts(texts: Iterable[Text | Refused], rows: Rows) -> Iterator[pa.RecordBatch]:
@@ -170,6 +175,24 @@ def _contents(data: bytes, starts: blocks.Offsets, ends: blocks.Offsets) -> list
     return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
+class _Suspects(NamedTuple):
+    """Records that nothing is known against, and that Arrow may refuse.
+
+    Parameters
+    ----------
+    records : list of int
+        Their indices.
+    judged_from : int
+        They are judged if they are as few: twice as many were, and nothing was found.
+    taken_out : int
+        How many records were taken out, one by one, of what these are left of.
+    """
+
+    records: list[int]
+    judged_from: int
+    taken_out: int = 0
+
+
 class _Sieve:
     """Tells good records from bad ones, chunk by chunk: what is wrong with one is likely wrong with the next.
 
@@ -213,21 +236,25 @@ class _Sieve:
     def _searched(self, contents: Sequence[bytes], left: list[int], reasons: dict[int, str]) -> list[pa.RecordBatch]:
         """Parse what nothing is known against; find by halves what Arrow refuses nevertheless, and say why."""
         batches: list[pa.RecordBatch] = []
-        todo = [left]  # a stack, the first records on top
+        todo = [_Suspects(left, len(left))]  # a stack, the first records on top
         while todo:
-            some = todo.pop()
+            suspects = todo.pop()
+            some = suspects.records
             try:
                 batches += self._parsed(contents, some)
             except Unreadable as error:
                 self._error = error
-                judged = self._parser.judge([contents[at] for at in some], error)
+                is_due = len(some) <= suspects.judged_from
+                judged = self._parser.judge([contents[at] for at in some], error) if is_due else {}
                 reasons.update((some[at], reason) for at, reason in judged.items())
                 if judged:
-                    todo.append([at for at in some if at not in reasons])
+                    rest = [at for at in some if at not in reasons]
+                    todo.append(suspects._replace(records=rest, judged_from=len(rest)))
                 elif len(some) == 1:
                     reasons[some[0]] = self._parser.reason(contents[some[0]], error)
                 else:
-                    todo += reversed(_split(some, error.row))
+                    judged_from = len(some) // 2 if is_due else suspects.judged_from
+                    todo += reversed(_split(suspects._replace(judged_from=judged_from), error.row))
         return batches
 
     def _parsed(self, contents: Sequence[bytes], some: Sequence[int]) -> list[pa.RecordBatch]:
@@ -241,12 +268,15 @@ def _others(contents: Sequence[bytes], reasons: Mapping[int, str]) -> list[int]:
     return [at for at in range(len(contents)) if at not in reasons] if reasons else list(range(len(contents)))
 
 
-def _split(some: list[int], row: int | None) -> list[list[int]]:
+def _split(suspects: _Suspects, row: int | None) -> list[_Suspects]:
     """Split records around the one that the reader complains of, or in the middle.  A wrong hint costs time only."""
-    if row is None or row >= len(some):
+    some, taken_out = suspects.records, suspects.taken_out
+    if row is None or row >= len(some) or taken_out == _TAKEN_OUT:
         middle = len(some) // 2
-        return [some[:middle], some[middle:]]
-    return [part for part in (some[:row], some[row : row + 1], some[row + 1 :]) if part]
+        parts = [some[:middle], some[middle:]]
+    else:
+        parts, taken_out = [some[:row], some[row : row + 1], some[row + 1 :]], taken_out + 1
+    return [_Suspects(part, suspects.judged_from, taken_out) for part in parts if part]
 
 
 def _mixed(
@@ -299,10 +329,9 @@ def _refused(refused: Refused, rows: Rows) -> pa.RecordBatch:
 
 
 def _bad_row(part: Part, line: int, reason: str, raw: str) -> BadRow:
-    shown = raw if len(raw) <= RAW_SHOWN else raw[: RAW_SHOWN - 3] + "..."
     return BadRow(
         f"{part.shown}, line {line}, cannot be read: {reason}.",
-        why=f"the line is {shown!r}.",
+        why=f"the line is {cut_short(raw, RAW_SHOWN)!r}.",
         do='mend the line, correct schema=, or choose on_bad_row="reject" to go on with the good rows.',
         participant=part.shown,
     )

@@ -91,7 +91,7 @@ def all_fit(texts: pa.Array, kind: pa.DataType) -> bool:
 @lru_cache(maxsize=64)
 def _decimal(precision: int, scale: int) -> str:
     """Return what a decimal may look like: with an exponent anything, else no digit too many that counts."""
-    return rf"^[+-]?(.*[eE].*|0*\d{{0,{precision}}}(\.\d{{0,{scale}}}0*)?)$"
+    return rf"^[+-]?(.*[eE].*|0*\d{{0,{precision - scale}}}(\.\d{{0,{scale}}}0*)?)$"
 
 
 def _is_no_integer(texts: pa.Array, kind: pa.DataType) -> Mask:
@@ -100,18 +100,17 @@ def _is_no_integer(texts: pa.Array, kind: pa.DataType) -> Mask:
     mask = ~(is_decimal | _matches(texts, r"^(-?0\d*|0[xX][0-9a-fA-F]{1,16})$"))
     if is_decimal.any():
         numbers = pc.if_else(pa.array(is_decimal), texts, pa.scalar(None, pa.string())).cast(pa.decimal128(38, 0))
-        low, high = _range(kind)
+        low, high = (pa.scalar(limit, pa.decimal128(38, 0)) for limit in limits(kind))
         fits = pc.and_(pc.greater_equal(numbers, low), pc.less_equal(numbers, high))
         mask |= ~_as_mask(fits, null=True)
     return mask
 
 
-def _range(kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar]:
+def limits(kind: pa.DataType) -> tuple[int, int]:
+    """Return the lowest and the highest value of a type of integers."""
     if pa.types.is_unsigned_integer(kind):
-        low, high = 0, 2**kind.bit_width - 1
-    else:
-        low, high = -(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1
-    return pa.scalar(low, pa.decimal128(38, 0)), pa.scalar(high, pa.decimal128(38, 0))
+        return 0, 2**kind.bit_width - 1
+    return -(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1
 
 
 def _matches(texts: pa.Array, pattern: str, *, null: bool = True) -> Mask:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from holdfast import read
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline, Unavailable
-from holdfast.sources import access, csv_lines, json_lines, pieces
+from holdfast.sources import access, csv_lines, json_lines, parquet, pieces
 from holdfast.sources.access import Part
 from holdfast.sources.csv_records import Walk
 from holdfast.sources.pieces import Cutter
@@ -37,8 +37,10 @@ CSV = {"format": "csv", "header": False}
         ('{"id":1.5}', {}),
         ('{"id":', {}),
         ('{"id":1,"id":2}', {}),
+        ('{"n":[{"a":1,"a":null}]}', {}),
         ('{"s":"\\ud800"}', {}),
         ('{"at":"2024-02-30"}', {}),
+        ('{"at":"\\ud800"}', {}),
         ("x,y,z", CSV),
         ("1", CSV),
         ("1,2,3,4", CSV),
@@ -62,10 +64,52 @@ def test_rejected_rows_need_few_calls_of_arrow(
 
     monkeypatch.setattr(json_lines.arrow_json, "read_json", counting(json_lines.arrow_json.read_json))
     monkeypatch.setattr(csv_lines.arrow_csv, "read_csv", counting(csv_lines.arrow_csv.read_csv))
-    rows = rows_of(tmp_path, f"{line}\n" * 20_000, "id INT, s STRING, at TIMESTAMP", **REJECT, **options)
+    schema = "id INT, s STRING, at TIMESTAMP" + ("" if options else ", n ARRAY<STRUCT<a: INT>>")
+    rows = rows_of(tmp_path, f"{line}\n" * 20_000, schema, **REJECT, **options)
     assert len(rejected(rows)) == 20_000
     assert [one["position"] for one in rejected(rows)][::5000] == ["file:1", "file:5001", "file:10001", "file:15001"]
     assert calls < 50
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "bad"),
+    [
+        (['{"at":"2024-01-01T12:00:00Z"}', '{"at":1704110400}'], {}, 0),
+        (['{"at":1704110400}', '{"at":"2024-01-01T12:00:00Z"}', '{"id":"x"}'], {}, 80),
+        (['{"n":{"a":1}}', '{"n":{"a":1,"a":2}}'], {}, 120),
+        (["1,2", "1e400,2"], {"format": "csv", "header": False}, 120),
+    ],
+)
+def test_what_only_arrow_finds_is_parsed_and_judged_a_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], options: dict[str, Any], bad: int
+) -> None:
+    """Each of these was taken out of what was left, and all of the rest parsed and judged again."""
+    parser = csv_lines.CsvParser if options else json_lines.JsonParser
+    parsed = judged = 0
+    parse, judge = parser.parse, parser.judge
+
+    def parsing(self: Any, data: bytes) -> Any:
+        nonlocal parsed
+        parsed += len(data)
+        return parse(self, data)
+
+    def judging(self: Any, contents: Any, error: Any = None) -> Any:
+        nonlocal judged
+        judged += len(contents)
+        return judge(self, contents, error)
+
+    monkeypatch.setattr(parser, "parse", parsing)
+    monkeypatch.setattr(parser, "judge", judging)
+    text = "".join(f"{line}\n" for line in lines) * (240 // len(lines))
+    schema = "d DECIMAL(10,2), id INT" if options else "id INT, at TIMESTAMP, n STRUCT<a: INT>, d DECIMAL(10,2)"
+    rows = rows_of(tmp_path, text, schema, **REJECT, **options)
+    assert len(rows) == 240
+    assert len(rejected(rows)) == bad
+    assert [one["position"] for one in rejected(rows)] == sorted(
+        (one["position"] for one in rejected(rows)), key=lambda position: int(position.partition(":")[2])
+    )
+    assert parsed < 16 * len(text)
+    assert judged < 12 * 240
 
 
 @pytest.mark.slow
@@ -103,6 +147,7 @@ TEXTS = st.lists(st.text(st.sampled_from('a1,"\n\r'), max_size=12), max_size=8).
 @pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example('1\n,"""\n"\r,"\n1', 1, 11, True, False)
+@example('2,"a\n",' + "1" * 40 + "\n3,1", 5, 12, True, True)
 @given(TEXTS, st.integers(1, 30), st.integers(4, 40), st.booleans(), st.booleans())
 def test_pieces_give_the_rows_of_the_whole(
     tmp_path_factory: pytest.TempPathFactory, text: str, size: int, longest: int, is_csv: bool, is_packed: bool
@@ -166,23 +211,36 @@ def test_a_parquet_row_that_is_too_long_is_a_bad_row(tmp_path: Path) -> None:
         everything(source_over(directory, tmp_path / "other", "id BIGINT, s STRING", **options))
 
 
-@pytest.mark.parametrize("format_name", ["json", "csv"])
+@pytest.mark.parametrize("format_name", ["json", "csv", "csv with a quoted line end"])
 def test_what_a_compressed_file_holds_is_never_held_as_a_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str
 ) -> None:
     """292 kB of gzip made the process grow by 577 MB."""
+    held = 0
+    read_more = pieces._read
+
+    def watched(chunks: Iterator[bytes], size: int) -> bytes:
+        nonlocal held
+        held = max(held, size)  # as much as is left over is read once more
+        return read_more(chunks, size)
+
+    monkeypatch.setattr(pieces, "_read", watched)
     monkeypatch.setattr(pieces, "_READ", 1 << 16)
+    line = 100_001
     text = b'{"id":1}\n' * 100_000 + b'{"s":"' + b"x" * 3_000_000 + b'"}\n{"id":2}\n'
     if format_name == "csv":
         text = b"1,x\n" * 100_000 + b'2,"' + b"x" * 3_000_000 + b'"\n3,y\n'
+    elif format_name != "json":  # the line on which the quote opens is a bad record by itself
+        text, line = b"1,x\n" * 100_000 + b'2,"x\n",' + b"x" * 3_000_000 + b"\n3,y\n", 100_002
     path = tmp_path / "file.gz"
     path.write_bytes(gzip.compress(text))
     part = Part(os.fspath(path), path.stat().st_size, 0, -1)
-    cutter = Cutter("," if format_name == "csv" else None, 100_000)
+    cutter = Cutter(None if format_name == "json" else ",", 100_000)
     found = list(cutter.pieces(part, all_or_none=True))
     assert max(len(piece.data) for piece in found) < 400_000
-    assert [piece.line for piece in found if piece.problem] == [100_001]
-    assert found[-1].line == 100_002
+    assert [piece.line for piece in found if piece.problem] == [line]
+    assert found[-1].line == line + 1
+    assert held < 400_000
 
 
 @pytest.mark.parametrize("limit", [None, 2])
@@ -206,13 +264,25 @@ def test_a_compressed_file_that_is_cut_short_is_one_entry_and_the_others_go_on(
     assert "the file cannot be decompressed" in entry["reason"]
 
 
-def test_a_disk_that_fails_while_a_file_is_decompressed_rejects_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+FAILURES = [
+    *(OSError(errno.EIO, "Input/output error"), TimeoutError("timed out"), ConnectionError()),
+    *(pa.ArrowMemoryError("malloc of size 64 failed"), MemoryError(), pa.ArrowCancelled("stopped")),
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+@pytest.mark.parametrize("on_bad_row", ["reject", "fail"])
+@pytest.mark.parametrize("format_name", ["json", "parquet"])
+def test_a_disk_that_fails_or_a_lack_of_memory_rejects_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str, on_bad_row: str, failure: Exception
 ) -> None:
     """It may be read again: only bytes that do not follow their format are a file that fails for good."""
     directory = tmp_path / "in"
     directory.mkdir()
-    (directory / "a.gz").write_bytes(gzip.compress(b'{"id":1}\n' * 1000))
+    if format_name == "json":
+        (directory / "a.gz").write_bytes(gzip.compress(b'{"id":1}\n' * 1000))
+    else:
+        pq.write_table(pa.table({"id": range(1000)}), directory / "a.parquet")
 
     class Failing:
         closed = False
@@ -221,7 +291,7 @@ def test_a_disk_that_fails_while_a_file_is_decompressed_rejects_nothing(
             self._file = file
 
         def read(self, size: int = -1) -> bytes:
-            raise failures.pop()
+            raise failure
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._file, name)
@@ -232,11 +302,25 @@ def test_a_disk_that_fails_while_a_file_is_decompressed_rejects_nothing(
             yield Failing(file)
 
     monkeypatch.setattr(access, "_open", failing)
-    failures = [OSError(errno.EIO, "Input/output error"), TimeoutError("timed out"), ConnectionError()]
-    while failures:
-        source = source_over(directory, tmp_path / "w", "id INT", **REJECT)
-        with pytest.raises(Unavailable):
-            everything(source)
+    source = source_over(directory, tmp_path / "w", "id BIGINT", format=format_name, on_bad_row=on_bad_row)
+    with pytest.raises(Unavailable):
+        everything(source)
+
+
+def test_a_parquet_column_for_which_memory_is_lacking_is_no_misfit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "in"
+    directory.mkdir()
+    pq.write_table(pa.table({"id": pa.array([1], pa.int32())}), directory / "a.parquet")
+
+    def lacking(*arguments: Any, **named: Any) -> Any:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr(parquet.pc, "cast", lacking)
+    source = source_over(directory, tmp_path / "w", "id BIGINT", format="parquet", **REJECT)
+    with pytest.raises(Unavailable, match="more memory"):
+        everything(source)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import read
 from holdfast.errors import BadRow, InvalidPipeline
-from tests.unit.sources.reading import good, rejected, rows_of
+from tests.unit.sources.reading import good, rejected, rows_of, source_over
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 CSV = {"format": "csv"}
@@ -140,3 +140,26 @@ def test_a_header_of_any_length_names_the_columns_of_every_block(tmp_path: Path)
     rows = rows_of(tmp_path, text, "a INT, b STRING", block_size="200 KB", on_bad_row="reject", **CSV)
     assert [(row["a"], row["b"]) for row in good(rows)] == [(number, f"x{number}") for number in range(30)]
     assert rejected(rows) == []
+
+
+def test_a_cut_file_that_was_exchanged_for_one_without_a_line_end_gives_no_row(tmp_path: Path) -> None:
+    """Its header was sought in ever more of it, until no number was large enough."""
+    directory = tmp_path / "in"
+    directory.mkdir()
+    text = "a,b\n" + "1,x\n" * 50
+    (directory / "file").write_text(text)
+    options = {**CSV, "block_size": "40 B", "on_bad_row": "reject", "compare": "size"}
+    source = source_over(directory, tmp_path / "w", "a INT, b STRING", **options)
+    end = source.latest(source.initial(), bounded=False)
+    (directory / "file").write_text("z" * len(text))
+    spans = source.spans(source.initial(), end, parallelism=1)
+    rows = [row for span in spans for batch in source.read(span) for row in batch.to_pylist()]
+    assert good(rows) == []
+    assert "its header does not name it" in rejected(rows)[0]["reason"]
+
+
+def test_a_decimal_of_too_many_digits_before_the_point_is_a_bad_record(tmp_path: Path) -> None:
+    text = "v,w\n12345678.25,a\n1234567890,b\n1e9,c\n-0000000000001.50,d\n"
+    rows = rows_of(tmp_path, text, "v DECIMAL(10,2), w STRING", on_bad_row="reject", **CSV)
+    assert [row["w"] for row in good(rows)] == ["a", "d"]
+    assert [one["position"] for one in rejected(rows)] == ["file:3", "file:4"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -124,6 +128,26 @@ def test_a_place_that_does_not_exist_is_an_error_and_not_an_empty_one(tmp_path: 
         settled(place(str(tmp_path / "nowhere" / "*.json")))
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+@pytest.mark.parametrize("pattern", ["", "*.json"])
+def test_a_root_that_cannot_be_looked_up_may_be_there_and_is_tried_again(
+    tmp_path: Path, pattern: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "in" / "a.json")
+    real, root = os.stat, os.fspath(tmp_path / "in")
+
+    def stat(path: Any, *rest: Any, **options: Any) -> os.stat_result:
+        if isinstance(path, str) and path.startswith(root):
+            raise OSError(number, os.strerror(number), path)
+        return real(path, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        with pytest.raises(Unavailable, match=re.escape(os.strerror(number))):
+            settled(place(os.path.join(root, pattern)))
+    assert found(place(os.path.join(root, pattern))) == ["a.json"]
+
+
 def test_a_directory_that_went_away_can_be_tried_again(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     looking = Discovery(settled(place(str(tmp_path / "in"))), 0)
@@ -142,6 +166,49 @@ def test_an_object_store_is_looked_through_as_well() -> None:
         assert found(place("memory://bucket/in/a.json")) == ["a.json"]
     finally:
         system.rm("/bucket", recursive=True)
+
+
+@pytest.fixture
+def bucket() -> Iterator[Any]:
+    system = fsspec.filesystem("memory")
+    system.pipe("/bucket/in/a.json", b"x")
+    yield system
+    system.rm("/bucket", recursive=True)
+
+
+@pytest.mark.parametrize("error", [TimeoutError("timed out"), PermissionError(13, "Access Denied")])
+def test_an_object_that_cannot_be_looked_up_is_not_taken_for_a_directory(
+    bucket: Any, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its listing holds itself alone: a bounded source was complete without a row."""
+    with monkeypatch.context() as patch:
+        patch.setattr(type(bucket), "info", failing(error))
+        with pytest.raises(Unavailable, match=r"a\.json cannot be looked up"):
+            settled(place("memory://bucket/in/a.json"))
+    assert found(place("memory://bucket/in/a.json")) == ["a.json"]
+
+
+def failing(error: Exception) -> Callable[..., Any]:
+    def fail(*arguments: Any, **named: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def test_a_prefix_that_may_be_listed_and_not_be_looked_up_is_a_directory(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a policy of S3 that permits to list what lies below it, and nothing else."""
+    monkeypatch.setattr(type(bucket), "info", failing(PermissionError(13, "Access Denied")))
+    assert settled(place("memory://bucket/in")) == Place("memory://bucket/in", "")
+
+
+def test_a_directory_in_whose_place_an_object_lies_is_not_taken_for_an_empty_one(bucket: Any) -> None:
+    looking = Discovery(Place("memory://bucket/in/a.json", ""), 0)
+    with pytest.raises(Unavailable, match="is an object itself"):
+        looking.new_files(())
+    bucket.pipe("/bucket/later/mark", b"")
+    assert Discovery(Place("memory://bucket/later/mark", ""), 0).new_files(()) == []
 
 
 def test_a_scheme_that_nobody_knows_is_an_error() -> None:

@@ -66,6 +66,24 @@ def test_a_file_that_was_replaced_by_one_of_its_size_is_an_error_in_a_replay(
         replayed(source_over(tmp_path / "in", tmp_path / "w", "id INT", format=name[2:], **options), end)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_file_that_is_replaced_by_one_of_its_size_after_it_was_taken_stops_the_run(
+    tmp_path: Path, restarts: bool
+) -> None:
+    """Nobody reads it again, unless a run goes on behind a crash: its new rows would be lost in silence."""
+    source, end = taken(tmp_path)
+    if restarts:
+        source = source_over(tmp_path / "in", tmp_path / "w", "id INT")
+    assert source.latest(end, bounded=False) == end
+    arrive(tmp_path / "in" / "1.json", 2, at_ns=TIME_NS + 1_000_000_007)
+    with pytest.raises(Corrupt, match=r"in/1\.json is not the file that was logged: it is another one of") as error:
+        source.latest(end, bounded=False)
+    assert "put them into a new file" in error.value.why
+    assert 'compare="size"' in error.value.do
+    told = source_over(tmp_path / "in", tmp_path / "w", "id INT", compare="size")
+    assert told.latest(end, bounded=False) == end
+
+
 def test_the_command_in_the_error_says_that_a_file_holds_the_same_rows(tmp_path: Path) -> None:
     source, end = taken(tmp_path, "it's 1.json")
     (tmp_path / "in" / "it's 1.json").touch()
@@ -183,9 +201,10 @@ def test_identities_survive_merging(tmp_path: Path) -> None:
     assert log_end(directory) == 100
 
 
-def test_a_file_that_is_replaced_before_it_is_logged_is_found_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limits", [{}, {"max_rows_per_epoch": 10}])
+def test_a_file_that_is_replaced_before_it_is_logged_is_found_again(tmp_path: Path, limits: dict[str, int]) -> None:
     arrive(tmp_path / "in" / "1.json", 1)
-    source = source_over(tmp_path / "in", tmp_path / "w", "id INT", max_rows_per_epoch=10, bounded=True)
+    source = source_over(tmp_path / "in", tmp_path / "w", "id INT", bounded=True, **limits)
     source.freeze()
     arrive(tmp_path / "in" / "1.json", 2, at_ns=TIME_NS + 7)
     assert [row["id"] for row in everything(source)] == [2]

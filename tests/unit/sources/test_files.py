@@ -417,3 +417,22 @@ def test_a_bad_row_of_a_file_whose_name_is_not_utf8_is_rejected_or_named(tmp_pat
     with pytest.raises(BadRow, match=r"na\\xffme") as error:
         everything(source_over(directory, tmp_path / "other", "id INT", **options))
     assert error.value.message.encode()
+
+
+def test_a_name_that_is_no_text_stands_in_messages_by_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "in" / os.fsdecode(b"\xff.json")
+    arrive(tmp_path / "in", path.name, [1])
+    source = source_over(tmp_path / "in", tmp_path / "w", "id INT")
+    end = source.latest(source.initial(), bounded=False)
+    path.write_bytes(b'{"id":1}\n{"id":2}\n')
+    with pytest.raises(Corrupt, match=r"in/\\xff\.json has 18 bytes") as error:
+        source.latest(end, bounded=False)
+    path.unlink()
+    obstacle = source.spec.obstacle("source", str(tmp_path / "w"), source.initial(), end)
+    assert r"in/\xff.json" in obstacle
+    assert obstacle.encode()
+    assert str(error.value).encode()
+    nowhere = os.path.join(os.fspath(tmp_path), os.fsdecode(b"\xfe"))
+    with pytest.raises(InvalidPipeline) as unknown:
+        source_over(nowhere, tmp_path / "w2", "id INT").newest()
+    assert str(unknown.value).encode()

@@ -51,6 +51,17 @@ def test_files_that_were_not_changed_since_are_passed_over_and_the_others_are_cl
     assert begun.arguments() == spec_of(stream).arguments(), "the graph is the same"
 
 
+def test_ticks_are_never_held_against_the_time_of_change_of_a_file(tmp_path: Path) -> None:
+    """Nobody knows what a tick is: nanoseconds lie behind every time of change, and all files were passed over."""
+    (tmp_path / "in").mkdir()
+    tick = 10**18
+    lines = [json.dumps({"id": n, "at": tick + n}) + "\n" for n in range(-2, 3)]
+    (tmp_path / "in" / "a.json").write_text("".join(lines))
+    stream = hf.read.files(str(tmp_path / "in"), schema="id BIGINT, at BIGINT", timestamp="at", name="rows")
+    source = from_time(spec_of(stream), tick).open("rows", str(tmp_path / "work"))
+    assert [row["id"] for row in rows_of(source)] == [0, 1, 2]
+
+
 def test_a_rate_begins_with_the_last_row_at_or_before_the_time(tmp_path: Path) -> None:
     clock = SimulatedClock(10 * SECOND)
     spec = RateSpec(2, start_us=0, clock=clock)

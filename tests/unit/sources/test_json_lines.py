@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast import read
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.schema import to_arrow
-from holdfast.sources import texts
+from holdfast.sources import json_lines, texts
 from holdfast.sources.json_lines import JsonParser
 from tests.unit.sources.reading import good, rejected, rows_of, source_over
 
@@ -43,6 +43,7 @@ def parsed(text: str | bytes, schema: str) -> list[dict[str, Any]]:
         ("DATE", '"2024-01-01"', date(2024, 1, 1)),
         ("DECIMAL(10,2)", "1.5", Decimal("1.50")),
         ("DECIMAL(10,2)", '"1.5"', Decimal("1.50")),
+        ("DECIMAL(38,0)", f'"-{"9" * 38}"', Decimal(f"-{'9' * 38}")),
         ("BOOLEAN", "true", True),
         ("DOUBLE", "1", 1.0),
         ("TINYINT", "-128", -128),
@@ -238,3 +239,52 @@ def test_many_small_files_are_read_in_order(tmp_path: Path) -> None:
     rows = [row["id"] for span in spans for batch in source.read(span) for row in batch.to_pylist()]
     assert sorted(rows) == list(range(300))
     assert source.size_between({"log": 0}, end) == sum(file.stat().st_size for file in directory.iterdir())
+
+
+TIMES = "id BIGINT, at TIMESTAMP, n STRUCT<t: ARRAY<TIMESTAMP>>"
+BY_TURNS = [
+    '{"id":1,"at":"2024-01-01T12:00:00Z"}',
+    '{"at":1704110400,"id":2}',
+    '{"id":3,"n":{"t":["2024-01-01T12:00:00Z"]},"at":1704110400}',
+    '{"id":4,"n":{"t":[null,1704110400]}}',
+]
+
+
+def test_times_may_be_texts_and_numbers_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow takes the one or the other: such lines were parsed one by one."""
+    calls = 0
+    read_json = json_lines.arrow_json.read_json
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return read_json(*arguments, **named)
+
+    monkeypatch.setattr(json_lines.arrow_json, "read_json", counting)
+    alone = [row for line in BY_TURNS for row in parsed(line, TIMES)]
+    assert [row["id"] for row in alone] == [1, 2, 3, 4]
+    calls = 0
+    assert parsed("\n".join(BY_TURNS * 1000), TIMES) == alone * 1000
+    assert calls < 50
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"at":true}', '{"at":"noon"}', '{"at":1,"at":"2024-01-01"}', '{"n":{"t":[1,"2024-01-01"]}}', '{"at":1e99}'],
+)
+def test_a_bad_line_beside_times_of_both_kinds_is_found(tmp_path: Path, line: str) -> None:
+    rows = rows_of(tmp_path, "\n".join([*BY_TURNS, line, *BY_TURNS]), TIMES, on_bad_row="reject")
+    assert [row["id"] for row in good(rows)] == [1, 2, 3, 4] * 2
+    assert [(one["raw"], one["position"]) for one in rejected(rows)] == [(line, "file:5")]
+
+
+@pytest.mark.parametrize("declared", ["v DECIMAL(10,2)", "v STRUCT<a: ARRAY<DECIMAL(10,2)>>"])
+def test_a_decimal_of_too_many_digits_before_the_point_is_a_bad_row(tmp_path: Path, declared: str) -> None:
+    """Arrow counts the digits that are written, and not those that it appends: no reader of the column takes these."""
+    values = ["12345678.25", "1234567890", '"123456789.5"', "-100000000", '"1e9"', "99999999.99", "1e7", "null"]
+    form = '{{"v":{}}}' if declared.startswith("v DEC") else '{{"v":{{"a":[null,{}]}}}}'
+    rows = rows_of(tmp_path, "\n".join(form.format(value) for value in values), declared, on_bad_row="reject")
+    assert [one["position"] for one in rejected(rows)] == [f"file:{line}" for line in (2, 3, 4, 5)]
+    assert all("decimal128(10, 2)" in one["reason"] for one in rejected(rows))
+    held = [row["v"] if declared.startswith("v DEC") else row["v"]["a"][1] for row in good(rows)]
+    assert held == [Decimal("12345678.25"), Decimal("99999999.99"), Decimal("1e7"), None]

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import BadRow
+from holdfast.sources import parquet
 from tests.unit.sources.reading import everything, good, rejected, source_over
 
 
@@ -107,3 +108,22 @@ def test_a_damaged_file_stops_or_is_one_rejected_row(tmp_path: Path, damage: str
     assert {one["position"].partition(":")[0] for one in rejected(rows)} == {"file.parquet"}
     if not options or damage != "garbled":
         assert [row["id"] for row in good(rows)] == [-1]
+
+
+def test_what_a_well_packed_block_holds_is_not_held_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rejects all of it is decoded before a row is yielded: 292 kB of one value may be gigabytes of rows."""
+    monkeypatch.setattr(parquet, "_HELD", 1_000_000)
+    table = pa.table({"id": pa.array(range(1_000_000), pa.int64())})
+    directory = given(tmp_path, table, row_group_size=50_000)
+    source = source_over(directory, tmp_path / "workspace", "id BIGINT", format="parquet", on_bad_row="reject")
+    end = source.latest(source.initial(), bounded=False)
+    (span,) = source.spans(source.initial(), end, parallelism=1)
+    count, held = 0, []
+    del table
+    before = pa.total_allocated_bytes()
+    for batch in source.read(span):
+        assert batch.column("id")[0].as_py() == count
+        count += batch.num_rows
+        held.append(pa.total_allocated_bytes() - before)
+    assert count == 1_000_000
+    assert max(held) < 5_000_000

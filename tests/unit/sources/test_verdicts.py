@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from itertools import product
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,6 +15,7 @@ from holdfast.schema import to_arrow
 from holdfast.sources.csv_lines import CsvParser
 from holdfast.sources.formats import Parser, Unreadable
 from holdfast.sources.json_lines import JsonParser
+from tests.unit.sources.reading import good, rejected, rows_of
 
 TIMES = [
     "noon",
@@ -179,7 +182,7 @@ def check(parser: Parser, record: bytes) -> bool:
     refused = is_refused(parser, record)
     if judged:
         assert refused, f"{record!r} is judged {judged[0]!r}, and Arrow takes it"
-        assert judged[0]
+        assert 0 < len(judged[0].encode()) < 400
     return refused and not judged
 
 
@@ -200,6 +203,40 @@ def test_a_json_line_that_is_judged_is_one_that_arrow_refuses(declared: str) -> 
     known = {'"\\ud800"', '"\\udc00"', "1e400", '{"a":1,"a":2}', "Inf", "-NaN", "NaN", "-Infinity", '"1e400"'}
     precise = {one for number in ("1e30", "1.5e1", "1e-400", "1" + "0" * 40) for one in (number, f'"{number}"')}
     assert set(left) <= known | (precise if "DECIMAL" in declared else set())
+
+
+@pytest.mark.parametrize(
+    ("value", "is_bad"),
+    [
+        ('{"s":{"a":1,"a":null}}', True),
+        ('{"s":{"b":[{"c":"x","c":"x"}]}}', True),
+        ('{"s":{"b":null,"b":[]}}', True),
+        ('{"s":{"x":1,"x":2},"x":{"a":1,"a":1}}', False),
+        ('{"s":{"b":[{"c":"x"},{"c":"x"}]}}', False),
+        ('{"s":null,"s":null}', True),
+    ],
+)
+def test_a_member_that_is_named_twice_is_found_wherever_a_column_holds_it(value: str, is_bad: bool) -> None:
+    parser = JsonParser(to_arrow("s STRUCT<a: INT, b: ARRAY<STRUCT<c: STRING>>>"))
+    assert is_refused(parser, value.encode()) == is_bad
+    found = parser.judge([value.encode()], Unreadable("Column(/other) was specified twice in row 0"))
+    assert "specified twice" in found[0] if is_bad else not found
+
+
+@pytest.mark.parametrize("declared", ["TIMESTAMP", "DATE", "DECIMAL(10,2)", "INT"])
+@pytest.mark.parametrize("written", [f'"{"x" * 100_000}"', "1" * 4000, "1" * 100_000, '"\\ud800"', f'"{"é" * 1000}"'])
+def test_a_reason_is_a_short_text_whatever_the_value_is(declared: str, written: str) -> None:
+    for kind, value in ((declared, written), (f"ARRAY<STRUCT<a: {declared}>>", f'[{{"a":{written}}}]')):
+        assert_short_reason(json_parser(kind), f'{{"v":{value}}}'.encode())
+    assert_short_reason(csv_parser(declared), f"{written},w".encode())
+
+
+def assert_short_reason(parser: Parser, record: bytes) -> None:
+    check(parser, record)
+    if is_refused(parser, record):
+        with pytest.raises(Unreadable) as error:
+            parser.parse(record + b"\n")
+        assert 0 < len(parser.reason(record, error.value).encode()) < 600
 
 
 @pytest.mark.parametrize("declared", TYPES)
@@ -259,3 +296,36 @@ def test_verdicts_do_not_depend_on_the_records_beside() -> None:
     alone = {at: parser.judge([line])[0] for at, line in enumerate(lines) if parser.judge([line])}
     assert parser.judge(lines) == alone
     assert list(alone) == [1, 3, 4, 5]
+
+
+RETURNS = [
+    *(b"1,2", b"x,8", b"7,8", b"1,2\r3,4", b"5\r6,7", b"\r1,2", b'"1","2"\r"3","4"', b'3,"4\r"', b'"5\r\n6",7'),
+    *(b'5" pipe,8', b'5" pi\rpe,8', b'x","\ry",8', b'\r"y', b'z",9', b"1", b"1,2,3"),
+]
+
+
+@pytest.mark.parametrize("declared", ["INT", "STRING"])
+def test_verdicts_of_csv_do_not_depend_on_the_records_beside(declared: str) -> None:
+    """For Arrow a carriage return ends a row: where another record is no row, as many as expected may come out."""
+    parser = CsvParser(to_arrow(f"v {declared}, w {declared}"), ("v", "w"), ",")
+    alone = {record: parser.judge([record]).get(0) for record in RETURNS}
+    for record in RETURNS:
+        check(parser, record)
+    for some in product(RETURNS, repeat=2):
+        found = parser.judge([*some, b"7,8"])
+        for at, record in enumerate([*some, b"7,8"]):
+            assert found.get(at, alone[record]) == alone[record], f"{record!r} among {some!r}"
+
+
+def test_a_carriage_return_moves_no_verdict_to_another_record() -> None:
+    parser = CsvParser(to_arrow("v INT, w INT"), ("v", "w"), ",")
+    records = [b"1,2\r3,4", b"5,6", b"x,8", b"7,8", b'\r"y', b'z",9']
+    assert set(parser.judge(records)) <= {0, 2, 4, 5}
+    assert 2 in parser.judge(records)
+
+
+def test_arrow_skips_no_line_that_is_counted(tmp_path: Path) -> None:
+    """Then another line, which is two rows for Arrow, would be good in silence."""
+    rows = rows_of(tmp_path, "1,2\r3,4\n\r\r\n5,6\n", "v INT, w INT", format="csv", header=False, on_bad_row="reject")
+    assert [(row["v"], row["w"]) for row in good(rows)] == [(5, 6)]
+    assert [one["position"] for one in rejected(rows)] == ["file:1"]
