@@ -1,4 +1,4 @@
-"""From what a text holds to the declared type, column by column: times, dates, and what must not be null.
+"""From what a text holds to the declared type, column by column: times, dates, decimals, and what must not be null.
 
 One rule for times: a text is ISO 8601; without a zone it is UTC; digits behind the microseconds are cut off;
 a number is seconds since 1970 in UTC.  TIMESTAMP is that instant, TIMESTAMP_NTZ its date and time in UTC.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.sources.unfit import unfit
+from holdfast.sources.unfit import trimmed, unfit
 
 _ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
 _BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
@@ -23,6 +23,7 @@ BEYOND = (
 """What is wrong with a number beyond it."""
 
 _UTC = pa.timestamp("us", tz="UTC")
+_DIGITS = 38  # that 128 bits hold, whatever they are
 
 
 class Unfit(ValueError):
@@ -89,12 +90,15 @@ def timestamps_from_seconds(seconds: pa.Array, wanted: pa.DataType) -> pa.Array:
 def read_type(data_type: pa.DataType, *, timestamps: pa.DataType | None, dates: pa.DataType | None) -> pa.DataType:
     """Return the type to read a declared one with: timestamps and dates replaced, however deep (None keeps them).
 
+    Decimals that may overflow are read with twice the bits: :func:`may_overflow`.
     Members may all be null: Arrow's reader takes a NOT NULL member of a null struct for missing.
     """
     if pa.types.is_timestamp(data_type):
         return timestamps or data_type
     if pa.types.is_date32(data_type):
         return dates or data_type
+    if may_overflow(data_type):
+        return pa.decimal256(data_type.precision, data_type.scale)
     if pa.types.is_list(data_type):
         return pa.list_(_read_field(data_type.value_field, timestamps, dates))
     if pa.types.is_struct(data_type):
@@ -104,6 +108,14 @@ def read_type(data_type: pa.DataType, *, timestamps: pa.DataType | None, dates: 
 
 def _read_field(field: pa.Field, timestamps: pa.DataType | None, dates: pa.DataType | None) -> pa.Field:
     return pa.field(field.name, read_type(field.type, timestamps=timestamps, dates=dates))
+
+
+def may_overflow(data_type: pa.DataType) -> bool:
+    """Tell whether Arrow may read another number into a decimal type than the one that is written.
+
+    It takes as many digits as the type has, then appends those of the scale, modulo 2**128.
+    """
+    return bool(pa.types.is_decimal128(data_type)) and data_type.precision + data_type.scale > _DIGITS
 
 
 def holds_timestamp(data_type: pa.DataType) -> bool:
@@ -116,7 +128,7 @@ def holds_timestamp(data_type: pa.DataType) -> bool:
 
 
 def to_declared(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return an array that was read with its :func:`read_type` in the declared one.
+    """Return an array that was read with its :func:`read_type`, or decimals as texts, in the declared one.
 
     Raises
     ------
@@ -136,6 +148,8 @@ def to_declared(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         values = to_declared(array.values, wanted.value_type)
         return pa.ListArray.from_arrays(array.offsets, values, type=wanted, mask=array.is_null())
     try:
+        if pa.types.is_decimal(wanted) and pa.types.is_string(array.type):
+            array = trimmed(array, wanted).cast(pa.decimal256(wanted.precision, wanted.scale))
         return array.cast(wanted)
     except pa.ArrowInvalid as error:
         raise Unfit(str(error)) from error

@@ -40,6 +40,7 @@ class CsvParser:
     Notes
     -----
     Times are read as texts and converted column by column: Arrow's reader takes them either with zones or without.
+    So are decimals that may overflow, for which it has no type of more bits.
     """
 
     schema: pa.Schema
@@ -138,7 +139,8 @@ class CsvParser:
         return Walk(data, self.separator, longest=self.longest).batches()
 
     def _read(self, data: bytes, block_size: int, *, is_multiline: bool) -> pa.Table:
-        types = {f.name: pa.string() if pa.types.is_timestamp(f.type) else f.type for f in self.schema}
+        is_text = {f.name: pa.types.is_timestamp(f.type) or convert.may_overflow(f.type) for f in self.schema}
+        types = {f.name: pa.string() if is_text[f.name] else f.type for f in self.schema}
         return self._read_as(types, data, block_size, is_multiline=is_multiline)
 
     def _texts(self, data: bytes, names: list[str]) -> pa.Table:

@@ -262,6 +262,7 @@ def _shape_problem(content: bytes) -> str:
 
 
 def _plain(message: str) -> str:
+    message = message.replace("decimal256", "decimal128")  # read with more bits than are declared
     message = _IN_ROW.sub("", message.removeprefix("JSON parse error: ")).strip().rstrip(".")
     turned = _TURNED.search(message)
     return f"a {turned[3]} where a {turned[2]} belongs" if turned else cut_short(message)

@@ -163,3 +163,15 @@ def test_a_decimal_of_too_many_digits_before_the_point_is_a_bad_record(tmp_path:
     rows = rows_of(tmp_path, text, "v DECIMAL(10,2), w STRING", on_bad_row="reject", **CSV)
     assert [row["w"] for row in good(rows)] == ["a", "d"]
     assert [one["position"] for one in rejected(rows)] == ["file:3", "file:4"]
+
+
+def test_a_decimal_that_no_128_bits_hold_is_a_bad_record_and_not_another_number(tmp_path: Path) -> None:
+    """Arrow multiplies by the scale modulo 2**128: what comes out may be a value of the column."""
+    most, beyond = f"{'9' * 20}.{'9' * 18}", "1" + "234567890" * 3
+    fields = [most, beyond, f"-{beyond}", "1e30", f" -{most}\t", "", "1e-40", '""', "1.5"]
+    text = "v,w\n" + "".join(f"{field},{at}\n" for at, field in enumerate(fields))
+    rows = rows_of(tmp_path, text, "v DECIMAL(38,18), w INT", on_bad_row="reject", **CSV)
+    held = [(row["w"], row["v"]) for row in good(rows)]
+    assert held == [(0, Decimal(most)), (4, Decimal(f"-{most}")), (5, None), (8, Decimal("1.5"))]
+    assert [one["position"] for one in rejected(rows)] == [f"file:{line}" for line in (3, 4, 5, 8, 9)]
+    assert all("decimal128(38, 18)" in one["reason"] and "256" not in one["reason"] for one in rejected(rows))

@@ -288,3 +288,23 @@ def test_a_decimal_of_too_many_digits_before_the_point_is_a_bad_row(tmp_path: Pa
     assert all("decimal128(10, 2)" in one["reason"] for one in rejected(rows))
     held = [row["v"] if declared.startswith("v DEC") else row["v"]["a"][1] for row in good(rows)]
     assert held == [Decimal("12345678.25"), Decimal("99999999.99"), Decimal("1e7"), None]
+
+
+@pytest.mark.parametrize("declared", ["v DECIMAL(38,18)", "v STRUCT<a: ARRAY<DECIMAL(38,18)>>"])
+def test_a_decimal_that_no_128_bits_hold_is_a_bad_row_and_not_another_number(tmp_path: Path, declared: str) -> None:
+    """Arrow multiplies by the scale modulo 2**128: what comes out may be a value of the column."""
+    most = f"{'9' * 20}.{'9' * 18}"
+    values = [f'"{most}"', "1" + "234567890" * 3, "-1" + "234567890" * 3, '"1e30"', "1e30", f'"-{most}"', "null", "1.5"]
+    form = '{{"v":{}}}' if declared.startswith("v DEC") else '{{"v":{{"a":[null,{}]}}}}'
+    rows = rows_of(tmp_path, "\n".join(form.format(value) for value in values), declared, on_bad_row="reject")
+    assert [one["position"] for one in rejected(rows)] == [f"file:{line}" for line in (2, 3, 4, 5)]
+    assert all("decimal128(38, 18)" in one["reason"] and "256" not in one["reason"] for one in rejected(rows))
+    held = [row["v"] if declared.startswith("v DEC") else row["v"]["a"][1] for row in good(rows)]
+    assert held == [Decimal(most), Decimal(f"-{most}"), None, Decimal("1.5")]
+
+
+def test_the_reason_of_a_wide_decimal_names_the_type_that_is_declared(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, '{"v":"1e-40"}\n{"v":"1e38"}\n', "v DECIMAL(38,18)", on_bad_row="reject")
+    assert [("decimal128(38, 18)" in row["reason"], "256" in row["reason"]) for row in rejected(rows)] == [
+        (True, False)
+    ] * 2
