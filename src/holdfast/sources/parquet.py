@@ -197,6 +197,21 @@ def _fits(held: pa.DataType, wanted: pa.DataType) -> bool:
     return any(test(held) and test(wanted) for test in alike)
 
 
+def _widened(data_type: pa.DataType) -> pa.DataType:
+    """Return a type with 256 bits for its decimals: with 128 Arrow appends digits modulo 2**128, to another number."""
+    kinds = pa.types
+    if kinds.is_decimal128(data_type):
+        return pa.decimal256(data_type.precision, data_type.scale)
+    if kinds.is_struct(data_type):
+        return pa.struct([member.with_type(_widened(member.type)) for member in data_type])
+    if _is_list(data_type):
+        of = pa.large_list if kinds.is_large_list(data_type) else pa.list_
+        return of(data_type.value_field.with_type(_widened(data_type.value_type)))
+    if kinds.is_map(data_type):
+        return pa.map_(_widened(data_type.key_type), _widened(data_type.item_type))
+    return data_type
+
+
 def _is_list(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_list(data_type) or pa.types.is_large_list(data_type))
 
@@ -218,7 +233,7 @@ def _declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             # Nanoseconds lose their last three digits, as they do in every other format; nothing else may be lost.
             options = pc.CastOptions(field.type, allow_time_truncate=True)
             try:
-                column = pc.cast(column, options=options)
+                column = pc.cast(column.cast(_widened(column.type)), options=options)
             except pa.ArrowException as error:
                 if not is_of_format(error):
                     raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import BadRow
+from holdfast.schema import to_arrow
 from holdfast.sources import parquet
 from tests.unit.sources.reading import everything, good, rejected, source_over
 
 
 def given(tmp_path: Path, table: pa.Table, **options: Any) -> Path:
     directory = tmp_path / "in"
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(exist_ok=True, parents=True)
     pq.write_table(table, directory / "file.parquet", **options)
     return directory
 
@@ -127,3 +129,24 @@ def test_what_a_well_packed_block_holds_is_not_held_as_a_whole(tmp_path: Path, m
         held.append(pa.total_allocated_bytes() - before)
     assert count == 1_000_000
     assert max(held) < 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("declared", "form"),
+    [
+        ("v DECIMAL(38,18)", lambda one: one),
+        ("v STRUCT<a: ARRAY<DECIMAL(38,18)>>", lambda one: {"a": [None, one]}),
+        ("v MAP<INT, DECIMAL(38,18)>", lambda one: [(1, one)]),
+    ],
+)
+def test_a_decimal_of_a_larger_scale_is_the_same_number_or_misfits(tmp_path: Path, declared: str, form: Any) -> None:
+    """Arrow multiplies by the difference modulo 2**128: what comes out may be a value of the column."""
+    (held,) = to_arrow(declared.replace("38,18", "38,0"))
+    most, beyond = Decimal("9" * 20), Decimal("1" + "234567890" * 3)
+    table = pa.table({"v": pa.array([form(most), form(-most), None], held.type)})
+    rows = read_from(tmp_path, given(tmp_path, table), declared)
+    assert [row["v"] for row in rows] == [form(most), form(-most), None]
+    for one in (beyond, -beyond):
+        directory = given(tmp_path / str(one), pa.table({"v": pa.array([form(one)], held.type)}))
+        with pytest.raises(BadRow, match="does not fit in precision 38"):
+            read_from(tmp_path / str(one), directory, declared)
