@@ -9,13 +9,13 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, Unavailable
 from holdfast.sources import discovery
 from holdfast.sources.access import Part, check, is_as_found
 from holdfast.sources.discovery import Discovery, Found, Place
 from holdfast.sources.file_identity import FileIdentity, of_status
 from holdfast.sources.file_log import Block, FileLog, LoggedFile, whole
-from holdfast.sources.listing import NOT_THERE
+from holdfast.sources.listing import NOT_THERE, shown
 from holdfast.sources.planning import within_limits
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _CHECKED_AGAIN = 64
 """Files that are looked at again after they were taken."""
+_MISSES = 3
+"""Looks of one epoch in which a bounded source finds a file that changes before it is taken."""
 
 
 class FilePlanner:
@@ -86,8 +88,12 @@ class FilePlanner:
             return end
         if not frozen:
             self._discover()
+        misses = 0
         while self._waiting and not is_full:
-            self._log_more(self.log.blocks[start:end])
+            again = self._log_more(self.log.blocks[start:end])
+            misses += bool(again)
+            if misses == _MISSES:  # what is found again is some of what was missed before
+                raise self._still_changing(again)
             end, is_full = within_limits(self.log.blocks, start, *limits)
         if self._is_at_its_end and not self.log.is_complete:
             self.log.append([], is_complete=True)  # lost to another planner: asked again in the next epoch
@@ -106,8 +112,14 @@ class FilePlanner:
             # What waits is taken first: files are ordered within one discovery.
             self._waiting = self._discovery.new_files(self.log.names)
 
-    def _log_more(self, taken: Sequence[Block]) -> None:
-        """Cut as many waiting files as the epoch still takes, and log them in one increment."""
+    def _log_more(self, taken: Sequence[Block]) -> Sequence[Found]:
+        """Cut as many waiting files as the epoch still takes, and log them in one increment.
+
+        Returns
+        -------
+        sequence of Found
+            Files that changed meanwhile, and wait again.
+        """
         spec = self.spec
         file_room = (
             None if spec.max_files_per_epoch is None else spec.max_files_per_epoch - len({b.name for b in taken})
@@ -130,12 +142,13 @@ class FilePlanner:
             logged.append(cut)
             if row_room is not None:
                 row_room -= sum(block.row_count or 0 for block in cut.blocks)
-        rest = self._waiting[looked_at:]
+        again: list[Found] = []
         if skipped:
             # Its time of change is the file's, not the directory's: only a discovery that knows nothing finds it again.
             self._discovery = self._new_discovery()
             if spec.bounded:  # taken in this very epoch: what was found first is all that a bounded source is
-                rest += [again for again in self._discovery.new_files(self.log.names) if again.name in skipped]
+                again = [found for found in self._discovery.new_files(self.log.names) if found.name in skipped]
+        rest = self._waiting[looked_at:] + again
         if not logged:
             self._waiting = rest
         elif self.log.append(logged, is_complete=spec.bounded and not skipped and self._discovery.has_seen_all):
@@ -144,9 +157,25 @@ class FilePlanner:
         else:
             # Another planner was faster: what it took is known now.
             self._waiting = [] if self.log.is_complete else [f for f in self._waiting if f.name not in self.log.names]
+        return again
+
+    def _still_changing(self, found: Sequence[Found]) -> Unavailable:
+        path = shown(self.where.path(found[0].name))
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        return Unavailable(
+            f"{path}{more} changed {_MISSES} times between being found and being taken by source {self.name!r}.",
+            why="it is still being written to, or its file system gives it other times; a bounded source is whole only "
+            "with it.",
+            do='write files under another name and rename them when complete, or give min_age="1 min"; where sizes '
+            'stay and times do not, write compare="size".',
+            participant=self.name,
+        )
 
     def _cut(self, found: Found) -> LoggedFile | None:
         """Cut a file; None when it changed or went after it was found: it is found again if it is there."""
+        identity = found.identity
+        if self.spec.compare == "size":
+            found = found._replace(identity=FileIdentity())
         try:
             cut = self.spec.layout.cut(self.where, found, self.spec.max_rows_per_epoch)
         except Corrupt:
@@ -155,7 +184,7 @@ class FilePlanner:
             cut = whole(found.name, found.size)  # damaged: whoever reads it says so
         if self.where.is_local and not self._is_still(found):  # a small file is logged unopened
             return None
-        return cut._replace(identity=found.identity)
+        return cut._replace(identity=identity)
 
     def _is_still(self, found: Found) -> bool:
         """Whether a local file is the one that was found."""

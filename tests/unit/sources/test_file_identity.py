@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.sources import sequence
 from holdfast.sources.file_identity import FileIdentity
 from holdfast.sources.file_log import FileLog, LoggedFile, log_end, whole
@@ -105,6 +107,50 @@ def test_a_source_may_be_told_to_compare_sizes_alone(tmp_path: Path) -> None:
         replayed(told, end)
     with pytest.raises(InvalidPipeline, match="compare"):
         source_over(tmp_path / "in", tmp_path / "w", "id INT", compare="nothing")
+
+
+@pytest.fixture
+def restless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """A file that has another time of change whenever it is looked at."""
+    path, real, ticks = os.fspath(tmp_path / "in" / "1.json"), os.stat, count(TIME_NS, 1_000_000_007)
+    arrive(Path(path), 1)
+
+    def stat(looked_at: Any, *rest: Any, **options: Any) -> os.stat_result:
+        if looked_at == path:
+            os.utime(path, ns=(TIME_NS, next(ticks)))
+        return real(looked_at, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        yield patch
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("options", [{}, {"max_rows_per_epoch": 10}, {"block_size": "1 B"}])
+def test_a_file_whose_time_never_rests_is_taken_where_sizes_alone_are_compared(
+    tmp_path: Path, restless: pytest.MonkeyPatch, bounded: bool, options: dict[str, Any]
+) -> None:
+    options = {**options, "bounded": bounded, "compare": "size"}
+    source = source_over(tmp_path / "in", tmp_path / "w", "id INT", **options)
+    assert everything(source) == [{"id": 1}]
+    assert source.has_ended({"log": 1}) == bounded
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_bounded_source_is_not_looked_for_without_end_while_a_file_is_written_to(
+    tmp_path: Path, restless: pytest.MonkeyPatch, frozen: bool
+) -> None:
+    source = source_over(tmp_path / "in", tmp_path / "w", "id INT", bounded=True)
+    if frozen:
+        source.freeze()
+    with pytest.raises(Unavailable, match=r"in/1\.json") as error:
+        source.latest(source.initial(), bounded=frozen)
+    assert "min_age" in error.value.do
+    assert 'compare="size"' in error.value.do
+    restless.undo()
+    again = source_over(tmp_path / "in", tmp_path / "w", "id INT", bounded=True)
+    assert everything(again) == [{"id": 1}]
+    assert again.has_ended({"log": 1})
 
 
 @pytest.mark.parametrize("grain_ns", [1, 100, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000])
