@@ -264,18 +264,26 @@ def _is_remote(where: Place) -> tuple[bool, bool]:
     except NOT_THERE:
         is_file = False
     except Exception as error:  # an fsspec file system raises what its library raises
-        if not _is_listed(system, path):
+        if not _is_listed(system, path, may_be_empty=isinstance(error, PermissionError)):
             raise _not_told(where.root, error) from error
         is_file = False
     return not is_file, is_file
 
 
-def _is_listed(system: Any, path: str) -> bool:
-    """Whether what lies below a prefix can be listed: some may do that who may not look up the prefix itself."""
+def _is_listed(system: Any, path: str, *, may_be_empty: bool) -> bool:
+    """Whether what lies below a prefix can be listed: some may do that who may not look up the prefix itself.
+
+    With ``may_be_empty`` also where that is nothing.  An object is listed as itself alone, and a listing of nothing is
+    no answer where the look failed for now: s3fs passes over such errors in the part of its listing that finds objects.
+    """
     try:
         listed = system.ls(path, detail=True)
+    except NOT_THERE:
+        return may_be_empty
     except Exception:
         return False
+    if not listed:
+        return may_be_empty
     return any(str(facts["name"]).strip("/") != path.strip("/") for facts in listed)
 
 

@@ -203,6 +203,35 @@ def test_a_prefix_that_may_be_listed_and_not_be_looked_up_is_a_directory(
     assert settled(place("memory://bucket/in")) == Place("memory://bucket/in", "")
 
 
+def test_an_empty_prefix_that_may_be_listed_and_not_be_looked_up_is_waited_for(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 refuses to look up what is not there to whom it does not list the bucket."""
+    monkeypatch.setattr(type(bucket), "info", failing(PermissionError(13, "Access Denied")))
+    where = settled(place("memory://bucket/later"))
+    assert Discovery(where, 0).new_files(()) == []
+    bucket.pipe("/bucket/later/b.json", b"x")
+    assert found(place("memory://bucket/later")) == ["b.json"]
+
+
+@pytest.mark.parametrize(
+    ("looked_up", "listed"),
+    [
+        (TimeoutError("timed out"), FileNotFoundError(2, "not there")),
+        (PermissionError(13, "Access Denied"), PermissionError(13, "Access Denied")),
+        (PermissionError(13, "Access Denied"), TimeoutError("timed out")),
+    ],
+)
+def test_a_prefix_of_which_nobody_says_that_it_is_empty_is_tried_again(
+    bucket: Any, looked_up: Exception, listed: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that fails now may fail within the listing as well, which then says that nothing is there."""
+    monkeypatch.setattr(type(bucket), "info", failing(looked_up))
+    monkeypatch.setattr(type(bucket), "ls", failing(listed))
+    with pytest.raises(Unavailable, match="cannot be looked up"):
+        settled(place("memory://bucket/in"))
+
+
 def test_a_directory_in_whose_place_an_object_lies_is_not_taken_for_an_empty_one(bucket: Any) -> None:
     looking = Discovery(Place("memory://bucket/in/a.json", ""), 0)
     with pytest.raises(Unavailable, match="is an object itself"):
