@@ -15,7 +15,7 @@ from holdfast.sources.access import Part, check, is_as_found
 from holdfast.sources.discovery import Discovery, Found, Place
 from holdfast.sources.file_identity import FileIdentity, of_status
 from holdfast.sources.file_log import Block, FileLog, LoggedFile, whole
-from holdfast.sources.listing import NOT_THERE, shown
+from holdfast.sources.listing import NOT_THERE, named, shown
 from holdfast.sources.planning import within_limits
 
 if TYPE_CHECKING:
@@ -216,21 +216,41 @@ class FilePlanner:
         """Notice files that grow, or are replaced, after they were taken: their new rows would be lost in silence."""
         if not self.where.is_local:
             return
+        compares_size = self.spec.compare == "size"
+        misfits: dict[str, Corrupt] = {}
         for name, (size, identity) in self._recent.items():
-            part = Part(self.where.path(name), size, 0, -1, None if self.spec.compare == "size" else identity)
+            part = Part(self.where.path(name), size, 0, -1, None if compares_size else identity)
             try:
-                now = os.stat(part.path)
-            except OSError:
-                continue  # it may go once its rows are in every sink, and reading notices when it went too early
-            if now.st_size != size:
-                raise Corrupt(
-                    f"{part.shown} has {now.st_size} bytes, and had {size} when source {self.name!r} took it.",
-                    why="it was written to after it had arrived; what was added would never be read.",
-                    do='write files under another name and rename them when complete, or give min_age="1 min"; '
-                    "put the added lines into a new file and restore this one.",
-                    participant=self.name,
-                )
-            check(part, size, of_status(now))
+                self._check_taken(part)
+            except Corrupt as error:
+                misfits[part.shown] = error
+        if len(misfits) == 1:
+            raise next(iter(misfits.values()))
+        if misfits:
+            proof = '; where each has its size and its rows, and only its time is another one, write compare="size"'
+            raise Corrupt(
+                f"{len(misfits)} of the last {len(self._recent)} files that source {self.name!r} took are not as they "
+                f"were: {named(list(misfits))}.",
+                why="they were written to, touched or replaced after they had been taken, and new rows in them would "
+                "never be read.",
+                do=f"restore them, and put new rows into new files{'' if compares_size else proof}.",
+                participant=self.name,
+            )
+
+    def _check_taken(self, part: Part) -> None:
+        try:
+            now = os.stat(part.path)
+        except OSError:
+            return  # it may go once its rows are in every sink, and reading notices when it went too early
+        if now.st_size != part.file_size:
+            raise Corrupt(
+                f"{part.shown} has {now.st_size} bytes, and had {part.file_size} when source {self.name!r} took it.",
+                why="it was written to after it had arrived; what was added would never be read.",
+                do='write files under another name and rename them when complete, or give min_age="1 min"; '
+                "put the added lines into a new file and restore this one.",
+                participant=self.name,
+            )
+        check(part, now.st_size, of_status(now))
 
     def _new_discovery(self) -> Discovery:
         return Discovery(self.where, self.spec.min_age_us, follow_links=self.spec.follow_links)

@@ -25,6 +25,7 @@ from holdfast.sources.file_log import Block, FileLog, log_end
 from holdfast.sources.file_planner import FilePlanner, part_of
 from holdfast.sources.formats import Rows
 from holdfast.sources.layout import RECORD_SIZE, Layout
+from holdfast.sources.listing import named
 from holdfast.sources.planning import grouped
 from holdfast.sources.texts import read_texts
 
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 Format = Literal["json", "csv", "parquet"]
 SEGMENT = "log"
 _BLOCK_SIZE_MAX = 10**9
-_NAMED = 5
-"""So many files that are gone are named."""
-
-
 _PARQUET_GROWTH = 20
 """Rows against Parquet files, in bytes: measured 3 bytes a row in the file and 60 in memory.  Only the choice between a
 carried and a staged epoch depends on it, so the careful side is the larger number."""
@@ -120,9 +117,7 @@ class FilesSpec:
         gone = [part.shown for part in parts.values() if not is_as_found(part)]
         if not gone:
             return ""
-        more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
-        named = f"{', '.join(gone[:_NAMED])}{more}"
-        return f"{len(gone)} of its {len(parts)} files are gone, or are not as they were: {named}."
+        return f"{len(gone)} of its {len(parts)} files are gone, or are not as they were: {named(gone)}."
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the log: which file a position names stands there before it leaves the source."""

@@ -14,13 +14,14 @@ import errno
 import heapq
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.errors import InvalidPipeline
 from holdfast.sources.pattern import HIDDEN, Pattern, State
 
 _UNFINISHED = (".tmp", ".inprogress", "_COPYING_")
+_NAMED = 5
 NOT_THERE = (FileNotFoundError, NotADirectoryError)
 
 
@@ -37,6 +38,18 @@ def shown(path: str) -> str:
     Python keeps such bytes as half surrogates, which neither a table nor a message can hold.
     """
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def named(paths: Sequence[str]) -> str:
+    """Return the first five of some paths as a message names them, and how many more there are.
+
+    Examples
+    --------
+    >>> named(["a", "b", "c", "d", "e", "f"])
+    'a, b, c, d, e and 1 more'
+    """
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return f"{', '.join(paths[:_NAMED])}{more}"
 
 
 class _Entry(Protocol):

@@ -86,6 +86,27 @@ def test_a_file_that_is_replaced_by_one_of_its_size_after_it_was_taken_stops_the
     assert told.latest(end, bounded=False) == end
 
 
+def test_all_files_that_are_not_as_they_were_taken_are_told_at_once(tmp_path: Path) -> None:
+    """Each start would name another one; files count that every sink has long held, too."""
+    for number in range(9):
+        arrive(tmp_path / "in" / f"{number}.json", number)
+    source = source_over(tmp_path / "in", tmp_path / "w", "id INT")
+    end = source.latest(source.initial(), bounded=False)
+    for number in range(1, 8):
+        (tmp_path / "in" / f"{number}.json").touch()
+    arrive(tmp_path / "in" / "8.json", 88)
+    with pytest.raises(Corrupt, match=r"8 of the last 9 files .*in/1\.json, .*in/5\.json and 3 more") as error:
+        source.latest(end, bounded=False)
+    assert 'compare="size"' in error.value.do
+    told = source_over(tmp_path / "in", tmp_path / "w", "id INT", compare="size")
+    with pytest.raises(Corrupt, match=r"in/8\.json has 10 bytes, and had 9"):
+        told.latest(end, bounded=False)
+    arrive(tmp_path / "in" / "7.json", 77)
+    with pytest.raises(Corrupt, match=r"2 of the last 9 files .*in/7\.json, .*in/8\.json\.") as error:
+        told.latest(end, bounded=False)
+    assert 'compare="size"' not in error.value.do
+
+
 def test_the_command_in_the_error_says_that_a_file_holds_the_same_rows(tmp_path: Path) -> None:
     source, end = taken(tmp_path, "it's 1.json")
     (tmp_path / "in" / "it's 1.json").touch()
