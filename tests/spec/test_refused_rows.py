@@ -419,6 +419,28 @@ def test_a_foreign_key_to_rows_of_a_sink_that_names_the_database_otherwise_is_ta
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
+def test_a_foreign_key_to_a_sink_that_names_the_database_otherwise_and_gets_no_row_is_refused(
+    staged: bool, postgres_plain: str, tmp_path: Path
+) -> None:
+    """Nobody is about to write the row that it points to."""
+    with psycopg.connect(postgres_plain) as connection:
+        connection.execute(
+            "CREATE TABLE orders (id bigint PRIMARY KEY, word text);"
+            "CREATE TABLE lines (id bigint REFERENCES orders, word text)"
+        )
+    other_words = make_conninfo(postgres_plain, connect_timeout="20")
+    specs = {"orders": PostgresSpec(postgres_plain, "orders"), "lines": PostgresSpec(other_words, "lines")}
+    several = Several(
+        tmp_path,
+        {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},  # type: ignore[misc]
+    )
+    with pytest.raises(BadRow, match="foreign key"):
+        several.run(1, {"orders": words(), "lines": words((999, "x"))}, staged=staged)
+    assert several.decided() == 0
+
+
+@pytest.mark.postgres
 def test_a_foreign_key_to_rows_that_another_database_gets_is_refused(
     postgres_plain: str, postgres_prepared: str, tmp_path: Path
 ) -> None:

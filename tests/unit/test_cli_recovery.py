@@ -41,6 +41,7 @@ SCRIPT = """
         return rows | hf.write.sqlite(f"{name}.db", table="t", name=f"table_{name}")
     one = hf.Pipeline("one", table("one"))
     two = hf.Pipeline("two", table("two"), rows | hf.write.files("out", name="archive"))
+    tables = hf.Pipeline("tables", table("two"), table("three"))
     local = hf.Pipeline("local", rows | hf.write.memory("kept"), table("local"))
     doubt = hf.Pipeline("doubt", rows | hf.write.memory("kept_in_doubt"), table("doubt"))
 """
@@ -688,8 +689,11 @@ def test_where_an_epoch_is_whole_is_said_of_no_sink_that_refused_a_row_of_it_too
         def check_fenced(self):
             pass
 
+        def retry(self, call, *, doing):
+            return call()
+
     rejected = Rejected()
-    keep = keeping(SimulatedStore(), Owner(), rejected, {3: ("a", "b", "c")}, rows_max=5)
+    keep = keeping(SimulatedStore(), Owner(), (), rejected, {3: ("a", "b", "c")}, rows_max=5)
     error = BadRow("no.")
     for sink in ("a", "b"):
         keep(sink, EpochRecord("two", 3, 1, {}), [Refused(0, pa.table({"x": [1]}), error)])
@@ -752,3 +756,24 @@ def test_more_refused_rows_than_a_few_are_the_tables_fault(monkeypatch):
     assert refused.exit_code == 2
     assert "refuses 2 rows of epoch 2" in refused.stderr
     assert rows_in("two.db") == [10, 11]
+
+
+def test_where_one_sink_refuses_more_rows_than_a_few_nothing_of_the_epoch_is_rejected_in_another(monkeypatch):
+    """Once both tables are mended, the epoch is whole in both."""
+    monkeypatch.setenv("HOLDFAST_POISON_ROWS", "1")
+    run_epochs("tables", 2, crash_at="after-decide")
+    refuse_x("two.db", 20)
+    with sqlite3.connect("three.db") as connection:
+        connection.execute("CREATE TRIGGER no BEFORE INSERT ON t BEGIN SELECT RAISE(ABORT, 'no'); END")
+    connection.close()
+    refused = holdfast("resolve", "flows.py:tables", "--checkpoint", "ckpt", "--reject-rows", "--force")
+    assert refused.exit_code == 2
+    assert "sink 'table_three' refuses 2 rows of epoch 2" in refused.stderr
+    assert (rows_in("two.db"), rows_in("three.db")) == ([10, 11], [10, 11])
+    assert json.loads(holdfast("dead-letters", "list", "--checkpoint", "ckpt", "--json").stdout)["dead_letters"] == []
+    for database in ("two.db", "three.db"):
+        with sqlite3.connect(database) as connection:
+            connection.execute("DROP TRIGGER no")
+        connection.close()
+    assert holdfast("resolve", "flows.py:tables", "--checkpoint", "ckpt", "--force").exit_code == 0
+    assert (rows_in("two.db"), rows_in("three.db")) == ([10, 11, 20, 21], [10, 11, 20, 21])

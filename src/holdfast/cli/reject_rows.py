@@ -6,7 +6,7 @@ published.  Sinks that have the epoch keep what they have, those that do not get
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,16 +77,23 @@ def letters_of(sink: str, record: EpochRecord, refused: Sequence[Refused], rows_
 def keeping(
     store: Store,
     coordinator: Coordinator,
+    sinks: Sequence[Sink],
     rejected: Rejected,
     decided_for: Mapping[int, Iterable[str]],
     rows_max: int,
 ) -> Callable[[str, EpochRecord, Sequence[Refused]], None]:
     """Return what keeps refused rows as dead letters; durable when it returns.
 
-    ``decided_for`` says for which sinks each epoch is decided.
+    ``decided_for`` says for which sinks each epoch is decided.  Before the first row of an epoch is kept, all ``sinks``
+    are asked: where one refuses more than a few, no other is to publish the epoch without rows.
     """
 
     def keep(sink: str, record: EpochRecord, refused: Sequence[Refused]) -> None:
+        if record.epoch not in rejected.kept_in:
+            coordinator.retry(
+                lambda: would_reject(store, sinks, rows_max, epochs=[record.epoch]),
+                doing=f"find what the sinks refuse of epoch {record.epoch}",
+            )
         letters = letters_of(sink, record, refused, rows_max)
         kept = DeadLetters(store, coordinator.generation, isolates=True)
         for letter in letters:
@@ -96,13 +103,13 @@ def keeping(
     return keep
 
 
-def would_reject(store: Store, sinks: Sequence[Sink], rows_max: int) -> Rejected:
-    """Say which rows would be rejected.  Changes nothing, fences nobody.
+def would_reject(store: Store, sinks: Sequence[Sink], rows_max: int, epochs: Collection[int] | None = None) -> Rejected:
+    """Say which rows would be rejected, of some epochs or all.  Changes nothing, fences nobody.
 
     Later epochs are looked at as if the ones before them were not there: with them, further rows may be refused.
     """
     rejected = Rejected()
-    for entry in survey(store):
+    for entry in survey(store, epochs):
         content = entry.content
         if entry.standing is not Standing.OPEN or not isinstance(content, Decided):
             continue

@@ -62,7 +62,7 @@ def resolve(
         if rejected is None:
             return coordinator.open()
         decided_for = {d.epoch: tuple(d.rows) for d in inspection.decisions if d.standing is Standing.OPEN}
-        return coordinator.open(keeping(store, coordinator, rejected, decided_for, settings.poison_rows))
+        return coordinator.open(keeping(store, coordinator, sinks, rejected, decided_for, settings.poison_rows))
 
 
 def resolving_would_reject(pipeline: Pipeline, store: Store, inspection: Inspection, settings: Settings) -> Rejected:

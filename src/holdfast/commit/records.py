@@ -104,7 +104,8 @@ def decode(data: bytes, key: str) -> Decided | Done:
     Raises
     ------
     Corrupt
-        If the bytes are truncated or damaged anywhere.  Names the key.
+        If the bytes are truncated or damaged anywhere, or say how many rows were rejected, and not which.  Names the
+        key.
     """
     head, newline, rest = data.partition(b"\n")
     words = head.rsplit(b" ", 3)
@@ -117,9 +118,9 @@ def decode(data: bytes, key: str) -> Decided | Done:
     body = json.loads(text)
     record = EpochRecord(**body["record"])
     if kind == b"done":
-        return Done(record, body["row_counts"], _rejected(body["rejected"]) if "rejected" in body else None)
+        return Done(record, body["row_counts"], _rejected(body["rejected"], key) if "rejected" in body else None)
     parts = {sink: tuple(_part(part, payload) for part in several) for sink, several in body["sinks"].items()}
-    return Decided(record, parts, _rejected(body.get("rejected", {})))
+    return Decided(record, parts, _rejected(body.get("rejected", {}), key))
 
 
 def _number_as_decided(number: int, gone: Sequence[int]) -> int:
@@ -135,9 +136,15 @@ def _number_as_decided(number: int, gone: Sequence[int]) -> int:
     return number
 
 
-def _rejected(body: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    # A number instead of a list is how many they were, of a version that did not note which.
-    return {sink: tuple(numbers) for sink, numbers in body.items() if not isinstance(numbers, int)}
+def _rejected(body: Mapping[str, Any], key: str) -> dict[str, tuple[int, ...]]:
+    if any(isinstance(numbers, int) for numbers in body.values()):
+        raise Corrupt(
+            f"{key!r} in the checkpoint says how many rows a sink has refused, and not which.",
+            why="a version that was never released wrote it: rows that are refused next would get the same numbers.",
+            do="resolve the epoch with the version that wrote it; then start again.",
+            participant=key,
+        )
+    return {sink: tuple(numbers) for sink, numbers in body.items()}
 
 
 def _digest(kind: bytes, text: bytes, payloads: Sequence[bytes]) -> bytes:

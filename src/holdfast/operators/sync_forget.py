@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,12 +11,15 @@ import pyarrow as pa
 from holdfast.operators import sync_output, tables
 from holdfast.operators.step import Change, Moment
 from holdfast.operators.sync_intake import KEYS, ORDER, SENT, waiting_table, whole
-from holdfast.timeline import UNBOUNDED
+from holdfast.timeline import UNBOUNDED, Ints
 
 if TYPE_CHECKING:
     from holdfast.operators.sync_step import SyncStep
 
 ACTIVE = "__active_us__"
+
+_FEW = 64
+"""Keys that are looked at first; waiting rows are few where there are so many times as many keys."""
 
 
 def forget(
@@ -50,18 +53,56 @@ def forget(
 
 
 def forgetting_due(step: SyncStep, state: Mapping[str, pa.Table], changes: Mapping[str, Change]) -> int | None:
-    """Return when the next key is forgotten under which rows wait; with the others nothing leaves."""
+    """Return when the next key is forgotten under which rows wait; with the others nothing leaves.
+
+    Notes
+    -----
+    Keys that were quiet for longest are looked at first, some at a time: of many that wait few are compared.
+    """
     if step.forget_us is None:
         return None
-    names, dues = step.key.names, []
-    for name in step.inputs:
-        waiting = unsent(_changed(step, state, changes, waiting_table(name)))
-        # Before the change is made too: it is made to few keys then.
-        near = {KEYS: tables.semi_join(state[KEYS], waiting, names)}
-        keys = tables.semi_join(_changed(step, near, changes, KEYS), waiting, names)
-        active = whole(keys.column(ACTIVE), UNBOUNDED)
-        dues += [int(active.min()) + step.forget_us] if len(active) else []
-    return min(dues, default=None)
+    known, oldest = _near_waiting(step, state, changes), None
+    active = whole(known.column(ACTIVE), UNBOUNDED)
+    for few in _ascending(active):
+        oldest = _oldest_waiting(step, state, changes, known.take(pa.array(few)))
+        if oldest is not None and len(few) and oldest <= active[few].max():
+            break  # of the others none is older
+    return None if oldest is None else oldest + step.forget_us
+
+
+def _near_waiting(step: SyncStep, state: Mapping[str, pa.Table], changes: Mapping[str, Change]) -> pa.Table:
+    """Return the keys in state under which rows may wait; where these are not few, all keys."""
+    names = step.key.names
+    waiting = [state[waiting_table(name)] for name in step.inputs]
+    waiting += [changes[waiting_table(name)].upserts for name in step.inputs if waiting_table(name) in changes]
+    if sum(table.num_rows for table in waiting) * _FEW > state[KEYS].num_rows:
+        return state[KEYS]
+    return tables.semi_join(state[KEYS], pa.concat_tables([table.select([*names, ORDER]) for table in waiting]), names)
+
+
+def _ascending(values: Ints) -> Iterator[Ints]:
+    """Yield the places of values: those of the smallest ones first, then of more and more; the last may be empty."""
+    left, size = np.arange(len(values)), _FEW
+    while len(left) > size:
+        split = np.argpartition(values[left], size)
+        yield left[split[:size]]
+        left, size = left[split[size:]], size * 8
+    yield left
+
+
+def _oldest_waiting(
+    step: SyncStep, state: Mapping[str, pa.Table], changes: Mapping[str, Change], known: pa.Table
+) -> int | None:
+    """Return the smallest ACTIVE of those keys, and of keys that the epoch changes, under which rows wait."""
+    keys = _changed(step, {KEYS: known}, changes, KEYS)
+    found = []
+    for table in map(waiting_table, step.inputs):
+        # Before the change is made too: it is made to few rows then.
+        near = {table: tables.semi_join(state[table], keys, step.key.names)}
+        waiting = unsent(_changed(step, near, changes, table))
+        active = whole(tables.semi_join(keys, waiting, step.key.names).column(ACTIVE), UNBOUNDED)
+        found += [int(active.min())] if len(active) else []
+    return min(found, default=None)
 
 
 def unsent(waiting: pa.Table) -> pa.Table:

@@ -203,9 +203,14 @@ class PostgresSink:
         """Tell whether a foreign key has met rows that another sink may be about to give it, in a way of its own.
 
         Another role, or another name of the host, leads to the same database.  What that sink stages may be hidden from
-        this role, so it cannot be tried here; refused, good rows would stop every start.
+        this role, so it cannot be tried here; refused, good rows would stop every start.  A sink
+        without rows gives none.
         """
-        others = [sink for sink, _ in earlier if isinstance(sink, PostgresSink) and not sink.shares(self)]
+        others = [
+            sink
+            for sink, theirs in earlier
+            if isinstance(sink, PostgresSink) and not sink.shares(self) and any(part.row_count for part in theirs.parts)
+        ]
         if not others or not isinstance(refusal.__cause__, psycopg.errors.ForeignKeyViolation):
             return False
         with self._trials.explained():

@@ -38,12 +38,15 @@ log = logging.getLogger("holdfast.poison")
 IMPATIENT_S = 1.0
 """A part of many rows may take this long, however quick others were."""
 
+BEGIN_S = 60.0
+"""A process may take this long, or the limit of its rows where that is longer, to begin with the first row."""
+
 FOUND = "number BIGINT, kind STRING, what STRING, why STRING"
 """What a task yields: a row that fails; or, without a number, why no row of its part could be begun with."""
 
 
 class NotBegunError(Exception):
-    """There is no process, or it ended before it began with a row."""
+    """There is no process, or it ended, or hung, before it began with a row."""
 
 
 class ProbeProcess:
@@ -54,12 +57,13 @@ class ProbeProcess:
     part : Part
         What it evaluates.
     limit_s : float, optional
-        How long it may take for the rows of one ``begin``; None: as long as it takes.
+        How long it may take for the rows of one ``begin``, and to come to the first one; None: as long as it takes.
     """
 
     def __init__(self, part: Part, limit_s: float | None) -> None:
         self._pickled = cloudpickle.dumps(part)
         self._limit_s = limit_s
+        self._limit_to_begin_s = None if limit_s is None else max(limit_s, BEGIN_S)
         self._process: subprocess.Popen[bytes] | None = None
         self._read = b""
         self._is_late = False
@@ -97,7 +101,7 @@ class ProbeProcess:
         begun: list[int] | None = None
         while True:
             since = time.monotonic()
-            line = self._line(None if begun is None else self._limit_of(size))
+            line = self._line(self._limit_to_begin_s if begun is None else self._limit_of(size))
             if line is None:
                 break
             if begun is not None:
@@ -108,7 +112,7 @@ class ProbeProcess:
             begun = [number, count] if word == Word.BEGIN else begun
             if word != Word.BEGIN:
                 yield [word, number, count, *said]
-        how = self._how_it_ended()
+        how = self._how_it_ended(self._limit_to_begin_s if begun is None else self._limit_s)
         if begun is None:
             raise NotBegunError(f"the process has ended before it began with a row: {how}")
         yield [Word.BEGIN, *begun, BadRow.__name__, "the process that evaluated it has ended.", how]
@@ -151,13 +155,13 @@ class ProbeProcess:
                 self._process.stdin.flush()
         return self._process
 
-    def _how_it_ended(self) -> str:
+    def _how_it_ended(self, limit_s: float | None) -> str:
         assert self._process is not None
         is_late, self._is_late = self._is_late, False
         code = 0 if is_late else self._process.wait()
         self.end()
         if is_late:
-            return f"it was not done within {self._limit_s:g} s."
+            return f"it was not done within {limit_s:g} s."
         return f"signal {signal.Signals(-code).name}." if code < 0 else f"exit code {code}."
 
 

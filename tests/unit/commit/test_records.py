@@ -53,6 +53,14 @@ def test_a_record_changed_anywhere_is_corrupt(data):
         decode(bytes(whole), "ledger/x")
 
 
+def test_a_decision_that_says_how_many_rows_were_rejected_and_not_which_is_named():
+    """Taken for none, the rows of a second rejection would get the numbers of the first."""
+    data = encode(Decided(RECORD, {"table": (STAGED,)}, {"table": 2}))
+    with pytest.raises(Corrupt, match="not which") as caught:
+        decode(data, "ledger/x")
+    assert "'ledger/x'" in caught.value.message
+
+
 def test_something_appended_is_corrupt():
     with pytest.raises(Corrupt):
         decode(encode(DONE) + b"x", "ledger/x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from holdfast import policy as policies
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.graph import Stream
-from holdfast.operators import sync_report
+from holdfast.operators import sync_forget, sync_report
 from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment
 from holdfast.operators.sync import Sync, sync
 from holdfast.operators.tables import bounds_schema, check_result, empty_state
@@ -151,6 +152,30 @@ def test_a_forgotten_key_leaves_no_state_and_its_waiting_rows_are_late() -> None
     assert drive.state["keys"].column("k").to_pylist() == ["y"]
     drive.epoch_of([row("a", 1)], 61 * SECOND)
     assert drive.counts["late"] == 0  # its bound is forgotten too
+
+
+@pytest.mark.parametrize("policy", [policies.settled(), policies.within(2)], ids=["settled", "within"])
+@pytest.mark.slow
+def test_when_the_next_key_is_forgotten_is_what_a_look_at_all_keys_tells(policy: Any) -> None:
+    """Many keys, few of which wait, and few keys, of which many do."""
+    chance, step = random.Random(7), step_of(("a", "b"), policy, forget_us=20)
+    drive, told = Drive(step), 0
+    for epoch in range(40):
+        keys = [f"{chance.randrange(600 if epoch % 20 < 10 else 5)}" for _ in range(chance.randrange(60))]
+        events = [row(name, epoch, key=key) for key in keys for name in ("a", "b") if chance.random() < 0.98]
+        changes = step.apply(drive.state, arrivals_of(step, events), Moment(epoch, epoch)).changes
+        due = sync_forget.forgetting_due(step, drive.state, changes)
+        drive.epoch_of(events, epoch)
+        waiting = [
+            found["k"]
+            for table in ("waiting_a", "waiting_b")
+            for found in drive.state[table].to_pylist()
+            if not found.get("__sent__")
+        ]
+        quiet = {key["k"]: key["__active_us__"] for key in drive.state["keys"].to_pylist()}
+        assert due == min((quiet[key] + 20 for key in waiting), default=None)
+        told += due is not None
+    assert told > 20
 
 
 # --- what the state says ----------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ import pyarrow.compute as pc
 import pytest
 
 import holdfast as hf
-from holdfast.operators import signatures, tables
+from holdfast.operators import signatures, sync_forget, tables
 from holdfast.operators.step import PLACE, Arrivals, Moment, Step
+from holdfast.operators.sync_step import SyncStep
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("v", pa.int64())])
 TOUCHED = 100
@@ -55,23 +57,29 @@ def compared(operator: str, key_count: int, monkeypatch: pytest.MonkeyPatch) -> 
         result = step.apply(state, arrivals(step, every, epoch), Moment(epoch, epoch))
         state = tables.apply_changes(state, step.tables, result.changes)
     assert sum(table.num_rows for table in state.values()) >= key_count
-    looked_up = 0
+    with counting(monkeypatch) as looked_up:
+        step.apply(state, arrivals(step, every[:: key_count // TOUCHED][:TOUCHED], 3), Moment(3, 3))
+    return sum(looked_up)
 
-    def counting(function: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(values: Any, *arguments: Any, **options: Any) -> Any:
-            nonlocal looked_up
-            looked_up += len(values)
+
+@contextmanager
+def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Note how many rows each call compares or looks up in a hash table."""
+    looked_up: list[int] = []
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(values: Any, *arguments: Any, **options: Any) -> Any:
+            looked_up.append(len(values))
             return function(values, *arguments, **options)
 
-        return counted
+        return called
 
     with monkeypatch.context() as patched:
         for name in ("is_in", "index_in", "unique"):
-            patched.setattr(pc, name, counting(getattr(pc, name)))
-        patched.setattr(tables, "key_codes", counting_tables := counting(tables.key_codes))
+            patched.setattr(pc, name, counted(getattr(pc, name)))
+        patched.setattr(tables, "key_codes", counting_tables := counted(tables.key_codes))
         assert counting_tables is tables.key_codes
-        step.apply(state, arrivals(step, every[:: key_count // TOUCHED][:TOUCHED], 3), Moment(3, 3))
-    return looked_up
+        yield looked_up
 
 
 @pytest.mark.slow
@@ -93,6 +101,26 @@ def test_a_merge_without_an_idle_rule_does_not_look_at_the_rows_of_quiet_keys(mo
     monkeypatch.setattr(tables, "anti_join", lambda rows, *on: (seen.append(rows.num_rows), anti_join(rows, *on))[1])
     step.apply(state, arrivals(step, every[:10], 2), Moment(2, 2))
     assert max(seen, default=0) < 1000
+
+
+@pytest.mark.parametrize("waiting_count", [10_000, 20], ids=["many wait", "few wait"])
+def test_when_a_sync_forgets_next_is_found_among_few_keys(waiting_count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys whose rows wait are neither the oldest nor the newest ones."""
+    streams = {"a": rows("a"), "b": rows("b")}
+    step = hf.sync(streams, by="k", forget_after="1 d", name="op").node.spec.step({"a": SCHEMA, "b": SCHEMA})
+    assert isinstance(step, SyncStep)
+    state, every = tables.empty_state(step), np.arange(20_000)
+    none = arrivals(step, every[:0], 1)["b"]
+    paired, waiting, touched = every[:500], every[500 : 500 + waiting_count], every[-TOUCHED:]
+    for epoch, keys in enumerate((paired, waiting, every[500 + waiting_count :]), start=1):
+        came = arrivals(step, keys, epoch)
+        came = {**came, "b": none} if keys is waiting else came
+        state = tables.apply_changes(state, step.tables, step.apply(state, came, Moment(epoch, epoch)).changes)
+    assert state["waiting_a"].num_rows == waiting_count
+    changes = step.apply(state, arrivals(step, touched, 4), Moment(4, 4)).changes
+    with counting(monkeypatch) as looked_up:
+        assert sync_forget.forgetting_due(step, state, changes) == 2 + (step.forget_us or 0)
+    assert sum(looked_up) < 5_000
 
 
 VALUES: dict[pa.DataType, Callable[[int], Any]] = {

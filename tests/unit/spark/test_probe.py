@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 import threading
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from holdfast.checkpoint.dead_letters import one_row
 from holdfast.checkpoint.isolation import locate
 from holdfast.errors import BadRow, Unavailable
 from holdfast.sources.lettered import Mask
+from holdfast.spark import probe as probes
 from holdfast.spark.evaluation import Reader
 from holdfast.spark.probe import Probe, ProbeProcess
 from holdfast.spark.probe_process import Part
@@ -58,6 +60,14 @@ class Unloadable:
 
     def __reduce__(self):
         return os._exit, (9,)
+
+
+@dataclass(frozen=True)
+class Endless:
+    """What evaluates rows, and whose unpickling never ends."""
+
+    def __reduce__(self):
+        return signal.pause, ()
 
 
 class Session:
@@ -129,9 +139,9 @@ def test_rows_that_are_sent_again_have_numbers_too_and_a_part_begins_at_its_own(
         process.end()
 
 
-def probed(*parts):
+def probed(*parts, limit_s=None):
     """Return the numbers of the rows that a probe of some parts finds."""
-    probe = Probe(Session(), None, {}, len(parts), None)
+    probe = Probe(Session(), None, {}, len(parts), limit_s)
     return [number for number, _ in probe.rows([(part, part.low + 3) for part in parts], 10)]
 
 
@@ -140,6 +150,14 @@ def test_a_part_whose_process_ends_before_it_begins_with_a_row_is_left_to_trials
     with caplog.at_level(logging.WARNING, "holdfast"):
         assert probed(replace(part, program=Unloadable()), replace(part, low=3)) == [4]
     assert "before it began with a row: exit code 9." in caplog.text
+
+
+def test_a_part_whose_process_hangs_before_it_begins_with_a_row_is_left_to_trials(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(probes, "BEGIN_S", 0.0)
+    part = replace(part_of(tmp_path, [[{"v": 0}, {"v": 1}, {"v": 2}]], {1: "exit"}), program=Endless())
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        assert probed(part, limit_s=0.1) == []
+    assert "before it began with a row: it was not done within 0.1 s." in caplog.text
 
 
 def test_a_part_for_which_no_process_can_be_started_is_left_to_trials(tmp_path, caplog, monkeypatch):
