@@ -105,7 +105,8 @@ class FilesSpec:
             return lost
         wanted, known = _ordinal({**positions, **(until or {})}), _ordinal(self.reached(name, workspace))
         if wanted > known:
-            return f"its log of what was read ends at {known}, and {wanted} is wanted."
+            log = os.path.join(workspace, "log")
+            return f"its log of what was read, {log!r}, ends at {known}, and {wanted} is wanted."
         return "" if until is None else self._what_is_gone(workspace, _ordinal(positions), _ordinal(until))
 
     def _what_is_gone(self, workspace: str, start: int, end: int) -> str:

@@ -91,8 +91,9 @@ def test_a_directory_of_sparks_that_is_lost_is_left_to_its_beginning(tmp_path: P
     shutil.rmtree(tmp_path / "checkpoint" / "spark")
     check_reached(began, held(node, log=2))
     spec = node.spec
-    said = {at: spec.obstacle("given", str(tmp_path / "checkpoint/sources/given"), {"log": at}) for at in (1, 2)}  # type: ignore[union-attr]
-    assert said == {1: "", 2: "its log of what was read ends at 1, and 2 is wanted."}
+    workspace = str(tmp_path / "checkpoint/sources/given")
+    said = {at: spec.obstacle("given", workspace, {"log": at}) for at in (1, 2)}  # type: ignore[union-attr]
+    assert said == {1: "", 2: f"its log of what was read, '{workspace}/log', ends at 1, and 2 is wanted."}
 
 
 def test_an_older_copy_of_a_feed_is_noticed_as_long_as_nothing_is_pushed(tmp_path: Path) -> None:
