@@ -33,7 +33,7 @@ from typing import Any
 
 import pyspark
 
-from holdfast.spark.forked_python import LENGTH_BYTES, MODULES
+from holdfast.spark.forked_python import LENGTH_BYTES, MODULES, SIGNALS
 
 IMPORTED = (*MODULES, "pyspark.worker", "pyarrow.compute", "pyarrow.parquet", "holdfast.spark.datasource")
 """What the processes need, whatever the graph."""
@@ -47,8 +47,6 @@ _OWN_PREFIXES = ("SPARK_", "PYTHON_", "HOLDFAST_")
 """Variables that may differ between the server and a process: what is done at a start with these is done for a fork
 too, or nothing is, or the value is the one that Spark gives (one thread for the libraries that heed it)."""
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 
 def main(path: str) -> None:
     """Fork until standard input ends.
@@ -58,7 +56,7 @@ def main(path: str) -> None:
     path : str
         Where the socket is to be: it is there when everything is imported.
     """
-    for each in _SIGNALS:
+    for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     for name in IMPORTED:
         importlib.import_module(name)
@@ -122,9 +120,7 @@ class _Server:
     def _let_go(self, asking: socket.socket) -> None:
         """Take from a child what is the server's."""
         signal.set_wakeup_fd(-1)
-        for each in (*_SIGNALS, signal.SIGCHLD):
-            signal.signal(each, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.close(self._woken)
         os.close(self._waking)
         for connection in (self._listening, asking, *self._waiting.values()):
@@ -204,6 +200,9 @@ def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
         os.environ.update(asked["environment"])
         os.chdir(asked["directory"])
         sys.path[0] = asked["directory"]
+        for each in SIGNALS:
+            if each not in asked["ignored"]:
+                signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
         if os.environ.get("PYTHONUNBUFFERED"):
             sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
         module, *arguments = asked["arguments"]

@@ -24,7 +24,8 @@ MODULES = (
 """What is forked; everything else is started."""
 
 LENGTH_BYTES = 4
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Passed on, unless this process was started with them ignored: then the fork ignores them too."""
 
 
 def main(path: str, arguments: list[str]) -> None:
@@ -47,7 +48,12 @@ def main(path: str, arguments: list[str]) -> None:
 
 def _forked(server: socket.socket, path: str, arguments: list[str]) -> int:
     """Return the process that was forked; 0 where there is none."""
-    asked = {"arguments": arguments, "environment": dict(os.environ), "directory": os.getcwd()}
+    asked = {
+        "arguments": arguments,
+        "environment": dict(os.environ),
+        "directory": os.getcwd(),
+        "ignored": [number for number in SIGNALS if _is_ignored(number)],
+    }
     try:
         data = json.dumps(asked).encode()
         server.connect(path)
@@ -64,8 +70,9 @@ def _stand_for(process: int, server: socket.socket) -> None:
         with suppress(ProcessLookupError):
             os.kill(process, number)
 
-    for number in _PASSED_ON:
-        signal.signal(number, pass_on)
+    for number in SIGNALS:
+        if not _is_ignored(number):
+            signal.signal(number, pass_on)
     for stream in (0, 1, 2):
         os.close(stream)
     try:
@@ -78,6 +85,10 @@ def _stand_for(process: int, server: socket.socket) -> None:
             signal.signal(ended_by, signal.SIG_DFL)
         os.kill(os.getpid(), ended_by)
     os._exit(os.WEXITSTATUS(status))
+
+
+def _is_ignored(number: int) -> bool:
+    return signal.getsignal(number) is signal.SIG_IGN
 
 
 def _number(server: socket.socket) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,13 +50,16 @@ def server(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[psutil.Proc
 
 @contextmanager
 def started(
-    place: Path, arguments: list[str], inherited: dict[str, str], **environment: str
+    place: Path, arguments: list[str], inherited: dict[str, str], ignored: bool = False, **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start what Spark would."""
     given = {**inherited, **environment, "PYTHON_UNIX_DOMAIN_ENABLED": "true"}
     given["PYTHON_WORKER_FACTORY_SOCK_DIR"] = str(place)
     pipe = subprocess.PIPE
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN) if ignored else None
     process = subprocess.Popen([place / "python", *arguments], stdin=pipe, stdout=pipe, env=given)
+    if ignored:
+        signal.signal(signal.SIGTERM, before)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -104,6 +108,24 @@ def test_signals_reach_the_fork_and_its_end_is_told(place: Path, server: psutil.
             assert process.wait(END_S) == DAEMONS_END
         psutil.wait_procs([fork], timeout=END_S)
         assert not fork.is_running()
+
+
+def test_what_is_started_with_signals_ignored_ignores_them_as_a_fork(place: Path, server: psutil.Process) -> None:
+    """So a JVM is started, and what it starts: a signal for all processes of a run is the driver's alone."""
+    module = ["-m", "pyspark.sql.streaming.python_streaming_source_runner"]
+    waiting = {"PYTHON_WORKER_FACTORY_SOCK_PATH": str(place / "jvm")}
+    with socket.socket(socket.AF_UNIX) as jvm:
+        jvm.bind(str(place / "jvm"))
+        jvm.listen()
+        with started(place, module, server.environ(), **waiting, ignored=True) as process:
+            connection, _ = jvm.accept()
+            (fork,) = server.children()
+            for each in (fork, psutil.Process(process.pid)):
+                each.send_signal(signal.SIGTERM)
+            assert fork.is_running()
+            assert process.poll() is None
+            connection.close()
+            process.wait(END_S)
 
 
 def test_what_a_fork_could_not_be_is_started(place: Path, server: psutil.Process) -> None:
@@ -164,6 +186,6 @@ SPARKS = Path(pyspark.__file__).parent
     ],
 )
 def test_only_what_would_be_the_same_is_forked(changed: dict[str, str], is_forked: bool) -> None:
-    asked = {"arguments": ["pyspark.daemon"], "environment": {**ENVIRONMENT, **changed}, "directory": "/"}
+    asked = {"arguments": ["pyspark.daemon"], "environment": {**ENVIRONMENT, **changed}}
     assert is_as_if_new(asked, ENVIRONMENT) == is_forked
     assert not is_as_if_new({**asked, "arguments": ["json.tool"]}, ENVIRONMENT)
