@@ -29,7 +29,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.crash.processes import ROWS_PER_FILE, Case, jvm_of, kill_tree
+from tests.crash.processes import ROWS_PER_FILE, Case, fork_server_of, jvm_of, kill_tree
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.postgres]
 
@@ -113,7 +113,7 @@ class Lives:
                     self.wake()
                 time.sleep(0.005)
             time.sleep(pause_s)
-            self._kill(jvm, how)
+            self._kill(jvm, fork_server_of(run), how)
             code = run.wait(timeout=END_S)
             assert code in (0, 1), f"exit code {code}:\n{log.read_text()[-3000:]}"
             assert code == 0 or "JVM" in log.read_text(), "the message does not say what died"
@@ -146,10 +146,10 @@ class Lives:
         self.case.write_input(self.files, self.files + FILES_PER_EPOCH, padding=PADDING)
         self.files += FILES_PER_EPOCH
 
-    def _kill(self, jvm: psutil.Process, how: str) -> None:
-        below = jvm.children(recursive=True)
-        daemons = [child for child in below if child.ppid() == jvm.pid]
-        workers = [child for child in below if child.ppid() != jvm.pid]
+    def _kill(self, jvm: psutil.Process, forks: psutil.Process, how: str) -> None:
+        below = [*jvm.children(recursive=True), *forks.children(recursive=True)]
+        daemons = [child for child in below if child.ppid() in (jvm.pid, forks.pid)]
+        workers = [child for child in below if child not in daemons]
         self.survivors += below
         if "daemon" in how:
             _signal(daemons, signal.SIGKILL)

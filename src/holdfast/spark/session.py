@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 import holdfast
 from holdfast.errors import Unavailable
 from holdfast.java import require_java
-from holdfast.spark import stop_directory
+from holdfast.spark import forking, stop_directory
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.failure import summary
 from holdfast.spark.jvm_output import JvmEnded, launch
@@ -131,9 +131,12 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
         "spark.driver.extraJavaOptions": own_log,
         **{key: value for key, (value, _) in STATIC.items()},
     }
-    if master.startswith("local"):
-        options[SOCKET_DIRECTORY] = str(_socket_directory())
+    python = None
     with _python_path_of_workers():
+        if master.startswith("local"):
+            directory = _socket_directory()
+            options[SOCKET_DIRECTORY] = str(directory)
+            python = forking.start(directory)
         try:
             session = _started(options)
         except Exception as error:
@@ -143,6 +146,8 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
                 do="the log has whatever the JVM printed; look at HOLDFAST_MASTER (--master), HOLDFAST_DRIVER_MEMORY, "
                 "JAVA_HOME, and options for Java or Spark in the environment.",
             ) from error
+    if python is not None:
+        session.sparkContext.pythonExec = python
     session.sparkContext.setLogLevel("ERROR")
     for name in TOLD_TWICE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
