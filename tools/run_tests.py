@@ -38,7 +38,7 @@ GROUPS = {
         "--dist",
         "worksteal",
     ),
-    "postgres": ("-m", "postgres and not spark and not crash and not nightly"),
+    "postgres": ("-m", "postgres and not spark and not crash and not nightly", "-n", "2", "--dist", "loadfile"),
     "spark": ("-m", "spark and not crash and not nightly", "-n", "2", "--dist", "loadfile"),
     "crash": ("-m", "crash and not nightly", "--durations=15", "-n", "3", "--dist", "worksteal"),
     "nightly": ("-m", "nightly", "-n", "2", "--dist", "worksteal"),
