@@ -375,6 +375,9 @@ def _fitting(beginning: Beginning, found: Restoration, base: int) -> tuple[str, 
 def _retired(beginning: Beginning, origin: Origin, held: Mapping[str, Held]) -> Positions:
     """Return where sources begin of which nothing was read before the directory does."""
     known = stood(beginning.store)
+    if not origin.seek:  # planned from the beginning of every source that the graph has: read from there too
+        names = [node.name for node in beginning.sources]
+        return {name: of for name, of in known.items() if name not in names}
     if left_at(beginning.store, beginning.previous) is None:
         return known
     # It begins further back than some came into the graph: they begin where they stood then, not where they are.
