@@ -255,7 +255,11 @@ def told_to_supervisor() -> Iterator[None]:
         yield
     except HoldfastError as error:
         if file := os.environ.get(VARIABLE):
-            Path(file).write_text(json.dumps({"what": masked(error.what), "is_final": is_final(error)}))
+            said = json.dumps({"what": masked(error.what), "is_final": is_final(error)})
+            try:
+                Path(file).write_text(said)
+            except OSError as silence:  # the disk is full: the exit code of the error itself still says the most
+                log.warning("the supervisor is not told how the run has ended: %s", silence)
         raise
 
 

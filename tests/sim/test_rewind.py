@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import faults
 from holdfast.checkpoint.graph_change import Graph, Replay
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
@@ -137,6 +138,27 @@ def test_a_directory_that_is_lost_behind_a_finished_rewind_takes_nothing_back_ag
     flow.run(5, version=2)
     shutil.rmtree(tmp_path / "checkpoint" / "spark")
     assert flow.rewinding().carry_through() is None
+    flow.run(6, version=3)
+    whole = expected((2, 1), (5, 2), (6, 3))
+    assert flow.delivered() == (whole, whole)
+
+
+def test_a_rewind_that_slept_until_another_run_had_finished_it_touches_nothing_of_that_run(tmp_path: Path) -> None:
+    flow = Flow(tmp_path)
+    flow.run(4, version=1)
+
+    def sleep(point: str, epoch: int) -> None:
+        if point == "after-forget":
+            faults.install(None)
+            flow.run(5, version=2)
+
+    faults.install(sleep)
+    try:
+        with pytest.raises(Fenced):
+            flow.rewinding().do("2")
+    finally:
+        faults.install(None)
+    assert [path.name for path in (tmp_path / "checkpoint" / "spark").iterdir()] == ["2"]
     flow.run(6, version=3)
     whole = expected((2, 1), (5, 2), (6, 3))
     assert flow.delivered() == (whole, whole)

@@ -28,6 +28,7 @@ class Graph:
     def __init__(self, work: Path, spark: SparkSession, *, has_state: bool, columnar: bool = True) -> None:
         self.work, self.spark, self.has_state = work, spark, has_state
         self.settings = SETTINGS.model_copy(update={"columnar": columnar})
+        self.table = "table"
         (work / "second").mkdir()
 
     def pipeline(self, *, with_second: bool) -> hf.Pipeline:
@@ -38,7 +39,7 @@ class Graph:
         rows = hf.union(first, second, name="rows") if with_second else first | hf.select("k", "v", name="rows")
         if self.has_state:
             rows = counting(rows, name="counts")
-        table = hf.write.sqlite(self.work / "t.db", table="t", name="table", rewindable=True)
+        table = hf.write.sqlite(self.work / f"{self.table}.db", table="t", name=self.table, rewindable=True)
         return hf.Pipeline("leaving", rows | table)
 
     def give(self, number: int, *names: str) -> None:
@@ -59,7 +60,7 @@ class Graph:
         Rewinding(pipeline, LocalStore(str(directory)), directory, Settings()).do(to)
 
     def held(self) -> list[str]:
-        return sorted(sqlite_rows(self.work / "t.db", "SELECT k FROM t"))
+        return sorted(sqlite_rows(self.work / f"{self.table}.db", "SELECT k FROM t"))
 
 
 WAYS = {
@@ -112,5 +113,19 @@ def test_it_is_remembered_where_sparks_directory_is_lost(spark: SparkSession, tm
     graph.run(with_second=False)
     shutil.rmtree(tmp_path / "checkpoint" / "spark")
     graph.run(with_second=False)
+    graph.run(with_second=True)
+    assert graph.held() == ["first0", "first1", "second0", "second1"]
+
+
+def test_a_sink_that_begins_at_the_beginning_gets_every_row_of_sources_that_are_remembered(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    graph = Graph(tmp_path, spark, has_state=False)
+    graph.give(0, "first", "second")
+    graph.run(with_second=True)
+    graph.run(with_second=False)
+    shutil.rmtree(tmp_path / "checkpoint" / "spark")
+    graph.table = "another"
+    graph.give(1, "first", "second")
     graph.run(with_second=True)
     assert graph.held() == ["first0", "first1", "second0", "second1"]

@@ -197,6 +197,14 @@ def test_a_child_says_how_it_ended_and_without_a_supervisor_nothing_is_written(t
     assert json.loads((tmp_path / "said").read_text()) == {"what": "away", "is_final": False}
 
 
+def test_an_error_stays_what_it_is_where_the_supervisor_cannot_be_told(tmp_path, monkeypatch, caplog):
+    """Its exit code alone is final for some: another error in its place would be tried again."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "gone" / "said"))
+    with pytest.raises(Fenced), told_to_supervisor():
+        raise Fenced("another one")
+    assert "the supervisor is not told" in caplog.text
+
+
 def test_progress_is_read_from_the_log_of_finished_epochs(tmp_path):
     seen = [finished(tmp_path)]
     for name in ("spark/1/commits/0", "spark/1/commits/9", "spark/1/commits/10", "spark/2/commits/0"):

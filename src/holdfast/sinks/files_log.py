@@ -22,7 +22,8 @@ from holdfast.positions import Positions
 from holdfast.sinks.believed import went_back
 
 KEPT = 100
-"""Entries kept.  One would do; a hundred tell the story of the last epochs to a person."""
+"""Entries kept behind each epoch that is published.  One would do; a hundred tell the story of the last epochs to a
+person, and are how far a rewind can go back.  Runs that publish nothing add at most as many."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,19 @@ class FilesLog:
         with suppress(OSError):  # the epoch is committed: tidying may fail, and is tried again after the next
             for number in self._numbers()[:-KEPT]:
                 os.unlink(self._path(number))
+
+    def prune_fences(self) -> None:
+        """Remove, before the last entries, those that say what the one before says: of runs that published nothing.
+
+        Whatever else is there may be what a rewind goes back to that is decided, and carried through next.
+        """
+        before: Entry | None = None
+        with suppress(OSError, Corrupt):  # tidying may fail; what is damaged here is nobody's last word
+            for number in self._numbers()[:-KEPT]:
+                entry = self._read(number)
+                if before is not None and entry.epoch == before.epoch:
+                    os.unlink(self._path(number))
+                before = entry
 
     def _numbers(self) -> list[int]:
         try:

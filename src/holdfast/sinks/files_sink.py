@@ -119,7 +119,7 @@ class FilesSink:
                 break
         self._generation = run.generation
         self._finished = fence.number
-        self._log.prune()
+        self._log.prune_fences()
         return last.held()
 
     def writer_factory(self) -> Staging:

@@ -94,6 +94,8 @@ class CallbackFeed:
             If the feed is closed: none of them was taken.
         Unavailable
             If the disk is full or does not answer: none of them was taken.
+        InDoubt
+            If they are written, and the disk does not say that they survive a power cut: they may have been taken.
         """
         batch = self._batch(rows)
         if batch.num_rows == 0:

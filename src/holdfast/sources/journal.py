@@ -30,7 +30,13 @@ def path(directory: str, number: int) -> str:
 
 
 def append(directory: str, batch: pa.RecordBatch) -> int:
-    """Write one entry and return its number.  Durable when it returns; nothing is there when it raises.
+    """Write one entry and return its number.  Durable when it returns.
+
+    Raises
+    ------
+    InDoubt
+        If its directory could not be synced: the entry is there, and read, and may be gone after a power cut.  Behind
+        anything else nothing is there.
 
     Notes
     -----

@@ -26,7 +26,7 @@ from holdfast.checkpoint.restore import Restoration, restoration
 from holdfast.checkpoint.rewind import is_behind_rewind
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.checkpoint.stood import note_stood, stood, stood_at
-from holdfast.errors import Corrupt, Diverged, InvalidPipeline
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline, Unavailable
 from holdfast.graph import Node
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions, ascending, covers_all
@@ -86,6 +86,8 @@ class Beginning:
         Sinks that get everything from the beginning.
     drop_state : frozenset of str
         Operators whose state is not wanted any more.
+    check_fenced : callable
+        Raises ``Fenced`` if a higher generation has taken the pipeline over.
     """
 
     store: Store
@@ -101,6 +103,7 @@ class Beginning:
     first: First | None = None
     backfilled: frozenset[str] = frozenset()
     drop_state: frozenset[str] = frozenset()
+    check_fenced: Callable[[], None] = lambda: None
 
 
 def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: int) -> Origin:
@@ -122,6 +125,8 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
     Diverged
         If sinks hold epochs, and state is gone and no snapshot serves; or a source cannot seek to their positions
         because what it needs for that is gone too.
+    Fenced, Unavailable
+        If another run has begun the directory meanwhile: a newer one, or an older one that is fenced.
     """
     store, directory, below = beginning.store, beginning.directory, beginning.below
     path = directory / below / FILE_NAME
@@ -159,13 +164,29 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
     if origin.seek and holders:
         newest = max(holders.items(), key=lambda item: item[1].epoch)
         _check_can_seek(directory, beginning.sources, [origin.seek[0], origin.seek[-1]], newest)
+    beginning.check_fenced()  # reading large state takes minutes, in which another run may have taken over
     if origin.seek:
         # Durable before the directory counts: a source that leaves with it is in none of its positions.
         note_stood(store, origin.base, origin.seek[-1], else_known=_retired_before(beginning))
         lower_floor(store, origin.seek[0])
     origin = replace(origin, retired=_retired(beginning, origin, holders))
-    store.put(f"{below}/{FILE_NAME}", origin.to_json())
+    _note(beginning, origin)
     return origin
+
+
+def _note(beginning: Beginning, origin: Origin) -> None:
+    """Write the record of a new directory, and never over that of another run: its workers go by what it had read."""
+    key, data = f"{beginning.below}/{FILE_NAME}", origin.to_json()
+    if beginning.store.put_if_absent(key, data) or beginning.store.get(key) == data:
+        return
+    beginning.check_fenced()
+    raise Unavailable(
+        f"{beginning.below} of pipeline {beginning.pipeline!r} was begun by another run just now.",
+        why="that run was starting when this one took over.",
+        do="start again: what it has left is looked at first.",
+        pipeline=beginning.pipeline,
+        participant=key,
+    )
 
 
 def _check_none_is_back(beginning: Beginning, origin: Origin) -> None:
@@ -375,6 +396,9 @@ def _fitting(beginning: Beginning, found: Restoration, base: int) -> tuple[str, 
 def _retired(beginning: Beginning, origin: Origin, held: Mapping[str, Held]) -> Positions:
     """Return where sources begin of which nothing was read before the directory does."""
     known = stood(beginning.store)
+    if not origin.seek:  # planned from the beginning of every source that the graph has: read from there too
+        names = [node.name for node in beginning.sources]
+        return {name: of for name, of in known.items() if name not in names}
     if left_at(beginning.store, beginning.previous) is None:
         return known
     # It begins further back than some came into the graph: they begin where they stood then, not where they are.

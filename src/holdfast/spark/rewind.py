@@ -8,7 +8,7 @@ or the next rewind, first carries it through.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,20 +113,21 @@ class Rewinding:
                 pts_of(self.store, found.ended),
                 found.ended.epoch,
             )
+            number = newest(self.store)
             coordinator.rewind(record)
-            self._begin(record)
+            self._begin(record, number, coordinator.check_fenced)
             return self._told(record.epoch, found, withdrawn)
 
     def carry_through(self) -> EpochRecord | None:
         """Finish a rewind that was decided and then interrupted; return it, or None when there is none."""
         if self._unfinished() is None:
             return None
-        with self._opened() as (_, _, last_epoch):  # which publishes the decision, or finds it void
-            record = self._unfinished()
+        with self._opened() as (coordinator, _, last_epoch):  # which publishes the decision, or finds it void
+            number, record = newest(self.store), self._unfinished()
             if record is None or last_epoch > record.epoch:
                 return None  # epochs were published behind it: its directory was there, and is lost
             log.warning("the rewind to epoch %d, decided as epoch %d, goes on", record.rewound_to, record.epoch)
-            self._begin(record)
+            self._begin(record, number, coordinator.check_fenced)
             return record
 
     def check_finished(self, what: str) -> None:
@@ -284,11 +285,15 @@ class Rewinding:
         planned = read_origin(spark / FILE_NAME).base + last_logged(spark, "offsets")
         return max(above_all(self.store, last_epoch), planned) + 1
 
-    def _begin(self, record: EpochRecord) -> None:
-        """Begin the directory behind a rewind that every sink has followed."""
-        number = newest(self.store)
+    def _begin(self, record: EpochRecord, number: int, check_fenced: Callable[[], None]) -> None:
+        """Begin the directory behind a rewind that every sink has followed.
+
+        ``number`` is that of the directory before, as this generation found it: whoever takes over meanwhile finishes
+        the rewind, and runs on in the one behind it.
+        """
         previous, below = f"spark/{number}", f"spark/{number + 1}"
         assert record.rewound_to is not None
+        check_fenced()
         forget_behind(self.store, record.rewound_to)
         to = {**stood(self.store), **record.positions}
         note_rewind(self.store, record.epoch, to)
@@ -298,10 +303,19 @@ class Rewinding:
         before = read_origin(self.directory / previous / FILE_NAME)
         graph = read_graph(self.store, previous)
         beginning = Beginning(
-            self.store, self.directory, below, self.pipeline.name, (), graph.keeps, before.graph or "", previous
+            self.store,
+            self.directory,
+            below,
+            self.pipeline.name,
+            (),
+            graph.keeps,
+            before.graph or "",
+            previous,
+            check_fenced=check_fenced,
         )
         held = {"all sinks": Held(record.epoch, record.generation, record.positions, record.pts)}
         shape = noted_shape(self.store, previous)
+        check_fenced()  # reading and removing snapshots takes its time
         if shape is not None:  # that of the snapshot: keys are found where the hash of so many buckets has put them
             found = restorable(beginning, [*held.values()])
             buckets = shape.buckets if found is None else found.manifest.buckets
@@ -310,6 +324,7 @@ class Rewinding:
         if self.store.get(f"{previous}/{GRAPH}") is not None:  # else an older version made it: nobody knows its sinks
             write_graph(self.store, below, graph)
         settle_origin(beginning, held, record.epoch)
+        check_fenced()
         remove_older(self.directory, below)
 
     @contextmanager

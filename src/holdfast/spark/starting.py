@@ -180,6 +180,7 @@ class _Owned:
         beginning = self._beginning()
         check_reached(beginning, resumption.held)
         check_none_is_behind(beginning, self._remembered(resumption.held))
+        self.coordinator.check_fenced()  # who has taken over meanwhile may have begun the same directory
         write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)
         return settle_origin(beginning, resumption.held, resumption.last_epoch)
 
@@ -224,6 +225,7 @@ class _Owned:
             first=self._first(transfer),
             backfilled=frozenset(sink.name for sink in pipeline.sinks if sink.backfill),
             drop_state=self.asked.settings.dropped,
+            check_fenced=self.coordinator.check_fenced,
         )
 
     def _state_change(self, transfer: Transfer) -> StateChange | None:

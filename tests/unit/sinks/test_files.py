@@ -472,6 +472,37 @@ def test_the_log_is_bounded(directory: Path) -> None:
     assert _opened(directory, 2).outcome(KEPT + 20) is Outcome.PUBLISHED
 
 
+def _filled(directory: Path) -> EpochRecord:
+    """Fill the log; return the record of a rewind to the oldest epoch that it can go back to."""
+    sink = _opened(directory)
+    for epoch in range(1, KEPT + 1):
+        sink.publish([_publication(epoch)], Held())
+    sink.publish([_carried(KEPT + 1, 7)], Held())
+    oldest = {"lines": {"log": 2}}
+    assert not sink.withdrawal(oldest).obstacle
+    return EpochRecord(PIPELINE, KEPT + 2, 1, oldest, rewound_to=2)
+
+
+def test_a_rewind_that_is_decided_is_carried_through_by_whoever_opens_the_sink_next(directory: Path) -> None:
+    """Design 0012, section 2: no start takes away the entry that it goes back to."""
+    record = _filled(directory)
+    for generation in (2, 3, 4):
+        sink = _opened(directory, generation)
+    sink.publish([Publication(record, ())], Held())
+    assert _visible(directory) == []
+    assert sink.outcome(record.epoch) is Outcome.PUBLISHED
+
+
+@pytest.mark.slow
+def test_runs_that_publish_nothing_fill_no_disk_and_take_no_epoch_from_a_rewind(directory: Path) -> None:
+    record = _filled(directory)
+    for generation in range(2, 2 * KEPT + 2):
+        sink = _opened(directory, generation)
+    assert len(_entries(directory)) <= 2 * KEPT
+    sink.publish([Publication(record, ())], Held())
+    assert _visible(directory) == []
+
+
 @pytest.mark.parametrize("damage", ["truncated", "changed", "empty", "not json", "renumbered"])
 def test_a_damaged_entry_is_never_taken_for_an_answer(directory: Path, damage: str) -> None:
     _opened(directory).publish([_carried(1, 1)], Held())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import durable, read
-from holdfast.errors import BadRow, Corrupt, InvalidPipeline
+from holdfast.errors import BadRow, Corrupt, InDoubt, InvalidPipeline
 from holdfast.sources import journal
 from holdfast.sources.callback import CallbackSource
 
@@ -54,6 +55,23 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_taken(feed: read.Callba
     with pytest.raises(BadRow):
         feed.push(rows)
     assert journal.bounds(feed.directory) == (0, 1)
+
+
+def test_a_push_whose_name_cannot_be_synced_is_in_doubt_and_read_once(
+    feed: read.CallbackFeed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.push([{"id": 1}])
+
+    def broken(path: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(durable, "sync_directory", broken)
+        with pytest.raises(InDoubt):
+            feed.push([{"id": 2}])
+    assert feed.push([{"id": 3}]) == 2
+    source = opened(feed, tmp_path)
+    assert ids_between(source, source.initial(), source.latest(source.initial(), bounded=False)) == [1, 2, 3]
 
 
 @pytest.mark.slow

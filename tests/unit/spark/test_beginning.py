@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.store import LocalStore
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import Fenced, InvalidPipeline, Unavailable
+from holdfast.ports import Held
 from holdfast.spark.beginning import Beginning, settle_origin
 from holdfast.spark.origin import Origin
 
@@ -41,3 +44,28 @@ def test_a_source_that_left_beside_read_spark_does_not_come_back_in_the_middle_o
         start(rate, more)
     assert "{'rows': 1}" in refused.value.why
     start(rate, hf.read.rows([[{"value": 1}]], schema="value BIGINT", name="others"))
+
+
+@pytest.mark.parametrize("is_fenced", [True, False])
+def test_the_record_of_another_run_that_began_the_directory_meanwhile_is_never_replaced(
+    tmp_path: Path, is_fenced: bool
+) -> None:
+    """Fenced while it read the state of the graph before; or a fenced run was faster than its new owner."""
+    store = LocalStore(str(tmp_path))
+    theirs = Origin(8, graph="theirs").to_json()
+
+    class Overtaken:
+        def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
+            store.put("spark/2/origin.json", theirs)
+            return replace(origin, seek=({"rows": {"log": 1}},))
+
+    def check_fenced() -> None:
+        if is_fenced:
+            raise Fenced("another generation has taken over.")
+
+    source = hf.read.rows([[{"value": 1}]], schema="value BIGINT", name="rows").node
+    ours = Beginning(store, tmp_path, "spark/2", "p", [source], change=Overtaken(), check_fenced=check_fenced)
+    with pytest.raises(Fenced if is_fenced else Unavailable):
+        settle_origin(ours, {}, 0)
+    assert store.get("spark/2/origin.json") == theirs
+    assert (store.get("sources.json") is None) is is_fenced, "who is fenced writes nothing"

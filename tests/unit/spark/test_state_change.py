@@ -25,6 +25,7 @@ from holdfast.spark.origin import Origin, read_origin
 from holdfast.spark.replays import is_backfill, left_to_replay
 from holdfast.spark.state_change import StateChange
 from holdfast.spark.state_plan import Division, Shape, noted_shape, settle_shape
+from holdfast.supervision import is_final
 from holdfast.testing.clock import SimulatedClock
 from tests.unit.checkpoint.snapshots import snapshot
 
@@ -236,7 +237,9 @@ def test_a_directory_whose_seed_is_damaged_gives_way_to_one_that_begins_with_ano
         checked(None, file)
     as_it_comes_from_a_worker = from_text("".join(traceback.format_exception(missing.value)))
     assert as_it_comes_from_a_worker is not None
+    assert is_final(as_it_comes_from_a_worker)
     assert give_up(store, "spark/1", seed, as_it_comes_from_a_worker)
+    assert not is_final(as_it_comes_from_a_worker), "a supervisor starts it again: that mends it"
     assert choose_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
 
 
