@@ -16,6 +16,7 @@ import pyarrow.dataset
 import holdfast as hf
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.manifest import Ended
+from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.progress import Step
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.checkpoint.store import LocalStore
@@ -60,7 +61,9 @@ class Flow:
             pipeline="flow", store=store, sinks=sinks, clock=SystemClock(), commit_thread=False
         )  # fmt: skip
         try:
-            resumption = coordinator.open(on_behind=self.rewinding().check_none_lost_it)
+            check = self.rewinding().check_none_holds_withdrawn
+            resumption = coordinator.open(on_behind=check)
+            check([sink.name for sink in sinks], resumption.held)
             for sink in sinks:
                 note_schema(store, sink.name, SCHEMA)
             below = f"spark/{newest(store) or 1}"
@@ -72,6 +75,7 @@ class Flow:
             done = len(list((directory / below / "commits").glob("*")))
             for batch in range(done, last - began):
                 self._epoch(coordinator, directory / below, origin.base + batch, began + batch, batch, version)
+            Participation("flow", store, [sink.name for sink in sinks]).note([sink.name for sink in sinks], last)
         finally:
             coordinator.close()
 
@@ -98,8 +102,12 @@ class Flow:
             table = sorted(connection.execute("SELECT x, version FROM t").fetchall())
         finally:
             connection.close()
-        found = pyarrow.dataset.dataset(self.work / "out", format="parquet").to_table()
-        return table, sorted((row["x"], row["version"]) for row in found.to_pylist())
+        return table, self.rows_in("out")
+
+    def rows_in(self, directory: str) -> list[tuple[int, int]]:
+        """Return what a directory of files holds, as an ordinary reader sees it."""
+        found = pyarrow.dataset.dataset(self.work / directory, format="parquet").to_table()
+        return sorted((row["x"], row["version"]) for row in found.to_pylist())
 
     def epochs_used(self) -> list[int]:
         """Return the epochs that the ledger has heard of, one for each decision."""

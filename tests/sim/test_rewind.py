@@ -283,6 +283,38 @@ def test_a_sink_that_was_restored_to_before_a_rewind_is_not_taken_for_one_that_h
     assert flow.delivered() == (whole, whole)
 
 
+def test_a_sink_that_was_not_in_the_graph_when_it_was_rewound_is_not_taken_for_one_that_holds_its_rows(
+    tmp_path: Path,
+) -> None:
+    """By its positions it would be left out of all that comes instead of what was withdrawn in the others."""
+    Flow(tmp_path, has_extra=True).run(6, version=1)
+    without = Flow(tmp_path)
+    assert without.rewinding().do("3").absent == ("extra",)
+    without.run(5, version=2)
+    flow = Flow(tmp_path, has_extra=True)
+    with pytest.raises(Diverged, match="sink 'extra' holds epoch 6, which epoch 7, a rewind, has withdrawn") as refused:
+        flow.run(8, version=2)
+    assert "it was not in the graph when that was rewound" in refused.value.why
+    assert "give it another name: it then begins at the present" in refused.value.do
+    flow.rewinding().do("3")
+    flow.run(8, version=2)
+    whole = expected((3, 1), (8, 2))
+    assert flow.delivered() == (whole, whole)
+    assert flow.rows_in("extra") == whole
+
+
+def test_a_sink_that_left_the_graph_before_the_target_of_a_rewind_has_nothing_that_was_withdrawn(
+    tmp_path: Path,
+) -> None:
+    Flow(tmp_path, has_extra=True).run(3, version=1)
+    without = Flow(tmp_path)
+    without.run(6, version=1)
+    without.rewinding().do("3")
+    flow = Flow(tmp_path, has_extra=True)
+    flow.run(8, version=2)
+    assert flow.rows_in("extra") == expected((3, 1), (8, 2))
+
+
 def test_a_sink_that_was_restored_to_the_target_of_a_rewind_has_nothing_that_was_withdrawn(tmp_path: Path) -> None:
     flow = Flow(tmp_path)
     flow.run(3, version=1)

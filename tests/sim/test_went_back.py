@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.testing import Load, Setting, World, simulated_sink
+from holdfast.testing import CrashAt, Load, Setting, SimulatedCrash, World, simulated_sink
 from holdfast.testing.failures import SeededFailures
 from holdfast.testing.rows import ROW_US, is_for
 
@@ -74,3 +76,36 @@ def test_no_seed_publishes_over_a_gap(first: int) -> None:
     endings = [live_and_go_back(seed) for seed in range(first, first + 100)]
     assert set(endings) <= {"finished", "Diverged", "Unavailable", "InDoubt"}
     assert endings.count("Diverged") > 20, "the seeds hardly ever notice"
+
+
+def change_die_and_go_back(seed: int) -> str:
+    """Run alone and without grouping; change either of the two, die, and let the sink go back.  Returns the ending."""
+    chance = random.Random(f"change {seed}")
+    table, files = (simulated_sink(name, can_go_back=True) for name in ("table", "files"))
+    load = Load(row_count=12, epoch_rows_max=1, carried_share=chance.choice((0.0, 0.5, 1.0)))
+    world = World([table], seed=seed, setting=Setting(load))
+    with world.life() as life:
+        life.run(epochs_max=chance.randint(1, 4))
+    if chance.random() < 0.5:
+        world.setting = replace(world.setting, commit_every_ticks=3 * ROW_US)
+    else:
+        world.sinks = [table, files]
+    crash = CrashAt(chance.randint(5, 25), chance.choice(("before", "after")))
+    with suppress(SimulatedCrash), world.life(crash) as life:
+        life.run()
+    assert table.target is not None
+    table.target.go_back(chance.randrange(1, table.target.moment_count))
+    ending = "finished"
+    try:
+        with world.life() as life:
+            life.run()
+    except HoldfastError as error:
+        ending = type(error).__name__
+    seen = [row[0] for row in table.rows()]
+    return ending if seen == list(range(len(seen))) else f"{ending}; {seen}"
+
+
+@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 200), marks=pytest.mark.slow)], ids=len)
+def test_no_seed_publishes_a_decision_over_what_was_published_without_one(seeds: range) -> None:
+    endings = [change_die_and_go_back(seed) for seed in seeds]
+    assert set(endings) == {"finished", "Diverged"}

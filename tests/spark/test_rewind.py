@@ -15,8 +15,9 @@ import holdfast as hf
 from holdfast.checkpoint.refusals import check_change
 from holdfast.checkpoint.store import LocalStore
 from holdfast.cli.app import app
+from holdfast.cli.words import rewind_lines
 from holdfast.config import Settings
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.spark.plan import plan
 from holdfast.spark.rewind import Rewinding
 from tests.spark.counting import counting
@@ -193,6 +194,24 @@ def test_behind_a_rewind_to_any_epoch_the_mended_graph_goes_on(
         graph_of(work, kind).run(checkpoint=str(directory), **options)
         found = [sqlite_rows(work / name, "SELECT k, n FROM t") for name in ("t.db", "more.db")]
         assert found == list(mended(kind, 1, target, 8)), (target, kind)
+
+
+def test_a_sink_that_was_out_of_the_graph_during_a_rewind_is_refused_when_it_comes_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    give(tmp_path, 2)
+    directory = tmp_path / "checkpoint"
+    given = hf.read.files(str(tmp_path / "in"), schema="k STRING, v BIGINT", max_files_per_epoch=1, name="given")
+    kept, archive = (given | hf.write.files(tmp_path / name, name=name) for name in ("kept", "archive"))
+    options: dict[str, Any] = {"trigger": hf.available_now(), "session": spark}
+    hf.Pipeline("trips", kept, archive).run(checkpoint=str(directory), **options)
+    done = Rewinding(hf.Pipeline("trips", kept), LocalStore(str(directory)), directory, SETTINGS).do("1")
+    assert list(rewind_lines("trips", done))[1] == (
+        "archive  not in the graph: it keeps what it holds; behind epoch 1, it is refused if it comes back"
+    )
+    with pytest.raises(Diverged, match="sink 'archive' holds epoch 2, which epoch 3, a rewind, has withdrawn"):
+        hf.Pipeline("trips", kept, archive).run(checkpoint=str(directory), **options)
+    assert parquet_rows(tmp_path / "kept", "k") == sorted(LETTERS[0]), "nothing has begun"
 
 
 @pytest.mark.nightly

@@ -300,6 +300,22 @@ def test_a_decision_that_is_to_be_published_makes_no_sink_lie_behind():
     assert open_one.exists()
 
 
+def test_a_decision_behind_a_gap_does_not_hide_that_a_sink_was_set_back():
+    """Epochs 1 to 3 are of the table alone, and left nothing in the ledger; the fourth is decided for both sinks."""
+    Path("flows.py").write_text(
+        Path("flows.py").read_text() + 'grown = hf.Pipeline("one", table("one"), rows | hf.write.files("out"))\n'
+    )
+    run_epochs("one", 3)
+    run_epochs("grown", 4, crash_at="after-decide")
+    set_back("one", 1)
+    text = holdfast("inspect", "flows.py:grown", "--checkpoint", "ckpt").stdout
+    assert "! behind: table_one holds everything up to epoch 1, and epoch 3 was published: it lacks source" in text
+    answer = holdfast("resolve", "flows.py:grown", "--checkpoint", "ckpt")
+    assert answer.exit_code == 0
+    assert "behind: the next start replays what it lacks" in answer.stdout
+    assert rows_in("one.db") == [10, 11]
+
+
 def test_a_damaged_decision_is_shown_and_resolve_fails_without_dropping_anything():
     run_epochs("two", 2, crash_at="after-decide")
     (path,) = Path("ckpt/ledger").glob("000000000002-*")

@@ -99,6 +99,11 @@ def has_taken_part(store: Store, sink: str) -> bool:
         return True
 
 
+def have_taken_part(store: Store) -> list[str]:
+    """Return the names of the sinks that have taken part, in whichever graph."""
+    return [key.removeprefix("sinks/").removesuffix(".json") for key in store.keys("sinks/")]
+
+
 def _first_epoch(store: Store, name: str) -> int | None:
     """Return the epoch in a note; None where there is none.  Raises ValueError where it cannot be read."""
     data = store.get(_key(name))

@@ -68,6 +68,8 @@ class Rewound:
         Epochs behind it that are evaluated again for their state alone.
     sinks : mapping of str to Withdrawal
         What each sink withdraws.
+    absent : tuple of str
+        Sinks that have taken part and are not in the graph: what they hold behind the target stays in them.
     """
 
     epoch: int
@@ -76,6 +78,7 @@ class Rewound:
     snapshot: int | None
     replayed: int
     sinks: Mapping[str, Withdrawal]
+    absent: tuple[str, ...] = ()
 
 
 def target(store: Store, pipeline: str, to: str, steps: Sequence[Step], *, has_state: bool) -> Target:
@@ -245,8 +248,9 @@ def _rewinds(store: Store) -> list[tuple[int, Positions]]:
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"{REWINDS} of the checkpoint cannot be read.",
-            why=f"{error}; it says which named checkpoints a rewind has taken back.",
-            do=f"restore {REWINDS} from a copy; or remove it, and rewind to no name that an earlier rewind took back.",
+            why=f"{error}; it says what rewinds have taken back, for names and for sinks that none has reached.",
+            do=f"restore {REWINDS} from a copy; or remove it, and then rewind to no name that an earlier rewind took "
+            "back, and put no sink back that was out of the graph during one.",
             participant=REWINDS,
         ) from error
 

@@ -160,6 +160,9 @@ def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
     verb = "is withdrawn" if rewound.epoch else "would be withdrawn"
     for name, each in rewound.sinks.items():
         yield f"{name}  {each.row_count:,} rows of {each.epoch_count} epochs behind epoch {each.epoch}: {verb}"
+    for name in rewound.absent:
+        left = "not in the graph: it keeps what it holds"
+        yield f"{name}  {left}; behind epoch {rewound.to}, it is refused if it comes back"
     if rewound.snapshot is not None:
         again = f", and {rewound.replayed} epochs are evaluated again for their state" if rewound.replayed else ""
         yield f"state  from the snapshot of epoch {rewound.snapshot}{again}"

@@ -158,6 +158,8 @@ class Coordinator:
         self._newest_done: Done | None = None
         self._missing: tuple[int, frozenset[str]] = (0, frozenset())
         self._continued: set[str] = set()
+        self._before: dict[str, int] = {}
+        """Per sink that remembers, the last epoch decided for it; until there is one, what it held."""
         self._behind: frozenset[str] = frozenset()
         self._group = Group(commit_every_ticks, carried_limit_bytes)
         self._trying: frozenset[str] = frozenset()
@@ -209,6 +211,8 @@ class Coordinator:
                 on_behind(self._behind, dict(self._delivery.held))
             resolved = (*confirmed, *self._resolve(takeover, on_refused))
             self._group.begin(h.pts for h in self._delivery.held.values())
+            remembering = ((name, held) for name, held in self._delivery.held.items() if self._delivery.remembers(name))
+            self._before = {name: held.epoch for name, held in remembering}
             # Only now: a decision that recovery found may have named what a dead run staged.
             self._delivery.sweep(self._last_epoch + 1)
             faults.reach("recovery-resolved", self._last_epoch)
@@ -348,7 +352,8 @@ class Coordinator:
         -----
         Durable writes: with one sink, one (its own).  Otherwise the three numbered here and in ``_carry_out``.
         """
-        decided = Decided(record, {name: tuple(several) for name, several in parts.items()})
+        before = {name: epoch for name, epoch in self._before.items() if name in parts}
+        decided = Decided(record, {name: tuple(several) for name, several in parts.items()}, before=before)
         self._check_commit(decided)
         with self._stopping_at_failure(record.epoch):
             if self._stories.state(record.epoch) is State.ABORTED:
@@ -357,6 +362,7 @@ class Coordinator:
             self._last_epoch = record.epoch
             self._missing = (0, frozenset())
             self._continued.update(parts)
+            self._before.update(dict.fromkeys(before, record.epoch))
             key = None
             if len(parts) > 1 or self._group.is_used:
                 self._admit(decided)

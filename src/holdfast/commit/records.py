@@ -31,11 +31,16 @@ class Decided:
 
     ``rejected`` has, per sink, the rows that were taken out of its parts because it refuses them: their numbers in
     the epoch as it was decided, for what is left is numbered anew each time, and a number must not come twice.
+
+    ``before`` has, per sink, the last epoch that was decided for it before this one, or that it held: one that holds
+    less, and for which none of those between is open, went back.  A version that did not note it names no sink, nor
+    does a rewind.
     """
 
     record: EpochRecord
     parts: Mapping[str, tuple[Part, ...]]
     rejected: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    before: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_staged(self) -> bool:
@@ -56,7 +61,8 @@ class Decided:
     def without(self, sink: str, parts: Sequence[Part], rejected: Sequence[Refused]) -> Decided:
         """Return the decision with the parts that are left for a sink, and which rows of it are not in them."""
         numbers = sorted([*self.rejected.get(sink, ()), *(row.number for row in rejected)])
-        return Decided(self.record, {**self.parts, sink: tuple(parts)}, {**self.rejected, sink: tuple(numbers)})
+        left, gone = {**self.parts, sink: tuple(parts)}, {**self.rejected, sink: tuple(numbers)}
+        return replace(self, parts=left, rejected=gone)
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,7 @@ def encode(value: Decided | Done) -> bytes:
             "record": _record_json(value.record),
             "sinks": {sink: [_part_json(part, payloads) for part in parts] for sink, parts in value.parts.items()},
             **({"rejected": dict(value.rejected)} if value.rejected else {}),
+            **({"before": dict(value.before)} if value.before else {}),
         }
     text = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
     digest = _digest(kind, text, payloads)
@@ -120,7 +127,7 @@ def decode(data: bytes, key: str) -> Decided | Done:
     if kind == b"done":
         return Done(record, body["row_counts"], _rejected(body["rejected"], key) if "rejected" in body else None)
     parts = {sink: tuple(_part(part, payload) for part in several) for sink, several in body["sinks"].items()}
-    return Decided(record, parts, _rejected(body.get("rejected", {}), key))
+    return Decided(record, parts, _rejected(body.get("rejected", {}), key), body.get("before", {}))
 
 
 def _number_as_decided(number: int, gone: Sequence[int]) -> int:

@@ -88,17 +88,40 @@ def take_over(ledger: Ledger, delivery: Delivery, patience: Patience, clock: Clo
 
 
 def confirm_done(ledger: Ledger, delivery: Delivery, takeover: Takeover) -> Iterator[Resolution]:
-    """Ask every sink whether it still holds the newest epoch that the ledger calls done in it; older ones follow.
+    """Ask every sink whether it still holds the newest epoch that the ledger knows to be done in it; older ones follow.
 
     Before anything is published: a later epoch would move the sink's ledger over the gap and hide it.
     """
+    before = _before_open(ledger, delivery, takeover)
     for name, held in delivery.held.items():
         done = takeover.done
         if takeover.open and done is not None and name not in done.sinks:
             done = ledger.newest_done_of(name)  # it was ahead of the others, and they were brought up to it alone
-        epoch = done.record.epoch if done else 0
-        if held.epoch < epoch and ledgers_word(done, name, epoch) is Decision.DONE:
+        of_done = done.record.epoch if done and name in done.sinks else 0
+        epoch = max(of_done, before.get(name, 0))
+        if held.epoch < epoch:
             yield delivery.judge(name, epoch, Decision.DONE)
+
+
+def _before_open(ledger: Ledger, delivery: Delivery, takeover: Takeover) -> dict[str, int]:
+    """Return, for each sink that lacks an open epoch, the one before the first of them: it was done in that sink.
+
+    An epoch that one sink got alone has no "done".  It was published before the next one was decided; an epoch of a
+    group is open itself, and is met here first.
+    """
+    found: dict[str, int] = {}
+    for key in takeover.open:
+        lack_it = {name for name, held in delivery.held.items() if held.epoch < key.epoch}
+        if lack_it <= found.keys():
+            continue
+        try:
+            content = ledger.read(key)
+        except Corrupt:
+            break  # nothing from here on is published
+        if isinstance(content, Decided):
+            for name in lack_it.intersection(content.parts) - found.keys():
+                found[name] = content.before.get(name, 0) if delivery.remembers(name) else 0
+    return found
 
 
 def ledgers_word(newest_done: Done | None, sink: str, epoch: int) -> Decision:

@@ -63,6 +63,8 @@ class DecisionSummary:
     """Sinks whose rows the decision itself holds."""
     rewound_to: int | None = None
     """A rewind: the epoch behind which everything is taken back."""
+    before: Mapping[str, int] = field(default_factory=dict)
+    """Of an open one, per sink: the epoch that came before it there, as far as that was noted."""
 
 
 @dataclass(frozen=True)
@@ -285,6 +287,7 @@ def _summary(entry: Entry) -> DecisionSummary:
         _rows(content),
         _carried(content),
         record.rewound_to,
+        content.before if isinstance(content, Decided) else {},
     )
 
 

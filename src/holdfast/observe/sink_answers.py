@@ -81,11 +81,18 @@ def _behind_report(found: Behind, pipeline: Pipeline, store: Store, checkpoint: 
 
 def _resolved(report: SinkReport, inspection: Inspection) -> Held:
     """Return what a sink will hold once recovery has published what is decided; it does so only where none is lost."""
-    assert report.held is not None
-    decided = [d for d in inspection.decisions if d.standing is Standing.OPEN and report.name in d.rows]
+    held = report.held
+    assert held is not None
+    decided = [
+        d
+        for d in inspection.decisions
+        if d.standing is Standing.OPEN and report.name in d.rows and d.epoch > held.epoch
+    ]
     if not decided or any(answer.verdict is Verdict.REPLAY for answer in report.answers):
-        return report.held
-    return replace(report.held, epoch=decided[-1].epoch, positions=decided[-1].positions)
+        return held
+    if held.epoch < decided[0].before.get(report.name, 0):
+        return held
+    return replace(held, epoch=decided[-1].epoch, positions=decided[-1].positions)
 
 
 def highest_held(sink: Sink, at_least: int = 0) -> int:

@@ -16,6 +16,7 @@ from typing import cast
 
 from holdfast.checkpoint import portable
 from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.participation import have_taken_part
 from holdfast.checkpoint.restore import Restoration
 from holdfast.checkpoint.rewind import (
     Rewound,
@@ -165,15 +166,16 @@ class Rewinding:
                 epoch=record.epoch,
             )
 
-    def check_none_lost_it(self, behind: Collection[str], held: Mapping[str, Held]) -> None:
-        """Refuse a sink that went back to before a rewind: it has rows that were withdrawn.
+    def check_none_holds_withdrawn(self, sinks: Collection[str], held: Mapping[str, Held]) -> None:
+        """Refuse a sink that no rewind has reached: it went back to before one, or was not in the graph then.
 
-        By its positions it holds everything up to them, and would be left out of the epochs that came instead.
+        By its positions it holds everything up to them, and would be left out of the epochs that came instead of what
+        was withdrawn.
 
         Parameters
         ----------
-        behind : collection of str
-            The sinks that have lost what is done in them.  (Others were not in the graph when it was rewound.)
+        sinks : collection of str
+            Those to look at; they remember what they hold.
         held : mapping of str to Held
             What each sink holds.
 
@@ -182,16 +184,19 @@ class Rewinding:
         Diverged
             If there is one.
         """
-        for name in sorted(behind):
+        for name in sorted(name for name in sinks if held[name].epoch):
             epoch, positions = held[name].epoch, held[name].positions
             number = withdrawn_by(self.store, epoch, positions)
             if number is not None:
                 raise Diverged(
                     f"sink {name!r} holds epoch {epoch}, which epoch {number}, a rewind, has withdrawn.",
-                    why="the sink failed over to a copy that lagged, or was restored from a backup of before the "
-                    "rewind: rows that were withdrawn are visible in it.",
+                    why="it was not in the graph when that was rewound; or it failed over to a copy that lagged, or "
+                    "was restored from a backup of before the rewind. What came instead of the withdrawn rows is not "
+                    "in it, and its ledger says that it has everything up to there.",
                     do="holdfast rewind once more, to where that one went or further back: it takes all sinks there; "
-                    f"or restore sink {name!r} to a state of behind the rewind.",
+                    f"or restore sink {name!r} to a state of behind the rewind; or, where it cannot withdraw rows, "
+                    "give it another name: it then begins at the present, or, with another target and backfill=True, "
+                    "at the beginning.",
                     pipeline=self.pipeline.name,
                     participant=name,
                     epoch=number,
@@ -227,7 +232,8 @@ class Rewinding:
                 raise InvalidPipeline(
                     f"pipeline {self.pipeline.name!r} cannot go back to {to}: sink {name!r} cannot.",
                     why=f"{each.obstacle}.",
-                    do="choose another epoch; or take the sink out of the graph, and put its rows right by hand.",
+                    do="choose another epoch; or take the sink out of the graph: it then keeps its rows, and comes "
+                    "back under another name only.",
                     pipeline=self.pipeline.name,
                     participant=name,
                 )
@@ -366,6 +372,7 @@ class Rewinding:
             None if restored is None else restored.manifest.ended.epoch,
             0 if restored is None else len(restored.replayed),
             withdrawn,
+            tuple(sorted({*have_taken_part(self.store)} - {node.name for node in self.pipeline.sinks})),
         )
 
 

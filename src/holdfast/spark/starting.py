@@ -165,7 +165,7 @@ class _Owned:
         Nothing is resolved yet: of a sink that is another one by mistake, what is decided for it must stay.
         """
         self.participation.check({name: held[name] for name in behind})
-        self.ground.rewinding.check_none_lost_it(behind, held)
+        self.ground.rewinding.check_none_holds_withdrawn(behind, held)
         check_replayable(self._beginning(), behind, self._remembered(held))
 
     def settled(self, resumption: Resumption) -> Origin:
@@ -175,6 +175,7 @@ class _Owned:
         """
         self.ground.rewinding.check_none_was_resolved(resumption)
         self.participation.check(resumption.held)
+        self.ground.rewinding.check_none_holds_withdrawn(self.remembering, resumption.held)
         named.settle_floor(self.ground.store)
         self._note_graph()
         beginning = self._beginning()

@@ -11,6 +11,7 @@ import pytest
 from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.commit.lane import ThreadLane
 from holdfast.commit.ledger import Standing, survey
+from holdfast.commit.records import Decided, encode
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.commit.transaction import Event, State
 from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, InDoubt, InternalError, InvalidPipeline, Unavailable
@@ -532,6 +533,97 @@ def test_a_sink_that_was_ahead_of_the_newest_done_epoch_is_asked_about_its_own(b
     bench.open(*everyone)
     assert ids(bench, "table") == [1]
     assert ids(bench, "old") == [1, 2, 4]
+
+
+def lag_before_it_is_resolved(bench, name, epoch, *others, **options):
+    """Let a sink go back before a start; return what that tells of it, and the sinks that it said to be behind."""
+    go_back(bench, name, epoch)
+    told = []
+    resumption = bench.coordinator(name, *others, **options).open(on_behind=lambda names, held: told.append(set(names)))
+    assert ids(bench, name)[-1] == epoch, "published over the gap"
+    assert bench.standings()
+    (found,) = (each for each in resumption.resolved if each.verdict is Verdict.REPLAY)
+    return found.sink, found.epoch, told
+
+
+def test_the_first_decision_of_two_sinks_is_not_published_over_what_one_of_them_had_got_alone(bench):
+    """Of those epochs the ledger has no "done": the decision says behind which one the sink stood."""
+    coordinator = bench.open("table")
+    for epoch in (1, 2, 3):
+        commit(coordinator, epoch)
+    coordinator = bench.open("table", "files")
+    bench.failures.add("table", "publish", Failure.UNAVAILABLE, times=10)
+    with pytest.raises(Unavailable):
+        commit(coordinator, 4)
+    assert lag_before_it_is_resolved(bench, "table", 1, "files") == ("table", 3, [{"table"}])
+    assert ids(bench, "files") == [4]
+    assert bench.standings() == {4: Standing.DONE}
+
+
+def test_the_first_group_of_a_sink_is_not_published_over_what_it_got_without_grouping(bench):
+    coordinator = bench.open("table")
+    for epoch in (1, 2, 3):
+        commit(coordinator, epoch, pts=1000)
+    coordinator = bench.open("table", commit_every_ticks=100)
+    for epoch in (4, 5):
+        commit(coordinator, epoch, pts=1000)
+    assert bench.standings() == {4: Standing.OPEN, 5: Standing.OPEN}
+    assert lag_before_it_is_resolved(bench, "table", 2, commit_every_ticks=100) == ("table", 3, [{"table"}])
+
+
+def test_a_decision_is_not_published_over_what_the_same_run_gave_a_sink_alone(bench):
+    """A sink that was added is filled; the first epoch for all of them is decided."""
+    for epoch in (1, 2):
+        commit(bench.open("table"), epoch)
+    coordinator = bench.open("new", "table", backfilled=["new"])
+    for epoch, end in ((3, 1), (4, 2)):
+        assert coordinator.missing(epoch, at(end), at(end - 1)) == {"new"}
+        coordinator.commit(EpochRecord(PIPELINE, epoch, coordinator.generation, at(end)), {"new": carried(epoch)})
+    bench.failures.add("new", "publish", Failure.UNAVAILABLE, times=10)
+    coordinator.missing(5, at(3), at(2))
+    with pytest.raises(Unavailable):
+        coordinator.commit(
+            EpochRecord(PIPELINE, 5, coordinator.generation, at(3)), {name: carried(5) for name in ("new", "table")}
+        )
+    assert lag_before_it_is_resolved(bench, "new", 3, "table") == ("new", 4, [{"new"}])
+    assert ids(bench, "table") == [1, 2, 5]
+
+
+@pytest.mark.parametrize("held", [1, 2, 3, 4])
+def test_a_group_of_which_a_sink_holds_a_part_is_published_from_there_on(bench, held):
+    """Each decision comes behind the one before it, which may be open too: nothing is lost."""
+    coordinator = bench.open("table", "files", commit_every_ticks=100)
+    for epoch in (1, 2, 3, 4):
+        commit(coordinator, epoch, pts=1000)
+    sink = coordinator.sinks_for_tests["table"]
+    waiting = [Publication(record(coordinator, epoch, 1000), carried(epoch)) for epoch in range(2, held + 1)]
+    if waiting:
+        sink.publish(waiting, Held(1, 1, at(1), 1000))
+    bench.coordinator("table", "files").open(on_behind=lambda *_: pytest.fail("no sink lost anything"))
+    assert ids(bench, "table") == ids(bench, "files") == [1, 2, 3, 4]
+
+
+def test_a_decision_that_does_not_say_what_came_before_it_is_published(bench):
+    """A version before this one made it."""
+    commit(bench.open("table"), 1)
+    coordinator = bench.open("table", "files")
+    coordinator.missing(3)
+    decided = Decided(record(coordinator, 3), {"table": carried(3), "files": carried(3)})
+    bench.store.put(f"ledger/{3:012d}-{coordinator.generation:08d}", encode(decided))
+    bench.open("table", "files")
+    assert (ids(bench, "table"), ids(bench, "files")) == ([1, 3], [3])
+
+
+def test_a_sink_that_cannot_be_asked_is_not_held_against_what_came_before(bench):
+    bench.guarantees["console"] = Guarantee.AT_LEAST_ONCE
+    commit(bench.open("console"), 1)
+    coordinator = bench.open("console", "table")
+    bench.failures.add("console", "publish", Failure.UNAVAILABLE, times=10)
+    with pytest.raises(Unavailable):
+        commit(coordinator, 2)
+    bench.targets["console"] = SimulatedTarget()
+    bench.open("console", "table")
+    assert ids(bench, "console") == [2]
 
 
 def test_a_single_sink_restored_from_a_backup_is_noticed_by_the_gap(bench):

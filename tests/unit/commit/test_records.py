@@ -19,11 +19,12 @@ DONE = Done(RECORD, {"table": 5, "files": 9})
 
 
 REJECTED = Decided(RECORD, {"table": (STAGED,)}, {"table": (1, 4)})
+BEHIND = Decided(RECORD, {"table": (STAGED,)}, before={"table": 41})
 WITHOUT = [Done(RECORD, {"table": 3}, {"table": (1, 4)}), Done(RECORD, {"table": 3}, None)]
 
 
 @pytest.mark.parametrize(
-    "value", [DECIDED, DONE, Decided(RECORD, {}), Done(EpochRecord("p", 1, 1, {}), {}), REJECTED, *WITHOUT]
+    "value", [DECIDED, DONE, Decided(RECORD, {}), Done(EpochRecord("p", 1, 1, {}), {}), REJECTED, BEHIND, *WITHOUT]
 )
 def test_what_is_written_is_what_is_read(value):
     assert decode(encode(value), "ledger/x") == value
@@ -71,3 +72,7 @@ def test_a_decision_knows_whether_the_driver_holds_rows():
     assert DECIDED.carried_bytes > 0
     assert Decided(RECORD, {"table": (STAGED,)}).is_staged
     assert Decided(RECORD, {"table": ()}).is_staged
+
+
+def test_a_decision_without_some_rows_still_knows_what_came_before_it():
+    assert BEHIND.without("table", (), ()).before == {"table": 41}
