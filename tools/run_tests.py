@@ -4,9 +4,10 @@ A process of its own per group: a group that dies takes no other with it.  The g
 divide the tests without rest: every combination of markers belongs to exactly one (``kills`` apart).
 
 ``unit+fast`` runs two groups side by side, for as long as neither needs more than one core.  What the second prints
-appears when the first has ended.  The group ``spark`` is shared by two workers, each with one Spark session; ``crash``
-by three, with a session for each life of every process that is killed: many of its tests wait, for the steps of a slow
-sink or for a database that is away.  All JVMs of tests start from an archive of classes (:mod:`tools.class_archive`).
+appears when the first has ended.  ``postgres`` is shared by two workers, each with servers of its own; ``spark`` by
+two, each with one Spark session; ``crash`` by three, with a session for each life of every process that is killed: many
+of its tests wait, for the steps of a slow sink or for a database that is away.  All JVMs of tests start from an archive
+of classes (:mod:`tools.class_archive`).
 """
 
 from __future__ import annotations

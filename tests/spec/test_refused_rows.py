@@ -391,6 +391,14 @@ def test_a_foreign_key_to_rows_that_another_sink_gets_in_the_same_epoch_is_taken
         assert connection.execute("SELECT id FROM lines ORDER BY 1").fetchall() == [(1,), (1,), (2,)]
 
 
+def orders_and_lines(work: Path, dsn: str) -> Several:
+    """Return two sinks of one database that name it in different words."""
+    words_of = {"orders": dsn, "lines": make_conninfo(dsn, connect_timeout="20")}
+    specs = {name: PostgresSpec(words, name) for name, words in words_of.items()}
+    connects = {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs}  # type: ignore[misc]
+    return Several(work, connects)
+
+
 @pytest.mark.postgres
 @pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
 def test_a_foreign_key_to_rows_of_a_sink_that_names_the_database_otherwise_is_taken(
@@ -403,12 +411,7 @@ def test_a_foreign_key_to_rows_of_a_sink_that_names_the_database_otherwise_is_ta
             "CREATE TABLE orders (id bigint PRIMARY KEY, word text);"
             "CREATE TABLE lines (id bigint REFERENCES orders, word text REFERENCES kinds)"
         )
-    other_words = make_conninfo(postgres_plain, connect_timeout="20")
-    specs = {"orders": PostgresSpec(postgres_plain, "orders"), "lines": PostgresSpec(other_words, "lines")}
-    several = Several(
-        tmp_path,
-        {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},  # type: ignore[misc]
-    )
+    several = orders_and_lines(tmp_path, postgres_plain)
     several.run(1, {"orders": words((1, "a")), "lines": words((1, "a"))}, staged=staged)
     with pytest.raises(BadRow, match="foreign key"):
         several.run(2, {"orders": words((2, "b")), "lines": words((1, "b"))}, staged=staged)
@@ -429,12 +432,7 @@ def test_a_foreign_key_to_a_sink_that_names_the_database_otherwise_and_gets_no_r
             "CREATE TABLE orders (id bigint PRIMARY KEY, word text);"
             "CREATE TABLE lines (id bigint REFERENCES orders, word text)"
         )
-    other_words = make_conninfo(postgres_plain, connect_timeout="20")
-    specs = {"orders": PostgresSpec(postgres_plain, "orders"), "lines": PostgresSpec(other_words, "lines")}
-    several = Several(
-        tmp_path,
-        {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},  # type: ignore[misc]
-    )
+    several = orders_and_lines(tmp_path, postgres_plain)
     with pytest.raises(BadRow, match="foreign key"):
         several.run(1, {"orders": words(), "lines": words((999, "x"))}, staged=staged)
     assert several.decided() == 0

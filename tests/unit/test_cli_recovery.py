@@ -717,19 +717,21 @@ def test_where_an_epoch_is_whole_is_said_of_no_sink_that_refused_a_row_of_it_too
     assert list(rejected_lines(rejected, dry_run=False))[-1].startswith("epoch 3 is whole in c:")
 
 
+def die_while_rejecting(point):
+    command = ["resolve", "flows.py:two", "--checkpoint", "ckpt", "--reject-rows", "--force"]
+    faults.install(_dying_at(point))
+    try:
+        with pytest.raises(Crash):
+            CliRunner().invoke(app, command, catch_exceptions=False)
+    finally:
+        faults.install(None)
+
+
 @pytest.mark.parametrize("point", [*faults.RESOLVE_POINTS, "before-publish", "after-publish", "before-forget"])
 def test_a_resolve_that_dies_while_it_rejects_rows_is_done_again(point):
     run_epochs("two", 2, crash_at="after-decide")
     refuse_x("two.db", 20)
-    faults.install(_dying_at(point))
-    try:
-        with pytest.raises(Crash):
-            CliRunner().invoke(
-                app, ["resolve", "flows.py:two", "--checkpoint", "ckpt", "--reject-rows", "--force"],
-                catch_exceptions=False,
-            )  # fmt: skip
-    finally:
-        faults.install(None)
+    die_while_rejecting(point)
     # From the decision without the rows on, any start publishes it.
     options = ["--reject-rows"] if point == "rejected-kept" else []
     assert holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--force", *options).exit_code == 0
@@ -743,15 +745,7 @@ def test_a_row_that_is_published_after_all_is_not_called_rejected():
     """The resolve died before the decision was without the row, and the table takes it by then."""
     run_epochs("two", 2, crash_at="after-decide")
     refuse_x("two.db", 20)
-    faults.install(_dying_at("rejected-kept"))
-    try:
-        with pytest.raises(Crash):
-            CliRunner().invoke(
-                app, ["resolve", "flows.py:two", "--checkpoint", "ckpt", "--reject-rows", "--force"],
-                catch_exceptions=False,
-            )  # fmt: skip
-    finally:
-        faults.install(None)
+    die_while_rejecting("rejected-kept")
     assert "its epoch is not published yet" in holdfast("dead-letters", "list", "--checkpoint", "ckpt").stdout
     with sqlite3.connect("two.db") as connection:
         connection.execute("DROP TRIGGER no")
