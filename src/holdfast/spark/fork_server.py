@@ -106,8 +106,11 @@ class _Server:
                 if len(streams) == 3 and is_as_if_new(asked, self._environment):
                     process = os.fork()
                     if process == 0:
-                        self._let_go(asking)
-                        _become(asked, streams)
+                        try:
+                            self._let_go(asking)
+                            _become(asked, streams)
+                        finally:
+                            os._exit(1)  # whatever goes wrong: there must not be a second server
             finally:
                 for each in streams:
                     os.close(each)
