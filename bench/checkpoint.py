@@ -82,7 +82,7 @@ def pipeline_of(inputs: Path, target: Path, *, has_more: bool = False) -> Any:
 
 def side_throughput(inputs: str, out: str, rounds: int, epochs: int, rows: int) -> dict[str, Any]:
     """Measure both sides in turns."""
-    from holdfast.spark.session import create_session
+    from holdfast.spark.launch.session import create_session
 
     session = create_session("local[2]", "3g")
     found: dict[str, list[Any]] = {"off": [], "on": []}
@@ -125,7 +125,7 @@ def _throughput(session: Any, inputs: Path, target: Path, epochs: int, every_ms:
 def side_restore(inputs: str, out: str, keys: int, rows: int) -> dict[str, Any]:
     """Measure a start over state: of the same graph, then of a changed one."""
     import holdfast as hf
-    from holdfast.spark.session import create_session
+    from holdfast.spark.launch.session import create_session
 
     session = create_session("local[2]", "3g")
     source, target = Path(out) / "inputs", Path(out) / "work"

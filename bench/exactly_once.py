@@ -77,8 +77,8 @@ def side_at_least_once(**arguments: Any) -> dict[str, Any]:
     """Holdfast's source and settings under the same at-least-once COPY."""
     import holdfast as hf
     from holdfast.config import Settings
+    from holdfast.spark.launch.session import create_session, run_session
     from holdfast.spark.read import SourceReader
-    from holdfast.spark.session import create_session, run_session
 
     settings = Settings()
     base = create_session("local[2]", f"{settings.driver_memory_mib}m")

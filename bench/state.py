@@ -54,7 +54,7 @@ def write_input(directory: Path, rows: int, keys: int, epochs: int) -> int:
 def side_holdfast(inputs: str, out: str, rounds: int, epochs: int) -> dict[str, Any]:
     """Measure Holdfast."""
     import holdfast as hf
-    from holdfast.spark.session import create_session
+    from holdfast.spark.launch.session import create_session
 
     def checksum(windows: pa.RecordBatch) -> pa.RecordBatch:
         counted, total = (pc.sum(windows.column(name)).as_py() or 0 for name in ("n", "total"))

@@ -43,7 +43,7 @@ def write_input(directory: Path, keys: int, epochs: int) -> int:
 def side_holdfast(inputs: str, out: str) -> dict[str, Any]:
     """Measure Holdfast."""
     import holdfast as hf
-    from holdfast.spark.session import create_session
+    from holdfast.spark.launch.session import create_session
 
     def checksum(changed: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict(

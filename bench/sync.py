@@ -64,7 +64,7 @@ def write_input(directory: Path, rows: int, keys: int, epochs: int) -> int:
 def side_holdfast(inputs: str, out: str, rounds: int) -> dict[str, Any]:
     """Measure Holdfast."""
     import holdfast as hf
-    from holdfast.spark.session import create_session
+    from holdfast.spark.launch.session import create_session
 
     def checksum(sets: pa.RecordBatch) -> pa.RecordBatch:
         values = [sets.column(f"s{number}") for number in range(STREAMS)]

@@ -58,7 +58,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark session for the test process.  A task that fails is tried once more and not three times."""
-    from holdfast.spark.session import create_session  # slow to import, and most test processes do without
+    from holdfast.spark.launch.session import create_session  # slow to import, and most test processes do without
 
     session = create_session("local[2, 2]", "2g")
     yield session

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.checks import require_columns
-from holdfast.graph import SinkNode, Stream, sink, stream_from
+from holdfast.graph.checks import require_columns
+from holdfast.graph.nodes import SinkNode, Stream, sink, stream_from
 from holdfast.ports import Guarantee
-from holdfast.schema import to_arrow
+from holdfast.types.schema import to_arrow
 
 FLIGHTS = "origin STRING, dest STRING, dep_delay INT, arr_delay INT, time_hour TIMESTAMP"
 

@@ -7,8 +7,25 @@ from typing import TYPE_CHECKING
 from holdfast import later
 
 if TYPE_CHECKING:
-    from holdfast import errors, policy, read, testing, write
-    from holdfast.aggregates import (
+    from holdfast import errors, read, testing, write
+    from holdfast.cli.supervision import supervise
+    from holdfast.errors import (
+        BadRow,
+        Corrupt,
+        Diverged,
+        Fenced,
+        HoldfastError,
+        InDoubt,
+        InternalError,
+        InvalidPipeline,
+        Unavailable,
+    )
+    from holdfast.graph.hooks import Hooks
+    from holdfast.graph.nodes import SinkNode, Stream
+    from holdfast.graph.pipeline import Pipeline
+    from holdfast.graph.trigger import Trigger, available_now, every
+    from holdfast.operators.aggregate.accumulate import accumulate
+    from holdfast.operators.aggregate.aggregates import (
         collect,
         count,
         distinct_count,
@@ -22,42 +39,26 @@ if TYPE_CHECKING:
         sum,
         variance,
     )
-    from holdfast.errors import (
-        BadRow,
-        Corrupt,
-        Diverged,
-        Fenced,
-        HoldfastError,
-        InDoubt,
-        InternalError,
-        InvalidPipeline,
-        Unavailable,
-    )
-    from holdfast.graph import SinkNode, Stream
-    from holdfast.hooks import Hooks
-    from holdfast.operators.accumulate import accumulate
-    from holdfast.operators.aggregate import aggregate, reduce
-    from holdfast.operators.apply import KeyState, apply
+    from holdfast.operators.aggregate.spec import aggregate, reduce
+    from holdfast.operators.aggregate.window import count_window, session, sliding, timer, total, tumbling
     from holdfast.operators.clip import clip
-    from holdfast.operators.distinct import distinct
     from holdfast.operators.filter import filter
-    from holdfast.operators.limit_in_flight import limit_in_flight
     from holdfast.operators.map import map
     from holdfast.operators.map_batches import map_batches
-    from holdfast.operators.merge import merge
     from holdfast.operators.select import select
     from holdfast.operators.split import split
     from holdfast.operators.sql import sql
-    from holdfast.operators.stateful import stateful
-    from holdfast.operators.step import Change, Moment, StateTable
-    from holdfast.operators.sync import sync
+    from holdfast.operators.stateful.apply import KeyState, apply
+    from holdfast.operators.stateful.distinct import distinct
+    from holdfast.operators.stateful.limit_in_flight import limit_in_flight
+    from holdfast.operators.stateful.merge import merge
+    from holdfast.operators.stateful.spec import stateful
+    from holdfast.operators.sync import policy
+    from holdfast.operators.sync.spec import sync
     from holdfast.operators.union import union
-    from holdfast.pipeline import Pipeline
+    from holdfast.spark.resume.start import start_all
     from holdfast.spark.run import Run
-    from holdfast.spark.start import start_all
-    from holdfast.supervision import supervise
-    from holdfast.trigger import Trigger, available_now, every
-    from holdfast.window import count_window, session, sliding, timer, total, tumbling
+    from holdfast.state.step import Change, Moment, StateTable
 
 __version__ = "0.1.0"
 
@@ -128,7 +129,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "holdfast.aggregates": (
+    "holdfast.operators.aggregate.aggregates": (
         "collect",
         "count",
         "distinct_count",
@@ -154,34 +155,34 @@ _HOMES = {
         "Unavailable",
     ),
     "holdfast.errors:": ("errors",),
-    "holdfast.graph": ("SinkNode", "Stream"),
-    "holdfast.hooks": ("Hooks",),
-    "holdfast.operators.accumulate": ("accumulate",),
-    "holdfast.operators.aggregate": ("aggregate", "reduce"),
-    "holdfast.operators.apply": ("KeyState", "apply"),
+    "holdfast.graph.nodes": ("SinkNode", "Stream"),
+    "holdfast.graph.hooks": ("Hooks",),
+    "holdfast.operators.aggregate.accumulate": ("accumulate",),
+    "holdfast.operators.aggregate.spec": ("aggregate", "reduce"),
+    "holdfast.operators.stateful.apply": ("KeyState", "apply"),
     "holdfast.operators.clip": ("clip",),
-    "holdfast.operators.distinct": ("distinct",),
+    "holdfast.operators.stateful.distinct": ("distinct",),
     "holdfast.operators.filter": ("filter",),
-    "holdfast.operators.limit_in_flight": ("limit_in_flight",),
+    "holdfast.operators.stateful.limit_in_flight": ("limit_in_flight",),
     "holdfast.operators.map": ("map",),
     "holdfast.operators.map_batches": ("map_batches",),
-    "holdfast.operators.merge": ("merge",),
+    "holdfast.operators.stateful.merge": ("merge",),
     "holdfast.operators.select": ("select",),
     "holdfast.operators.split": ("split",),
     "holdfast.operators.sql": ("sql",),
-    "holdfast.operators.stateful": ("stateful",),
-    "holdfast.operators.step": ("Change", "Moment", "StateTable"),
-    "holdfast.operators.sync": ("sync",),
+    "holdfast.operators.stateful.spec": ("stateful",),
+    "holdfast.state.step": ("Change", "Moment", "StateTable"),
+    "holdfast.operators.sync.spec": ("sync",),
     "holdfast.operators.union": ("union",),
-    "holdfast.pipeline": ("Pipeline",),
-    "holdfast.policy:": ("policy",),
+    "holdfast.graph.pipeline": ("Pipeline",),
+    "holdfast.operators.sync.policy:": ("policy",),
     "holdfast.read:": ("read",),
     "holdfast.spark.run": ("Run",),
-    "holdfast.spark.start": ("start_all",),
-    "holdfast.supervision": ("supervise",),
+    "holdfast.spark.resume.start": ("start_all",),
+    "holdfast.cli.supervision": ("supervise",),
     "holdfast.testing:": ("testing",),
-    "holdfast.trigger": ("Trigger", "available_now", "every"),
-    "holdfast.window": ("count_window", "session", "sliding", "timer", "total", "tumbling"),
+    "holdfast.graph.trigger": ("Trigger", "available_now", "every"),
+    "holdfast.operators.aggregate.window": ("count_window", "session", "sliding", "timer", "total", "tumbling"),
     "holdfast.write:": ("write",),
 }
 

@@ -22,7 +22,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from holdfast import faults
 from holdfast.errors import InvalidPipeline
-from holdfast.units import duration_us, size_bytes
+from holdfast.types.units import duration_us, size_bytes
 
 PREFIX = "HOLDFAST_"
 

@@ -8,7 +8,7 @@ from holdfast import later
 
 if TYPE_CHECKING:
     from holdfast.sources.callback import CallbackFeed, callback
-    from holdfast.sources.files import files
+    from holdfast.sources.files.spec import files
     from holdfast.sources.rate import rate
     from holdfast.sources.rows import rows
     from holdfast.sources.spark import spark
@@ -16,5 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["CallbackFeed", "callback", "files", "rate", "rows", "spark"]
 
 __getattr__, __dir__ = later.names(
-    __name__, {name: "holdfast.sources." + ("callback" if name == "CallbackFeed" else name) for name in __all__}
+    __name__,
+    {
+        "CallbackFeed": "holdfast.sources.callback",
+        "callback": "holdfast.sources.callback",
+        "files": "holdfast.sources.files.spec",
+        "rate": "holdfast.sources.rate",
+        "rows": "holdfast.sources.rows",
+        "spark": "holdfast.sources.spark",
+    },
 )

@@ -10,7 +10,7 @@ import pyarrow.dataset as dataset
 import pytest
 
 from holdfast.ports import Sink
-from holdfast.sinks.files import FilesSpec
+from holdfast.sinks.files.spec import FilesSpec
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 

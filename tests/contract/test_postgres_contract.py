@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from holdfast.ports import Sink
-from holdfast.sinks.postgres import PostgresSpec
+from holdfast.sinks.postgres.spec import PostgresSpec
 from tests.contract.reject_contract import RejectContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract

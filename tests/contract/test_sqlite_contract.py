@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.ports import Sink
-from holdfast.sinks.sqlite import SqliteSpec
+from holdfast.sinks.sqlite.spec import SqliteSpec
 from tests.contract.reject_contract import RejectContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract

@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast import aggregates, window
-from holdfast.operators.accumulate import accumulate
-from holdfast.operators.aggregate import aggregate
-from holdfast.operators.apply import apply
-from holdfast.operators.distinct import distinct
-from holdfast.operators.limit_in_flight import limit_in_flight
-from holdfast.operators.merge import merge
-from holdfast.operators.stateful import stateful
-from holdfast.operators.step import Arrivals, Change, Moment, Result, StateTable
+from holdfast.operators.aggregate import aggregates, window
+from holdfast.operators.aggregate.accumulate import accumulate
+from holdfast.operators.aggregate.spec import aggregate
+from holdfast.operators.stateful.apply import apply
+from holdfast.operators.stateful.distinct import distinct
+from holdfast.operators.stateful.limit_in_flight import limit_in_flight
+from holdfast.operators.stateful.merge import merge
+from holdfast.operators.stateful.spec import stateful
+from holdfast.state.step import Arrivals, Change, Moment, Result, StateTable
 from holdfast.testing import step_contract
 from holdfast.testing.drive import Bound
 from holdfast.testing.step_contract import StepCase

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.store import LocalStore
 from holdfast.ports import Store
+from holdfast.store.local import LocalStore
 
 Open = Callable[[], Store]
 """Opens the store under test; each call stands for a new process."""

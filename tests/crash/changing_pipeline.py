@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast as hf
-from holdfast.graph import SinkNode, Stream
+from holdfast.graph.nodes import SinkNode, Stream
 
 Row = dict[str, Any]
 Rows = Sequence[Row]

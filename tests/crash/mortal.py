@@ -23,9 +23,9 @@ import psycopg
 from psycopg import sql
 
 from holdfast.ports import Run, Sink
-from holdfast.sinks.postgres import PostgresSpec
+from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.testing import SCHEMA, Failures, Process, SinkUnderTest
-from holdfast.testing.world import PIPELINE
+from holdfast.testing.simulation.world import PIPELINE
 
 _ENDS = ("COMMIT", "PREPARE TRANSACTION", "ROLLBACK PREPARED")
 _CHANGES_NOTHING = ("SELECT", "SET ", "BEGIN", "ROLLBACK")

@@ -167,7 +167,9 @@ def kill_tree(process: subprocess.Popen[str]) -> None:
 
 def fork_server_of(process: subprocess.Popen[str]) -> psutil.Process:
     """Return what the Python processes of a run are forked from; its JVM is there, so it is."""
-    (found,) = (one for one in psutil.Process(process.pid).children() if "holdfast.spark.fork_server" in one.cmdline())
+    (found,) = (
+        one for one in psutil.Process(process.pid).children() if "holdfast.spark.launch.fork_server" in one.cmdline()
+    )
     return found
 
 

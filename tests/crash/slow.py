@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.graph import SinkNode
+from holdfast.graph.nodes import SinkNode
 from holdfast.ports import Held, Publication, Staged, Task, Writer, WriterFactory
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import holdfast as hf
-from holdfast.operators.sync import sync
+from holdfast.operators.sync.spec import sync
 from tests.spark.counting import counting
 
 WORK = Path(os.environ["CRASH_WORK"])

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.checkpoint.store import LocalStore
-from holdfast.sinks.files import FilesSpec
+from holdfast.sinks.files.spec import FilesSpec
+from holdfast.store.local import LocalStore
 from holdfast.testing import SCHEMA, Load, Setting, SinkUnderTest, World, crash_loop, real_sink, simulated_sink
-from holdfast.testing.world import PIPELINE
+from holdfast.testing.simulation.world import PIPELINE
 
 _SHORT = Setting(load=Load(row_count=6))
 """A few epochs: the number of pairs grows with the square."""

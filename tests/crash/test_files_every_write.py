@@ -20,8 +20,8 @@ import pyarrow.dataset as dataset
 import pytest
 
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Run, Task
-from holdfast.sinks.files import FilesSpec
-from holdfast.sinks.files_sink import FilesSink
+from holdfast.sinks.files.sink import FilesSink
+from holdfast.sinks.files.spec import FilesSpec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 PIPELINE = "numbers"

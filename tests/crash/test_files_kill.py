@@ -19,7 +19,7 @@ _PROGRAM = f"""
 import sys
 import pyarrow as pa
 from holdfast.ports import Carried, EpochRecord, Held, Publication, Run, Task
-from holdfast.sinks.files import FilesSpec
+from holdfast.sinks.files.spec import FilesSpec
 
 directory, generation = sys.argv[1], int(sys.argv[2])
 schema = pa.schema([("id", pa.int64())])

@@ -20,11 +20,11 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.checkpoint.graph_change import Verdict
-from holdfast.checkpoint.store import LocalStore
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.spark.plan import plan
+from holdfast.resume.graph_diff import Verdict
+from holdfast.spark.resume.plan import plan
+from holdfast.store.local import LocalStore
 from tests.crash.changing_pipeline import CHANGES, GIVEN, MORE, Change, Memory, Version, pipeline_of
 from tests.crash.lives import Lives
 from tests.spark.running import die_at, sqlite_rows

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.dead_letters import read_letters
-from holdfast.checkpoint.store import LocalStore
+from holdfast.quarantine.dead_letters import read_letters
+from holdfast.store.local import LocalStore
 from tests.crash.processes import ROOT
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.nightly]

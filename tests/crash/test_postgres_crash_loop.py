@@ -16,8 +16,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.checkpoint.store import LocalStore
-from holdfast.sinks import postgres_sink
+from holdfast.sinks.postgres import sink as postgres_sink
+from holdfast.store.local import LocalStore
 from holdfast.testing import Load, Process, Setting, SimulatedCrash, SinkUnderTest, World, crash_loop
 from tests.crash.mortal import Database, as_killed
 from tests.sim.test_unlike_sinks import files, sqlite

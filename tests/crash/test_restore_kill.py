@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.snapshot import snapshot_keys
-from holdfast.checkpoint.store import LocalStore
+from holdfast.store.local import LocalStore
 from tests.crash.lives import Lives
 from tests.crash.test_stateful_kill import expected, held, write_input
 

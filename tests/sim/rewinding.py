@@ -19,16 +19,16 @@ from holdfast.checkpoint.manifest import Ended
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.progress import Step
 from holdfast.checkpoint.schemas import note_schema
-from holdfast.checkpoint.store import LocalStore
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.config import Settings
 from holdfast.ports import Carried, EpochRecord, Store
-from holdfast.sources.file_log import FileLog, whole
-from holdfast.spark.beginning import Beginning, settle_origin
-from holdfast.spark.directory import newest
-from holdfast.spark.reach import check_reached
-from holdfast.spark.rewind import Rewinding
+from holdfast.sources.files.log import FileLog, whole
+from holdfast.spark.resume.beginning import Beginning, settle_origin
+from holdfast.spark.resume.directory import newest
+from holdfast.spark.resume.rewind import Rewinding
+from holdfast.spark.resume.stale_checkpoint import check_reached
+from holdfast.store.local import LocalStore
 
 SCHEMA = pa.schema([("x", pa.int64()), ("version", pa.int64())])
 MINUTE_US = 60_000_000

@@ -12,19 +12,19 @@ from typing import Any
 import polars as pl
 
 import holdfast as hf
-from holdfast import policy
-from holdfast.aggregates import count, max, sum
-from holdfast.graph import SinkNode, Stream
-from holdfast.operators.accumulate import accumulate
-from holdfast.operators.aggregate import aggregate
-from holdfast.operators.apply import apply
-from holdfast.operators.distinct import distinct
-from holdfast.operators.limit_in_flight import limit_in_flight
-from holdfast.operators.merge import merge
-from holdfast.operators.stateful import stateful
-from holdfast.operators.sync import sync
-from holdfast.testing.levels import Event
-from holdfast.window import session, tumbling
+from holdfast.graph.nodes import SinkNode, Stream
+from holdfast.operators.aggregate.accumulate import accumulate
+from holdfast.operators.aggregate.aggregates import count, max, sum
+from holdfast.operators.aggregate.spec import aggregate
+from holdfast.operators.aggregate.window import session, tumbling
+from holdfast.operators.stateful.apply import apply
+from holdfast.operators.stateful.distinct import distinct
+from holdfast.operators.stateful.limit_in_flight import limit_in_flight
+from holdfast.operators.stateful.merge import merge
+from holdfast.operators.stateful.spec import stateful
+from holdfast.operators.sync import policy
+from holdfast.operators.sync.spec import sync
+from holdfast.testing.simulation.levels import Event
 
 Row = dict[str, Any]
 Lines = dict[str, list[Row]]

@@ -15,12 +15,12 @@ import pytest
 from holdfast.checkpoint.barriers import Barriers, gathered, taken_from
 from holdfast.checkpoint.manifest import Ended, Manifest
 from holdfast.checkpoint.snapshot import Bucket, commit, good_snapshots, prune, read_part, verify, write_part
-from holdfast.operators.step import Change, Result
-from holdfast.spark.state_cutting import build_stages
-from holdfast.spark.state_plan import keeps_of
-from holdfast.spark.state_seed import tables_of
-from holdfast.testing.levels import StatefulWorkload, Stores
-from holdfast.testing.process import Process
+from holdfast.plan.cutting import build_stages
+from holdfast.spark.state.plan import keeps_of
+from holdfast.spark.state.seed import tables_of
+from holdfast.state.step import Change, Result
+from holdfast.testing.simulation.levels import StatefulWorkload, Stores
+from holdfast.testing.simulation.process import Process
 from holdfast.testing.store import SimulatedStore
 from tests.sim.test_seeds_of_state import BUCKETS, PARTITIONS, StoredSeeds, _steps, events, pipeline, taken_out
 from tests.spark.counting import CountingStep

@@ -12,25 +12,25 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.graph_change import Graph, described, state_fingerprint
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
-from holdfast.checkpoint.refusals import check_change
-from holdfast.checkpoint.rewind import note_rewind
 from holdfast.checkpoint.snapshot import Bucket, commit, snapshot_keys, verify, write_bucket
-from holdfast.checkpoint.store import LocalStore
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Held, Store
-from holdfast.spark.beginning import Beginning, settle_origin
-from holdfast.spark.directory import choose_directory, newest
-from holdfast.spark.origin import Origin, read_origin
-from holdfast.spark.plan import _stages
-from holdfast.spark.state_change import StateChange, compared, read_graph, write_graph
-from holdfast.spark.state_plan import keeps_of, means_of
-from holdfast.spark.state_seed import seed_of
-from holdfast.spark.state_transfer import Transfer
+from holdfast.resume.directory_header import Origin, read_origin
+from holdfast.resume.graph_diff import Graph, described, state_fingerprint
+from holdfast.resume.refusals import check_change
+from holdfast.resume.rewind import note_rewind
+from holdfast.spark.resume.beginning import Beginning, settle_origin
+from holdfast.spark.resume.directory import choose_directory, newest
+from holdfast.spark.resume.plan import _stages
+from holdfast.spark.resume.state_change import StateChange, compared, read_graph, write_graph
+from holdfast.spark.state.plan import keeps_of, means_of
+from holdfast.spark.state.seed import seed_of
+from holdfast.spark.state.transfer import Transfer
+from holdfast.store.local import LocalStore
 from holdfast.testing.clock import SimulatedClock
-from holdfast.testing.process import CrashAt, Process, SimulatedCrash
+from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 
 AT: dict[str, Any] = {"few": {"rows": 3}}

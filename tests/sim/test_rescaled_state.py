@@ -16,14 +16,14 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState, TableFile
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
-from holdfast.spark.state_cutting import build_stages
-from holdfast.spark.state_plan import keeps_of, means_of
-from holdfast.spark.state_stages import Stages
-from holdfast.spark.state_store import Record, load
-from holdfast.spark.state_transfer import Transfer
+from holdfast.plan.cutting import build_stages
+from holdfast.plan.stages import Stages
+from holdfast.spark.state.plan import keeps_of, means_of
+from holdfast.spark.state.store import Record, load
+from holdfast.spark.state.transfer import Transfer
 from holdfast.testing.clock import SimulatedClock
-from holdfast.testing.levels import EPOCH_US, StatefulWorkload, Stores
-from holdfast.testing.process import Process
+from holdfast.testing.simulation.levels import EPOCH_US, StatefulWorkload, Stores
+from holdfast.testing.simulation.process import Process
 from holdfast.testing.store import SimulatedStore
 from tests.sim.stateful_graphs import random_graph
 

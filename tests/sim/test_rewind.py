@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from holdfast import faults
-from holdfast.checkpoint.graph_change import Graph, Replay
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
-from holdfast.checkpoint.stood import note_stood
+from holdfast.checkpoint.source_history import note_stood
 from holdfast.config import Settings
 from holdfast.errors import Diverged, Fenced, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Publication, Run
-from holdfast.spark.beginning import Beginning, settle_origin
-from holdfast.spark.origin import FILE_NAME, read_origin
-from holdfast.spark.plan import plan
-from holdfast.spark.replays import left_to_replay
-from holdfast.spark.state_change import read_graph, write_graph
-from holdfast.spark.state_plan import Shape, noted_shape
-from holdfast.testing.process import CrashAt, Process, SimulatedCrash
+from holdfast.resume.directory_header import FILE_NAME, read_origin
+from holdfast.resume.graph_diff import Graph, Replay
+from holdfast.resume.replays import left_to_replay
+from holdfast.spark.resume.beginning import Beginning, settle_origin
+from holdfast.spark.resume.plan import plan
+from holdfast.spark.resume.state_change import read_graph, write_graph
+from holdfast.spark.state.plan import Shape, noted_shape
+from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 from tests.sim.rewinding import MINUTE_US, SCHEMA, Flow, expected
 from tests.unit.checkpoint.snapshots import KEEPS

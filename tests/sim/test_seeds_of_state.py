@@ -16,11 +16,11 @@ import holdfast as hf
 from holdfast.checkpoint.manifest import BucketState, TableFile
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
 from holdfast.errors import Corrupt
-from holdfast.operators.step import Step
-from holdfast.spark.state_cutting import build_stages
-from holdfast.spark.state_store import Record, load
-from holdfast.testing.levels import StatefulEvaluation, StatefulWorkload, Stores
-from holdfast.testing.process import Process
+from holdfast.plan.cutting import build_stages
+from holdfast.spark.state.store import Record, load
+from holdfast.state.step import Step
+from holdfast.testing.simulation.levels import StatefulEvaluation, StatefulWorkload, Stores
+from holdfast.testing.simulation.process import Process
 from holdfast.testing.store import SimulatedStore
 from tests.spark.counting import counting
 

@@ -1,7 +1,7 @@
 """Random graphs with state, killed anywhere: every sink shows what plain Python makes of all rows (design/0010, 5).
 
 The coordinator, the levels, chunks, buckets, stores' contents and workers' caches are the real ones; simulated are
-Spark's tasks and stores, the sinks and the deaths of drivers (``holdfast.testing.levels``).
+Spark's tasks and stores, the sinks and the deaths of drivers (``holdfast.testing.simulation.levels``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.spark import state_store
+from holdfast.spark.state import store
 from holdfast.testing import CrashAt, Load, Setting, SimulatedCrash, World, simulated_sink
 from holdfast.testing.drive import Bound, bound, close, drive
-from holdfast.testing.levels import StatefulWorkload, Stores
+from holdfast.testing.simulation.levels import StatefulWorkload, Stores
 from tests.sim.stateful_graphs import Graph, random_graph
 
 SEED = os.environ.get("HOLDFAST_SEED")
@@ -194,8 +194,8 @@ def test_a_worker_that_trusts_what_it_holds_is_noticed(monkeypatch: pytest.Monke
     """Tables of an attempt that was never committed, or of a driver that is dead."""
 
     def trusting(cells: Any, record: Any, step: Any, held: Any) -> Any:
-        return state_store.load(cells, record, step, None) if held is None else dict(held.state)
+        return store.load(cells, record, step, None) if held is None else dict(held.state)
 
-    monkeypatch.setattr("holdfast.spark.columnar_state.load", trusting)
-    monkeypatch.setattr(state_store.Cache, "drop_others", lambda self, run: None)
+    monkeypatch.setattr("holdfast.spark.state.host.load", trusting)
+    monkeypatch.setattr(store.Cache, "drop_others", lambda self, run: None)
     assert {"times too few", "times too often"} <= noticed()

@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.checkpoint.store import LocalStore
-from holdfast.sinks.files import FilesSpec
-from holdfast.sinks.sqlite import SqliteSpec
+from holdfast.sinks.files.spec import FilesSpec
+from holdfast.sinks.sqlite.spec import SqliteSpec
+from holdfast.store.local import LocalStore
 from holdfast.testing import SCHEMA, Load, Setting, World, crash_loop, real_sink, simulated_sink
-from holdfast.testing.world import PIPELINE
+from holdfast.testing.simulation.world import PIPELINE
 
 SHORT = Load(row_count=4, epoch_rows_max=3, task_failure_rate=0.2)
 

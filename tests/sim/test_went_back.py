@@ -11,7 +11,7 @@ import pytest
 from holdfast.errors import HoldfastError
 from holdfast.testing import CrashAt, Load, Setting, SimulatedCrash, World, simulated_sink
 from holdfast.testing.failures import SeededFailures
-from holdfast.testing.rows import ROW_US, is_for
+from holdfast.testing.simulation.rows import ROW_US, is_for
 
 
 def world_of(seed: int) -> World:

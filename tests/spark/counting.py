@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import cloudpickle
 
-from holdfast.graph import Shape, Stream, apply
-from holdfast.naming import origin
-from holdfast.operators import tables
-from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Change, Moment, Result, StateTable
+from holdfast.graph.naming import origin
+from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.state import tables
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Change, Moment, Result, StateTable
 
 # Workers cannot import the tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

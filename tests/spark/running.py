@@ -18,7 +18,7 @@ import pyarrow.dataset
 from holdfast import faults
 from holdfast.config import Settings
 from holdfast.errors import Unavailable
-from holdfast.graph import SinkNode
+from holdfast.graph.nodes import SinkNode
 
 CARRIED = Settings()
 STAGED = Settings(carry_max="0 B", prefetch_max="0 B")

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from holdfast.errors import BadRow
-from holdfast.operators.columnar import columnar, columnar_items
-from holdfast.operators.columnar_value import Columnar
+from holdfast.expressions.compile import columnar, columnar_items
+from holdfast.expressions.nodes import Columnar
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.errors import BadRow, HoldfastError, InvalidPipeline
-from holdfast.operators.stateful import stateful
-from holdfast.operators.sync import sync
+from holdfast.operators.stateful.spec import stateful
+from holdfast.operators.sync.spec import sync
 
 pytestmark = pytest.mark.spark
 

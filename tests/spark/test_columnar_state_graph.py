@@ -9,8 +9,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import InvalidPipeline
-from holdfast.spark.state_cutting import build_stages
-from holdfast.spark.state_stages import Stages
+from holdfast.plan.cutting import build_stages
+from holdfast.plan.stages import Stages
 from tests.spark.counting import counting
 
 SCHEMA = "k STRING, v BIGINT"

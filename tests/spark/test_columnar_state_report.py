@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.checkpoint.store import open_store
 from holdfast.observe.inspection import inspect_checkpoint
+from holdfast.store.local import open_store
 from tests.everyday import everyday
 from tests.spark.running import MODES, sqlite_rows
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.operators import tables
-from holdfast.operators.step import Change
-from holdfast.spark import state_store
-from holdfast.spark.state_chunks import ROWS, Chunk, Packer, Routing, Target, decode, divided, in_order, rank_of
-from holdfast.spark.state_store import Cache, Held, Record, advance, load
+from holdfast.plan.chunks import ROWS, Chunk, Packer, Routing, Target, decode, divided, in_order, rank_of
+from holdfast.spark.state import store
+from holdfast.spark.state.store import Cache, Held, Record, advance, load
+from holdfast.state import tables
+from holdfast.state.step import Change
 from tests.spark.counting import COUNTS, CountingStep
 
 STEP = CountingStep({"rows": pa.schema([("k", pa.string()), ("v", pa.int64())])}, False, False, "")
@@ -116,7 +116,7 @@ def test_an_epoch_writes_what_changed_and_not_what_exists() -> None:
 
 
 def test_parts_larger_than_a_message_are_stored_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_store, "PIECE_BYTES", 100)
+    monkeypatch.setattr(store, "PIECE_BYTES", 100)
     cells, changes = Cells(), changed(random.Random(3), 20)
     state = tables.apply_changes(tables.empty_state(STEP), STEP.tables, changes)
     record = advance(cells, Record(), STEP.tables, changes, state, 1)
@@ -174,7 +174,7 @@ def test_buckets_never_change() -> None:
     names = pa.array(["JFK", "", None, "Zürich", "a" * 100])
     found = [number for number, part in divided(pa.table({"k": names}), pa.schema([("k", pa.string())]), 1000)]
     assert found == sorted(found)
-    from holdfast.spark.state_chunks import bucket_of
+    from holdfast.plan.chunks import bucket_of
 
     assert bucket_of(pa.table({"k": names}), pa.schema([("k", pa.string())]), 1000).tolist() == EXPECTED_NAMES
     numbers = pa.array([0, 1, -1, 2**62, None])

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.operators.sync import sync
+from holdfast.operators.sync.spec import sync
 from holdfast.sinks import memory
 from tests.spark.running import eventually, sqlite_rows
 

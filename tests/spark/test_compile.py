@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 import holdfast as hf
 from holdfast.errors import InvalidPipeline
-from holdfast.graph import Node, Stream
+from holdfast.graph.nodes import Node, Stream
 from holdfast.ports import REJECT_COLUMN
 from holdfast.spark.compile import compile_pipeline
 from tests.graphs import paper as to

@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.checkpoint.graph_change import Verdict
-from holdfast.checkpoint.store import LocalStore
 from holdfast.config import Settings
 from holdfast.errors import Diverged, HoldfastError, InvalidPipeline
-from holdfast.spark.plan import plan
+from holdfast.resume.graph_diff import Verdict
+from holdfast.spark.resume.plan import plan
+from holdfast.store.local import LocalStore
 from tests.spark.counting import counting
 from tests.spark.running import die_at, sqlite_rows
 

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import holdfast as hf
-from holdfast.checkpoint.store import LocalStore
 from holdfast.cli.app import app
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, InvalidPipeline
-from holdfast.spark.rewind import Rewinding
+from holdfast.spark.resume.rewind import Rewinding
+from holdfast.store.local import LocalStore
 from tests.spark.counting import counting
 from tests.spark.running import arrive, sqlite_rows
 

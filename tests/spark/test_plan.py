@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.target import load_target
+from holdfast.cli.target import load_target
 from tests.spark.running import arrive
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -21,13 +21,13 @@ from pyspark.sql import functions as F
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.checkpoint.dead_letters import read_letters
-from holdfast.checkpoint.store import LocalStore
 from holdfast.cli.dead_letters import described, replay
 from holdfast.config import Settings
 from holdfast.errors import BadRow, HoldfastError, InvalidPipeline
-from holdfast.hooks import NONE
-from holdfast.spark.trials import Trials
+from holdfast.graph.hooks import NONE
+from holdfast.quarantine.dead_letters import read_letters
+from holdfast.spark.quarantine.trials import Trials
+from holdfast.store.local import LocalStore
 from tests.everyday import everyday
 from tests.spark.counting import counting
 from tests.spark.running import die_at, sqlite_rows

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
-from holdfast.checkpoint.store import LocalStore
+from holdfast.store.local import LocalStore
 from tests.modes import check_private, mode
 from tests.spark.running import CARRIED, STAGED, Settings
 

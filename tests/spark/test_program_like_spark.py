@@ -17,10 +17,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 import holdfast as hf
 from holdfast.errors import BadRow
-from holdfast.graph import Node, Stream
+from holdfast.graph.nodes import Node, Stream
+from holdfast.plan.program_build import build_program
 from holdfast.spark.compile import as_spark_has_it, compile_pipeline
-from holdfast.spark.program_build import build_program
-from holdfast.spark.session import run_session
+from holdfast.spark.launch.session import run_session
 from tests.graphs import paper as to
 from tests.graphs import source
 

@@ -12,14 +12,14 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import holdfast as hf
-from holdfast.checkpoint.refusals import check_change
-from holdfast.checkpoint.store import LocalStore
 from holdfast.cli.app import app
 from holdfast.cli.words import rewind_lines
 from holdfast.config import Settings
 from holdfast.errors import Diverged, InvalidPipeline
-from holdfast.spark.plan import plan
-from holdfast.spark.rewind import Rewinding
+from holdfast.resume.refusals import check_change
+from holdfast.spark.resume.plan import plan
+from holdfast.spark.resume.rewind import Rewinding
+from holdfast.store.local import LocalStore
 from tests.spark.counting import counting
 from tests.spark.running import arrive, parquet_rows, sqlite_rows
 

@@ -15,11 +15,11 @@ import holdfast as hf
 from holdfast import faults
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys
-from holdfast.checkpoint.store import LocalStore
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, Diverged, HoldfastError, InvalidPipeline
-from holdfast.spark import snapshots as snapshots_of_runs
-from holdfast.spark.state_reader import StateReader
+from holdfast.spark.state import snapshots as snapshots_of_runs
+from holdfast.spark.state.reader import StateReader
+from holdfast.store.local import LocalStore
 from tests.spark.counting import counting
 from tests.spark.running import die_at, eventually, reach, sqlite_rows
 from tests.spark.stamping import stamping

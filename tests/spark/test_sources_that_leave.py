@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.checkpoint.store import LocalStore
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError
-from holdfast.spark.rewind import Rewinding
+from holdfast.spark.resume.rewind import Rewinding
+from holdfast.store.local import LocalStore
 from tests.spark.counting import counting
 from tests.spark.running import CARRIED, arrive, die_at, sqlite_rows
 

@@ -17,10 +17,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.operators.step import CLOSED
-from holdfast.operators.sync import sync
-from holdfast.policy import Mux
+from holdfast.operators.sync.policy import Mux
+from holdfast.operators.sync.spec import sync
 from holdfast.sinks import memory
+from holdfast.state.step import CLOSED
 from tests.spec.test_sync_oracle import ASKED, policy_of
 
 pytestmark = pytest.mark.spark

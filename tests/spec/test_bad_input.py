@@ -37,12 +37,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.checkpoint.store import open_store
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, Resumption, Retry
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
-from holdfast.graph import SinkNode
+from holdfast.graph.nodes import SinkNode
 from holdfast.ports import Carried, Clock, EpochRecord, Held, Publication, Run, Sink
+from holdfast.store.local import open_store
 from holdfast.testing import SimulatedClock
 from tests.disks import small_disk, unprivileged
 

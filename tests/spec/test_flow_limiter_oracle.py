@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.operators import tables
-from holdfast.operators.call import call
-from holdfast.operators.limit_in_flight import limit_in_flight
-from holdfast.operators.step import Moment
+from holdfast.operators.stateful.limit_in_flight import limit_in_flight
+from holdfast.state import tables
+from holdfast.state.call import call
+from holdfast.state.step import Moment
 from holdfast.testing.drive import Item, bound, close
 from holdfast.testing.step_contract import Event, arrivals_of
 

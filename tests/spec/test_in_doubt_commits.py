@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from holdfast.errors import InDoubt, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Run, Sink, Task
-from holdfast.sinks.postgres import PostgresSpec
+from holdfast.sinks.postgres.spec import PostgresSpec
 from tests.proxy import CommitProxy, Cut, commit_proxy
 from tests.servers import PostgresServer
 

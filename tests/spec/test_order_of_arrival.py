@@ -18,19 +18,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast import policy
-from holdfast.aggregates import count, max, sum
-from holdfast.graph import Stream
-from holdfast.operators.accumulate import accumulate
-from holdfast.operators.aggregate import aggregate, reduce
-from holdfast.operators.apply import apply
-from holdfast.operators.distinct import distinct
-from holdfast.operators.limit_in_flight import limit_in_flight
-from holdfast.operators.merge import merge
-from holdfast.operators.stateful import stateful
-from holdfast.operators.sync import sync
+from holdfast.graph.nodes import Stream
+from holdfast.operators.aggregate.accumulate import accumulate
+from holdfast.operators.aggregate.aggregates import count, max, sum
+from holdfast.operators.aggregate.spec import aggregate, reduce
+from holdfast.operators.aggregate.window import count_window, session, sliding, total, tumbling
+from holdfast.operators.stateful.apply import apply
+from holdfast.operators.stateful.distinct import distinct
+from holdfast.operators.stateful.limit_in_flight import limit_in_flight
+from holdfast.operators.stateful.merge import merge
+from holdfast.operators.stateful.spec import stateful
+from holdfast.operators.sync import policy
+from holdfast.operators.sync.spec import sync
 from holdfast.testing.drive import close, drive
-from holdfast.window import count_window, session, sliding, total, tumbling
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,6 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from holdfast import faults
-from holdfast.checkpoint.store import LocalStore
 from holdfast.cli.reject_rows import would_reject
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, OnRefused, Retry
@@ -28,10 +27,11 @@ from holdfast.commit.ledger import survey
 from holdfast.commit.records import Done
 from holdfast.errors import BadRow
 from holdfast.ports import Carried, EpochRecord, Part, Refused, Sink, Task
-from holdfast.sinks.files import FilesSpec
-from holdfast.sinks.files_sink import FilesSink
-from holdfast.sinks.postgres import PostgresSpec
-from holdfast.sinks.sqlite import SqliteSink, SqliteSpec
+from holdfast.sinks.files.sink import FilesSink
+from holdfast.sinks.files.spec import FilesSpec
+from holdfast.sinks.postgres.spec import PostgresSpec
+from holdfast.sinks.sqlite.spec import SqliteSink, SqliteSpec
+from holdfast.store.local import LocalStore
 from holdfast.testing import SimulatedSink, SimulatedTarget
 
 PIPELINE = "words"

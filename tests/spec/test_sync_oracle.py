@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import policy as policies
-from holdfast.operators.step import CLOSED
+from holdfast.operators.sync import policy as policies
+from holdfast.state.step import CLOSED
 from tests.unit.operators.sync_driver import Event, run, step_of
 
 CASES = json.loads((Path(__file__).parent / "oracle" / "cases.json").read_text())["cases"]

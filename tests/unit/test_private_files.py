@@ -9,20 +9,21 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from holdfast import durable
-from holdfast.checkpoint import dead_letters, floor, manifest, named, progress, stood, user_data
-from holdfast.checkpoint.isolation import ATTEMPTS, SEARCH
-from holdfast.checkpoint.rewind import REWINDS
-from holdfast.checkpoint.store import LocalStore
+from holdfast.checkpoint import manifest, named, progress, retention, source_history, user_data
+from holdfast.cli.supervision import RECORD
 from holdfast.observe import logs
 from holdfast.ports import EpochRecord, Held, Publication, Run, Sink, SinkSpec, Task
-from holdfast.sinks.files import FilesSpec
-from holdfast.sinks.sqlite import SqliteSpec
-from holdfast.spark.origin import BEGINNING
-from holdfast.spark.state_reader import VIEWS
-from holdfast.spark.trials import COPY
+from holdfast.quarantine import dead_letters
+from holdfast.quarantine.search import ATTEMPTS, SEARCH
+from holdfast.resume.directory_header import BEGINNING
+from holdfast.resume.rewind import REWINDS
+from holdfast.sinks.files.spec import FilesSpec
+from holdfast.sinks.sqlite.spec import SqliteSpec
+from holdfast.spark.quarantine.trials import COPY
+from holdfast.spark.state.reader import VIEWS
 from holdfast.status import STATE_REPORT_KEY
-from holdfast.supervision import RECORD
+from holdfast.store import durable
+from holdfast.store.local import LocalStore
 from tests.modes import check_private, mode
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
@@ -113,7 +114,7 @@ KEYS = {
     *("identity.json", "sources/rows/log", "spark/0/metadata", ".writing/1", f"{COPY}/offsets/0", f"{VIEWS}/1/state"),
     *(ATTEMPTS, SEARCH, BEGINNING, REWINDS, RECORD, STATE_REPORT_KEY),
     *(f"{module.PREFIX}1" for module in (dead_letters, manifest, named, progress, user_data)),
-    *(floor.KEY, floor.NAMED_KEY, stood.KEY),
+    *(retention.KEY, retention.NAMED_KEY, source_history.KEY),
 }
 
 

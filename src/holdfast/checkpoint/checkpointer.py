@@ -21,9 +21,9 @@ from typing import Any
 from holdfast import faults
 from holdfast.checkpoint import named, progress
 from holdfast.checkpoint.barriers import Barriers
-from holdfast.checkpoint.floor import write_floor
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState, SnapshotKey
 from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.retention import write_floor
 from holdfast.checkpoint.snapshot import commit, prune, read_manifest
 from holdfast.errors import Corrupt, Fenced, HoldfastError
 from holdfast.ports import Clock, Store

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from holdfast.pipeline import Pipeline
+from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Store
 from holdfast.sources import spark_options
 

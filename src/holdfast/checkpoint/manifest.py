@@ -20,8 +20,8 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import Corrupt
-from holdfast.operators.step import StateTable
 from holdfast.positions import Positions
+from holdfast.state.step import StateTable
 
 _MAGIC = b"holdfast snapshot 1"
 PREFIX = "snapshots/"

@@ -14,12 +14,12 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import reduce
 
-from holdfast.checkpoint.floor import EVERY_PIPELINE, write_named_floor
 from holdfast.checkpoint.manifest import Ended, Manifest, decode, encode
+from holdfast.checkpoint.retention import EVERY_PIPELINE, write_named_floor
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Store
 from holdfast.positions import Positions, least
-from holdfast.units import time_us
+from holdfast.types.units import time_us
 
 log = logging.getLogger("holdfast.checkpoint")
 

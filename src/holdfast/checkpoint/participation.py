@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from holdfast import checked_json
 from holdfast.errors import Corrupt, Diverged
 from holdfast.ports import Held, Store
+from holdfast.store import checked_json
 
 
 class Participation:

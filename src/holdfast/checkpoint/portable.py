@@ -26,11 +26,11 @@ from pathlib import Path
 from holdfast.checkpoint import named
 from holdfast.checkpoint.manifest import Manifest, OperatorState, TableFile, damaged, decode, encode
 from holdfast.checkpoint.named import PREFIX
-from holdfast.checkpoint.place import checked_place
 from holdfast.checkpoint.snapshot import checked
-from holdfast.checkpoint.store import LocalStore
 from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline
 from holdfast.ports import Store
+from holdfast.store.local import LocalStore
+from holdfast.store.paths import checked_place
 
 LIST = "exported.json"
 MANIFEST = "manifest"

@@ -15,10 +15,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from holdfast import checked_json
 from holdfast.checkpoint.manifest import Ended
 from holdfast.ports import Store
 from holdfast.positions import Positions
+from holdfast.store import checked_json
 
 log = logging.getLogger("holdfast.checkpoint")
 

@@ -6,9 +6,9 @@ import base64
 
 import pyarrow as pa
 
-from holdfast import checked_json
 from holdfast.errors import Corrupt
 from holdfast.ports import Store
+from holdfast.store import checked_json
 
 OUT_OF_REACH: dict[str, str] = {
     "memory": "its rows live in the process of the run",

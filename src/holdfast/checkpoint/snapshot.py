@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from holdfast import checked_json
 from holdfast.checkpoint import named
 from holdfast.checkpoint.manifest import PREFIX, BucketState, Manifest, SnapshotKey, TableFile, damaged, decode, encode
 from holdfast.errors import Corrupt
 from holdfast.ports import Store
+from holdfast.store import checked_json
 
 log = logging.getLogger("holdfast.checkpoint")
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast import checked_json
 from holdfast.errors import Corrupt, InvalidPipeline
-from holdfast.numbered import numbered
 from holdfast.ports import Clock, Store
+from holdfast.store import checked_json
+from holdfast.store.numbered import numbered
 
 PREFIX = "user-data/"
 SIZE_MAX = 1_000_000

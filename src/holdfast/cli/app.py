@@ -8,22 +8,22 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
-from holdfast.checkpoint.place import checkpoint_directory
-from holdfast.checkpoint.refusals import check_change
-from holdfast.checkpoint.store import open_store
 from holdfast.cli import checkpoints, dead_letters, frame, words
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
 from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve, resolving_would_reject
-from holdfast.event_time import check_commit_every, common_unit
-from holdfast.explain import derived_names
+from holdfast.cli.supervision import supervise, told_to_supervisor
+from holdfast.cli.target import load_target
+from holdfast.graph.event_time import check_commit_every, common_unit
+from holdfast.graph.explain import derived_names
+from holdfast.graph.trigger import Trigger, available_now
 from holdfast.observe.configuration import configuration
 from holdfast.observe.inspection import as_json as inspected_json
-from holdfast.supervision import supervise, told_to_supervisor
-from holdfast.target import load_target
-from holdfast.trigger import Trigger, available_now
-from holdfast.units import duration_us, time_us
+from holdfast.resume.refusals import check_change
+from holdfast.store.local import open_store
+from holdfast.store.paths import checkpoint_directory
+from holdfast.types.units import duration_us, time_us
 
 app = typer.Typer(
     name="holdfast",
@@ -240,7 +240,7 @@ def rewind_(
 ) -> None:
     """Go back: withdraw from every sink what was published since, and let the next run start there.  Needs no Java."""
     with frame.settings(as_json) as settings:
-        from holdfast.spark.rewind import Rewinding
+        from holdfast.spark.resume.rewind import Rewinding
 
         pipeline = load_target(target)
         frame.check_has_run(checkpoint, pipeline.name)
@@ -278,7 +278,7 @@ def plan_(
 ) -> None:
     """Say what becomes of each node and its state if this graph is started.  Changes nothing; code 2 if refused."""
     with frame.settings(as_json) as settings:
-        from holdfast.spark.plan import plan
+        from holdfast.spark.resume.plan import plan
 
         pipeline = load_target(target)
         directory = checkpoint_directory(checkpoint)

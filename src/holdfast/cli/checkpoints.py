@@ -10,9 +10,7 @@ import typer
 
 from holdfast.checkpoint import named, portable
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.place import checkpoint_directory
 from holdfast.checkpoint.snapshot import verify
-from holdfast.checkpoint.store import open_store
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
 from holdfast.clock import SystemClock
@@ -20,6 +18,8 @@ from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.observe.inspection import Inspection
 from holdfast.observe.times import utc
 from holdfast.ports import Store
+from holdfast.store.local import open_store
+from holdfast.store.paths import checkpoint_directory
 
 app = typer.Typer(
     help="Named checkpoints: snapshots of a pipeline that stay until they are deleted.", no_args_is_help=True
@@ -49,7 +49,7 @@ def create_(
         inspection = frame.inspected(checkpoint, None)
         if not force:
             check_may_create(inspection, name)
-        from holdfast.spark.named_checkpoint import create
+        from holdfast.spark.resume.named_checkpoint import create
 
         directory = checkpoint_directory(checkpoint)
         made = create(

@@ -8,8 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.checkpoint.dead_letters import Letter, ledger_of, read_letters, rejection, send_again
-from holdfast.checkpoint.place import checkpoint_directory
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
 from holdfast.cli.resolve import check_nobody_runs
@@ -18,10 +16,12 @@ from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.observe.times import utc
 from holdfast.ports import Store
 from holdfast.positions import Positions
-from holdfast.sources.lettered import LETTERS
-from holdfast.spark.directory import newest
-from holdfast.spark.offsets import last_logged, read_offsets
-from holdfast.spark.origin import FILE_NAME, read_origin
+from holdfast.quarantine.dead_letters import Letter, ledger_of, read_letters, rejection, send_again
+from holdfast.quarantine.mask import LETTERS
+from holdfast.resume.directory_header import FILE_NAME, read_origin
+from holdfast.resume.spark_log import last_logged, read_offsets
+from holdfast.spark.resume.directory import newest
+from holdfast.store.paths import checkpoint_directory
 
 app = typer.Typer(help="Show the rows that were isolated, or send them through the graph again.", no_args_is_help=True)
 

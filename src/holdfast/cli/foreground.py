@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 from holdfast.cli.failures import StoppedEarly
 from holdfast.cli.signals import StopSignals
+from holdfast.cli.supervision import is_supervised
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InternalError, Unavailable
 from holdfast.observe.progress import progress_of
 from holdfast.status import Status
-from holdfast.supervision import is_supervised
 
 POLL_S = 0.2
 """How soon a signal is acted upon; signals wake the main thread from Python code only, not from a long wait."""

@@ -16,18 +16,18 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
-from holdfast.checkpoint.place import checkpoint_directory
-from holdfast.checkpoint.store import open_store
 from holdfast.cli.failures import reported
 from holdfast.config import Settings, mistaken_variables
 from holdfast.errors import InvalidPipeline
+from holdfast.graph.pipeline import Pipeline
 from holdfast.masking import masked, masked_json
 from holdfast.observe.configuration import configuration
 from holdfast.observe.inspection import Inspection, inspect_checkpoint
 from holdfast.observe.logs import FILE_NAME, FILE_ONLY, logging_to
 from holdfast.observe.sink_answers import inspect_sinks, sinks_behind
-from holdfast.pipeline import Pipeline
 from holdfast.ports import Store
+from holdfast.store.local import open_store
+from holdfast.store.paths import checkpoint_directory
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.checkpoint.dead_letters import REJECTED, DeadLetters, Letter, one_row
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.ledger import Standing, survey
@@ -20,7 +19,8 @@ from holdfast.commit.records import Decided
 from holdfast.errors import InvalidPipeline
 from holdfast.masking import masked
 from holdfast.ports import EpochRecord, Outcome, Publication, Refused, Rejecting, Sink, Store
-from holdfast.sources.lettered import Address
+from holdfast.quarantine.dead_letters import REJECTED, DeadLetters, Letter, one_row
+from holdfast.quarantine.mask import Address
 
 
 @dataclass

@@ -16,8 +16,8 @@ from holdfast.commit.ledger import Standing
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
+from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.inspection import Inspection, Owner
-from holdfast.pipeline import Pipeline
 from holdfast.ports import Sink, Store
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.checkpoint.graph_change import GraphChange
-from holdfast.checkpoint.rewind import Rewound
 from holdfast.commit.coordinator import Resumption
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import Decision, Verdict
-from holdfast.event_time import TimeUnit
+from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.configuration import Configuration
 from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, Owner, SinkReport, StateReport
 from holdfast.observe.operators import state_text, wait_text
 from holdfast.observe.times import utc
 from holdfast.ports import Held
 from holdfast.positions import Positions
-from holdfast.spark.directory import Directory
+from holdfast.resume.graph_diff import GraphChange
+from holdfast.resume.rewind import Rewound
+from holdfast.spark.resume.directory import Directory
 
 DECISIONS_SHOWN = 10
 

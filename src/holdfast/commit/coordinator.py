@@ -25,9 +25,9 @@ from holdfast.commit.checks import (
     check_same_positions,
     needs,
 )
+from holdfast.commit.commit_thread import Lane, ThreadLane
 from holdfast.commit.delivery import Delivery, Published, Resolution
 from holdfast.commit.group import Group, Underway
-from holdfast.commit.lane import Lane, ThreadLane
 from holdfast.commit.ledger import Ledger, Takeover
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import Decision, Verdict

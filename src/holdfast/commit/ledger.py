@@ -33,11 +33,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from holdfast import checked_json
 from holdfast.commit.records import Decided, Done, decode, encode
 from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
-from holdfast.numbered import numbered
 from holdfast.ports import Store
+from holdfast.store import checked_json
+from holdfast.store.numbered import numbered
 
 log = logging.getLogger("holdfast.commit")
 

@@ -19,10 +19,10 @@ from holdfast.commit.ledger import Entry, Standing, newest_generation, survey
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import CASES, Decision, Verdict
 from holdfast.errors import Corrupt
-from holdfast.event_time import TimeUnit
+from holdfast.graph.event_time import TimeUnit
 from holdfast.ports import Held, Outcome, Staged, Store
 from holdfast.positions import Positions
-from holdfast.spark.offsets import ended, last_logged, newest_positions
+from holdfast.resume.spark_log import ended, last_logged, newest_positions
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus
 
 

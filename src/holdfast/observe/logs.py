@@ -18,9 +18,9 @@ from logging.handlers import RotatingFileHandler, WatchedFileHandler
 from pathlib import Path
 from typing import cast
 
-from holdfast import durable
 from holdfast.errors import InvalidPipeline
 from holdfast.masking import masked
+from holdfast.store import durable
 
 FILE_NAME = "holdfast.log"
 FILE_BYTES = 10_000_000

@@ -14,12 +14,12 @@ from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
 from holdfast.errors import Corrupt, Unavailable
-from holdfast.event_time import common_unit
-from holdfast.graph import SinkNode
+from holdfast.graph.event_time import common_unit
+from holdfast.graph.nodes import SinkNode
+from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.inspection import Answer, BehindReport, Inspection, SinkReport
-from holdfast.pipeline import Pipeline
 from holdfast.ports import Guarantee, Held, Inspectable, Outcome, Sink, Store
-from holdfast.spark.behind import Behind, behind, told, unreadable
+from holdfast.resume.behind import Behind, behind, told, unreadable
 
 _EMPTIED = "It has taken part and holds nothing: the next start is refused, since it may be another target by mistake."
 

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast import expressions
-from holdfast.checks import a_type, require_columns
 from holdfast.errors import InvalidPipeline
-from holdfast.naming import callable_text
+from holdfast.expressions import text as expressions
+from holdfast.graph.checks import a_type, require_columns
+from holdfast.graph.naming import callable_text
 
 
 def check_text(text: Any, argument: str, *, right: str) -> str:

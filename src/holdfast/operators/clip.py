@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
-from holdfast.checks import a_type, building, require_columns
 from holdfast.errors import InvalidPipeline
-from holdfast.graph import Shape, Stream, apply
-from holdfast.naming import Origin
+from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.naming import Origin
+from holdfast.graph.nodes import Shape, Stream, apply
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

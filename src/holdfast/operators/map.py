@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.checks import building
-from holdfast.graph import Operator, Shape
-from holdfast.naming import callable_text
+from holdfast.graph.checks import building
+from holdfast.graph.naming import callable_text
+from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import check_callable
 
 if TYPE_CHECKING:

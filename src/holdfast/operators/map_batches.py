@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from holdfast.checks import building
-from holdfast.graph import Operator, Shape
-from holdfast.naming import callable_text
+from holdfast.graph.checks import building
+from holdfast.graph.naming import callable_text
+from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import check_callable
-from holdfast.schema import to_arrow
+from holdfast.types.schema import to_arrow
 
 
 @dataclass(frozen=True)

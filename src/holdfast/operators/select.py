@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from holdfast.checks import building, require_columns
 from holdfast.errors import InvalidPipeline
-from holdfast.expressions import Item, item_of, quoted
-from holdfast.graph import Operator, Shape
+from holdfast.expressions.text import Item, item_of, quoted
+from holdfast.graph.checks import building, require_columns
+from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import check_text, closed
-from holdfast.schema import RESERVED_PREFIX
+from holdfast.types.schema import RESERVED_PREFIX
 
 _RIGHT = 'hf.select("*", gain="dep_delay - arr_delay")'
 

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from holdfast import expressions, naming
-from holdfast.checks import building
 from holdfast.errors import InvalidPipeline
-from holdfast.graph import Node, Shape, Stream, apply
-from holdfast.naming import Origin
+from holdfast.expressions import text as expressions
+from holdfast.graph import naming
+from holdfast.graph.checks import building
+from holdfast.graph.naming import Origin
+from holdfast.graph.nodes import Node, Shape, Stream, apply
 from holdfast.operators.arguments import check_reads, check_text, closed
 
 _RIGHT = 'parts = stream | hf.split(late="dep_delay > 15", early="dep_delay < 0", otherwise="rest")'

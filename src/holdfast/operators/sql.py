@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from holdfast import expressions
-from holdfast.checks import building, require_columns
 from holdfast.errors import InvalidPipeline
-from holdfast.graph import Operator, Shape
+from holdfast.expressions import text
+from holdfast.graph.checks import building, require_columns
+from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import looks_across
 from holdfast.operators.select import selected
 
@@ -31,7 +31,7 @@ class Sql:
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return the columns of the select list, where the query is simple enough to tell."""
-        known = expressions.query_of(self.query)
+        known = text.query_of(self.query)
         if known is None or known.items is None:
             return Shape()
         if inputs[0].columns is not None:
@@ -66,14 +66,14 @@ def sql(query: str, *, name: str | None = None) -> Operator:
             raise InvalidPipeline(
                 f"query={query!r} is no statement.", why="a text is expected.", do=f"write for instance {_RIGHT}"
             )
-        if (part := expressions.across_rows(query, is_query=True)) is not None:
+        if (part := text.across_rows(query, is_query=True)) is not None:
             raise looks_across("query", query, part)
         _check_tables(query)
         return Operator(Sql(query.strip().rstrip(";")), name, built_at)
 
 
 def _check_tables(query: str) -> None:
-    known = expressions.query_of(query)
+    known = text.query_of(query)
     if known is None:  # cannot be read here; Spark says what is wrong with it
         return
     if known.tables == (TABLE,):

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from holdfast.checks import a_type, building
 from holdfast.errors import InvalidPipeline
-from holdfast.graph import Shape, Stream, apply
+from holdfast.graph.checks import a_type, building
+from holdfast.graph.nodes import Shape, Stream, apply
 
 _RIGHT = "hf.union(left, right)"
 

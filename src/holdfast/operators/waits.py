@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.operators import keyed, sync_report, tables
-from holdfast.operators.merge_step import INPUT, MAIN, SINCE, MergeStep
-from holdfast.operators.step import BOUND, UNBOUNDED, Moment, Step
-from holdfast.operators.sync_step import SyncStep
+from holdfast.operators.stateful.merge_step import INPUT, MAIN, SINCE, MergeStep
+from holdfast.operators.sync import report
+from holdfast.operators.sync.step import SyncStep
+from holdfast.state import keyed, tables
+from holdfast.state.step import BOUND, UNBOUNDED, Moment, Step
 
 WAITS_MAX = 10
 """A report is bounded: the longest waits say what is wrong, the others say it again."""
@@ -42,7 +43,7 @@ def longest_waits(step: Step, state: Mapping[str, pa.Table], at: Moment, most: i
     A scan of what waits, so it is called now and then, never as part of the step.
     """
     if isinstance(step, SyncStep):
-        found = sync_report.stalls(step, state, at)
+        found = report.stalls(step, state, at)
     elif isinstance(step, MergeStep):
         found = merge_waits(step, state)
     else:

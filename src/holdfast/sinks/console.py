@@ -15,16 +15,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast import faults, graph
-from holdfast.checks import building
+from holdfast import faults
 from holdfast.errors import InvalidPipeline
+from holdfast.graph import nodes
+from holdfast.graph.checks import building
 from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Sink
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of, check_carried
 
 _CELL_LENGTH_MAX = 200
 
 
-def console(*, limit: int = 20, name: str | None = None) -> graph.SinkNode:
+def console(*, limit: int = 20, name: str | None = None) -> nodes.SinkNode:
     """Print the first rows of each epoch.
 
     Parameters
@@ -45,7 +46,7 @@ def console(*, limit: int = 20, name: str | None = None) -> graph.SinkNode:
     """
     with building("sink", name):
         spec = ConsoleSpec(limit)
-    return graph.sink(spec, name=name)
+    return nodes.sink(spec, name=name)
 
 
 @dataclass(frozen=True)

@@ -15,20 +15,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast import durable, faults, graph, naming
-from holdfast.checks import building
+from holdfast import faults
 from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
-from holdfast.fitting import fitted_table
+from holdfast.graph import naming, nodes
+from holdfast.graph.checks import building
 from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Sink, Staged, Task
-from holdfast.sinks import files_stage
-from holdfast.sinks.files_stage import Staging
+from holdfast.sinks.files import stage
+from holdfast.sinks.files.stage import Staging
 from holdfast.sinks.handle_rows import check_carried
+from holdfast.store import durable
+from holdfast.types.casting import fitted_table
 
 ToDataFrame = Callable[[pa.Table | list[str], pa.Schema], Any]
 """Makes a DataFrame of an epoch's rows: a table, or paths of Parquet files.  Given by the engine."""
 
 
-def foreach_batch(fn: Callable[[Any, int], None], *, name: str | None = None, backfill: bool = False) -> graph.SinkNode:
+def foreach_batch(fn: Callable[[Any, int], None], *, name: str | None = None, backfill: bool = False) -> nodes.SinkNode:
     """Hand every epoch to a function, as Spark's ``foreachBatch`` does; at-least-once.
 
     Parameters
@@ -53,7 +55,7 @@ def foreach_batch(fn: Callable[[Any, int], None], *, name: str | None = None, ba
     """
     with building("sink", name):
         spec = ForeachBatchSpec(fn)
-    return graph.sink(spec, name=name, backfill=backfill)
+    return nodes.sink(spec, name=name, backfill=backfill)
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ class ForeachBatchSink:
         """Drop staged files."""
         if self._held().generation == self._generation:
             for part in parts:
-                name = files_stage.directory_of(part) if isinstance(part, Staged) else None
+                name = stage.directory_of(part) if isinstance(part, Staged) else None
                 if name is not None:
                     self._engine.staging.remove(name)
 
@@ -202,11 +204,11 @@ class ForeachBatchSink:
             handles.append(writer.stage())
         paths, names = [], set()
         for handle in handles:
-            name = files_stage.directory_of(handle)
+            name = stage.directory_of(handle)
             if name is None:
                 continue
             names.add(name)
-            for file in files_stage.files_of(handle):
+            for file in stage.files_of(handle):
                 path = os.path.join(self._engine.staging.directory, name, file.path)
                 if not os.path.exists(path):
                     raise Corrupt(

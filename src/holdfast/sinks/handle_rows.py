@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from holdfast import faults
 from holdfast.errors import Corrupt
-from holdfast.fitting import fitted, fitted_table
 from holdfast.ports import Publication, Staged, Task
+from holdfast.types.casting import fitted, fitted_table
 
 
 @dataclass(frozen=True)

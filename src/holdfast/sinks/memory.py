@@ -14,9 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast import faults, graph
-from holdfast.checks import building
+from holdfast import faults
 from holdfast.errors import Fenced, InvalidPipeline
+from holdfast.graph import nodes
+from holdfast.graph.checks import building
 from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Sink
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of, check_carried
@@ -38,7 +39,7 @@ _lock = RLock()
 _kept: dict[str, _Kept] = {}
 
 
-def memory(name: str) -> graph.SinkNode:
+def memory(name: str) -> nodes.SinkNode:
     """Keep rows in the driver's process, for tests and notebooks; :func:`rows` returns them.
 
     Parameters
@@ -58,7 +59,7 @@ def memory(name: str) -> graph.SinkNode:
     """
     with building("sink", name):
         spec = MemorySpec(name)
-    return graph.sink(spec, name=name)
+    return nodes.sink(spec, name=name)
 
 
 def rows(name: str) -> pa.Table:

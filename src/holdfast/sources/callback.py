@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast import durable
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
-from holdfast.sources import journal, sequence
+from holdfast.sources import journal
 from holdfast.sources.bounds import with_bounds
-from holdfast.sources.file_log import Block
-from holdfast.sources.planning import grouped, within_limits
+from holdfast.sources.files.dealing import grouped, within_limits
+from holdfast.sources.files.log import Block
 from holdfast.sources.rows import Row, to_batch
+from holdfast.store import durable, sealed
 
 if TYPE_CHECKING:
-    from holdfast.graph import Stream
+    from holdfast.graph.nodes import Stream
 
 SEGMENT = "log"
 
@@ -64,10 +64,10 @@ class CallbackFeed:
         timestamp: str | None = None,
         bounds: str | None = None,
     ) -> None:
-        from holdfast.schema import to_arrow
+        from holdfast.types.schema import to_arrow
 
         self.given = os.fspath(directory)
-        self.directory = sequence.local_directory(self.given, participant="callback")
+        self.directory = sealed.local_directory(self.given, participant="callback")
         self.schema = to_arrow(schema)
         self.timestamp = timestamp
         self.bounds = bounds
@@ -156,7 +156,7 @@ class CallbackFeed:
         arrive: its rows come after the end, and are late for whoever goes by it.
         """
         self._prepare()
-        sequence.put_if_absent(_end_marker(self.directory), b"closed")
+        sealed.put_if_absent(_end_marker(self.directory), b"closed")
 
     @property
     def is_closed(self) -> bool:
@@ -165,7 +165,7 @@ class CallbackFeed:
 
     def _prepare(self) -> None:
         if not self._is_prepared:
-            sequence.prepare(self.directory)
+            sealed.prepare(self.directory)
             self._is_prepared = True
 
     def _batch(self, rows: Sequence[Row] | pa.RecordBatch | pa.Table) -> pa.RecordBatch:
@@ -254,7 +254,7 @@ class CallbackSource:
     @property
     def _directory(self) -> str:
         if not self._is_open:
-            sequence.prepare(self.spec.directory)
+            sealed.prepare(self.spec.directory)
             _claim(self.spec.directory, self.name, self.workspace)
             self._is_open = True
         return self.spec.directory
@@ -374,11 +374,11 @@ def _number(positions: SourcePositions) -> int:
 def _claim(directory: str, name: str, workspace: str) -> None:
     """Make this source the feed's only reader: entries are removed when *its* sinks hold them."""
     marker = os.path.join(directory, "reader")
-    reader = {"source": name, "workspace": sequence.local_directory(workspace, participant=name)}
-    held = sequence.read_sealed(marker)
+    reader = {"source": name, "workspace": sealed.local_directory(workspace, participant=name)}
+    held = sealed.read_sealed(marker)
     if held is None:
-        sequence.put_if_absent(marker, json.dumps(reader).encode())
-        held = sequence.read_sealed(marker)
+        sealed.put_if_absent(marker, json.dumps(reader).encode())
+        held = sealed.read_sealed(marker)
     other = json.loads(held or b"{}")
     if other != reader:
         raise InvalidPipeline(
@@ -417,8 +417,8 @@ def callback(
     name : str, optional
         The source's name.
     """
-    from holdfast.checks import building
-    from holdfast.graph import stream_from
+    from holdfast.graph.checks import building
+    from holdfast.graph.nodes import stream_from
 
     with building("source", name):
         if not isinstance(feed, CallbackFeed):

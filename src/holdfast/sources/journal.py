@@ -15,10 +15,9 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from holdfast import durable
 from holdfast.errors import Corrupt
-from holdfast.sources import sequence
-from holdfast.sources.file_log import Block
+from holdfast.sources.files.log import Block
+from holdfast.store import durable, sealed
 
 _ENTRY = re.compile(r"(\d{12})\.entry")
 _ROWS = struct.Struct("<Q")
@@ -48,7 +47,7 @@ def append(directory: str, batch: pa.RecordBatch) -> int:
     payload = _ROWS.pack(batch.num_rows) + sink.getvalue().to_pybytes()
     with _locked(directory):
         _, number = bounds(directory)
-        while not sequence.put_if_absent(path(directory, number), payload):
+        while not sealed.put_if_absent(path(directory, number), payload):
             number += 1  # a file system without working locks: the name itself decides
     return number
 
@@ -65,13 +64,13 @@ def block(directory: str, number: int) -> Block | None:
     with durable.explained(f"reading {name}"):
         try:
             with open(name, "rb") as file:
-                head = file.read(sequence.SEAL_SIZE + _ROWS.size)
+                head = file.read(sealed.SEAL_SIZE + _ROWS.size)
                 size = os.fstat(file.fileno()).st_size
         except FileNotFoundError:
             return None
-    if len(head) < sequence.SEAL_SIZE + _ROWS.size:
-        sequence.read_sealed(name)  # says that it is damaged
-    row_count = _ROWS.unpack_from(head, sequence.SEAL_SIZE)[0]
+    if len(head) < sealed.SEAL_SIZE + _ROWS.size:
+        sealed.read_sealed(name)  # says that it is damaged
+    row_count = _ROWS.unpack_from(head, sealed.SEAL_SIZE)[0]
     return Block(name, size, 0, -1, row_count, size)
 
 
@@ -83,7 +82,7 @@ def read(name: str) -> Iterator[pa.RecordBatch]:
     Corrupt
         If it is damaged or gone.
     """
-    payload = sequence.read_sealed(name)
+    payload = sealed.read_sealed(name)
     if payload is None:
         raise Corrupt(
             f"{name} is gone.",

@@ -17,10 +17,10 @@ from holdfast.clock import SystemClock
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Clock, Span
 from holdfast.positions import SourcePositions
-from holdfast.sources import sequence
+from holdfast.store import sealed
 
 if TYPE_CHECKING:
-    from holdfast.graph import Stream
+    from holdfast.graph.nodes import Stream
 
 SEGMENT = "rows"
 SCHEMA = pa.schema(
@@ -68,7 +68,7 @@ class RateSpec:
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
     ) -> str:
         """Return whether the time of row 0 is lost."""
-        return sequence.obstacle(workspace)
+        return sealed.obstacle(workspace)
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return nothing: row n is the same wherever the log of epochs stands."""
@@ -159,15 +159,15 @@ class RateSource:
 
 
 def _durable_start(spec: RateSpec, name: str, workspace: str) -> int:
-    directory = sequence.local_directory(workspace, participant=name)
-    sequence.prepare(directory)
+    directory = sealed.local_directory(workspace, participant=name)
+    sealed.prepare(directory)
     path = os.path.join(directory, "start")
-    held = sequence.read_sealed(path)
+    held = sealed.read_sealed(path)
     if held is None:
         start_us = spec.clock.now_us() if spec.start_us is None else spec.start_us
         wanted = {"start_us": start_us, "rows_per_second": spec.rows_per_second}
-        sequence.put_if_absent(path, json.dumps(wanted).encode())
-        held = sequence.read_sealed(path)
+        sealed.put_if_absent(path, json.dumps(wanted).encode())
+        held = sealed.read_sealed(path)
     known = json.loads(held or b"{}")
     if known["rows_per_second"] != spec.rows_per_second or spec.start_us not in (None, known["start_us"]):
         raise InvalidPipeline(
@@ -206,8 +206,8 @@ def rate(
 
         ticks = hf.read.rate(1000, name="ticks")
     """
-    from holdfast.checks import building
-    from holdfast.graph import stream_from
+    from holdfast.graph.checks import building
+    from holdfast.graph.nodes import stream_from
 
     with building("source", name):
         for argument, value in {"rows_per_second": rows_per_second, "max_rows_per_epoch": max_rows_per_epoch}.items():

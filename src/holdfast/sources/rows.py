@@ -17,7 +17,7 @@ from holdfast.sources.bounds import with_bounds
 from holdfast.sources.rows_given import Given
 
 if TYPE_CHECKING:
-    from holdfast.graph import Stream
+    from holdfast.graph.nodes import Stream
 
 SEGMENT = "rows"
 _SPAN_ROWS_MIN = 50_000
@@ -206,9 +206,9 @@ def rows(
 
         flights = hf.read.rows([[{"id": 1}], [{"id": 2}, {"id": 3}]], schema="id BIGINT", name="flights")  # two epochs
     """
-    from holdfast.checks import building
-    from holdfast.graph import stream_from
-    from holdfast.schema import to_arrow
+    from holdfast.graph.checks import building
+    from holdfast.graph.nodes import stream_from
+    from holdfast.types.schema import to_arrow
 
     with building("source", name):
         columns = to_arrow(schema)

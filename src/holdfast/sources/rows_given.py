@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.sources import sequence
+from holdfast.store import sealed
 
 
 class Given:
@@ -72,9 +72,9 @@ class Given:
             return
         now = self._digests
         if self._noted()[:end] != now[:end]:
-            sequence.prepare(self._directory)
+            sealed.prepare(self._directory)
             number = max(self._numbers(), default=-1) + 1
-            while not sequence.put_if_absent(self._path(number), json.dumps(now).encode()):
+            while not sealed.put_if_absent(self._path(number), json.dumps(now).encode()):
                 number += 1
             self._noted(again=True)
         self._agreed = end
@@ -89,7 +89,7 @@ class Given:
     def _noted(self, *, again: bool = False) -> list[str]:
         if self._known is None or again:
             newest = max(self._numbers(), default=None)
-            held = None if newest is None else sequence.read_sealed(self._path(newest))
+            held = None if newest is None else sealed.read_sealed(self._path(newest))
             self._known = list(json.loads(held or b"[]"))
         return self._known
 
@@ -101,7 +101,7 @@ class Given:
 
     @property
     def _directory(self) -> str:
-        return sequence.local_directory(self.workspace, participant=self.name)
+        return sealed.local_directory(self.workspace, participant=self.name)
 
     def _path(self, number: int) -> str:
         return os.path.join(self._directory, f"{number:06d}.rows")

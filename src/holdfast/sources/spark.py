@@ -17,7 +17,7 @@ from holdfast.positions import SourcePositions
 from holdfast.sources import spark_options
 
 if TYPE_CHECKING:
-    from holdfast.graph import Stream
+    from holdfast.graph.nodes import Stream
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,9 @@ def spark(
         options = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "clicks"}
         clicks = hf.read.spark("kafka", options, name="clicks")
     """
-    from holdfast.checks import building
-    from holdfast.graph import stream_from
-    from holdfast.schema import to_arrow
+    from holdfast.graph.checks import building
+    from holdfast.graph.nodes import stream_from
+    from holdfast.types.schema import to_arrow
 
     with building("source", name):
         if not isinstance(format, str) or not format:

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from holdfast.errors import InternalError, InvalidPipeline
-from holdfast.graph import Rejects
+from holdfast.graph.nodes import Rejects
 from holdfast.operators.clip import Clip
 from holdfast.operators.filter import Filter
 from holdfast.operators.map import Map

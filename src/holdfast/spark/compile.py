@@ -16,16 +16,16 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph import Node
+from holdfast.graph.nodes import Node
+from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.map_batches import MapBatches
 from holdfast.operators.union import Union
-from holdfast.pipeline import Pipeline
+from holdfast.plan.batches import BatchFunction, BranchFunction
+from holdfast.plan.cutting import Part
+from holdfast.plan.routes import STEP, TAG, Routes, struct_name
 from holdfast.spark import apply
-from holdfast.spark.batches import BatchFunction, BranchFunction
 from holdfast.spark.compile_steps import Step, Steps, explained_at, steps_of
-from holdfast.spark.fanout import STEP, WideFrame, column_name
-from holdfast.spark.routes import TAG, Routes, struct_name
-from holdfast.spark.state_cutting import Part
+from holdfast.spark.fanout import WideFrame, column_name
 
 
 @dataclass(frozen=True)

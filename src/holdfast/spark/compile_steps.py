@@ -8,11 +8,11 @@ from typing import Any
 from pyspark.errors import PySparkException
 
 from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.graph import Node, OperatorSpec, Rejects, SinkNode
-from holdfast.pipeline import Pipeline
+from holdfast.graph.nodes import Node, OperatorSpec, Rejects, SinkNode
+from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.cutting import Part
 from holdfast.spark import apply
 from holdfast.spark.failure import summary
-from holdfast.spark.state_cutting import Part
 
 
 @dataclass(frozen=True, eq=False)

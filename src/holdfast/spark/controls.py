@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast import durable
+from holdfast.plan.chunks import SCHEMA
 from holdfast.ports import Span
 from holdfast.positions import SourcePositions
-from holdfast.spark.offsets import CONTROLS
-from holdfast.spark.state_chunks import SCHEMA
+from holdfast.resume.spark_log import CONTROLS
+from holdfast.store import durable
 
 NAME = CONTROLS
 """The source's name in Spark's offset log."""

@@ -32,20 +32,20 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from holdfast.checkpoint.floor import read_floor, read_named_floor
+from holdfast.checkpoint.retention import read_floor, read_named_floor
+from holdfast.plan.chunks import SCHEMA
+from holdfast.plan.holds import hold_file, is_held
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
-from holdfast.sources.lettered import lettered, mask_file, read_mask, readable
+from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
+from holdfast.resume.directory_header import read_origin
+from holdfast.resume.spark_log import MARKS, has_more, plain
 from holdfast.spark.controls import ControlSpec, mark_end
 from holdfast.spark.due import due_file, is_due
-from holdfast.spark.holds import hold_file, is_held
-from holdfast.spark.offsets import MARKS, has_more, plain
-from holdfast.spark.origin import read_origin
-from holdfast.spark.state_chunks import SCHEMA
 from holdfast.status import lag_between
 
 if TYPE_CHECKING:  # every source's planning process starts with these imports
-    from holdfast.spark.state_packing import Packing
+    from holdfast.spark.state.packing import Packing
 
 try:
     from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper as _Prefetching
@@ -80,11 +80,11 @@ class Reading:
     packing : Packing, optional
         How rows become chunks before they leave the reading worker; None: they leave as rows.
     origin_file : str
-        The record of where this Spark checkpoint began (:mod:`holdfast.spark.origin`).
+        The record of where this Spark checkpoint began (:mod:`holdfast.resume.directory_header`).
     end_mark : str
         Where to leave a mark when the source has ended (:mod:`holdfast.spark.controls`); empty: nobody asks.
     floor_file : str
-        The positions from which rows may still be replayed (:mod:`holdfast.checkpoint.floor`); empty: from the last
+        The positions from which rows may still be replayed (:mod:`holdfast.checkpoint.retention`); empty: from the last
         epoch on, or as far as named checkpoints need them.
     named_floor_file, pipeline : str
         The positions that named checkpoints need, and those of which pipeline count; empty: none.

@@ -20,18 +20,18 @@ from holdfast import faults
 from holdfast.checkpoint.manifest import Ended
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, Unavailable
+from holdfast.plan.pressure import BackPressure
+from holdfast.plan.report import OperatorReports
 from holdfast.ports import Carried, Clock, EpochRecord, Sink
 from holdfast.positions import Positions
-from holdfast.spark import offsets
+from holdfast.resume import spark_log
+from holdfast.resume.directory_header import Origin
 from holdfast.spark.due import Dues
 from holdfast.spark.evaluation import Evaluated, Evaluation, Observed
 from holdfast.spark.failure import translate
-from holdfast.spark.origin import Origin
+from holdfast.spark.quarantine.time_limit import limited
 from holdfast.spark.staging import Staging
-from holdfast.spark.state_evaluation import StateEvaluation
-from holdfast.spark.state_pressure import BackPressure
-from holdfast.spark.state_report import OperatorReports
-from holdfast.spark.time_limit import limited
+from holdfast.spark.state.evaluation import StateEvaluation
 from holdfast.status import EpochStatus
 
 log = logging.getLogger("holdfast.spark")
@@ -131,7 +131,7 @@ class EpochLoop:
         self.ended_epoch = 0
         """The newest epoch that ended."""
         self.last_epoch: EpochStatus | None = None
-        self.last_positions: offsets.Offsets = offsets.NOWHERE
+        self.last_positions: spark_log.Offsets = spark_log.NOWHERE
         self.source_rows: dict[str, int] = {}
         self.source_rejects: dict[str, int] = {}
 
@@ -168,7 +168,7 @@ class EpochLoop:
             self.last_positions = end
             self._has_ended(start, ended)
             return
-        offsets.sync_offsets(self._spark_checkpoint, batch_id)
+        spark_log.sync_offsets(self._spark_checkpoint, batch_id)
         faults.reach("before-stage", epoch)
         planned = time.perf_counter()
         evaluated_epoch = self._evaluate(batch, epoch, (start, end), missing)
@@ -193,7 +193,7 @@ class EpochLoop:
         self.last_epoch = EpochStatus(
             epoch=epoch,
             rows=sum(part.row_count for several in parts.values() for part in several),
-            bytes=offsets.span(start.sizes, end.sizes) or 0,
+            bytes=spark_log.span(start.sizes, end.sizes) or 0,
             duration_ms={
                 "plan": (planned - started) * 1e3,
                 "evaluate": (evaluated - planned) * 1e3,
@@ -204,21 +204,21 @@ class EpochLoop:
 
     # --- rows ---------------------------------------------------------------------------------------
 
-    def _span(self, batch_id: int) -> tuple[offsets.Offsets, offsets.Offsets]:
+    def _span(self, batch_id: int) -> tuple[spark_log.Offsets, spark_log.Offsets]:
         """Return where the epoch begins and ends, from Spark's offset log."""
         start = self.last_positions
-        if start is offsets.NOWHERE or self._is_repeating:
+        if start is spark_log.NOWHERE or self._is_repeating:
             # Where an epoch begins that is repeated stands in Spark's log alone: it may have ended once.
             is_first = batch_id == 0
-            start = offsets.Offsets(self._origin.start, {}, {}, {}) if is_first else self._logged(batch_id - 1)
+            start = spark_log.Offsets(self._origin.start, {}, {}, {}) if is_first else self._logged(batch_id - 1)
             self._is_repeating = False
         return start, self._logged(batch_id)
 
-    def _logged(self, batch_id: int) -> offsets.Offsets:
-        return offsets.read_offsets(self._spark_checkpoint, batch_id)
+    def _logged(self, batch_id: int) -> spark_log.Offsets:
+        return spark_log.read_offsets(self._spark_checkpoint, batch_id)
 
     def _evaluate(
-        self, batch: DataFrame, epoch: int, span: tuple[offsets.Offsets, offsets.Offsets], missing: frozenset[str]
+        self, batch: DataFrame, epoch: int, span: tuple[spark_log.Offsets, spark_log.Offsets], missing: frozenset[str]
     ) -> Evaluated:
         """Evaluate the epoch once: carried if it is known to be small, else staged."""
         start, end = span
@@ -240,8 +240,8 @@ class EpochLoop:
         evaluation = self._evaluation
         self._tried(lambda: evaluation.mute(batch), epoch)
 
-    def _is_small(self, start: offsets.Offsets, end: offsets.Offsets) -> bool:
-        size, rows = offsets.span(start.sizes, end.sizes), offsets.span(start.rows, end.rows)
+    def _is_small(self, start: spark_log.Offsets, end: spark_log.Offsets) -> bool:
+        size, rows = spark_log.span(start.sizes, end.sizes), spark_log.span(start.rows, end.rows)
         # Compressed columns say little about the memory that rows take: where their number is known, it counts too.
         return size is not None and size <= self._limits.carry_bytes and (rows or 0) <= CARRY_ROWS_MAX
 
@@ -278,26 +278,26 @@ class EpochLoop:
         known = [reached for reached in self._reached.values() if reached is not None]
         return min(known) if known and len(known) == len(self._reached) else None
 
-    def _note(self, end: offsets.Offsets, observed: Mapping[str, Observed]) -> None:
+    def _note(self, end: spark_log.Offsets, observed: Mapping[str, Observed]) -> None:
         for source, counted in observed.items():
             self.source_rows[source] = self.source_rows.get(source, 0) + counted.rows
             self.source_rejects[source] = self.source_rejects.get(source, 0) + counted.rejects
         self.last_positions = end
 
-    def _has_ended(self, start: offsets.Offsets, ended: Ended) -> None:
+    def _has_ended(self, start: spark_log.Offsets, ended: Ended) -> None:
         if (note_end := self._note_end) is not None:
             self._patiently(lambda: note_end(start.positions, ended), f"note the end of epoch {ended.epoch}")
         self.ended_epoch = ended.epoch
 
     def _relieved(
-        self, start: offsets.Offsets, end: offsets.Offsets, reported: Mapping[str, Mapping[str, Any]]
+        self, start: spark_log.Offsets, end: spark_log.Offsets, reported: Mapping[str, Mapping[str, Any]]
     ) -> Mapping[str, Mapping[str, Any]]:
         """Let it be known when the next epoch is wanted, and who is held in it; return the reports without that."""
         if isinstance(self._evaluation, StateEvaluation):
             reported = self._dues.take(reported)
         if self._pressure is None:
             return reported
-        return self._pressure.note(reported, offsets.moved(start.positions, end.positions), end.batch_us)
+        return self._pressure.note(reported, spark_log.moved(start.positions, end.positions), end.batch_us)
 
     def _sweep(self, epoch: int) -> None:
         # Workers of a dead driver, and failed attempts of ours, may stage after the handles were collected.

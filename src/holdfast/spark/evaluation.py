@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.plan.program import Program
+from holdfast.plan.routes import Routes
 from holdfast.ports import REJECT_COLUMN, Carried, Part, Source, SourceSpec, Span, Staged
 from holdfast.positions import Positions
-from holdfast.sources.lettered import NOTHING, Mask, lettered, readable
+from holdfast.quarantine.mask import NOTHING, Mask, lettered, readable
 from holdfast.spark.failure import is_too_large
-from holdfast.spark.program import Program
-from holdfast.spark.routes import Routes
 from holdfast.spark.staging import HANDLES, Staging
 
 

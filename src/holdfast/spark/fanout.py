@@ -22,9 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidPipeline
-
-STEP = "__holdfast_step"
-"""Column that says which step's row this is."""
+from holdfast.plan.routes import STEP
 
 _TRANSPARENT = ("SubqueryAlias", "View")
 """Plan nodes that change nothing: names of temporary views."""

@@ -18,24 +18,24 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
-from holdfast import durable
 from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.user_data import UserData
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline
-from holdfast.graph import Node
-from holdfast.hooks import Lifecycle
-from holdfast.pipeline import Pipeline
+from holdfast.graph.hooks import Lifecycle
+from holdfast.graph.nodes import Node
+from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.trigger import Trigger
+from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
+from holdfast.resume.spark_log import MARKS
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.evaluation import Observed
 from holdfast.spark.failure import translate
-from holdfast.spark.isolate import Suspicion
-from holdfast.spark.offsets import MARKS
+from holdfast.spark.quarantine.isolate import Suspicion
 from holdfast.spark.read import is_watched, observation
-from holdfast.spark.state_report import OperatorReports
 from holdfast.status import FILTERS, EpochStatus, FilterStatus, SinkStatus, SourceStatus, State, Status, lag_between
-from holdfast.trigger import Trigger
+from holdfast.store import durable
 
 log = logging.getLogger("holdfast.run")
 

@@ -8,13 +8,13 @@ from holdfast.testing import step_contract
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.crash_loop import CrashLoopReport, crash_loop
 from holdfast.testing.drive import bound, close, drive
-from holdfast.testing.engine import EngineConflict, Load, SimulatedEngine, Workers
 from holdfast.testing.failures import Failure, Failures, NoFailures, ScriptedFailures, SeededFailures
-from holdfast.testing.interleaving import Baton, Ending
-from holdfast.testing.lane import SteppedLane
-from holdfast.testing.process import CrashAt, Process, SimulatedCrash
-from holdfast.testing.rows import SCHEMA, audit_rows, audit_values
-from holdfast.testing.scenario import (
+from holdfast.testing.simulation.commit_thread import SteppedLane
+from holdfast.testing.simulation.engine import EngineConflict, Load, SimulatedEngine, Workers
+from holdfast.testing.simulation.interleaving import Baton, Ending
+from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
+from holdfast.testing.simulation.rows import SCHEMA, audit_rows, audit_values
+from holdfast.testing.simulation.scenario import (
     Action,
     Crash,
     Damage,
@@ -29,10 +29,10 @@ from holdfast.testing.scenario import (
     play,
     sinks,
 )
-from holdfast.testing.simulation import SeedReport, simulate
+from holdfast.testing.simulation.seeds import SeedReport, simulate
+from holdfast.testing.simulation.world import PIPELINE, Life, Setting, SinkUnderTest, World, real_sink, simulated_sink
 from holdfast.testing.sink import FaultySink, SimulatedSink, SimulatedTarget
 from holdfast.testing.store import FaultyStore, SimulatedStore
-from holdfast.testing.world import PIPELINE, Life, Setting, SinkUnderTest, World, real_sink, simulated_sink
 
 __all__ = [
     "PIPELINE",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from holdfast.testing.process import CrashAt, SimulatedCrash
-from holdfast.testing.world import World
+from holdfast.testing.simulation.process import CrashAt, SimulatedCrash
+from holdfast.testing.simulation.world import World
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def crash_loop(
 
     Examples
     --------
-    >>> from holdfast.testing.world import simulated_sink
+    >>> from holdfast.testing.simulation.world import simulated_sink
     >>> crash_loop(lambda: World([simulated_sink("table")]), pairs=False).run_count > 20
     True
     """

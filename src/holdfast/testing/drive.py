@@ -14,12 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast import naming
 from holdfast.errors import InvalidPipeline
-from holdfast.graph import Node, Stream
-from holdfast.operators import call, tables
-from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment, Step
+from holdfast.graph import naming
+from holdfast.graph.nodes import Node, Stream
 from holdfast.sources.bounds import MarkedSpec
+from holdfast.state import call, tables
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment, Step
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RIGHT = 'drive(stream, {"flights": [[{"origin": "JFK", "t": 10}], [bound(20)]]})'
@@ -152,7 +152,7 @@ class Drive:
     dues : list of int or None
         For each epoch, when something leaves next although nothing arrives.
     states : dict of str to list of bytes
-        Operator -> the state of each bucket, as :func:`holdfast.operators.tables.encode` writes it.
+        Operator -> the state of each bucket, as :func:`holdfast.state.tables.encode` writes it.
     """
 
     def __init__(
@@ -343,7 +343,7 @@ def _in_order(end: Node) -> list[Node]:
 
 
 def _compiled(nodes: Sequence[Node]) -> _Operators:
-    from holdfast.spark.program_build import Builder  # of all that stands there it alone is wanted, and only here
+    from holdfast.plan.program_build import Builder  # of all that stands there it alone is wanted, and only here
 
     builder = Builder(lambda schema: schema, "drive")
     steps: dict[Node, Step] = {}

@@ -38,7 +38,7 @@ from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.refusals import TableRows
 from holdfast.testing.failures import Failure, Failures, NoFailures, failing
-from holdfast.testing.process import Process
+from holdfast.testing.simulation.process import Process
 
 _TARGETS: weakref.WeakValueDictionary[int, SimulatedTarget] = weakref.WeakValueDictionary()
 _NUMBERS = itertools.count()

@@ -17,9 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.operators import tables
-from holdfast.operators.call import call
-from holdfast.operators.step import ALL_KEYS, BOUND, PLACE, Arrivals, Change, Moment, Result, Step
+from holdfast.state import tables
+from holdfast.state.call import call
+from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Change, Moment, Result, Step
 from holdfast.testing.drive import Bound, Item
 
 Event = tuple[str, Item]

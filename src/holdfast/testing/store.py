@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from holdfast.ports import Store
 from holdfast.testing.failures import Failures, NoFailures, failing
-from holdfast.testing.process import Process
+from holdfast.testing.simulation.process import Process
 
 
 class SimulatedStore:

@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from holdfast.checkpoint.manifest import BucketState, Ended, Keeps, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import Bucket, commit, write_bucket
-from holdfast.operators.step import StateTable
 from holdfast.ports import Store
+from holdfast.state.step import StateTable
 
 SCHEMA = pa.schema([pa.field("k", pa.string(), nullable=False), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 NOTES = pa.schema([("text", pa.string())])

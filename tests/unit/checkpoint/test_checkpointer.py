@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import checked_json
 from holdfast.checkpoint import named
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
-from holdfast.checkpoint.floor import KEY, NAMED_KEY
 from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState, SnapshotKey
 from holdfast.checkpoint.progress import read
+from holdfast.checkpoint.retention import KEY, NAMED_KEY
 from holdfast.checkpoint.snapshot import snapshot_keys, verify, write_bucket
 from holdfast.errors import Corrupt, Fenced, InvalidPipeline, Unavailable
+from holdfast.store import checked_json
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.snapshots import KEEPS, bucket, ended, snapshot

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint import named, portable
-from holdfast.checkpoint.floor import KEY, NAMED_KEY, lower_floor, read_floor, read_named_floor, write_floor
 from holdfast.checkpoint.manifest import encode
+from holdfast.checkpoint.retention import KEY, NAMED_KEY, lower_floor, read_floor, read_named_floor, write_floor
 from holdfast.checkpoint.snapshot import FILES, prune, snapshot_keys, verify
-from holdfast.checkpoint.store import LocalStore
 from holdfast.errors import Corrupt, InvalidPipeline
-from holdfast.testing.process import CrashAt, Process, SimulatedCrash
+from holdfast.store.local import LocalStore
+from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore, SimulatedStore
 from tests.unit.checkpoint.snapshots import ended, snapshot
 

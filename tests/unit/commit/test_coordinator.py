@@ -8,8 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from holdfast.commit.commit_thread import ThreadLane
 from holdfast.commit.coordinator import Coordinator, Retry
-from holdfast.commit.lane import ThreadLane
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.records import Decided, encode
 from holdfast.commit.recovery import Decision, Verdict

@@ -3,10 +3,10 @@
 import json
 import socket
 
-from holdfast.checkpoint.store import open_store
 from holdfast.cli.words import inspection_lines
 from holdfast.observe.inspection import as_json, inspect_checkpoint
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus, Wait
+from holdfast.store.local import open_store
 
 
 def test_the_owner_is_the_highest_generation_by_number_and_not_by_the_text_of_its_key(tmp_path):

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast import policy as policies
-from holdfast.operators import tables
-from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment
-from holdfast.operators.sync import Sync
-from holdfast.operators.sync_step import SyncStep
+from holdfast.operators.sync import policy as policies
+from holdfast.operators.sync.spec import Sync
+from holdfast.operators.sync.step import SyncStep
+from holdfast.state import tables
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment
 
 # Events: (input, "row", key, time, value) · (input, "bound", key or None for all keys, bound)
 Event = tuple[Any, ...]

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import aggregates
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.operators import tables
-from holdfast.operators.accumulate import accumulate
-from holdfast.operators.call import call
-from holdfast.operators.step import ALL_KEYS, BOUND, PLACE, Arrivals, Moment
+from holdfast.operators.aggregate import aggregates
+from holdfast.operators.aggregate.accumulate import accumulate
+from holdfast.state import tables
+from holdfast.state.call import call
+from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Moment
 
 ROWS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 COMPUTED = {

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import aggregates, window
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.operators import tables
-from holdfast.operators.aggregate import aggregate
-from holdfast.operators.call import call
-from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment
+from holdfast.operators.aggregate import aggregates, window
+from holdfast.operators.aggregate.spec import aggregate
+from holdfast.state import tables
+from holdfast.state.call import call
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment
 
 ROWS = pa.schema([("k", pa.string()), ("t", pa.int64()), ("x", pa.float64()), ("n", pa.int64())])
 ALL = {

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import window
-from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED
+from holdfast.operators.aggregate import window
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED
 from tests.unit.operators.test_aggregate import END, run, step_of
 
 CUTS = [window.tumbling(7, offset=3), window.sliding(10, 3), window.sliding(9, 3), window.session(4), window.total()]

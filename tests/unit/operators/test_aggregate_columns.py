@@ -6,11 +6,11 @@ from decimal import Decimal
 import pytest
 
 import holdfast as hf
-from holdfast import aggregates, window
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.operators.accumulate import accumulate
-from holdfast.operators.aggregate import aggregate, reduce
-from holdfast.operators.tables import decode
+from holdfast.operators.aggregate import aggregates, window
+from holdfast.operators.aggregate.accumulate import accumulate
+from holdfast.operators.aggregate.spec import aggregate, reduce
+from holdfast.state.tables import decode
 from holdfast.testing.drive import Drive, bound, close, drive
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast import aggregates, window
-from holdfast.operators import tables
-from holdfast.operators.aggregate import aggregate
-from holdfast.operators.call import call
-from holdfast.operators.step import PLACE, Arrivals, Moment
+from holdfast.operators.aggregate import aggregates, window
+from holdfast.operators.aggregate.spec import aggregate
+from holdfast.state import tables
+from holdfast.state.call import call
+from holdfast.state.step import PLACE, Arrivals, Moment
 
 MILLION = 1_000_000
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.operators.distinct import distinct
-from holdfast.operators.step import BOUND, PLACE, Arrivals, Moment
-from holdfast.operators.tables import apply_changes, bounds_schema, empty_state
+from holdfast.operators.stateful.distinct import distinct
+from holdfast.state.step import BOUND, PLACE, Arrivals, Moment
+from holdfast.state.tables import apply_changes, bounds_schema, empty_state
 from holdfast.testing.drive import Drive, bound, close, drive
 
 SCHEMA = "k STRING, t BIGINT, n INT"
@@ -102,7 +102,7 @@ def test_a_bound_for_all_keys_forgets_what_cannot_matter_any_more():
 
 
 def state_of(driven):
-    from holdfast.operators.tables import decode
+    from holdfast.state.tables import decode
 
     return decode(driven.states["once"][0])
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.operators.limit_in_flight import limit_in_flight
-from holdfast.operators.tables import decode
+from holdfast.operators.stateful.limit_in_flight import limit_in_flight
+from holdfast.state.tables import decode
 from holdfast.testing.drive import Drive, bound
 
 SCHEMA = "camera STRING, t BIGINT"

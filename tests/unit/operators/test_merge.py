@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.operators.merge import merge
-from holdfast.operators.tables import decode
+from holdfast.operators.stateful.merge import merge
+from holdfast.state.tables import decode
 from holdfast.testing.drive import Drive, bound, close, drive
 
 MAIN = "k STRING, t BIGINT, v INT"

@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast import policy as policies
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.graph import Stream
-from holdfast.operators import sync_forget, sync_report
-from holdfast.operators.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment
-from holdfast.operators.sync import Sync, sync
-from holdfast.operators.tables import bounds_schema, check_result, empty_state
+from holdfast.graph.nodes import Stream
+from holdfast.operators.sync import forget
+from holdfast.operators.sync import policy as policies
+from holdfast.operators.sync import report as sync_report
+from holdfast.operators.sync.spec import Sync, sync
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment
+from holdfast.state.tables import bounds_schema, check_result, empty_state
 from tests import graphs
 from tests.unit.operators.sync_driver import Drive, arrivals_of, close, run, step_of
 
@@ -164,7 +165,7 @@ def test_when_the_next_key_is_forgotten_is_what_a_look_at_all_keys_tells(policy:
         keys = [f"{chance.randrange(600 if epoch % 20 < 10 else 5)}" for _ in range(chance.randrange(60))]
         events = [row(name, epoch, key=key) for key in keys for name in ("a", "b") if chance.random() < 0.98]
         changes = step.apply(drive.state, arrivals_of(step, events), Moment(epoch, epoch)).changes
-        due = sync_forget.forgetting_due(step, drive.state, changes)
+        due = forget.forgetting_due(step, drive.state, changes)
         drive.epoch_of(events, epoch)
         waiting = [
             found["k"]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import policy as policies
-from holdfast.operators.step import CLOSED
+from holdfast.operators.sync import policy as policies
+from holdfast.state.step import CLOSED
 from tests.unit.operators.sync_driver import Drive, Event, by_key, close, run, step_of
 
 pytestmark = pytest.mark.slow

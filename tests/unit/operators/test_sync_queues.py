@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast import policy as policies
-from holdfast.operators import sync_queues, tables
-from holdfast.operators.step import Moment
-from holdfast.operators.sync_intake import Epoch, gather
-from holdfast.operators.sync_queues_by_row import by_row
-from holdfast.timeline import CLOSED, UNBOUNDED
+from holdfast.operators.sync import policy as policies
+from holdfast.operators.sync import queues
+from holdfast.operators.sync.intake import Epoch, gather
+from holdfast.operators.sync.queues_by_row import by_row
+from holdfast.state import tables
+from holdfast.state.step import Moment
+from holdfast.state.timeline import CLOSED, UNBOUNDED
 from tests.unit.operators.sync_driver import Drive, Event, arrivals_of, step_of
 
 SIZES = [(2, 1), (1, 1), (3, 1), (4, 2), (3, 3), (7, 2)]
@@ -39,7 +40,7 @@ def events_of(chance: random.Random, count: int, keys: str, clock: dict[tuple[st
 
 
 def compare(policy: Any, epoch: Epoch, seen: list[int]) -> None:
-    fates, kept = sync_queues.fixed_size(policy, epoch)
+    fates, kept = queues.fixed_size(policy, epoch)
     wanted = [np.zeros(len(pool.key), np.int8) for pool in epoch.pools]
     wanted_kept = epoch.column("kept", UNBOUNDED)
     by_row(policy, epoch, np.ones(epoch.keys.num_rows, bool), wanted, wanted_kept)
@@ -68,7 +69,7 @@ def test_all_keys_at_once_are_decided_as_row_by_row(
                 events.append((chance.choice(NAMES), "bound", None, CLOSED))
             epoch = gather(step, drive.state, arrivals_of(step, events), Moment(drive.epoch, 0))
             for rounds in (32, 1):  # with one round most keys that are cut are left to the rows
-                monkeypatch.setattr(sync_queues, "_ROUNDS", rounds)
+                monkeypatch.setattr(queues, "_ROUNDS", rounds)
                 compare(policy, epoch, seen)
             drive.epoch_of(events)
     assert all(count > 20 for count in seen), f"rows that wait, leave and are dropped: {seen}"
@@ -80,7 +81,7 @@ def test_a_key_with_many_rows_needs_few_rounds(monkeypatch: pytest.MonkeyPatch) 
     def refuse(*_: Any) -> None:
         raise AssertionError("keys are left to be decided row by row")
 
-    monkeypatch.setattr(sync_queues, "by_row", refuse)
+    monkeypatch.setattr(queues, "by_row", refuse)
     step = step_of(("a", "b"), policies.fixed_size(2, 1))
     fast: Sequence[Event] = [("a", "row", "x", t, t) for t in range(5000)]
     both = [(name, "row", "x", t, t) for t in range(5000) for name in "ab"]

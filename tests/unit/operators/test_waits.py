@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.operators.step import Moment
-from holdfast.operators.tables import decode
 from holdfast.operators.waits import longest_waits
+from holdfast.state.step import Moment
+from holdfast.state.tables import decode
 from holdfast.testing import bound
 from holdfast.testing.drive import Drive
 

@@ -1,6 +1,6 @@
 """What an epoch compares follows from the keys that it touches and not from those that the state holds.
 
-Counted in rows, not measured in time: every row of the state gets a cheap look (:mod:`holdfast.operators.signatures`),
+Counted in rows, not measured in time: every row of the state gets a cheap look (:mod:`holdfast.state.key_filter`),
 and only candidates are compared.
 """
 
@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 import pytest
 
 import holdfast as hf
-from holdfast.operators import signatures, sync_forget, tables
-from holdfast.operators.step import PLACE, Arrivals, Moment, Step
-from holdfast.operators.sync_step import SyncStep
+from holdfast.operators.sync import forget
+from holdfast.operators.sync.step import SyncStep
+from holdfast.state import key_filter, tables
+from holdfast.state.step import PLACE, Arrivals, Moment, Step
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("v", pa.int64())])
 TOUCHED = 100
@@ -119,7 +120,7 @@ def test_when_a_sync_forgets_next_is_found_among_few_keys(waiting_count: int, mo
     assert state["waiting_a"].num_rows == waiting_count
     changes = step.apply(state, arrivals(step, touched, 4), Moment(4, 4)).changes
     with counting(monkeypatch) as looked_up:
-        assert sync_forget.forgetting_due(step, state, changes) == 2 + (step.forget_us or 0)
+        assert forget.forgetting_due(step, state, changes) == 2 + (step.forget_us or 0)
     assert sum(looked_up) < 5_000
 
 
@@ -150,6 +151,6 @@ def test_rows_are_found_by_signature_as_without(seed: int, monkeypatch: pytest.M
     keys = table.take([chance.randrange(20_000) for _ in range(200)])
     found = tables.members(table, keys, names)
     with monkeypatch.context() as patched:
-        patched.setattr(signatures, "candidates", lambda *_: None)
+        patched.setattr(key_filter, "candidates", lambda *_: None)
         assert found.tolist() == tables.members(table, keys, names).tolist()
     assert len(found) >= 200 * 0.9 or len(set(map(repr, keys.to_pylist()))) < 200

@@ -19,10 +19,10 @@ import pytest
 from holdfast import faults
 from holdfast.errors import Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Run, Staged, Task
-from holdfast.sinks import files_stage
-from holdfast.sinks.files import FilesSpec, files
-from holdfast.sinks.files_log import KEPT
-from holdfast.sinks.files_sink import FilesSink
+from holdfast.sinks.files import stage
+from holdfast.sinks.files.log import KEPT
+from holdfast.sinks.files.sink import FilesSink
+from holdfast.sinks.files.spec import FilesSpec, files
 from tests.disks import small_disk, unprivileged
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -568,9 +568,9 @@ def test_many_small_batches_become_one_row_group(directory: Path) -> None:
 
 
 def test_a_writer_holds_a_bounded_number_of_rows_and_files(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_stage, "ROW_GROUP_ROWS", 100)
-    monkeypatch.setattr(files_stage, "BUFFER_BYTES", 2_000)
-    monkeypatch.setattr(files_stage, "OPEN_FILES", 3)
+    monkeypatch.setattr(stage, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(stage, "BUFFER_BYTES", 2_000)
+    monkeypatch.setattr(stage, "OPEN_FILES", 3)
     sink = _opened(directory, partition_by=("word",))
     writer = sink.writer_factory()(Task(PIPELINE, 1, 1, 0, 0))
     for start in range(0, 4_000, 50):
@@ -584,7 +584,7 @@ def test_a_writer_holds_a_bounded_number_of_rows_and_files(directory: Path, monk
 
 
 def test_a_large_part_is_cut_into_row_groups(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files_stage, "ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(stage, "ROW_GROUP_ROWS", 100)
     sink = _opened(directory)
     sink.publish([_publication(1, _staged(sink, 1, *[_table(*range(n, n + 40)) for n in range(0, 1_000, 40)]))], Held())
     (name,) = _visible(directory)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadRow
-from holdfast.sinks.files_partition import is_partition_type, partition_name, split
+from holdfast.sinks.files.partition import is_partition_type, partition_name, split
 
 
 @pytest.mark.parametrize(

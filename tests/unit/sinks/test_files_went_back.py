@@ -14,7 +14,7 @@ import pytest
 from holdfast import faults
 from holdfast.errors import Diverged
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, Run, Sink, Staged, Task
-from holdfast.sinks.files import FilesSpec
+from holdfast.sinks.files.spec import FilesSpec
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-import holdfast.sinks.postgres_sink as sink_module
-import holdfast.sinks.postgres_staging as staging_module
+import holdfast.sinks.postgres.sink as sink_module
+import holdfast.sinks.postgres.staging as staging_module
 from holdfast import faults
 from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Rewindable, Run, Sink, Staged, Task
-from holdfast.sinks.postgres import PostgresSpec
-from holdfast.sinks.postgres_staging import GID_BYTES, Label
+from holdfast.sinks.postgres.spec import PostgresSpec
+from holdfast.sinks.postgres.staging import GID_BYTES, Label
 from tests.servers import MortalPostgres
 
 pytestmark = pytest.mark.postgres

@@ -10,9 +10,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph import SinkNode
-from holdfast.sinks.postgres import PostgresSpec, postgres
-from holdfast.sinks.postgres_dsn import Dsn
+from holdfast.graph.nodes import SinkNode
+from holdfast.sinks.postgres.dsn import Dsn
+from holdfast.sinks.postgres.spec import PostgresSpec, postgres
 
 SECRET = "hunter2"
 

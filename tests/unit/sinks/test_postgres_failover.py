@@ -13,10 +13,10 @@ from psycopg.conninfo import make_conninfo
 from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.errors import Diverged, Unavailable
 from holdfast.ports import Carried, EpochRecord, Outcome, Part, Task
-from holdfast.sinks.postgres import PostgresSpec
-from holdfast.sinks.postgres_dsn import Dsn
-from holdfast.sinks.postgres_session import Session
-from holdfast.sinks.postgres_sink import Attempt, PostgresSink
+from holdfast.sinks.postgres.dsn import Dsn
+from holdfast.sinks.postgres.session import Session
+from holdfast.sinks.postgres.sink import Attempt, PostgresSink
+from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.testing import SimulatedClock, SimulatedStore
 from tests.servers import MortalPostgres
 

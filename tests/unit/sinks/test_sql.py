@@ -15,9 +15,9 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import BadRow, Diverged, Fenced, InvalidPipeline
 from holdfast.ports import Run, Sink
 from holdfast.sinks import sql
-from holdfast.sinks.postgres import PostgresSpec
+from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.sinks.sql import LedgerRow, TableMode
-from holdfast.sinks.sqlite import SqliteSpec
+from holdfast.sinks.sqlite.spec import SqliteSpec
 from holdfast.testing import SimulatedClock, SimulatedStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("gone", pa.bool_())])

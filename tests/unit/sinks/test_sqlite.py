@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import holdfast.sinks.sqlite_file as module
+import holdfast.sinks.sqlite.file as module
 from holdfast.errors import BadRow, Corrupt, Diverged, HoldfastError, InvalidPipeline, Unavailable
-from holdfast.graph import SinkNode
+from holdfast.graph.nodes import SinkNode
 from holdfast.ports import Carried, EpochRecord, Held, Publication, Rewindable, Run, Sink, Staged, Task
-from holdfast.sinks.sqlite import SqliteSpec, sqlite
+from holdfast.sinks.sqlite.spec import SqliteSpec, sqlite
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 
@@ -413,7 +413,7 @@ def test_staged_files_that_cannot_be_removed_behind_a_commit_are_no_failure(
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), name)
 
     with opened(path) as sink:
-        monkeypatch.setattr("holdfast.sinks.sqlite_staging.os.unlink", refused)
+        monkeypatch.setattr("holdfast.sinks.sqlite.staging.os.unlink", refused)
         publish(sink, 1, pa.table({"id": [1], "word": ["a"]}, SCHEMA), staged=True)
         monkeypatch.undo()
         assert query(path, "SELECT id FROM words") == [(1,)]

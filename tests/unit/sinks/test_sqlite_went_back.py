@@ -15,8 +15,8 @@ from holdfast import faults
 from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.errors import Diverged, HoldfastError, InDoubt, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, Run, Sink
-from holdfast.sinks.sqlite import SqliteSpec
-from holdfast.sinks.sqlite_file import DatabaseFile
+from holdfast.sinks.sqlite.file import DatabaseFile
+from holdfast.sinks.sqlite.spec import SqliteSpec
 from holdfast.testing import SimulatedClock, SimulatedStore
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 
 from holdfast import read
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline, Unavailable
-from holdfast.sources import access, csv_lines, json_lines, parquet, pieces
-from holdfast.sources.access import Part
-from holdfast.sources.csv_records import Walk
-from holdfast.sources.pieces import Cutter
+from holdfast.sources.files import access
+from holdfast.sources.files.access import Part
+from holdfast.sources.formats import csv_lines, json_lines, parquet, pieces
+from holdfast.sources.formats.csv_records import Walk
+from holdfast.sources.formats.pieces import Cutter
 from tests.unit.sources.reading import everything, good, rejected, rows_of, source_over
 
 REJECT = {"on_bad_row": "reject"}

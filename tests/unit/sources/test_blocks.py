@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.sources import blocks, csv_quotes, csv_records
-from holdfast.sources.csv_records import Walk
+from holdfast.sources.formats import blocks, csv_quotes, csv_records
+from holdfast.sources.formats.csv_records import Walk
 
 lines = st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), max_size=30)
 ends = st.sampled_from([b"\n", b"\r\n"])

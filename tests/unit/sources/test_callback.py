@@ -15,10 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast import durable, read
+from holdfast import read
 from holdfast.errors import BadRow, Corrupt, InDoubt, InvalidPipeline
 from holdfast.sources import journal
 from holdfast.sources.callback import CallbackSource
+from holdfast.store import durable
 
 
 @pytest.fixture

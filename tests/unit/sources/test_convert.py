@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.sources import convert
+from holdfast.sources.formats import convert
 
 UTC_TYPE = pa.timestamp("us", tz="UTC")
 moments = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1))

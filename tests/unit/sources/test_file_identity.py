@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
-from holdfast.sources import sequence
-from holdfast.sources.file_identity import FileIdentity
-from holdfast.sources.file_log import FileLog, LoggedFile, log_end, whole
-from holdfast.sources.files import FilesSource
+from holdfast.sources.files.identity import FileIdentity
+from holdfast.sources.files.log import FileLog, LoggedFile, log_end, whole
+from holdfast.sources.files.spec import FilesSource
+from holdfast.store import sealed
 from tests.unit.sources.reading import everything, source_over
 
 TIME_NS = 1_700_000_000_123_456_789
@@ -237,12 +237,12 @@ def test_a_log_that_was_written_before_identities_is_read_and_compared_by_size(t
     """As the version before wrote it, merged or not; what is added is in the new form."""
     arrive(tmp_path / "in" / "1.json", 1)
     log = tmp_path / "w" / "log"
-    sequence.prepare(os.fspath(log))
-    sequence.put_if_absent(
+    sealed.prepare(os.fspath(log))
+    sealed.put_if_absent(
         os.fspath(log / "identity"), json.dumps({"root": os.fspath(tmp_path / "in"), "format": "json"}).encode()
     )
     increment = {"first": 0, "files": [["1.json", 9, [[0, -1, None, 9]]]], "complete": False}
-    sequence.put_if_absent(os.fspath(log / f"{1:012d}.json"), json.dumps(increment).encode())
+    sealed.put_if_absent(os.fspath(log / f"{1:012d}.json"), json.dumps(increment).encode())
     assert log_end(os.fspath(log)) == 1
     source = source_over(tmp_path / "in", tmp_path / "w", "id INT")
     assert replayed(source, {"log": 1}) == [1]

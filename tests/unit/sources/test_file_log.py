@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import durable
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
-from holdfast.sources import file_log, sequence
-from holdfast.sources.file_log import FileLog, LoggedFile, log_end, whole
+from holdfast.sources.files import log as file_log
+from holdfast.sources.files.log import FileLog, LoggedFile, log_end, whole
+from holdfast.store import durable, sealed
 from tests.disks import small_disk
 
 
@@ -164,7 +164,7 @@ def test_a_stale_object_that_a_zombie_left_counts_for_nobody(directory: str, mon
     for number in range(7):
         add(log, str(number))
         log.merge()
-    sequence.put_if_absent(os.path.join(directory, "000000000002.json"), b'{"first":1,"files":[],"complete":false}')
+    sealed.put_if_absent(os.path.join(directory, "000000000002.json"), b'{"first":1,"files":[],"complete":false}')
     assert FileLog(directory).blocks == log.blocks
     for number in range(7, 12):
         add(log, str(number))

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from holdfast import read
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.schema import to_arrow
-from holdfast.sources import json_lines, texts
-from holdfast.sources.json_lines import JsonParser
+from holdfast.sources.formats import json_lines, texts
+from holdfast.sources.formats.json_lines import JsonParser
+from holdfast.types.schema import to_arrow
 from tests.unit.sources.reading import good, rejected, rows_of, source_over
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.errors import BadRow
-from holdfast.schema import to_arrow
-from holdfast.sources import parquet
+from holdfast.sources.formats import parquet
+from holdfast.types.schema import to_arrow
 from tests.unit.sources.reading import everything, good, rejected, source_over
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.descriptions import note_description
-from holdfast.checkpoint.graph_change import Graph, Role, Verdict, compare, described
 from holdfast.errors import InvalidPipeline
-from holdfast.naming import canonical_json
+from holdfast.graph.naming import canonical_json
+from holdfast.resume.graph_diff import Graph, Role, Verdict, compare, described
 from holdfast.sources.spark_options import KEY_VARIABLE
 from holdfast.testing.store import SimulatedStore
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.schema import to_arrow
-from holdfast.sources.csv_lines import CsvParser
-from holdfast.sources.formats import Parser, Unreadable
-from holdfast.sources.json_lines import JsonParser
+from holdfast.sources.formats.csv_lines import CsvParser
+from holdfast.sources.formats.json_lines import JsonParser
+from holdfast.sources.formats.lines import Parser, Unreadable
+from holdfast.types.schema import to_arrow
 from tests.unit.sources.reading import good, rejected, rows_of
 
 TIMES = [

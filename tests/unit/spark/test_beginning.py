@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.store import LocalStore
 from holdfast.errors import Fenced, InvalidPipeline, Unavailable
 from holdfast.ports import Held
-from holdfast.spark.beginning import Beginning, settle_origin
-from holdfast.spark.origin import Origin
+from holdfast.resume.directory_header import Origin
+from holdfast.spark.resume.beginning import Beginning, settle_origin
+from holdfast.store.local import LocalStore
 
 
 def test_a_source_that_left_beside_read_spark_does_not_come_back_in_the_middle_of_its_rows(tmp_path: Path) -> None:

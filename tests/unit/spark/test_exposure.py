@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.sinks.postgres_dsn import Dsn
-from holdfast.sinks.postgres_staging import PostgresWriterFactory
-from holdfast.sinks.postgres_table import Table
+from holdfast.sinks.postgres.dsn import Dsn
+from holdfast.sinks.postgres.staging import PostgresWriterFactory
+from holdfast.sinks.postgres.table import Table
 from holdfast.sinks.sql import TableMode
-from holdfast.spark.exposure import exposed
+from holdfast.spark.launch.exposure import exposed
 
 SECRET = "postgresql://ann:hunter2@db/trips"
 CLUSTER = "spark://host:7077"

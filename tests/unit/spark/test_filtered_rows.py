@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.plan.chunks import COUNTS
+from holdfast.plan.program_build import build_program
 from holdfast.spark.evaluation import ColumnarEvaluation, Counts, Observed, Reader
-from holdfast.spark.program_build import build_program
-from holdfast.spark.state_chunks import COUNTS
-from holdfast.spark.state_evaluation import counted
-from holdfast.testing.levels import StatefulWorkload
-from holdfast.testing.process import Process
+from holdfast.spark.state.evaluation import counted
+from holdfast.testing.simulation.levels import StatefulWorkload
+from holdfast.testing.simulation.process import Process
 
 ROWS = [[{"k": "a", "t": t} for t in range(10)], [{"k": "b", "t": 20}]]
 

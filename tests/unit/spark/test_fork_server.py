@@ -15,12 +15,12 @@ import psutil
 import pyspark
 import pytest
 
-from holdfast.spark import forking
-from holdfast.spark.fork_server import is_as_if_new
+from holdfast.spark.launch import forking
+from holdfast.spark.launch.fork_server import is_as_if_new
 
 pytestmark = pytest.mark.slow
 
-DAEMON = ["-m", "holdfast.spark.worker_daemon", "pyspark.worker"]
+DAEMON = ["-m", "holdfast.spark.launch.worker_daemon", "pyspark.worker"]
 END_S = 30
 DAEMONS_END = 1
 """With what PySpark's daemon ends whenever it is asked to."""

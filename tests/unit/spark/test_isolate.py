@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast import durable
-from holdfast.checkpoint.dead_letters import DeadLetters, read_letters, send_again
 from holdfast.errors import BadRow, InternalError, InvalidPipeline, Unavailable, from_text
-from holdfast.sources.lettered import NOTHING, lettered
+from holdfast.quarantine.dead_letters import DeadLetters, read_letters, send_again
+from holdfast.quarantine.mask import NOTHING, lettered
+from holdfast.resume.directory_header import Origin
+from holdfast.resume.spark_log import CONTROLS, Offsets, read_offsets
 from holdfast.spark.evaluation import Reader
-from holdfast.spark.isolate import Isolating, Suspicion
-from holdfast.spark.offsets import CONTROLS, Offsets, read_offsets
-from holdfast.spark.origin import Origin
-from holdfast.spark.trials import planned
+from holdfast.spark.quarantine.isolate import Isolating, Suspicion
+from holdfast.spark.quarantine.trials import planned
+from holdfast.store import durable
 from holdfast.testing.store import SimulatedStore
 
 LISTS = [[0, 1], [2, 3, 4, 5, 6], [7]]

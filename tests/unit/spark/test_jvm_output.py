@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.spark.jvm_output import LINE_BYTES_MAX, JvmOutput, Sorter
+from holdfast.spark.launch.jvm_output import LINE_BYTES_MAX, JvmOutput, Sorter
 
 TRACE = """\
 Traceback (most recent call last):
@@ -142,7 +142,7 @@ def test_a_terminal_that_is_closed_does_not_stop_the_reader(
 def test_what_was_printed_before_the_end_of_the_process_is_shown_and_the_end_is_in_order() -> None:
     program = (
         "import os\n"
-        "from holdfast.spark.jvm_output import JvmOutput\n"
+        "from holdfast.spark.launch.jvm_output import JvmOutput\n"
         "output = JvmOutput()\n"
         "output.has_started()\n"
         "for n in range(3000): os.write(output.write_end, b'line\\n')\n"

@@ -13,14 +13,14 @@ import pytest
 from pyspark import cloudpickle
 
 import holdfast as hf
-from holdfast.checkpoint.dead_letters import one_row
-from holdfast.checkpoint.isolation import locate
 from holdfast.errors import BadRow, Unavailable
-from holdfast.sources.lettered import Mask
-from holdfast.spark import probe as probes
+from holdfast.quarantine.dead_letters import one_row
+from holdfast.quarantine.mask import Mask
+from holdfast.quarantine.search import locate
 from holdfast.spark.evaluation import Reader
-from holdfast.spark.probe import Probe, ProbeProcess
-from holdfast.spark.probe_process import Part
+from holdfast.spark.quarantine import probe as probes
+from holdfast.spark.quarantine.probe import Probe, ProbeProcess
+from holdfast.spark.quarantine.probe_process import Part
 
 pytestmark = pytest.mark.slow  # each test starts processes
 

@@ -15,14 +15,14 @@ import pytest
 import holdfast as hf
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import Corrupt, Diverged, HoldfastError, InternalError, InvalidPipeline, Unavailable
-from holdfast.hooks import Lifecycle, raised
+from holdfast.graph.hooks import Lifecycle, raised
+from holdfast.graph.trigger import available_now
+from holdfast.plan.report import OperatorReports
+from holdfast.resume.directory_header import Origin
+from holdfast.resume.spark_log import NOWHERE
 from holdfast.spark.epoch_loop import EpochLoop, Limits
-from holdfast.spark.offsets import NOWHERE
-from holdfast.spark.origin import Origin
 from holdfast.spark.run import Run
-from holdfast.spark.state_report import OperatorReports
 from holdfast.testing import SimulatedClock, SimulatedSink, SimulatedStore
-from holdfast.trigger import available_now
 
 
 class Query:

@@ -11,12 +11,14 @@ import pytest
 from pyspark.sql.types import StructType
 
 import holdfast as hf
+from holdfast.plan import holds
+from holdfast.plan.chunks import Routing
 from holdfast.positions import SourcePositions
-from holdfast.spark import datasource, due, holds, offsets
+from holdfast.resume import spark_log
+from holdfast.resume.directory_header import Origin
+from holdfast.spark import datasource, due
 from holdfast.spark.datasource import Reading, _Reader
-from holdfast.spark.origin import Origin
-from holdfast.spark.state_chunks import Routing
-from holdfast.spark.state_packing import Packing
+from holdfast.spark.state.packing import Packing
 from tests.spark.running import arrive
 
 SECOND = 1_000_000
@@ -69,7 +71,7 @@ def plan(reader: _Reader, start: dict[str, Any]) -> dict[str, Any]:
 def heard(offset: dict[str, Any], batch_us: int) -> int | None:
     """Return what the driver makes of an offset in Spark's log."""
     lines_ = ["v2", json.dumps({"batchTimestampMs": 0}), f"source:{json.dumps(offset)}"]
-    return offsets.heard(offsets._parse(lines_).positions, batch_us).get("source")
+    return spark_log.heard(spark_log._parse(lines_).positions, batch_us).get("source")
 
 
 def test_a_source_that_gives_all_in_one_epoch_logs_nothing_new(tmp_path: Path, clock: Clock) -> None:
@@ -112,7 +114,7 @@ def test_what_is_logged_never_falls_when_the_clock_is_set_back(tmp_path: Path, c
             offset = plan(reader, offset)
             seen.append((offset["behind_us"], offset.get("given_us", 0)))
     assert seen == sorted(seen)
-    assert [offsets.has_more({"behind_us": behind, "given_us": given}) for behind, given in seen] == [True, False] * 3
+    assert [spark_log.has_more({"behind_us": behind, "given_us": given}) for behind, given in seen] == [True, False] * 3
 
 
 def test_a_source_whose_backlog_is_gone_without_rows_says_so_in_one_epoch(tmp_path: Path, clock: Clock) -> None:
@@ -205,7 +207,7 @@ def test_what_is_due_within_a_millisecond_of_batch_time_waits_for_the_next_one(t
 
 
 def test_a_bucket_knows_the_silence_of_an_input_from_all_its_sources() -> None:
-    from holdfast.spark.state_cutting import build_stages
+    from holdfast.plan.cutting import build_stages
 
     def source(name: str) -> hf.Stream:
         return hf.read.rows([], schema="k STRING, t BIGINT", timestamp="t", name=name)
@@ -236,7 +238,7 @@ def test_an_epoch_up_to_where_a_sink_stands_ends_exactly_there(
     reader = planner(tmp_path, origin=origin)
     offset = plan(reader, reader.initialOffset())
     texts = ["v2", json.dumps({"batchTimestampMs": 0}), f"source:{json.dumps(offset)}"]
-    assert offsets._parse(texts).positions == {"source": stop}
+    assert spark_log._parse(texts).positions == {"source": stop}
 
 
 def test_what_is_due_in_a_bucket_is_not_forgotten_in_an_epoch_that_does_not_call_it(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyspark
 
-import holdfast.spark
+import holdfast.spark.launch
 
-STARTUP = Path(holdfast.spark.__file__).parent / "startup"
+STARTUP = Path(holdfast.spark.launch.__file__).parent / "startup"
 LIB = Path(pyspark.__file__).parent / "python" / "lib"
 ZIPS = [str(path) for path in sorted(LIB.glob("*.zip"))]
 

@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.graph_change import Graph, GraphChange, NodeChange, Replay, Role, Verdict
 from holdfast.checkpoint.manifest import SnapshotKey
-from holdfast.checkpoint.restore import restoration
-from holdfast.checkpoint.rewind import note_rewind
 from holdfast.checkpoint.snapshot import checked, commit
-from holdfast.checkpoint.store import LocalStore
+from holdfast.cli.supervision import is_final
 from holdfast.errors import Corrupt, Diverged, from_text
 from holdfast.ports import Held
-from holdfast.spark.beginning import steps_of
-from holdfast.spark.directory import Directory, choose_directory, give_up, newest, remove_older
+from holdfast.resume.directory_header import Origin, read_origin
+from holdfast.resume.graph_diff import Graph, GraphChange, NodeChange, Replay, Role, Verdict
+from holdfast.resume.replays import is_backfill, left_to_replay
+from holdfast.resume.restore import restoration
+from holdfast.resume.rewind import note_rewind
 from holdfast.spark.failure import STATE
-from holdfast.spark.origin import Origin, read_origin
-from holdfast.spark.replays import is_backfill, left_to_replay
-from holdfast.spark.state_change import StateChange
-from holdfast.spark.state_plan import Division, Shape, noted_shape, settle_shape
-from holdfast.supervision import is_final
+from holdfast.spark.resume.beginning import steps_of
+from holdfast.spark.resume.directory import Directory, choose_directory, give_up, newest, remove_older
+from holdfast.spark.resume.state_change import StateChange
+from holdfast.spark.state.plan import Division, Shape, noted_shape, settle_shape
+from holdfast.store.local import LocalStore
 from holdfast.testing.clock import SimulatedClock
 from tests.unit.checkpoint.snapshots import snapshot
 

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.checkpoint.snapshot import Bucket
 from holdfast.ports import Store
-from holdfast.spark import state_parts
-from holdfast.spark.state_parts import BackgroundParts
+from holdfast.spark.state import parts as state_parts
+from holdfast.spark.state.parts import BackgroundParts
 
 
 def bucket(number: int, version: int) -> Bucket:

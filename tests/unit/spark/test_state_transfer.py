@@ -13,8 +13,6 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.graph_change import Graph as Described
-from holdfast.checkpoint.graph_change import GraphChange, NodeChange, Role, Verdict
 from holdfast.checkpoint.manifest import Ended, Keeps, Manifest, OperatorState, SnapshotKey
 from holdfast.checkpoint.snapshot import (
     Bucket,
@@ -27,20 +25,22 @@ from holdfast.checkpoint.snapshot import (
     verify,
     write_bucket,
 )
-from holdfast.checkpoint.state_moves import Means
-from holdfast.checkpoint.store import LocalStore
 from holdfast.errors import InvalidPipeline
-from holdfast.naming import canonical_json
-from holdfast.past import Past
+from holdfast.graph.evolution import Past
+from holdfast.graph.naming import canonical_json
+from holdfast.plan.chunks import bucket_of
 from holdfast.ports import Held, Store
-from holdfast.schema import to_arrow
-from holdfast.spark.origin import Origin
-from holdfast.spark.state_change import StateChange
-from holdfast.spark.state_chunks import bucket_of
-from holdfast.spark.state_transfer import Transfer
+from holdfast.resume.directory_header import Origin
+from holdfast.resume.graph_diff import Graph as Described
+from holdfast.resume.graph_diff import GraphChange, NodeChange, Role, Verdict
+from holdfast.resume.state_upgrade import Means
+from holdfast.spark.resume.state_change import StateChange
+from holdfast.spark.state.transfer import Transfer
+from holdfast.store.local import LocalStore
 from holdfast.testing import SimulatedCrash
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.store import SimulatedStore
+from holdfast.types.schema import to_arrow
 
 SCHEMA = "k STRING, t BIGINT, v BIGINT"
 KEYS = [f"key{number}" for number in range(40)]

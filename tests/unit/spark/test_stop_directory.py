@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.spark import stop_directory
+from holdfast.spark.launch import stop_directory
 
 RUN = """
 import sys
-from holdfast.spark.stop_directory import create
+from holdfast.spark.launch.stop_directory import create
 (create() / "stop").touch()
 print("runs", flush=True)
 sys.stdin.read()

@@ -1,0 +1,71 @@
+"""The floor: the positions from which rows may still have to be replayed, for sources that drop what is published.
+
+Where snapshots are made by themselves, the checkpointer moves it when older ones are gone: nothing goes before that.
+Where none are, everything goes that is published, but for what named checkpoints need: a floor of theirs alone.  Both
+are read by the planning processes of sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.ports import Store
+from holdfast.positions import Positions, SourcePositions, least
+from holdfast.store import checked_json
+
+KEY = "snapshots/floor.json"
+NAMED_KEY = "named/floor.json"
+EVERY_PIPELINE = "*"
+"""Stands for all pipelines in the floor of named checkpoints, where nobody knows of which they are."""
+
+
+def write_floor(store: Store, positions: Positions) -> None:
+    """Move the floor: nothing before these positions is replayed any more."""
+    store.put(KEY, checked_json.dump(positions))
+
+
+def lower_floor(store: Store, positions: Positions) -> None:
+    """Bring the floor down to where reading begins anew, if it stands above that; it moves up with the snapshots."""
+    data = store.get(KEY)
+    if data is None:
+        return
+    try:
+        floor: Positions = checked_json.load(data)
+    except ValueError:
+        return  # what cannot be read holds everything
+    lower = least(floor, positions)
+    if lower != floor:
+        write_floor(store, lower)
+
+
+def read_floor(path: Path) -> Positions:
+    """Return the floor; empty when there is none yet, or it cannot be read: then everything stays."""
+    try:
+        found: Positions = checked_json.load(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def write_named_floor(store: Store, of_pipelines: Mapping[str, Positions]) -> None:
+    """Move the floor of named checkpoints, which may be of several pipelines; it is removed where there are none."""
+    if of_pipelines:
+        store.put(NAMED_KEY, checked_json.dump(of_pipelines))
+    else:
+        store.delete(NAMED_KEY)
+
+
+def read_named_floor(path: Path, pipeline: str, source: str) -> SourcePositions | None:
+    """Return from where names of a pipeline need the rows of a source; empty: they need none; None: they need all.
+
+    All of them also where it cannot be read.
+    """
+    try:
+        floors: dict[str, Positions] = checked_json.load(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        return None
+    floor = floors.get(pipeline, floors.get(EVERY_PIPELINE))
+    return {} if floor is None else floor.get(source)

@@ -1,0 +1,90 @@
+"""Where each source stood when a Spark directory was begun: ``sources.json``.
+
+A source that leaves the graph goes on there when it comes back.  Sinks hold the positions of the sources that the graph
+has, and Spark's directories come and go; so this is kept beside them.  Every directory that does not begin at the
+beginning adds a note; a rewind removes those of directories that were begun behind its target.
+"""
+
+from __future__ import annotations
+
+from holdfast.errors import Corrupt
+from holdfast.ports import Store
+from holdfast.positions import Positions, SourcePositions
+from holdfast.store import checked_json
+
+KEY = "sources.json"
+
+History = dict[str, list[tuple[int, SourcePositions]]]
+"""Source -> first epoch of a directory, and where the source stood before it; ascending."""
+
+
+def stood(store: Store) -> Positions:
+    """Return where each source stood last, those included that the graph has.
+
+    Raises
+    ------
+    Corrupt
+        If the record cannot be read.
+    """
+    return {name: notes[-1][1] for name, notes in _read(store).items()}
+
+
+def stood_at(store: Store, epoch: int) -> Positions:
+    """Return where each source stood at an epoch which the graph of then did not have."""
+    earlier = {name: [of for first, of in notes if first <= epoch] for name, notes in _read(store).items()}
+    return {name: of[-1] for name, of in earlier.items() if of}
+
+
+def stood_since(store: Store) -> dict[str, tuple[int, SourcePositions]]:
+    """Return where each source stood last, and the first epoch of the directory that was begun behind that."""
+    return {name: notes[-1] for name, notes in _read(store).items()}
+
+
+def note_stood(store: Store, epoch: int, positions: Positions, *, else_known: Positions) -> None:
+    """Note where sources stand before the first epoch of a directory; said again, it counts as said once.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    epoch : int
+        The first epoch.
+    positions : Positions
+        Of all sources that the graph before had.
+    else_known : Positions
+        Where sources stood that had left before: counts where nothing was noted yet.
+    """
+    history = _read(store) or {name: [(0, of)] for name, of in else_known.items()}
+    for name, of in positions.items():
+        before = [note for note in history.get(name, []) if note[0] < epoch]
+        if not before or dict(before[-1][1]) != dict(of):
+            before.append((epoch, of))
+        history[name] = before
+    _write(store, history)
+
+
+def forget_behind(store: Store, epoch: int) -> None:
+    """Remove what was noted for directories that begin behind an epoch."""
+    if store.get(KEY) is None:
+        return
+    history = {name: [note for note in notes if note[0] <= epoch] for name, notes in _read(store).items()}
+    _write(store, {name: notes for name, notes in history.items() if notes})
+
+
+def _read(store: Store) -> History:
+    data = store.get(KEY)
+    if data is None:
+        return {}
+    try:
+        return {name: [(int(epoch), of) for epoch, of in notes] for name, notes in checked_json.load(data).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Corrupt(
+            f"{KEY} of the checkpoint cannot be read.",
+            why=f"{error}; it says where sources go on that leave the graph and come back.",
+            do=f"restore {KEY} from a copy; or remove it, if no source that has left the graph is to come back.",
+            participant=KEY,
+        ) from error
+
+
+def _write(store: Store, history: History) -> None:
+    store.put(KEY, checked_json.dump(history))

@@ -1,0 +1,443 @@
+"""Binding of a parsed Spark SQL expression to a schema: the subset that Arrow evaluates, and the types Spark gives it.
+
+An operand that can raise (an overflow, a division by zero) is taken only where Spark surely evaluates it for every
+row: not below AND, OR, CASE, coalesce, IN, BETWEEN, IS NULL or ``<=>``, which short-circuit or are simplified away.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from holdfast.expressions import kernels, logic
+from holdfast.expressions.kernels import Constant, Fault, Node, Reference, Widened
+
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_NUMBERS = (*_INTEGERS, pa.float32(), pa.float64())
+COMPUTED = frozenset(
+    {*_NUMBERS, pa.bool_(), pa.string(), pa.date32(), pa.timestamp("us", tz="UTC"), pa.timestamp("us")}
+)
+"""Types that expressions compute with; columns of others are passed through, and asked whether they are null."""
+
+_CASTS = {
+    exp.DataType.Type.TINYINT: pa.int8(),
+    exp.DataType.Type.SMALLINT: pa.int16(),
+    exp.DataType.Type.INT: pa.int32(),
+    exp.DataType.Type.BIGINT: pa.int64(),
+    exp.DataType.Type.DOUBLE: pa.float64(),
+}
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DECIMAL_DIGITS_MAX = 15
+"""Decimals of up to so many digits become the nearest DOUBLE, by whichever way they are converted."""
+
+
+class LeftToSpark(Exception):
+    """The expression is not in the subset."""
+
+
+def _require(is_in_subset: bool) -> None:
+    if not is_in_subset:
+        raise LeftToSpark
+
+
+def found(name: str, schema: pa.Schema) -> pa.Field | None:
+    """Return the one column of this name; upper and lower case are one, as in Spark."""
+    same = [field for field in schema if field.name.lower() == name.lower() or field.name.upper() == name.upper()]
+    if len(same) != 1 or (same[0].name != name and not (name + same[0].name).isascii()):
+        return None
+    return same[0]
+
+
+def reference(field: pa.Field) -> Reference:
+    """Return the column as a node."""
+    return Reference(field.name, field.type, field.nullable)
+
+
+def is_name(name: exp.Identifier) -> bool:
+    """Return whether Spark reads this as a name, too."""
+    return bool(name.args.get("quoted")) or _PLAIN_NAME.fullmatch(name.name) is not None
+
+
+def bound(tree: exp.Expression, schema: pa.Schema) -> Node:
+    """Return the node of a tree.
+
+    Raises
+    ------
+    LeftToSpark
+        If it is not in the subset.
+    """
+    binding = _BINDINGS.get(type(tree))
+    if binding is None:
+        raise LeftToSpark
+    node = binding(tree, schema)
+    # What reads no column is folded here, or by Spark: every node but a literal computes arrays.
+    _require(isinstance(node, Constant) or tree.find(exp.Column) is not None)
+    return node
+
+
+def _only(tree: exp.Expression, *keys: str) -> None:
+    """Require that the tree has no other arguments: one that is not known here may mean anything."""
+    _require(all(key in keys for key, value in tree.args.items() if value))
+
+
+def _column(tree: exp.Expression, schema: pa.Schema) -> Node:
+    _only(tree, "this", "table")
+    _require(isinstance(tree.this, exp.Identifier) and is_name(tree.this))
+    if "table" in tree.args and tree.args["table"] is not None:
+        return _member(tree, schema)
+    field = found(tree.name, schema)
+    if field is None:
+        raise LeftToSpark
+    return reference(field)
+
+
+def _member(tree: exp.Expression, schema: pa.Schema) -> Node:
+    """Return a field of a struct column: there are no tables here that the first name could mean."""
+    name = tree.args["table"]
+    _require(isinstance(name, exp.Identifier) and is_name(name))
+    field = found(name.name, schema)
+    if field is None or not pa.types.is_struct(field.type):
+        raise LeftToSpark
+    member = found(tree.name, pa.schema(list(field.type)))
+    if member is None:
+        raise LeftToSpark
+    return kernels.Member(reference(field), member.name, member.type, field.nullable or member.nullable)
+
+
+def _literal(tree: exp.Expression, schema: pa.Schema, minus: str = "") -> Node:
+    if tree.args.get("is_string"):
+        return Constant(tree.this, pa.string())
+    text = minus + tree.this
+    if re.fullmatch(r"-?\d+", text):
+        value = int(text)
+        _require(-(2**63) <= value < 2**63)
+        return Constant(value, pa.int32() if -(2**31) <= value < 2**31 else pa.int64())
+    if re.fullmatch(r"-?\d+\.\d+", text):
+        digits = len(text.strip("-")) - 1
+        _require(digits <= _DECIMAL_DIGITS_MAX)
+        return Constant(Decimal(text), pa.decimal128(digits, len(text.partition(".")[2])))
+    _require(re.fullmatch(r"-?\d+(\.\d+)?[eE][+-]?\d+", text) is not None)
+    number = float(text)
+    _require(1e-300 < abs(number) < 1e300)  # what is larger or smaller, Spark may refuse
+    return Constant(number, pa.float64())
+
+
+def _negative(tree: exp.Expression, schema: pa.Schema) -> Node:
+    if isinstance(tree.this, exp.Literal) and not tree.this.args.get("is_string"):
+        return _literal(tree.this, schema, "-")  # the sign belongs to the number: -2147483648 is an INT
+    _require(isinstance(tree.this, exp.Column | exp.Paren | exp.TryCast | exp.Func))
+    of = bound(tree.this, schema)
+    _require(of.type in _NUMBERS)
+    return _folded(kernels.Negative(of), of)
+
+
+def _folded(node: Node, *operands: Node) -> Node:
+    """Return what a node of literals gives; Spark, too, computes it once, and may do so without any row."""
+    if not all(isinstance(operand, Constant) for operand in operands):
+        return node
+    try:
+        return Constant(node.compute(None).as_py(), node.type)
+    except Fault:
+        raise LeftToSpark from None
+
+
+_TERMS = (exp.Add, exp.Sub)
+_FACTORS = (exp.Mul, exp.Div, exp.Mod)
+_LOOSE = (
+    exp.EQ,
+    exp.NEQ,
+    exp.NullSafeEQ,
+    exp.LT,
+    exp.LTE,
+    exp.GT,
+    exp.GTE,
+    exp.Is,
+    exp.In,
+    exp.Between,
+    exp.Not,
+    exp.And,
+    exp.Or,
+)
+"""What must stand in parentheses as an operand: Spark has one rank for all comparisons, sqlglot has three."""
+
+
+def _operand(tree: exp.Expression, schema: pa.Schema, *unlike: type[exp.Expression]) -> Node:
+    _require(not isinstance(tree, (*_LOOSE, *unlike)))
+    return bound(tree, schema)
+
+
+def _common(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """Return the type in which Spark computes with two, in ANSI mode."""
+    if left == right:
+        _require(left in COMPUTED)
+        return left
+    kinds = (left, right)
+    if all(kind in _INTEGERS for kind in kinds):
+        return _INTEGERS[max(map(_INTEGERS.index, kinds))]
+    # A decimal literal is no number of ours except beside FLOAT or DOUBLE, where both become DOUBLE.
+    _require(all(kind in _NUMBERS or pa.types.is_decimal(kind) for kind in kinds))
+    _require(any(kind in kernels.FLOATS for kind in kinds))
+    return pa.float64()
+
+
+def _widened(node: Node, kind: pa.DataType) -> Node:
+    if node.type == kind:
+        return node
+    if isinstance(node, Constant):
+        value = node.value if node.value is None or kind not in kernels.FLOATS else float(node.value) + 0.0
+        return Constant(value, kind)
+    return Widened(node, kind)
+
+
+def _pair(tree: exp.Expression, schema: pa.Schema, unlike_left: Any = (), unlike_right: Any = ()) -> tuple[Node, Node]:
+    _only(tree, "this", "expression", "typed", "safe")
+    return _operand(tree.this, schema, *unlike_left), _operand(tree.expression, schema, *unlike_right)
+
+
+def _arithmetic(sign: str) -> Callable[[exp.Expression, pa.Schema], Node]:
+    unlike = ((), _TERMS) if sign in "+-" else (_TERMS, (*_TERMS, *_FACTORS))
+
+    def bind(tree: exp.Expression, schema: pa.Schema) -> Node:
+        left, right = _pair(tree, schema, *unlike)
+        kind = _common(left.type, right.type)
+        _require(kind in _NUMBERS)
+        _require_order(left, right)
+        left, right = _widened(left, kind), _widened(right, kind)
+        node = _folded(kernels.Arithmetic(sign, left, right), left, right)
+        # Spark computes the literals of such a chain first, and n + 1 + (-1) overflows no more.
+        literals = sum(isinstance(part, Constant) for part in _chain(node, sign))
+        _require(kind in kernels.FLOATS or sign == "-" or literals <= 1)
+        return node
+
+    return bind
+
+
+def _require_order(first: Node, second: Node) -> None:
+    """Require that Spark evaluates both: where the first is null it does not come to the second."""
+    _require(not second.can_raise or not first.nullable)
+
+
+def raises_as_filter(node: Node) -> bool:
+    """Return whether a condition raises for the same rows when it filters.
+
+    A filter drops the rows first in which a column is null that the condition needs: ``i + 1 > j`` raises for no row
+    without ``j``, though ``i + 1`` is evaluated before it elsewhere.
+    """
+    match node:
+        case kernels.Arithmetic() | kernels.Quotient() | logic.Comparison():
+            sides = ((node.left, node.right), (node.right, node.left))
+            return all((not one.can_raise or not other.nullable) and raises_as_filter(one) for one, other in sides)
+        case kernels.Widened() | kernels.Negative() | logic.Negation():
+            return raises_as_filter(node.of)
+    return True
+
+
+def _chain(node: Node, sign: str) -> Iterator[Node]:
+    """Yield the operands of ``a + b + ...``, in whatever parentheses."""
+    if isinstance(node, kernels.Arithmetic) and node.sign == sign:
+        yield from _chain(node.left, sign)
+        yield from _chain(node.right, sign)
+    else:
+        yield node
+
+
+def _quotient(sign: str) -> Callable[[exp.Expression, pa.Schema], Node]:
+    def bind(tree: exp.Expression, schema: pa.Schema) -> Node:
+        left, right = _pair(tree, schema, _TERMS, (*_TERMS, *_FACTORS))
+        kind = _common(left.type, right.type)
+        _require(kind in (_INTEGERS if sign == "%" else _NUMBERS))
+        _require_order(right, left)  # a divisor is evaluated before its dividend
+        if sign == "/":
+            kind = pa.float64()
+        left, right = _widened(left, kind), _widened(right, kind)
+        _require(not isinstance(left, Constant) or not isinstance(right, Constant))
+        _require(not isinstance(right, Constant) or right.value != 0)
+        return kernels.Quotient(sign, left, right)
+
+    return bind
+
+
+_MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<=>": "<=>"}
+
+
+def _compared(sign: str, left: Node, right: Node) -> Node:
+    kind = _common(left.type, right.type)
+    constant = isinstance(left, Constant) or isinstance(right, Constant)
+    # Spark drops what it can prove: equal sides, and a small type that is compared with a large literal.
+    _require(not (left.can_raise and right.can_raise))
+    for operand in (left, right):
+        _require(not operand.can_raise or (sign != "<=>" and not (constant and operand.type != kind)))
+    _require_order(left, right)
+    left, right = _widened(left, kind), _widened(right, kind)
+    if isinstance(left, Constant):
+        left, right, sign = right, left, _MIRRORED[sign]
+    return _folded(logic.Comparison(sign, left, right), left, right)
+
+
+def _comparison(sign: str) -> Callable[[exp.Expression, pa.Schema], Node]:
+    return lambda tree, schema: _compared(sign, *_pair(tree, schema))
+
+
+def _boolean(tree: exp.Expression, schema: pa.Schema) -> Node:
+    node = bound(tree, schema)
+    _require(node.type == pa.bool_())
+    return node
+
+
+def _safe(*nodes: Node) -> None:
+    """Require that no node can raise: Spark may not evaluate it, and Arrow would."""
+    _require(not any(node.can_raise for node in nodes))
+
+
+def _logic(sign: str) -> Callable[[exp.Expression, pa.Schema], Node]:
+    def bind(tree: exp.Expression, schema: pa.Schema) -> Node:
+        left, right = _boolean(tree.this, schema), _boolean(tree.expression, schema)
+        _safe(left, right)
+        return logic.Logic(sign, left, right)
+
+    return bind
+
+
+def _not(tree: exp.Expression, schema: pa.Schema) -> Node:
+    return logic.Negation(_boolean(tree.this, schema))
+
+
+def _is(tree: exp.Expression, schema: pa.Schema) -> Node:
+    _require(isinstance(tree.expression, exp.Null))
+    of = _operand(tree.this, schema)
+    _safe(of)
+    _require(of.type in COMPUTED or isinstance(of, Reference | kernels.Member))
+    return logic.IsNull(of)
+
+
+def _in(tree: exp.Expression, schema: pa.Schema) -> Node:
+    _only(tree, "this", "expressions")
+    of = _operand(tree.this, schema)
+    _safe(of)
+    listed = [bound(item, schema) for item in tree.expressions if not isinstance(item, exp.Null)]
+    _require(bool(listed) and all(isinstance(item, Constant) for item in listed))
+    kind = reduce(_common, (item.type for item in listed), of.type)
+    _require(kind in COMPUTED and kind not in kernels.FLOATS)  # a long list compares -0.0 and NaN otherwise
+    values = tuple(item.value for item in listed if isinstance(item, Constant))
+    return logic.Membership(_widened(of, kind), values, len(listed) < len(tree.expressions))
+
+
+def _between(tree: exp.Expression, schema: pa.Schema) -> Node:
+    _only(tree, "this", "low", "high")
+    of, low, high = (_operand(tree.args[key], schema) for key in ("this", "low", "high"))
+    _safe(of, low, high)
+    _require(_common(of.type, low.type) == _common(of.type, high.type))
+    return logic.Logic("AND", _compared(">=", of, low), _compared("<=", of, high))
+
+
+def _one_type(trees: Sequence[exp.Expression], schema: pa.Schema) -> list[Node]:
+    """Return values brought to one type; NULL takes the type of the others."""
+    known = {index: bound(tree, schema) for index, tree in enumerate(trees) if not isinstance(tree, exp.Null)}
+    _require(bool(known))
+    _safe(*known.values())
+    kind = reduce(_common, (node.type for node in known.values()))
+    _require(kind in COMPUTED)
+    return [_widened(known[index], kind) if index in known else Constant(None, kind) for index in range(len(trees))]
+
+
+def _coalesce(tree: exp.Expression, schema: pa.Schema) -> Node:
+    _only(tree, "this", "expressions")
+    return logic.Coalesce(tuple(_one_type([tree.this, *tree.expressions], schema)))
+
+
+def _condition(tree: exp.Expression, schema: pa.Schema) -> Node:
+    node = _boolean(tree, schema)
+    _safe(node)
+    _require(not isinstance(node, Constant))  # Spark leaves out what it never comes to, and its nulls
+    return node
+
+
+def _case(tree: exp.Expression, schema: pa.Schema) -> Node:
+    _only(tree, "ifs", "default")
+    branches = tree.args["ifs"]
+    default = tree.args.get("default") or exp.Null()
+    *thens, chosen = _one_type([*(branch.args["true"] for branch in branches), default], schema)
+    for branch, then in zip(reversed(branches), reversed(thens), strict=True):
+        _only(branch, "this", "true")
+        condition = _condition(branch.this, schema)
+        chosen = logic.Choice(condition, then, chosen)
+    return chosen
+
+
+def _if(tree: exp.Expression, schema: pa.Schema) -> Node:
+    _require(tree.args.get("false") is not None)
+    condition = _condition(tree.this, schema)
+    then, otherwise = _one_type([tree.args["true"], tree.args["false"]], schema)
+    return logic.Choice(condition, then, otherwise)
+
+
+def _cast(tree: exp.Expression, schema: pa.Schema) -> Node:
+    _only(tree, "this", "to", "_type")
+    kind = _CASTS.get(tree.args["to"].this)
+    of = bound(tree.this, schema)
+    _require(kind is not None)
+    if isinstance(of, Constant) and of.type in _INTEGERS and kind in _INTEGERS:  # 5S and CAST(5 AS SMALLINT)
+        bits = kind.bit_width - 1
+        _require(-(2**bits) <= of.value < 2**bits)
+        return Constant(of.value, kind)
+    is_decimal = isinstance(of, Constant) and pa.types.is_decimal(of.type) and kind == pa.float64()  # 1.8D
+    _require(is_decimal or (of.type in _NUMBERS and _common(of.type, kind) == kind))
+    return _widened(of, kind)
+
+
+def _length(tree: exp.Expression, schema: pa.Schema) -> Node:
+    _only(tree, "this")
+    of = bound(tree.this, schema)
+    _safe(of)
+    _require(of.type == pa.string())
+    return logic.Length(of)
+
+
+def _concat(tree: exp.Expression, schema: pa.Schema) -> Node:
+    _only(tree, "expressions", "safe")
+    items = tuple(bound(item, schema) for item in tree.expressions)
+    _safe(*items)
+    _require(all(item.type == pa.string() for item in items))
+    _require(not all(isinstance(item, Constant) for item in items))  # may be 'a' 'b' or 'a''b'
+    return logic.Joined(items)
+
+
+_BINDINGS: dict[type[exp.Expression], Callable[[Any, pa.Schema], Node]] = {
+    exp.Column: _column,
+    exp.Literal: _literal,
+    exp.Boolean: lambda tree, schema: Constant(bool(tree.this), pa.bool_()),
+    exp.Paren: lambda tree, schema: bound(tree.this, schema),
+    exp.Neg: _negative,
+    exp.Add: _arithmetic("+"),
+    exp.Sub: _arithmetic("-"),
+    exp.Mul: _arithmetic("*"),
+    exp.Div: _quotient("/"),
+    exp.Mod: _quotient("%"),
+    exp.EQ: _comparison("="),
+    exp.NEQ: _comparison("<>"),
+    exp.NullSafeEQ: _comparison("<=>"),
+    exp.LT: _comparison("<"),
+    exp.LTE: _comparison("<="),
+    exp.GT: _comparison(">"),
+    exp.GTE: _comparison(">="),
+    exp.And: _logic("AND"),
+    exp.Or: _logic("OR"),
+    exp.Not: _not,
+    exp.Is: _is,
+    exp.In: _in,
+    exp.Between: _between,
+    exp.Coalesce: _coalesce,
+    exp.Case: _case,
+    exp.If: _if,
+    exp.Cast: _cast,
+    exp.TryCast: _cast,
+    exp.Length: _length,
+    exp.Concat: _concat,
+}
+"""What is in the subset, and how it is bound to the schema."""

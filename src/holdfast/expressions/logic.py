@@ -1,0 +1,267 @@
+"""Comparisons, three-valued logic, choices and texts of a columnar expression, computed in Arrow as Spark does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.expressions.kernels import FLOATS, Node
+
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison of two values of one type; NaN equals NaN and is greater than every number."""
+
+    sign: str
+    left: Node
+    right: Node
+
+    @property
+    def type(self) -> pa.DataType:
+        """BOOLEAN."""
+        return pa.bool_()
+
+    @property
+    def nullable(self) -> bool:
+        """Whether an operand is; ``<=>`` never is."""
+        return self.sign != "<=>" and (self.left.nullable or self.right.nullable)
+
+    @property
+    def can_raise(self) -> bool:
+        """Whether an operand can."""
+        return self.left.can_raise or self.right.can_raise
+
+    def compute(self, batch: pa.RecordBatch) -> Any:
+        """Return the truth values."""
+        left, right = self.left.compute(batch), self.right.compute(batch)
+        compare = _floats_compared if self.left.type in FLOATS else _compared
+        if self.sign != "<=>":
+            return compare(self.sign, left, right)
+        both_null = pc.and_(pc.is_null(left), pc.is_null(right))
+        return pc.or_(pc.fill_null(compare("=", left, right), False), both_null)
+
+
+def _compared(sign: str, left: Any, right: Any) -> Any:
+    return _PLAIN[sign](left, right)
+
+
+def _floats_compared(sign: str, left: Any, right: Any) -> Any:
+    plain = _PLAIN[sign](left, right)
+    if isinstance(right, pa.Scalar):  # a literal, thus no NaN: the others are right already
+        return pc.or_(plain, pc.is_nan(left)) if sign in {">", ">="} else plain
+    left_nan, right_nan = pc.is_nan(left), pc.is_nan(right)
+    match sign:
+        case "=":
+            return pc.or_(plain, pc.and_(left_nan, right_nan))
+        case "<>":
+            return pc.and_not(plain, pc.and_(left_nan, right_nan))
+        case "<":
+            return pc.or_(plain, pc.and_not(right_nan, left_nan))
+        case "<=":
+            return pc.or_(plain, right_nan)
+        case ">":
+            return pc.or_(plain, pc.and_not(left_nan, right_nan))
+        case _:
+            return pc.or_(plain, left_nan)
+
+
+@dataclass(frozen=True)
+class Logic:
+    """AND or OR of two truth values, three-valued.  Neither can raise, so their order does not show."""
+
+    sign: str
+    left: Node
+    right: Node
+    can_raise: bool = False
+
+    @property
+    def type(self) -> pa.DataType:
+        """BOOLEAN."""
+        return pa.bool_()
+
+    @property
+    def nullable(self) -> bool:
+        """Whether an operand is."""
+        return self.left.nullable or self.right.nullable
+
+    def compute(self, batch: pa.RecordBatch) -> Any:
+        """Return the truth values."""
+        kernel = pc.and_kleene if self.sign == "AND" else pc.or_kleene
+        return kernel(self.left.compute(batch), self.right.compute(batch))
+
+
+@dataclass(frozen=True)
+class Negation:
+    """NOT: null stays null."""
+
+    of: Node
+
+    @property
+    def type(self) -> pa.DataType:
+        """BOOLEAN."""
+        return pa.bool_()
+
+    @property
+    def nullable(self) -> bool:
+        """Whether the operand is."""
+        return self.of.nullable
+
+    @property
+    def can_raise(self) -> bool:
+        """Whether the operand can."""
+        return self.of.can_raise
+
+    def compute(self, batch: pa.RecordBatch) -> Any:
+        """Return the truth values."""
+        return pc.invert(self.of.compute(batch))
+
+
+@dataclass(frozen=True)
+class IsNull:
+    """IS NULL of any value; NaN is a value."""
+
+    of: Node
+    nullable: bool = False
+    can_raise: bool = False
+
+    @property
+    def type(self) -> pa.DataType:
+        """BOOLEAN."""
+        return pa.bool_()
+
+    def compute(self, batch: pa.RecordBatch) -> Any:
+        """Return the truth values."""
+        return pc.is_null(self.of.compute(batch))
+
+
+@dataclass(frozen=True)
+class Membership:
+    """IN a list of literals of the operand's type; without a match, a NULL in the list makes the answer null."""
+
+    of: Node
+    values: tuple[Any, ...]
+    has_null: bool
+    can_raise: bool = False
+
+    @property
+    def type(self) -> pa.DataType:
+        """BOOLEAN."""
+        return pa.bool_()
+
+    @property
+    def nullable(self) -> bool:
+        """Whether the operand or the list is."""
+        return self.has_null or self.of.nullable
+
+    def compute(self, batch: pa.RecordBatch) -> Any:
+        """Return the truth values."""
+        values = self.of.compute(batch)
+        found = pc.is_in(values, value_set=pa.array(self.values, self.of.type))
+        null = pa.scalar(None, pa.bool_())
+        if self.has_null:
+            return pc.if_else(found, True, null)
+        return pc.if_else(pc.is_valid(values), found, null)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """IF: the first value where the condition is true, the second where it is false or null.  Nothing can raise."""
+
+    condition: Node
+    then: Node
+    otherwise: Node
+    can_raise: bool = False
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of both values."""
+        return self.then.type
+
+    @property
+    def nullable(self) -> bool:
+        """Whether a value is."""
+        return self.then.nullable or self.otherwise.nullable
+
+    def compute(self, batch: pa.RecordBatch) -> Any:
+        """Return the chosen values."""
+        condition = pc.fill_null(self.condition.compute(batch), False)
+        return pc.if_else(condition, self.then.compute(batch), self.otherwise.compute(batch))
+
+
+@dataclass(frozen=True)
+class Coalesce:
+    """The first value of one type that is not null.  Nothing can raise."""
+
+    items: tuple[Node, ...]
+    can_raise: bool = False
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of all values."""
+        return self.items[0].type
+
+    @property
+    def nullable(self) -> bool:
+        """Whether all values are."""
+        return all(item.nullable for item in self.items)
+
+    def compute(self, batch: pa.RecordBatch) -> Any:
+        """Return the values."""
+        return pc.coalesce(*[item.compute(batch) for item in self.items])
+
+
+@dataclass(frozen=True)
+class Length:
+    """Count of code points of a STRING."""
+
+    of: Node
+    can_raise: bool = False
+
+    @property
+    def type(self) -> pa.DataType:
+        """INT."""
+        return pa.int32()
+
+    @property
+    def nullable(self) -> bool:
+        """Whether the text is."""
+        return self.of.nullable
+
+    def compute(self, batch: pa.RecordBatch) -> Any:
+        """Return the counts."""
+        return pc.utf8_length(self.of.compute(batch))
+
+
+@dataclass(frozen=True)
+class Joined:
+    """``concat`` of STRING values: null when one of them is."""
+
+    items: tuple[Node, ...]
+    can_raise: bool = False
+
+    @property
+    def type(self) -> pa.DataType:
+        """STRING."""
+        return pa.string()
+
+    @property
+    def nullable(self) -> bool:
+        """Whether a text is."""
+        return any(item.nullable for item in self.items)
+
+    def compute(self, batch: pa.RecordBatch) -> Any:
+        """Return the texts."""
+        return pc.binary_join_element_wise(*[item.compute(batch) for item in self.items], "")

@@ -1,0 +1,310 @@
+"""Checks of a whole graph before anything runs; each error names the node and the line that built it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import naming
+from holdfast.graph.naming import Origin
+
+if TYPE_CHECKING:
+    from holdfast.graph.hooks import Hooks
+    from holdfast.graph.nodes import Node, SinkNode, Stream
+
+
+@dataclass(frozen=True)
+class building:
+    """Context in which a node is being built: checks its name, and puts node and line in front of every error.
+
+    Gives the :class:`Origin` of the node.
+
+    Parameters
+    ----------
+    kind : str
+        What is being built.
+    name : str, optional
+        The name that the user gave.
+    built_at : Origin, optional
+        Where it is built; found on the stack when not given.
+    """
+
+    kind: str
+    name: str | None = None
+    built_at: Origin = field(default_factory=naming.origin)
+
+    def __enter__(self) -> Origin:
+        naming.checked_name(self.name, of=self.kind, built_at=self.built_at)
+        return self.built_at
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, InvalidPipeline):
+            called = f"{self.kind} {self.name!r}" if self.name else self.kind
+            raise InvalidPipeline(
+                f"{called}, built at {self.built_at}: {error.what}",
+                why=error.why,
+                do=error.do,
+                participant=self.name or "",
+            ) from None
+
+
+def require_columns(wanted: Iterable[str], columns: Collection[str] | None, argument: str) -> None:
+    """Check that columns exist, where columns are known.  Names are compared as Spark does, without regard to case.
+
+    Raises
+    ------
+    InvalidPipeline
+        Naming the missing column, those that exist and the nearest of them.
+    """
+    if columns is None:
+        return
+    known = {column.lower() for column in columns}
+    for name in wanted:
+        if name.lower() not in known:
+            raise no_such_column(name, columns, argument)
+
+
+def no_such_column(name: str, columns: Collection[str], argument: str) -> InvalidPipeline:
+    """Return the error for a column that is not there, with the nearest one that is."""
+    known = {column.lower(): column for column in columns}
+    near = get_close_matches(name.lower(), list(known), n=1)
+    meant = f"did you mean {known[near[0]]!r}? " if near else ""
+    return InvalidPipeline(
+        f"{argument} names the column {name!r}, which does not exist.",
+        why=f"the columns are {', '.join(columns)}.",
+        do=f'{meant}Mend the name, or add the column before: stream | hf.select("*", {_word(name)}=...)',
+    )
+
+
+def _word(name: str) -> str:
+    return name if name.isidentifier() else "name"
+
+
+def not_attachable(stream: Stream, consumer: Any, built_at: Origin) -> InvalidPipeline:
+    """Return the error for something that may not stand to the right of ``stream |``."""
+    return InvalidPipeline(
+        f"stream {stream.name!r}, built at {stream.origin}, was given {_called(consumer)} at {built_at}.",
+        why="to the right of | stands an operator or a sink of Holdfast.",
+        do=_cure_of(consumer),
+        participant=stream.name,
+    )
+
+
+def _called(value: Any) -> str:
+    name = getattr(value, "__qualname__", None)
+    return f"the function {name!r}" if callable(value) and name else a_type(value)
+
+
+def a_type(value: Any) -> str:
+    """Return the type of a value with its article.
+
+    Examples
+    --------
+    >>> a_type(1.5), a_type(1)
+    ('a float', 'an int')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
+def check_timestamp(column: str, schema: pa.Schema) -> None:
+    """Check that a source's timestamp column exists and can hold one.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is neither a TIMESTAMP nor a BIGINT.
+    """
+    if column not in schema.names:
+        raise no_such_column(column, schema.names, "timestamp=")
+    kind = schema.field(column).type
+    if not (pa.types.is_timestamp(kind) or kind == pa.int64()):
+        raise InvalidPipeline(
+            f"timestamp= names the column {column!r}, which is of type {kind}.",
+            why="event time is a TIMESTAMP, or a BIGINT of ticks.",
+            do=f'read it as one: schema="... {column} TIMESTAMP ..."',
+        )
+
+
+def _cure_of(consumer: Any) -> str:
+    if type(consumer).__name__ == "Stream":
+        return (
+            "to bring two streams together write hf.union(left, right); by time, "
+            'hf.sync({"left": left, "right": right}, by="key") or hf.merge(main, {"slow": slow}, by="key").'
+        )
+    if consumer is print:
+        return "to see rows write stream | hf.write.console(); wrong: stream | print"
+    if callable(consumer):
+        return "to call a function on each epoch write stream | hf.map(function); wrong: stream | function"
+    if isinstance(consumer, str):
+        return f"to keep some rows write stream | hf.filter({consumer!r}); wrong: stream | {consumer!r}"
+    return 'write for instance stream | hf.filter("a > 1"), or stream | hf.write.files("out").'
+
+
+def no_such_attribute(name: str) -> str:
+    """Return the text for an attribute that a stream lacks; DataFrame's methods are what users try."""
+    if name.startswith("_"):
+        return name
+    return f'a Stream has no attribute {name!r}: operators stand behind |, for instance stream | hf.filter("a > 1")'
+
+
+def check_arguments(
+    name: Any, sinks: Sequence[Any], built_at: Origin, *, stream_type: type[Stream], sink_type: type[SinkNode]
+) -> None:
+    """Check what was given to ``Pipeline``: a name, and at least one sink, each attached."""
+    right = 'hf.Pipeline("trips", stream | hf.write.files("out"))'
+    if not isinstance(name, str):
+        raise InvalidPipeline(
+            f"the pipeline built at {built_at} has no name.",
+            why=f"a {type(name).__name__} stands first.",
+            do=f"give the name first, then the sinks: {right}",
+        )
+    naming.checked_name(name, of="pipeline", built_at=built_at)
+    if not sinks:
+        raise InvalidPipeline(
+            f"pipeline {name!r}, built at {built_at}, has no sink.",
+            why="a pipeline without a sink has no effect.",
+            do=f"give it at least one: {right}",
+            pipeline=name,
+        )
+    for place, given in enumerate(sinks, start=1):
+        if isinstance(given, stream_type):
+            raise InvalidPipeline(
+                f"argument {place} of pipeline {name!r}, built at {built_at}, is no sink but the stream "
+                f"{given.name!r}, built at {given.origin}.",
+                why="a pipeline is given its sinks; the streams follow from them.",
+                do=f"end the stream with a sink: {right}; wrong: hf.Pipeline({name!r}, stream)",
+                pipeline=name,
+                participant=given.name,
+            )
+        if not isinstance(given, sink_type):
+            raise InvalidPipeline(
+                f"argument {place} of pipeline {name!r}, built at {built_at}, is no sink but {_called(given)}.",
+                why="a pipeline is given its sinks; the streams follow from them."
+                + (" Several sinks are several arguments." if isinstance(given, list | tuple | set) else ""),
+                do=f"write {right}"
+                if not isinstance(given, list | tuple | set)
+                else f"write hf.Pipeline({name!r}, *sinks)",
+                pipeline=name,
+            )
+        if given.stream is None:
+            raise InvalidPipeline(
+                f"sink {given.name!r}, built at {given.origin}, takes no stream.",
+                why="it was given to the pipeline without standing behind a stream.",
+                do=f"write stream | hf.write....; right: {right}",
+                pipeline=name,
+                participant=given.name,
+            )
+
+
+def check_hooks(name: str, hooks: Any, built_at: Origin, *, hooks_type: type[Hooks]) -> None:
+    """Check that ``hooks=`` of ``Pipeline`` is what it is to be: it is looked at only when a run begins."""
+    if not isinstance(hooks, hooks_type):
+        raise InvalidPipeline(
+            f"hooks= of pipeline {name!r}, built at {built_at}, is {_called(hooks)}.",
+            why="hooks are functions, each under the name of the moment at which it is called.",
+            do=f"write hf.Pipeline({name!r}, ..., hooks=hf.Hooks(on_start=function)).",
+            pipeline=name,
+        )
+
+
+def check_graph(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode], built_at: Origin) -> None:
+    """Check the graph as a whole: no target is written twice, no name is used twice, now or as a former one."""
+    _check_targets(pipeline, sinks)
+    _check_names(pipeline, nodes, sinks)
+    _check_pasts(pipeline, nodes, sinks)
+
+
+def _check_targets(pipeline: str, sinks: Sequence[SinkNode]) -> None:
+    seen: dict[str, SinkNode] = {}
+    for place, sink in enumerate(sinks):
+        if sink in sinks[:place]:
+            raise InvalidPipeline(
+                f"sink {sink.name!r}, built at {sink.origin}, is given twice.",
+                why="each of its rows would be there twice.",
+                do="give it once.",
+                pipeline=pipeline,
+                participant=sink.name,
+            )
+        target = naming.where(sink.arguments())
+        if not target:
+            continue
+        other = seen.setdefault(naming.canonical_json([sink.kind, _absolute(target)]), sink)
+        if other is not sink:
+            raise InvalidPipeline(
+                f"sinks {other.name!r}, built at {other.origin}, and {sink.name!r}, built at {sink.origin}, write to "
+                "the same target.",
+                why=f"both are {sink.kind} with {', '.join(f'{k}={v!r}' for k, v in target.items())}.",
+                do="bring the streams together first, hf.union(left, right) | hf.write....; or give them two targets.",
+                pipeline=pipeline,
+                participant=sink.name,
+            )
+
+
+def _absolute(target: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a target with one spelling for each local path."""
+    return {
+        name: os.path.abspath(value) if name == "path" and "://" not in str(value) else value
+        for name, value in target.items()
+    }
+
+
+def _check_names(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]) -> None:
+    everything: tuple[Node | SinkNode, ...] = (*nodes, *sinks)
+    seen: dict[str, Node | SinkNode] = {}
+    for node in everything:
+        # Without regard to case: names become files and tables, and not every system tells `a` from `A`.
+        other = seen.setdefault(node.name.lower(), node)
+        if other is node:
+            continue
+        if node.is_named or other.is_named:
+            why = "a name is the identity of a node in the checkpoint and in the sinks' ledgers."
+            do = "give one of them another name."
+        else:
+            why = "neither was given a name, and nothing in kind, arguments and place tells them apart."
+            do = 'use one of them for both purposes, or give one a name: name="..."'
+        raise InvalidPipeline(
+            f"two nodes of pipeline {pipeline!r} have the name {node.name!r}: {other.kind}, built at {other.origin}, "
+            f"and {node.kind}, built at {node.origin}.",
+            why=why,
+            do=do,
+            pipeline=pipeline,
+            participant=node.name,
+        )
+
+
+def _check_pasts(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]) -> None:
+    """Check that every ``renamed_from=`` names what is no longer in the graph, and no two the same."""
+    everything: tuple[Node | SinkNode, ...] = (*nodes, *sinks)
+    here = {node.name: node for node in everything}
+    seen: dict[str, Node] = {}
+    for node in nodes:
+        old = node.past.renamed_from
+        if not old:
+            continue
+        if old in here:
+            raise InvalidPipeline(
+                f"{node.kind} {node.name!r}, built at {node.origin}, says renamed_from={old!r}, and the graph has a "
+                f"node of that name, built at {here[old].origin}.",
+                why="what is in the graph keeps its state under its own name.",
+                do="take renamed_from= away, or give the other node another name.",
+                pipeline=pipeline,
+                participant=node.name,
+            )
+        other = seen.setdefault(old, node)
+        if other is not node:
+            raise InvalidPipeline(
+                f"{other.name!r}, built at {other.origin}, and {node.name!r}, built at {node.origin}, both say "
+                f"renamed_from={old!r}.",
+                why="one state cannot go to two operators.",
+                do="say it of one of them; the other begins without state.",
+                pipeline=pipeline,
+                participant=node.name,
+            )

@@ -1,0 +1,147 @@
+"""The unit of event time: microseconds where a timestamp is a TIMESTAMP, the user's ticks where it is a BIGINT.
+
+Nobody but the user knows what a tick is.  So a duration is text with a unit for TIMESTAMP, a plain number of ticks for
+BIGINT, here as in every operator; and sources of both kinds have no time in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from enum import Enum
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.types import units
+
+
+class TimeUnit(Enum):
+    """What a number of event time counts."""
+
+    MICROSECONDS = "microseconds"
+    TICKS = "ticks"
+
+
+class SourceNode(Protocol):
+    """What is asked of a source here."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def spec(self) -> Any:
+        """Its declaration."""
+
+
+def unit_of(source: SourceNode) -> TimeUnit | None:
+    """Return the unit of a source's timestamps; None where it declares none."""
+    timestamp = getattr(source.spec, "timestamp", None)
+    if timestamp is None:
+        return None
+    schema: Any = getattr(source.spec, "schema", None)
+    index = -1 if schema is None else schema.get_field_index(timestamp)
+    is_ticks = index >= 0 and pa.types.is_integer(schema.field(index).type)
+    return TimeUnit.TICKS if is_ticks else TimeUnit.MICROSECONDS
+
+
+def common_unit(sources: Iterable[SourceNode]) -> TimeUnit | None:
+    """Return the unit of ``pts``: that of all sources with a timestamp; None where they differ, or none has one."""
+    found = {unit for source in sources if (unit := unit_of(source)) is not None}
+    return found.pop() if len(found) == 1 else None
+
+
+def check_commit_every(commit_every: str | int, *, argument: str = "commit_every") -> str | int:
+    """Return a duration of event time as it was given: text with a unit, or ticks.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is neither, or not positive.
+    """
+    is_number = isinstance(commit_every, int) and not isinstance(commit_every, bool)
+    amount = commit_every if is_number else units.duration_us(commit_every, argument=argument)  # type: ignore[arg-type]
+    if not isinstance(amount, int) or amount < 1:
+        raise InvalidPipeline(
+            f"{argument}={commit_every!r} is too small.", do=f'write for instance {argument}="1 s", or ticks.'
+        )
+    return commit_every
+
+
+def commit_every_ticks(commit_every: str | int | None, sources: Iterable[SourceNode]) -> int | None:
+    """Return by how much ``pts`` must move for a commit, in its own unit.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a source declares no timestamp, their units differ, or text meets BIGINT ticks, whose unit only the user
+        knows, or a bare number TIMESTAMPs.
+    """
+    if commit_every is None:
+        return None
+    check_commit_every(commit_every)
+    listed = list(sources)
+    of_source = {source.name: unit_of(source) for source in listed}
+    untimed = [name for name, unit in of_source.items() if unit is None]
+    if untimed:
+        raise InvalidPipeline(
+            f"commit_every needs timestamps, and source {untimed[0]!r} declares none.",
+            why="commits are grouped by the minimum timestamp over the inputs.",
+            do=f'declare timestamp="<column>" on {", ".join(map(repr, untimed))}, or leave commit_every out.',
+        )
+    why = "commits are grouped by the minimum timestamp over the inputs, and these have no unit in common."
+    in_ticks = _all_in_ticks(of_source, shown="commit_every", argument="commit_every", why=why)
+    if isinstance(commit_every, str) == bool(in_ticks):
+        kind = "BIGINT ticks of your own unit" if in_ticks else "TIMESTAMPs"
+        right = "commit_every=30000" if in_ticks else 'commit_every="30 s"'
+        raise InvalidPipeline(
+            f"commit_every={commit_every!r} does not fit the timestamps of source {listed[0].name!r}.",
+            why=f"they are {kind}.",
+            do=f"write for instance {right}.",
+        )
+    return commit_every if isinstance(commit_every, int) else units.duration_us(commit_every)
+
+
+def begin_at(at: str | datetime | int | None, sources: Iterable[SourceNode]) -> int | None:
+    """Return the time at which sources begin, in microseconds; a number as it is, in the unit of their timestamps.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is no time, a source has BIGINT timestamps and it is no number of ticks, or only some sources have those.
+    """
+    if at is None:
+        return None
+    of_source = {source.name: unit for source in sources if (unit := unit_of(source)) is not None}
+    why = "every source begins at the same time, and these have no unit in common."
+    in_ticks = _all_in_ticks(of_source, shown=f"at={at!r}", argument="at", why=why)
+    if in_ticks and isinstance(at, str) and at.isdigit():  # as a command line gives it
+        return int(at)
+    if in_ticks and not isinstance(at, int):
+        raise InvalidPipeline(
+            f"at={at!r} does not fit the timestamps of source {in_ticks[0]!r}.",
+            why="they are BIGINT ticks of your own unit.",
+            do="write the number of ticks: for instance at=1700000000000.",
+        )
+    return units.time_us(at, argument="at")
+
+
+def _all_in_ticks(of_source: Mapping[str, TimeUnit | None], *, shown: str, argument: str, why: str) -> list[str]:
+    """Return the sources whose timestamps are ticks: all of them, or none.
+
+    Raises
+    ------
+    InvalidPipeline
+        If they are some of them.
+    """
+    in_ticks = [name for name, unit in of_source.items() if unit is TimeUnit.TICKS]
+    other = next((name for name in of_source if name not in in_ticks), None)
+    if in_ticks and other is not None:
+        raise InvalidPipeline(
+            f"{shown} has no unit: source {in_ticks[0]!r} has BIGINT timestamps, source {other!r} TIMESTAMPs.",
+            why=why,
+            do=f"declare all of them as TIMESTAMP, or all as BIGINT; or leave {argument} out.",
+        )
+    return in_ticks

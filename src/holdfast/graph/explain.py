@@ -1,0 +1,181 @@
+"""The pipeline in words: every node, what it promises, what is shared, and what to mind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from holdfast.graph import unused
+from holdfast.ports import Guarantee
+
+if TYPE_CHECKING:
+    from holdfast.graph.nodes import Node, SinkNode
+    from holdfast.graph.pipeline import Pipeline
+
+_TEXT_LENGTH_MAX = 100
+
+
+def explain(pipeline: Pipeline) -> str:
+    """Return the pipeline in words.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        A checked graph.
+
+    Returns
+    -------
+    str
+        Lines without secrets; the same text for the same program.
+    """
+    return "\n".join(_lines(pipeline)) + "\n"
+
+
+def sinks_behind(pipeline: Pipeline) -> dict[Node, tuple[str, ...]]:
+    """Return, for each node, the names of the sinks that its rows reach, in the pipeline's order."""
+    behind: dict[Node, list[str]] = {node: [] for node in pipeline.nodes}
+    for sink in pipeline.sinks:
+        waiting = list(sink.inputs)
+        while waiting:
+            node = waiting.pop()
+            if sink.name not in behind[node]:
+                behind[node].append(sink.name)
+                waiting.extend(node.inputs)
+    return {node: tuple(names) for node, names in behind.items()}
+
+
+def arguments_text(arguments: Mapping[str, Any]) -> str:
+    """Return arguments as users write them, long ones cut; what is empty or not given is left out.
+
+    Examples
+    --------
+    >>> arguments_text({"path": "out", "key": [], "delete": None, "limit": 20})
+    'path="out", limit=20'
+    """
+    return ", ".join(
+        f"{name}={_cut(json.dumps(value, ensure_ascii=False))}"
+        for name, value in arguments.items()
+        if value not in (None, [], {}, "")
+    )
+
+
+def warnings(pipeline: Pipeline) -> list[str]:
+    """Return what to mind about a pipeline, each in a sentence or two."""
+    return list(_warnings(pipeline))
+
+
+def derived_names(pipeline: Pipeline) -> list[str]:
+    """Return what to mind about names that nobody gave: the identity of state, of ledgers and of positions."""
+    return list(_derived(pipeline))
+
+
+def _lines(pipeline: Pipeline) -> Iterator[str]:
+    operators = [node for node in pipeline.nodes if not node.is_source]
+    behind = sinks_behind(pipeline)
+    yield f"pipeline {pipeline.name!r}, built at {pipeline.origin}, fingerprint {pipeline.fingerprint()}"
+    yield f"  guarantee: {_whole_guarantee(pipeline)}"
+    for title, nodes in (("sources", pipeline.sources), ("operators", operators)):
+        if nodes:
+            yield ""
+            yield title
+        for node in nodes:
+            yield from _node_lines(node, behind[node])
+    yield ""
+    yield "sinks"
+    for sink in pipeline.sinks:
+        yield from _sink_lines(sink)
+    minded = warnings(pipeline)
+    if minded:
+        yield ""
+        yield "mind"
+        yield from (f"  - {warning}" for warning in minded)
+
+
+def _whole_guarantee(pipeline: Pipeline) -> str:
+    weak = [node.name for node in pipeline.nodes if node.guarantee is Guarantee.AT_LEAST_ONCE]
+    weak += [sink.name for sink in pipeline.sinks if sink.guarantee is Guarantee.AT_LEAST_ONCE]
+    if not weak:
+        return "exactly-once in every sink"
+    return f"exactly-once, except at-least-once where {_listed(weak)} takes part"
+
+
+def _node_lines(node: Node, sinks: tuple[str, ...]) -> Iterator[str]:
+    yield _head(node)
+    if text := arguments_text(node.arguments()):
+        yield f"      {text}"
+    if node.inputs:
+        yield f"      takes {_listed(before.name for before in node.inputs)}"
+    columns = "not known before the run" if node.columns is None else ", ".join(node.columns)
+    yield f"      columns {columns}" + (f"; timestamp {node.timestamp}" if node.timestamp else "")
+    if _keeps_state(node):
+        yield "      keeps state under its name"
+    if len(sinks) > 1:
+        yield f"      shared by the sinks {_listed(sinks)}: computed once for all of them"
+
+
+def _sink_lines(sink: SinkNode) -> Iterator[str]:
+    yield _head(sink)
+    if text := arguments_text(sink.arguments()):
+        yield f"      {text}"
+    yield f"      takes {_listed(before.name for before in sink.inputs)}"
+
+
+def _head(node: Node | SinkNode) -> str:
+    derived = "" if node.is_named else " (derived name)"
+    return f"  {node.name}{derived}: {node.kind}, {node.guarantee.value}, built at {node.origin}"
+
+
+def _warnings(pipeline: Pipeline) -> Iterator[str]:
+    yield from _derived(pipeline)
+    for source in pipeline.sources:
+        if getattr(source.spec, "rejects", False) and not _is_rejects_written(pipeline, source):
+            yield (
+                f"source {source.name!r} ({source.origin}) counts malformed rows and writes them nowhere. "
+                f"Give {source.name}.rejects a sink to keep them."
+            )
+        if source.guarantee is Guarantee.AT_LEAST_ONCE:
+            yield f"source {source.name!r} ({source.origin}) is at-least-once: after a crash rows can come twice."
+    for sink in pipeline.sinks:
+        if sink.guarantee is Guarantee.AT_LEAST_ONCE:
+            yield f"sink {sink.name!r} ({sink.origin}) is at-least-once: after a crash it can be given rows twice."
+    for node in unused.find(pipeline):
+        yield unused.describe(node, pipeline).what + " The pipeline will not start."
+
+
+def _derived(pipeline: Pipeline) -> Iterator[str]:
+    for source in pipeline.sources:
+        if not source.is_named:
+            yield (
+                f"source {source.name!r} ({source.origin}) has no name of its own: another path gives it another, and "
+                'then it begins anew. Write name="...".'
+            )
+    for operator in pipeline.nodes:
+        if _keeps_state(operator) and not operator.is_named:
+            yield (
+                f"{operator.kind} {operator.name!r} ({operator.origin}) keeps state and has no name of its own: "
+                'other arguments give it another, and then it remembers nothing. Write name="...".'
+            )
+    for sink in pipeline.sinks:
+        if not sink.is_named:
+            yield (
+                f"sink {sink.name!r} ({sink.origin}) has no name of its own: its ledger is kept under the derived "
+                'one, which changes with its target. Write name="...".'
+            )
+
+
+def _keeps_state(node: Node) -> bool:
+    return callable(getattr(node.spec, "step", None))
+
+
+def _is_rejects_written(pipeline: Pipeline, source: Node) -> bool:
+    return any(node.kind == "rejects" and source in node.inputs for node in pipeline.nodes)
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_LENGTH_MAX else text[: _TEXT_LENGTH_MAX - 3] + "..."

@@ -1,0 +1,479 @@
+"""The graph: streams, operators and sink nodes; a :class:`~holdfast.graph.pipeline.Pipeline` is made of them.
+
+Everything here is a frozen value: building a graph runs nothing and opens nothing, so it can be checked, drawn,
+fingerprinted and compared.  A cycle cannot be built: a node's inputs exist before it does.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import checks, naming, unused
+from holdfast.graph.evolution import NOTHING, Past
+from holdfast.graph.naming import Origin
+from holdfast.ports import REJECT_SCHEMA, Guarantee, SinkSpec, SourceSpec
+
+if TYPE_CHECKING:
+    pass
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is known of a stream's rows before anything runs.
+
+    Parameters
+    ----------
+    columns : tuple of str, optional
+        Names in order; None when unknown (behind ``map``, for instance).
+    timestamp : str, optional
+        The column that holds event time; None when there is none or it is unknown.
+    """
+
+    columns: tuple[str, ...] | None = None
+    timestamp: str | None = None
+
+
+class OperatorSpec(Protocol):
+    """Frozen declaration of what one operator does, for the compiler; one kind per module of ``operators``."""
+
+    @property
+    def kind(self) -> str:
+        """The kind's name, as users write it."""
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: JSON values."""
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Return what is known of the output's rows.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the operator cannot work on such inputs.  The node and its line are added by the caller.
+        """
+
+
+class Attachable(Protocol[T_co]):
+    """What may stand to the right of ``stream |``."""
+
+    def attach(self, stream: Stream) -> T_co:
+        """Return the stream, sink node or parts that come of it."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A source or an operator in its place.  Equal only to itself.
+
+    Parameters
+    ----------
+    spec : SourceSpec or OperatorSpec
+        What it does.
+    inputs : tuple of Node
+        The nodes it reads; empty for a source.
+    name : str
+        Explicit, or derived from kind, arguments and place.
+    is_named : bool
+        Whether the name was given by the user.
+    origin : Origin
+        The line of the user's code that built it.
+    shape : Shape
+        What is known of its rows.
+    past : Past
+        What it says of itself in the graph that ran before.
+    """
+
+    spec: SourceSpec | OperatorSpec
+    inputs: tuple[Node, ...]
+    name: str
+    is_named: bool
+    origin: Origin
+    shape: Shape
+    past: Past = NOTHING
+    side_outputs: weakref.WeakValueDictionary[str, Node] = field(
+        default_factory=weakref.WeakValueDictionary, init=False, repr=False
+    )
+    """Side outputs that somebody holds, by name: asking twice gives the same node."""
+
+    def __post_init__(self) -> None:
+        unused.register(self)
+
+    @property
+    def kind(self) -> str:
+        """Kind of the source or operator."""
+        return self.spec.kind
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it reads no other node."""
+        return not self.inputs
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What it promises for each row; an operator keeps what it is given."""
+        return getattr(self.spec, "guarantee", Guarantee.EXACTLY_ONCE)
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of its rows' columns, where known."""
+        return self.shape.columns
+
+    @property
+    def timestamp(self) -> str | None:
+        """Its rows' timestamp column, where known."""
+        return self.shape.timestamp
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: JSON values, secrets left out."""
+        return self.spec.arguments()
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.name!r} built at {self.origin}>"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The rows that a node gives.  ``stream | operator`` is a stream, ``stream | sink`` is a sink node.
+
+    Examples
+    --------
+    ::
+
+        late = flights | hf.filter("dep_delay > 15", name="late")
+        pipeline = hf.Pipeline("trips", late | hf.write.files("out/late", name="late_files"))
+    """
+
+    node: Node
+
+    @property
+    def name(self) -> str:
+        """Name of the node."""
+        return self.node.name
+
+    @property
+    def origin(self) -> Origin:
+        """The line of the user's code that built the node."""
+        return self.node.origin
+
+    @property
+    def shape(self) -> Shape:
+        """What is known of its rows."""
+        return self.node.shape
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the columns in order; None when unknown."""
+        return self.node.columns
+
+    @property
+    def timestamp(self) -> str | None:
+        """The column that holds event time; None when there is none or it is unknown."""
+        return self.node.timestamp
+
+    @property
+    def rejects(self) -> Stream:
+        """Side output of a source: the rows that could not be read, with reason, raw text and position.
+
+        Raises
+        ------
+        InvalidPipeline
+            If this is no source, or one that fails at a malformed row.
+        """
+        return _rejects(self)
+
+    @property
+    def late(self) -> Stream:
+        """Side output of a stateful operator: the rows that came too late, with the reason and the row itself.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the stream is not that of an operator for which a row can come too late.
+        """
+        return _side_output(self, "late")
+
+    @property
+    def shed(self) -> Stream:
+        """Side output of ``limit_in_flight``: the rows that were dropped at its entry, as they came.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the stream is not that of ``limit_in_flight``.
+        """
+        return _side_output(self, "shed")
+
+    def __or__(self, consumer: Attachable[T]) -> T:
+        if not callable(getattr(type(consumer), "attach", None)):
+            raise checks.not_attachable(self, consumer, naming.origin())
+        return consumer.attach(self)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(checks.no_such_attribute(name))
+
+    def __repr__(self) -> str:
+        columns = "unknown columns" if self.columns is None else ", ".join(self.columns)
+        return f"<stream of {self.node.kind} {self.name!r} built at {self.origin}: {columns}>"
+
+
+@dataclass(frozen=True)
+class Rejects:
+    """The malformed rows of a source, as rows of their own."""
+
+    kind: str = field(default="rejects", init=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return none."""
+        return {}
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Reason, raw text and position, whatever the source's columns are."""
+        return Shape(tuple(REJECT_SCHEMA.names))
+
+
+def _rejects(stream: Stream) -> Stream:
+    source = stream.node
+    built_at = naming.origin()
+    if not source.is_source:
+        raise InvalidPipeline(
+            f"{source.kind} {source.name!r} has no rejects; asked for at {built_at}.",
+            why="malformed rows leave at the source, so only a source has this side output.",
+            do='ask the source for it: flights = hf.read.files(..., on_bad_row="reject"); flights.rejects',
+            participant=source.name,
+        )
+    if not getattr(source.spec, "rejects", False):
+        raise InvalidPipeline(
+            f"source {source.name!r}, built at {source.origin}, has no rejects; asked for at {built_at}.",
+            why="it stops at the first malformed row.",
+            do='write on_bad_row="reject" where the source is built.',
+            participant=source.name,
+        )
+    node = source.side_outputs.get("rejects")
+    if node is None:
+        name = naming.extended(source.name, "rejects")
+        node = apply(Rejects(), (stream,), name=name, built_at=built_at, is_derived=not source.is_named).node
+        source.side_outputs["rejects"] = node
+    return Stream(node)
+
+
+@dataclass(frozen=True)
+class SideOutput:
+    """What a stateful operator gives besides its rows, as rows of their own.
+
+    Parameters
+    ----------
+    output : str
+        Which of the step's outputs it is: ``late`` or ``shed``.
+    """
+
+    output: str
+
+    @property
+    def kind(self) -> str:
+        """The output's name."""
+        return self.output
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return none."""
+        return {}
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Return that of the rows for ``shed``; unknown for ``late``, whose struct columns follow from the schemas."""
+        return inputs[0] if self.output == "shed" else Shape()
+
+
+def is_stateful(node: Node | SinkNode) -> bool:
+    """Tell whether a node's operator keeps state: whether its declaration has a step."""
+    return callable(getattr(node.spec, "step", None))
+
+
+SIDE_OUTPUTS = {
+    "late": (
+        "late rows",
+        "rows come too late for operators that go by event time: sync, merge, aggregate over tumbling, sliding and "
+        "session windows, distinct, limit_in_flight, and accumulate where its stream has a timestamp.",
+        "aligned = hf.sync(...); aligned.late",
+    ),
+    "shed": (
+        "shed rows",
+        "only limit_in_flight drops rows at its entry.",
+        'frames = cameras | hf.limit_in_flight(2, by="camera", ...); frames.shed',
+    ),
+}
+"""Name -> what it holds; who has it; how it is asked for."""
+
+
+def _side_output(stream: Stream, output: str) -> Stream:
+    node = stream.node
+    built_at = naming.origin()
+    if not is_stateful(node) or output not in getattr(node.spec, "side_outputs", ("late",)):
+        what, why, right = SIDE_OUTPUTS[output]
+        raise InvalidPipeline(
+            f"{node.kind} {node.name!r} has no {what}; asked for at {built_at}.",
+            why=why,
+            do=f"ask the operator that has them: {right}; or leave .{output} out.",
+            participant=node.name,
+        )
+    found = node.side_outputs.get(output)
+    if found is None:
+        name = naming.extended(node.name, output)
+        side = SideOutput(output)
+        found = apply(side, (stream,), name=name, built_at=built_at, is_derived=not node.is_named).node
+        node.side_outputs[output] = found
+    return Stream(found)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator that has no input yet: what ``hf.filter(...)`` and its like return.
+
+    Parameters
+    ----------
+    spec : OperatorSpec
+        What it does.
+    name : str, optional
+        The name the user gave.
+    origin : Origin
+        The line of the user's code that built it.
+    past : Past
+        What it says of itself in the graph that ran before.
+    """
+
+    spec: OperatorSpec
+    name: str | None
+    origin: Origin
+    past: Past = NOTHING
+
+    def attach(self, stream: Stream) -> Stream:
+        """Return the stream that comes of this operator on ``stream``."""
+        return apply(self.spec, (stream,), name=self.name, built_at=self.origin, past=self.past)
+
+
+def apply(
+    spec: OperatorSpec,
+    inputs: tuple[Stream, ...],
+    *,
+    name: str | None,
+    built_at: Origin,
+    is_derived: bool = False,
+    past: Past = NOTHING,
+) -> Stream:
+    """Put an operator in its place behind one or several streams.
+
+    Parameters
+    ----------
+    spec : OperatorSpec
+        What it does.
+    inputs : tuple of Stream
+        The streams that it takes.
+    name : str, optional
+        Its name; derived from kind, arguments and place when None.
+    built_at : Origin
+        The line of the user's code that built it.
+    is_derived : bool
+        Whether ``name`` was derived by the caller and not given by the user.
+    past : Past
+        What it says of itself in the graph that ran before.
+    """
+    chosen = name or naming.derived_name(spec.kind, spec.arguments(), [stream.name for stream in inputs])
+    with checks.building(spec.kind, chosen, built_at):
+        shape = spec.shape([stream.shape for stream in inputs])
+    is_named = name is not None and not is_derived
+    return Stream(Node(spec, tuple(stream.node for stream in inputs), chosen, is_named, built_at, shape, past))
+
+
+def stream_from(spec: SourceSpec, *, name: str | None = None) -> Stream:
+    """Return the stream of a source: what every function of ``hf.read`` ends with.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the name is not allowed, or the timestamp is no column of the schema.
+    """
+    with checks.building("source", name) as built_at:
+        chosen = name or naming.derived_name(spec.kind, naming.where(spec.arguments()))
+        columns = None if spec.schema is None else tuple(spec.schema.names)  # read.spark may leave it to Spark
+        if spec.timestamp is not None and spec.schema is not None:
+            checks.check_timestamp(spec.timestamp, spec.schema)
+    return Stream(Node(spec, (), chosen, name is not None, built_at, Shape(columns, spec.timestamp)))
+
+
+@dataclass(frozen=True, eq=False)
+class SinkNode:
+    """A sink in its place: where one stream's rows go.
+
+    Parameters
+    ----------
+    spec : SinkSpec
+        What it writes to.
+    stream : Stream, optional
+        The stream it takes; None until it stands to the right of ``stream |``.
+    name : str
+        Explicit, or derived from kind and target.  The sink's ledger is kept under it.
+    is_named : bool
+        Whether the name was given by the user.
+    origin : Origin
+        The line of the user's code that built it.
+    backfill : bool
+        Whether it gets everything from the beginning when it is added to a pipeline that has run.
+    """
+
+    spec: SinkSpec
+    stream: Stream | None
+    name: str
+    is_named: bool
+    origin: Origin
+    backfill: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stream is not None:
+            unused.register(self)
+
+    @property
+    def kind(self) -> str:
+        """Kind of the sink."""
+        return self.spec.kind
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The node whose rows it takes; empty while it is not attached."""
+        return () if self.stream is None else (self.stream.node,)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What it promises for each row."""
+        return self.spec.guarantee
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: JSON values, secrets left out."""
+        return self.spec.arguments()
+
+    def attach(self, stream: Stream) -> SinkNode:
+        """Return this sink, taking ``stream``.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the stream lacks a column that the sink needs.
+        """
+        with checks.building("sink", self.name, self.origin):
+            self.spec.check_columns(stream.columns)
+        return SinkNode(self.spec, stream, self.name, self.is_named, self.origin, self.backfill)
+
+    def __repr__(self) -> str:
+        return f"<sink {self.kind} {self.name!r} built at {self.origin}>"
+
+
+def sink(spec: SinkSpec, *, name: str | None = None, backfill: bool = False) -> SinkNode:
+    """Return a sink that takes no stream yet: what every function of ``hf.write`` ends with."""
+    with checks.building("sink", name) as built_at:
+        chosen = name or naming.derived_name(spec.kind, naming.where(spec.arguments()))
+    return SinkNode(spec, None, chosen, name is not None, built_at, backfill)

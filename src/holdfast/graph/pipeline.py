@@ -1,0 +1,162 @@
+"""The pipeline: a checked graph with a name, which can be started, explained, drawn and fingerprinted.
+
+Building one runs nothing and opens nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.graph import checks, explain, naming
+from holdfast.graph import mermaid as diagram
+from holdfast.graph import unused as forgotten
+from holdfast.graph.hooks import NONE, Hooks
+from holdfast.graph.naming import Origin
+from holdfast.graph.nodes import Node, SinkNode, Stream
+from holdfast.graph.trigger import Trigger, every
+
+if TYPE_CHECKING:
+    from holdfast.spark.run import Run
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class Pipeline:
+    """A checked graph with a name: the unit that runs, commits and recovers as a whole.
+
+    Parameters
+    ----------
+    name : str
+        The pipeline's identity in its checkpoint and in every sink's ledger.
+    *sinks : SinkNode
+        The sinks, each attached to its stream.
+    unused : iterable of Stream
+        Streams that are meant to have no sink.
+    hooks : Hooks
+        What is called at the beginning and the end of each run, and at checkpoints.  No part of the graph.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the graph is wrong; names the node and the line that built it.
+
+    Examples
+    --------
+    ::
+
+        flights = hf.read.files("data/flights", schema="origin STRING, dep_delay INT", name="flights")
+        pipeline = hf.Pipeline("trips", flights | hf.write.sqlite("trips.db", table="flights", name="flights_table"))
+        pipeline.run(checkpoint="ckpt/trips", trigger=hf.available_now())
+    """
+
+    name: str
+    sinks: tuple[SinkNode, ...]
+    nodes: tuple[Node, ...]
+    unused: tuple[Stream, ...]
+    origin: Origin
+    hooks: Hooks
+
+    def __init__(self, name: str, *sinks: SinkNode, unused: Iterable[Stream] = (), hooks: Hooks = NONE) -> None:
+        built_at = naming.origin()
+        listed = tuple(unused)
+        checks.check_arguments(name, sinks, built_at, stream_type=Stream, sink_type=SinkNode)
+        checks.check_hooks(name, hooks, built_at, hooks_type=Hooks)
+        nodes = _in_order(sinks)
+        checks.check_graph(name, nodes, sinks, built_at)
+        for attribute, value in {
+            "name": name,
+            "sinks": tuple(sinks),
+            "nodes": nodes,
+            "unused": listed,
+            "origin": built_at,
+            "hooks": hooks,
+        }.items():
+            object.__setattr__(self, attribute, value)
+        forgotten.adopt((*nodes, *sinks))
+
+    @property
+    def sources(self) -> tuple[Node, ...]:
+        """The source nodes, in the order of :attr:`nodes`."""
+        return tuple(node for node in self.nodes if node.is_source)
+
+    def start(self, *, checkpoint: str, trigger: Trigger | None = None, **options: Any) -> Run:
+        """Start the pipeline and return its run.
+
+        Parameters
+        ----------
+        checkpoint : str
+            Directory or URL that belongs to this pipeline alone.
+        trigger : Trigger, optional
+            ``hf.every("100 ms")`` (the default) or ``hf.available_now()``.
+        **options
+            Options of the engine, see :func:`holdfast.spark.resume.start.start`.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a stream of this pipeline leads to no sink, or the checkpoint belongs to another pipeline.
+        """
+        forgotten.check(self)
+        # The one seam between the graph and the engine: the graph must be importable, checkable and drawable where
+        # there is neither Java nor pyspark, and imports point down the ladder only, so the engine is looked up by name.
+        engine = importlib.import_module("holdfast.spark.resume.start")
+        run: Run = engine.start(self, checkpoint=checkpoint, trigger=trigger or every("100 ms"), **options)
+        return run
+
+    def run(self, *, checkpoint: str, trigger: Trigger | None = None, **options: Any) -> Run:
+        """Start the pipeline, wait for its end, and return its run.  Takes what :meth:`start` takes."""
+        run = self.start(checkpoint=checkpoint, trigger=trigger, **options)
+        run.wait()
+        return run
+
+    def explain(self) -> str:
+        """Return the pipeline in words: every node, its guarantee, what is shared, what to mind."""
+        return explain.explain(self)
+
+    def diagram(self, format: str = "mermaid") -> str:
+        """Return the pipeline as a drawing: ``"mermaid"`` text, or a self-contained ``"svg"``."""
+        return diagram.diagram(self, format)
+
+    def spec(self) -> dict[str, Any]:
+        """Return the whole graph as a JSON value: names, kinds, arguments, edges; without secrets and line numbers."""
+        everything: tuple[Node | SinkNode, ...] = (*self.nodes, *self.sinks)
+        described = [
+            {
+                "name": node.name,
+                "kind": node.kind,
+                "arguments": dict(node.arguments()),
+                "inputs": [before.name for before in node.inputs],
+            }
+            for node in everything
+        ]
+        return {
+            "pipeline": self.name,
+            "format": 1,
+            "nodes": sorted(described, key=lambda node: str(node["name"])),
+            "sinks": sorted(sink.name for sink in self.sinks),
+        }
+
+    def fingerprint(self) -> str:
+        """Return 16 hexadecimal digits that are equal for equal graphs, in whatever order their sinks are given."""
+        return hashlib.sha256(naming.canonical_json(self.spec()).encode()).hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        return f"<pipeline {self.name!r} built at {self.origin}: {len(self.nodes)} nodes, {len(self.sinks)} sinks>"
+
+
+def _in_order(sinks: Sequence[SinkNode]) -> tuple[Node, ...]:
+    """Return all nodes that the sinks need, inputs before their consumers, in the order of the sinks."""
+    found: dict[Node, None] = {}
+    waiting = [node for sink in reversed(sinks) for node in sink.inputs]
+    while waiting:
+        node = waiting[-1]
+        missing = [before for before in node.inputs if before not in found]
+        if node in found or not missing:
+            found.setdefault(node)
+            waiting.pop()
+        else:
+            waiting.extend(reversed(missing))
+    return tuple(found)

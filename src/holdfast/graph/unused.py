@@ -1,0 +1,118 @@
+"""Streams that were built beside a pipeline and lead to no sink: almost always a forgotten line.
+
+A Python object does not know who uses it.  So each node is noted, weakly, when it is built; when a pipeline starts,
+by when a script has built all its pipelines, the living nodes that hang on its own are looked through.  The rule:
+
+    A stream or sink that was built from a stream of this pipeline, by a function (or a script's top level) that
+    built part of this pipeline, is an error when it belongs to no pipeline and nothing that hangs on it does.
+
+It must not cry wolf, so these are let pass: whatever Python has freed; what another thread or another function built;
+what was typed at a prompt, where ``_`` keeps the last value; what a line built that has also built a node of the same
+name for some pipeline (a function called again); and what ``Pipeline(..., unused=[stream])`` lists.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from holdfast.errors import InvalidPipeline
+
+if TYPE_CHECKING:
+    from holdfast.graph.nodes import Node, SinkNode
+    from holdfast.graph.pipeline import Pipeline
+
+_lock = threading.Lock()
+_built: weakref.WeakKeyDictionary[Node | SinkNode, int] = weakref.WeakKeyDictionary()  # -> the thread that built it
+_adopted: weakref.WeakSet[Node | SinkNode] = weakref.WeakSet()
+
+
+def register(node: Node | SinkNode) -> None:
+    """Note that a node was built."""
+    with _lock:
+        _built[node] = threading.get_ident()
+
+
+def adopt(nodes: Iterable[Node | SinkNode]) -> None:
+    """Note that nodes belong to a pipeline."""
+    with _lock:
+        _adopted.update(nodes)
+
+
+def find(pipeline: Pipeline) -> list[Node | SinkNode]:
+    """Return the ends that were forgotten beside a pipeline, in the order in which they stand in the code."""
+    if not _candidates(pipeline):
+        return []
+    gc.collect()  # a node in a cycle of dead objects (a traceback that was kept and dropped) is nobody's
+    return sorted(_candidates(pipeline), key=lambda node: (node.origin.file, node.origin.line, node.name))
+
+
+def check(pipeline: Pipeline) -> None:
+    """Check that nothing was forgotten beside a pipeline that is about to start.
+
+    Raises
+    ------
+    InvalidPipeline
+        Naming the stream or sink and the line that built it.
+    """
+    for node in find(pipeline):
+        raise describe(node, pipeline)
+
+
+def describe(node: Node | SinkNode, pipeline: Pipeline) -> InvalidPipeline:
+    """Return the error for a forgotten stream or sink."""
+    if hasattr(node, "stream"):
+        return InvalidPipeline(
+            f"sink {node.name!r}, built at {node.origin}, was given to no pipeline.",
+            why=f"its stream is of pipeline {pipeline.name!r}, built at {pipeline.origin}, and is not among its sinks.",
+            do=f"write hf.Pipeline({pipeline.name!r}, ..., sink); when it belongs to another pipeline, build that one "
+            "before the first is started.",
+            pipeline=pipeline.name,
+            participant=node.name,
+        )
+    return InvalidPipeline(
+        f"{node.kind} {node.name!r}, built at {node.origin}, leads to no sink.",
+        why=f"it hangs on a stream of pipeline {pipeline.name!r}, built at {pipeline.origin}; its rows go nowhere.",
+        do="give it a sink (stream | hf.write....), remove the line, or list the stream: "
+        f"hf.Pipeline({pipeline.name!r}, ..., unused=[stream]).  When it belongs to another pipeline, build that one "
+        "before the first is started.",
+        pipeline=pipeline.name,
+        participant=node.name,
+    )
+
+
+def _candidates(pipeline: Pipeline) -> list[Node | SinkNode]:
+    with _lock:
+        here = threading.get_ident()
+        mine = [node for node, thread in _built.items() if thread == here]
+        adopted = set(_adopted)
+    own = set(pipeline.nodes)
+    origins = [pipeline.origin, *(node.origin for node in pipeline.nodes), *(sink.origin for sink in pipeline.sinks)]
+    scopes = {(origin.file, origin.scope) for origin in origins}
+    known = {(node.origin, node.name) for node in adopted}
+    listed = {stream.node for stream in pipeline.unused}
+    outside = [node for node in mine if node not in adopted and own & _before(node)]
+    inner = {before for node in outside for before in node.inputs}
+    return [
+        node
+        for node in outside
+        if node not in inner
+        and node not in listed
+        and (node.origin.file, node.origin.scope) in scopes
+        and (node.origin, node.name) not in known
+        and not node.origin.file.startswith("<")
+    ]
+
+
+def _before(node: Node | SinkNode) -> set[Node | SinkNode]:
+    found: set[Node | SinkNode] = set()
+    waiting: list[Node | SinkNode] = [*node.inputs]
+    while waiting:
+        current = waiting.pop()
+        if current not in found:
+            found.add(current)
+            waiting.extend(current.inputs)
+    return found

@@ -1,0 +1,113 @@
+"""Values that the state keeps one by one: those of ``collect`` and ``distinct_count``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.state.keys import Ints, coded, numbers
+from holdfast.state.step import Change, StateTable
+
+START = "window_start"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How one aggregate keeps values.
+
+    Parameters
+    ----------
+    name : str
+        The aggregate's name.
+    column : str
+        Whose values.
+    type : pa.DataType
+        Of the values.
+    is_distinct : bool
+        Whether each value is kept once and only counted.
+    """
+
+    name: str
+    column: str
+    type: pa.DataType
+    is_distinct: bool
+
+    @property
+    def table(self) -> str:
+        """Name of the state table."""
+        return f"{self.name}__values"
+
+    @property
+    def result(self) -> pa.DataType:
+        """Type of the aggregate."""
+        return pa.int64() if self.is_distinct else pa.list_(self.type)
+
+    def fields(self) -> list[pa.Field]:
+        """Return the columns of the state table behind key and start; all but a collected value identify a row."""
+        value = pa.field("value", self.type)
+        if self.is_distinct:
+            return [value]
+        return [pa.field(name, pa.int64()) for name in ("time", "epoch", "place")] + [value]
+
+
+def followed(
+    kept: Kept,
+    known: pa.Table,
+    fresh: pa.Table,
+    windows: Ints,
+    starts: Ints,
+    closing: npt.NDArray[np.bool_],
+    keys: Sequence[pa.Array],
+    table: StateTable,
+) -> tuple[pa.Array, Change]:
+    """Return the aggregate of each window, and what changes in the table of values.
+
+    Parameters
+    ----------
+    kept : Kept
+        The aggregate.
+    known : pa.Table
+        Rows of the state table, of these windows.
+    fresh : pa.Table
+        The new values, with the columns of :meth:`Kept.fields`.
+    windows : ndarray of int64
+        Window of each known and then of each fresh row.
+    starts : ndarray of int64
+        Start of each window.
+    closing : ndarray of bool
+        For each window whether it is final.
+    keys : sequence of pa.Array
+        Key columns of each window.
+    table : StateTable
+        The table of values.
+    """
+    size = len(starts)
+    names = [field.name for field in kept.fields()]
+    entries = pa.concat_tables([known.select(names), fresh.select(names)]).combine_chunks()
+    rows = np.arange(entries.num_rows)
+    if kept.is_distinct and len(rows):
+        _, rows = coded(pa.table({"window": windows, "value": entries.column("value")}))
+    owners = windows[rows]
+    if kept.is_distinct:
+        result = pa.array(np.bincount(owners, minlength=size).astype(np.int64))
+    else:
+        order = np.lexsort([*(np.asarray(entries.column(name)) for name in ("place", "epoch", "time")), owners])
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=size))]).astype(np.int32)
+        values = entries.column("value").combine_chunks()
+        values = values.chunk(0) if isinstance(values, pa.ChunkedArray) and values.num_chunks else values
+        values = values if isinstance(values, pa.Array) else pa.array([], kept.type)
+        result = pa.ListArray.from_arrays(pa.array(offsets), values.take(pa.array(order)))
+
+    was = numbers(known.column(START))
+    moved = np.concatenate([was != starts[windows[: len(was)]], np.ones(fresh.num_rows, np.bool_)])
+    gone = closing[windows[: len(was)]] | moved[: len(was)]
+    stays = rows[~closing[owners] & moved[rows]]
+    picked = pa.array(windows[stays])
+    arrays = [*(array.take(picked) for array in keys), pa.array(starts[windows[stays]])]
+    arrays += [entries.column(name).take(pa.array(stays)) for name in names]
+    upserts = pa.Table.from_arrays(arrays, schema=table.schema)
+    return result, Change(upserts, known.filter(pa.array(gone)).select(table.key))

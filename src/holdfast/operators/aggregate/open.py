@@ -1,0 +1,253 @@
+"""The open windows of an aggregation: what the state holds of them, what an epoch adds, which of them are final."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.operators.aggregate import cutting
+from holdfast.operators.aggregate.collected import START, Kept, followed
+from holdfast.operators.aggregate.cutting import Cut, Spans
+from holdfast.operators.aggregate.parts import Group, Part, state_fields
+from holdfast.operators.aggregate.touched import Admitted, Keys
+from holdfast.state.keys import Ints, coded, coded_pairs, found, numbers, one, ordinals_from
+from holdfast.state.step import CLOSED, PLACE, UNBOUNDED, Change, Moment, StateTable
+
+Flags = npt.NDArray[np.bool_]
+END = "window_end"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Rows of the windows table, and the key of each."""
+
+    table: pa.Table
+    codes: Ints
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows that an epoch concerns.
+
+    Parameters
+    ----------
+    spans : Spans
+        Key, start and end of each.
+    columns : mapping of str to columns
+        Aggregate -> its parts.
+    owners : ndarray of int64
+        Which of them each loaded window became, then each window that the epoch has rows of.
+    loaded : Loaded
+        Those in state.
+    is_changed, is_closing : ndarray of bool
+        Which the epoch has rows of, and which are final.
+    counted : ndarray of int64, optional
+        For each key its rows, where their number decides.
+    groups, cell_counts, cells : ndarray of int64
+        For each row its group; for each group how many windows it belongs to; these, ordered by group.
+    """
+
+    spans: Spans
+    columns: Mapping[str, list[pa.Array]]
+    owners: Ints
+    loaded: Loaded
+    is_changed: Flags
+    is_closing: Flags
+    counted: Ints | None
+    groups: Ints
+    cell_counts: Ints
+    cells: Ints
+
+    @property
+    def of_loaded(self) -> Ints:
+        """Which window each loaded one became."""
+        return self.owners[: len(self.loaded.codes)]
+
+    @property
+    def of_fresh(self) -> Ints:
+        """Which window each of the epoch's own became."""
+        return self.owners[len(self.loaded.codes) :]
+
+    def open_ends(self, size: int) -> Ints:
+        """Return for each of so many keys the last end of its windows that stay open."""
+        ends = np.full(size, UNBOUNDED)
+        np.maximum.at(ends, self.spans.codes[~self.is_closing], self.spans.ends[~self.is_closing])
+        return ends
+
+    def cells_of(self, groups: Ints) -> tuple[Ints, Ints]:
+        """Return for each window of each of some rows the row and which of the epoch's windows it is."""
+        counts = self.cell_counts[groups]
+        which = np.repeat(np.arange(len(groups)), counts)
+        firsts = np.cumsum(self.cell_counts) - self.cell_counts
+        within = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return which, self.cells[firsts[groups][which] + within]
+
+
+@dataclass(frozen=True)
+class WindowsTable:
+    """The state table ``windows``, with the tables of values beside it.
+
+    Parameters
+    ----------
+    key : pa.Schema
+        Key columns.
+    cut : Cut
+        The window.
+    columns : mapping of str to str or None
+        Aggregate -> the input's column.
+    parts : mapping of str to Part
+        Of the aggregates that have parts.
+    kept : sequence of Kept
+        The others.
+    """
+
+    key: pa.Schema
+    cut: Cut
+    columns: Mapping[str, str | None]
+    parts: Mapping[str, Part]
+    kept: Sequence[Kept]
+
+    @property
+    def declared(self) -> dict[str, StateTable]:
+        """Schema and identity of each table."""
+        names = tuple(self.key.names)
+        keys = [column.with_nullable(True) for column in self.key]
+        spans = [pa.field(START, pa.int64()), pa.field(END, pa.int64())]
+        every = {"windows": StateTable(pa.schema([*keys, *spans, *state_fields(self.parts)]), (*names, START))}
+        for kept in self.kept:
+            fields = kept.fields()
+            identity = fields if kept.is_distinct else fields[:-1]
+            schema = pa.schema([*keys, spans[0], *fields])
+            every[kept.table] = StateTable(schema, (*names, START, *(column.name for column in identity)))
+        return every
+
+    def load(self, windows: pa.Table, keys: Keys, at: Moment) -> tuple[Loaded, Keys]:
+        """Return the state's windows of the touched keys, and all others that the bound for all keys has passed."""
+        positions, codes = found(windows, keys.table)
+        is_timer = self.cut.kind == "timer"
+        limit = max(at.batch_us, keys.overall) if is_timer else keys.overall
+        if self.key.names and windows.num_rows and (is_timer or keys.overall > keys.overall_before):
+            is_due = numbers(windows.column(END)) <= limit
+            is_due[positions] = False
+            others = np.flatnonzero(is_due)
+            if len(others):
+                taken = windows.take(pa.array(others)).select(self.key.names)
+                strange = pa.Table.from_arrays(taken.columns, schema=keys.table.schema)
+                more, first = coded(strange)
+                positions, codes = np.concatenate([positions, others]), np.concatenate([codes, more + keys.size])
+                keys = keys.extended(strange.take(pa.array(first)), limit)
+        return Loaded(windows.take(pa.array(positions)), codes), keys
+
+    def merged(self, loaded: Loaded, keys: Keys, rows: Admitted, at: Moment) -> Windows:
+        """Return every window concerned: what was in state and what the epoch adds, together."""
+        base = self._counted_before(keys, at)
+        ordinals = rows.codes if base is None else ordinals_from(base, rows.codes, keys.size)
+        groups, panes = cutting.grouped(self.cut, rows.codes, rows.ticks, ordinals, at.batch_us)
+        of_pane, fresh = cutting.spread(self.cut, panes)
+        table = loaded.table
+        old = Spans(loaded.codes, numbers(table.column(START)), numbers(table.column(END)))
+        if len(old) or self.cut.kind in ("sliding", "session"):
+            both = Spans(*(np.concatenate(pair) for pair in zip(old, fresh, strict=True)))
+            owners, spans = cutting.joined(self.cut, both)
+        else:  # each group of rows is a window by itself
+            owners, spans = np.arange(len(fresh)), fresh
+        columns = self._parts(loaded, rows, Group(groups, len(panes), rows.ticks), of_pane, owners, len(spans))
+        is_changed = np.zeros(len(spans), np.bool_)
+        is_changed[owners[len(old) :]] = True
+        is_closing = spans.ends <= keys.ends[spans.codes]
+        counted = None
+        if base is not None:
+            counted = base + np.bincount(rows.codes, minlength=keys.size)
+            if self.cut.trigger:
+                is_closing |= spans.starts % self.cut.size < (counted // self.cut.trigger)[spans.codes]
+            else:
+                is_closing |= spans.ends <= counted[spans.codes]
+        cell_counts, cells = np.bincount(of_pane, minlength=len(panes)), np.argsort(of_pane, kind="stable")
+        return Windows(
+            spans, columns, owners, loaded, is_changed, is_closing, counted, groups, cell_counts, cells
+        )  # fmt: skip
+
+    def _counted_before(self, keys: Keys, at: Moment) -> Ints | None:
+        """Return for each key how many rows it had in the running window or period, where that decides."""
+        if not self.cut.counts:
+            return None
+        if not self.cut.trigger:
+            return keys.before["rows"]
+        return np.where(keys.before["opens"] == self.cut.period_of(at.batch_us), keys.before["rows"], 0)
+
+    def _parts(
+        self, loaded: Loaded, rows: Admitted, of_rows: Group, of_pane: Ints, owners: Ints, size: int
+    ) -> dict[str, list[pa.Array]]:  # fmt: skip
+        columns: dict[str, list[pa.Array]] = {}
+        is_alone = not len(loaded.codes) and size == len(of_pane) and bool((owners == np.arange(size)).all())
+        of_parts = Group(owners, size, np.zeros(len(owners), np.int64))
+        for name, part in self.parts.items():
+            column = self.columns[name]
+            made = part.made(None if column is None else one(rows.rows.column(column)), of_rows)
+            if self.cut.kind == "sliding":
+                made = [array.take(pa.array(of_pane)) for array in made]
+            if not is_alone:
+                before = [one(loaded.table.column(f"{name}__{suffix}")) for suffix, _ in part.fields]
+                made = part.merged([pa.concat_arrays(pair) for pair in zip(before, made, strict=True)], of_parts)
+            columns[name] = made
+        return columns
+
+    def change(self, windows: Windows, keys: Keys) -> Change | None:
+        """Return how the table of windows changes."""
+        loaded, spans = windows.loaded, windows.spans
+        moved = numbers(loaded.table.column(START)) != spans.starts[windows.of_loaded]
+        gone = windows.is_closing[windows.of_loaded] | moved
+        stays = np.flatnonzero(windows.is_changed & ~windows.is_closing)
+        if not len(stays) and not gone.any():
+            return None
+        parts = [column.take(pa.array(stays)) for columns in windows.columns.values() for column in columns]
+        places = [pa.array(spans.starts[stays]), pa.array(spans.ends[stays])]
+        schema = self.declared["windows"].schema
+        upserts = pa.Table.from_arrays([*keys.arrays(spans.codes[stays]), *places, *parts], schema=schema)
+        return Change(upserts, loaded.table.filter(pa.array(gone)).select([*self.key.names, START]))
+
+    def follow(
+        self, kept: Kept, values: pa.Table, rows: Admitted, windows: Windows, keys: Keys, at: Moment
+    ) -> tuple[pa.Array, Change]:  # fmt: skip
+        """Return one aggregate of kept values per window, and how its table changes."""
+        loaded = windows.loaded
+        positions, codes = found(values, keys.table)
+        starts = numbers(values.column(START))[positions]
+        old_starts = numbers(loaded.table.column(START))
+        pairs, _ = coded_pairs(np.concatenate([loaded.codes, codes]), np.concatenate([old_starts, starts]))
+        of_known = pairs[len(old_starts) :]
+        here = of_known < len(old_starts)  # where only a bound for all keys concerns a key, other windows stay unloaded
+        of_known = windows.of_loaded[of_known[here]]
+        known = values.take(pa.array(positions[here]))
+
+        column = one(rows.rows.column(kept.column))
+        valid = np.flatnonzero(np.asarray(column.is_valid()))
+        which, cells = windows.cells_of(windows.groups[valid])
+        valid = valid[which]
+        fresh = pa.table({"value": column.take(pa.array(valid))})
+        if not kept.is_distinct:
+            places = pa.array(numbers(rows.rows.column(PLACE))[valid])
+            epochs = pa.array(np.full(len(valid), at.epoch))
+            times = pa.array(rows.ticks[valid])
+            fresh = pa.table({"time": times, "epoch": epochs, "place": places, "value": fresh.column("value")})
+        owners = np.concatenate([of_known, windows.of_fresh[cells]])
+        key_columns = keys.arrays(windows.spans.codes)
+        table = self.declared[kept.table]
+        return followed(kept, known, fresh, owners, windows.spans.starts, windows.is_closing, key_columns, table)
+
+    def bounds(self, windows: Windows, state: pa.Table, keys: Keys) -> tuple[Ints, int]:
+        """Return the lowest start that a window not yet final can have: for each key, and for all keys."""
+        of_keys = cutting.first_start(self.cut, keys.bounds)
+        overall = int(cutting.first_start(self.cut, np.array([keys.overall]))[0])
+        if self.cut.kind == "session":  # an open session began before its bound
+            still = ~windows.is_closing
+            np.minimum.at(of_keys, windows.spans.codes[still], windows.spans.starts[still])
+            if keys.overall > keys.overall_before:
+                waiting = numbers(state.column(START))[numbers(state.column(END)) > keys.overall]
+                fresh = windows.spans.starts[still]
+                overall = min(overall, int(waiting.min(initial=CLOSED)), int(fresh.min(initial=CLOSED)))
+        return of_keys, overall

@@ -1,0 +1,377 @@
+"""Parts: what the state holds of each aggregate for a window, how parts are made, merged and read.
+
+Every part is a set of columns with one value per group, and three functions over all groups at once: ``made`` of rows,
+``merged`` of parts, ``read`` as the result.  Merging is associative and exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import BadRow, InvalidPipeline
+from holdfast.operators.aggregate import exact, histogram
+from holdfast.operators.aggregate.aggregates import Aggregate
+from holdfast.state.keys import Ints
+
+Columns = list[pa.Array]
+_LOW = np.int64(2**32)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows (or parts) and the group of each.
+
+    Parameters
+    ----------
+    groups : ndarray of int64
+        For each row its group, below ``size``.
+    size : int
+        Number of groups.
+    ticks : ndarray of int64
+        For each row its time; zeros where there is none.
+    """
+
+    groups: Ints
+    size: int
+    ticks: Ints
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the state holds of one aggregate.
+
+    Parameters
+    ----------
+    fields : sequence of (suffix, type)
+        Columns of the windows table.
+    result : pa.DataType
+        Type of the aggregate.
+    made : callable of (values, Group) -> columns
+        Of rows; ``values`` is None for a count of rows.
+    merged : callable of (columns, Group) -> columns
+        Of parts; the time of a part is of no account.
+    read : callable of (columns) -> array
+        The aggregate.
+    """
+
+    fields: Sequence[tuple[str, pa.DataType]]
+    result: pa.DataType
+    made: Callable[[pa.Array | None, Group], Columns]
+    merged: Callable[[Columns, Group], Columns]
+    read: Callable[[Columns], pa.Array]
+
+
+def part_of(name: str, aggregate: Aggregate, kind: pa.DataType | None) -> Part | None:
+    """Return the part of an aggregate over a column of a type; None where the state keeps the values themselves.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the aggregate cannot work with the type.
+    """
+    if aggregate.kind in ("collect", "distinct_count"):
+        if aggregate.kind == "distinct_count" and pa.types.is_nested(kind):
+            raise _wrong_type(name, aggregate, kind, "whose values cannot be told apart", "a part of it")
+        return None
+    if aggregate.kind == "count":
+        return _COUNT
+    if kind is None:
+        raise InvalidPipeline(f"{name}=hf.{aggregate.kind}() names no column.", do="name one.")
+    if aggregate.kind in ("first", "last"):
+        return _edge(kind, is_last=aggregate.kind == "last", ignore_nulls=aggregate.ignore_nulls)
+    if aggregate.kind in ("min", "max"):
+        if pa.types.is_nested(kind):
+            raise _wrong_type(name, aggregate, kind, "which has no order", "a part of it")
+        return _extreme(kind, aggregate.kind)
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        raise _wrong_type(name, aggregate, kind, "which is no number", "a number made of it")
+    if aggregate.kind == "sum":
+        return _sum(name, kind)
+    if aggregate.kind == "mean":
+        return _mean(name, kind)
+    if aggregate.kind == "variance":
+        return _variance(is_population=aggregate.is_population)
+    return _quantiles(aggregate)
+
+
+def _wrong_type(name: str, aggregate: Aggregate, kind: pa.DataType | None, why: str, cure: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{name}=hf.{aggregate.kind}({aggregate.column!r}) names a column of type {kind}.",
+        why=f"it is of a type {why}.",
+        do=f'aggregate {cure}: stream | hf.select("*", x="...") | hf.aggregate(..., {name}=hf.{aggregate.kind}("x"))',
+    )
+
+
+# --- counting and adding ----------------------------------------------------------------------------------------------
+
+
+def _valid(values: pa.Array, group: Group) -> tuple[pa.Array, Ints]:
+    if not values.null_count:
+        return values, group.groups
+    return values.drop_null(), group.groups[np.asarray(values.is_valid())]
+
+
+def _floats(values: pa.Array) -> npt.NDArray[np.float64]:
+    return np.asarray(values.cast(pa.float64(), safe=False)) if len(values) else np.zeros(0)
+
+
+def _ints(array: pa.Array) -> Ints:
+    return np.asarray(array).astype(np.int64, copy=False)
+
+
+def _added(numbers: Ints, groups: Ints, size: int) -> Ints:
+    out = np.zeros(size, np.int64)
+    np.add.at(out, groups, numbers)
+    return out
+
+
+def _count_made(values: pa.Array | None, group: Group) -> Columns:
+    groups = group.groups if values is None else _valid(values, group)[1]
+    return [pa.array(np.bincount(groups, minlength=group.size).astype(np.int64))]
+
+
+_COUNT = Part(
+    [("count", pa.int64())],
+    pa.int64(),
+    _count_made,
+    lambda columns, group: [pa.array(_added(_ints(columns[0]), group.groups, group.size))],
+    lambda columns: columns[0],
+)
+
+
+def _whole_made(values: pa.Array, groups: Ints, size: int) -> tuple[Ints, Ints]:
+    """Return the sums of integers in two halves, upper * 2**32 + lower with the lower in [0, 2**32)."""
+    numbers = _ints(values.cast(pa.int64()) if values.type != pa.uint64() else values)
+    if len(numbers) and max(int(numbers.max()), -int(numbers.min())) < 2**62 // len(numbers):
+        total = _added(numbers, groups, size)  # no sum can overflow
+        return total >> 32, total & (_LOW - 1)
+    return _carried(_added(numbers >> 32, groups, size), _added(numbers & (_LOW - 1), groups, size))
+
+
+def _carried(upper: Ints, lower: Ints) -> tuple[Ints, Ints]:
+    return upper + (lower >> 32), lower & (_LOW - 1)
+
+
+def _sum(name: str, kind: pa.DataType) -> Part:
+    result = (
+        pa.int64() if pa.types.is_integer(kind)
+        else pa.float64() if pa.types.is_floating(kind)
+        else pa.decimal128(min(38, kind.precision + 10), kind.scale)
+    )  # fmt: skip
+    adding = _adding(kind)
+    if pa.types.is_integer(kind):
+        read = lambda columns: _read_whole(name, columns)  # noqa: E731
+    elif pa.types.is_floating(kind):
+        read = lambda columns: _masked(exact.rounded(_sums(columns[1]))[0], columns[0])  # noqa: E731
+    else:
+        read = lambda columns: _read_decimal(name, columns, result)  # noqa: E731
+    return Part(adding.fields, result, adding.made, adding.merged, read)
+
+
+def _adding(kind: pa.DataType) -> Part:
+    """Return the part that counts and adds the values of a column: what sum and mean share.  It is read by them."""
+
+    def made(values: pa.Array | None, group: Group) -> Columns:
+        assert values is not None
+        values, groups = _valid(values, group)
+        count = pa.array(np.bincount(groups, minlength=group.size).astype(np.int64))
+        if pa.types.is_integer(kind):
+            return [count, *map(pa.array, _whole_made(values, groups, group.size))]
+        if pa.types.is_floating(kind):
+            return [count, exact.to_state(exact.summed(_floats(values), groups, group.size))]
+        return [count, _decimals(values, groups, group.size)]
+
+    def merged(columns: Columns, group: Group) -> Columns:
+        size = group.size
+        count = pa.array(_added(_ints(columns[0]), group.groups, size))
+        if pa.types.is_integer(kind):
+            halves = (_added(_ints(column), group.groups, size) for column in columns[1:])
+            return [count, *map(pa.array, _carried(*halves))]
+        if pa.types.is_floating(kind):
+            return [count, exact.to_state(exact.merged(columns[1], group.groups, size))]
+        return [count, _decimals(columns[1], group.groups, size)]
+
+    states: list[tuple[str, pa.DataType]] = (
+        [("upper", pa.int64()), ("lower", pa.int64())] if pa.types.is_integer(kind)
+        else [("sum", exact.STATE)] if pa.types.is_floating(kind)
+        else [("sum", pa.decimal256(76, kind.scale))]
+    )  # fmt: skip
+    return Part([("count", pa.int64()), *states], pa.null(), made, merged, lambda columns: columns[0])
+
+
+def _decimals(values: pa.Array, groups: Ints, size: int) -> pa.Array:
+    wide = pa.decimal256(76, values.type.scale)
+    table = pa.table({"g": groups, "x": values.cast(wide)})
+    found = table.group_by("g", use_threads=False).aggregate([("x", "sum")])
+    where = np.full(size, -1)
+    where[_ints(found.column("g").combine_chunks())] = np.arange(found.num_rows)
+    taken = found.column("x_sum").combine_chunks().take(pa.array(where, mask=where < 0))
+    return pc.fill_null(taken, pa.scalar(0).cast(wide))
+
+
+def _sums(states: pa.Array) -> exact.Sums:
+    return exact.merged(states, np.arange(len(states)), len(states))
+
+
+def _masked(values: npt.NDArray[np.float64], count: pa.Array, least: int = 1) -> pa.Array:
+    return pa.array(values, mask=_ints(count) < least)
+
+
+def _read_whole(name: str, columns: Columns) -> pa.Array:
+    upper, lower = _ints(columns[1]), _ints(columns[2])
+    if ((upper < -(2**31)) | (upper >= 2**31)).any():
+        raise _overflow(name, "BIGINT")
+    return pa.array(upper * _LOW + lower, mask=_ints(columns[0]) == 0)
+
+
+def _read_decimal(name: str, columns: Columns, result: pa.DataType) -> pa.Array:
+    try:
+        fit = columns[1].cast(result)
+    except pa.ArrowInvalid as error:
+        raise _overflow(name, str(result)) from error
+    return pc.if_else(pa.array(_ints(columns[0]) > 0), fit, pa.scalar(None, result))
+
+
+def _overflow(name: str, kind: str) -> BadRow:
+    return BadRow(
+        f"the sum {name!r} of a window does not fit in {kind}.",
+        why="it is exact up to there and is not rounded or wrapped.",
+        do='sum a wider type: stream | hf.select("*", x="cast(x as DECIMAL(38, 0))"), or as DOUBLE.',
+    )
+
+
+def _mean(name: str, kind: pa.DataType) -> Part:
+    adding = _adding(kind)
+
+    def read(columns: Columns) -> pa.Array:
+        count = np.maximum(_ints(columns[0]), 1)
+        if pa.types.is_integer(kind):
+            total = _ints(columns[1]) * 2.0**32 + _ints(columns[2])
+        elif pa.types.is_floating(kind):
+            total = exact.rounded(_sums(columns[1]))[0]
+        else:
+            total = _floats(columns[1])
+        return _masked(total / count, columns[0])
+
+    return Part(adding.fields, pa.float64(), adding.made, adding.merged, read)
+
+
+def _variance(*, is_population: bool) -> Part:
+    def made(values: pa.Array | None, group: Group) -> Columns:
+        assert values is not None
+        values, groups = _valid(values, group)
+        numbers, size = _floats(values), group.size
+        product, error = exact.squares(numbers)
+        count = pa.array(np.bincount(groups, minlength=size).astype(np.int64))
+        square = exact.summed(np.concatenate([product, error]), np.concatenate([groups, groups]), size)
+        return [count, exact.to_state(exact.summed(numbers, groups, size)), exact.to_state(square)]
+
+    def merged(columns: Columns, group: Group) -> Columns:
+        count = pa.array(_added(_ints(columns[0]), group.groups, group.size))
+        return [count, *(exact.to_state(exact.merged(sums, group.groups, group.size)) for sums in columns[1:])]
+
+    def read(columns: Columns) -> pa.Array:
+        count = _ints(columns[0])
+        least = 1 if is_population else 2
+        n = np.maximum(count, least).astype(np.float64)
+        spread = exact.spread(n, exact.rounded(_sums(columns[1])), exact.rounded(_sums(columns[2])))
+        return _masked(np.maximum(spread, 0.0) / (n if is_population else n - 1), columns[0], least)
+
+    fields = [("count", pa.int64()), ("sum", exact.STATE), ("squares", exact.STATE)]
+    return Part(fields, pa.float64(), made, merged, read)
+
+
+# --- choosing ---------------------------------------------------------------------------------------------------------
+
+
+def _extreme(kind: pa.DataType, which: str) -> Part:
+    is_floating = pa.types.is_floating(kind)
+
+    def chosen(values: pa.Array | None, group: Group) -> Columns:
+        assert values is not None
+        values, groups = _valid(values, group)
+        is_nan = np.zeros(group.size, np.bool_)
+        if is_floating and len(values):
+            numbers = np.asarray(values) + values.type.to_pandas_dtype()(0)  # -0.0 becomes 0.0: they are equal
+            odd = np.isnan(numbers)
+            if odd.any():
+                is_nan[groups[odd]] = True
+                numbers, groups = numbers[~odd], groups[~odd]
+            values = pa.array(numbers, kind)
+        table = pa.table({"g": groups, "x": values})
+        best = table.group_by("g", use_threads=False).aggregate([("x", which)])
+        where = np.full(group.size, -1)
+        where[_ints(best.column("g").combine_chunks())] = np.arange(best.num_rows)
+        taken = best.column(f"x_{which}").combine_chunks().take(pa.array(where, mask=where < 0))
+        if is_nan.any():  # NaN is larger than every number
+            taken = pc.if_else(pa.array(is_nan & ((where < 0) | (which == "max"))), pa.scalar(np.nan, kind), taken)
+        return [taken.cast(kind)]
+
+    return Part(
+        [(which, kind)], kind, chosen, lambda columns, group: chosen(columns[0], group), lambda columns: columns[0]
+    )
+
+
+def _edge(kind: pa.DataType, *, is_last: bool, ignore_nulls: bool) -> Part:
+    def chosen(values: pa.Array, ticks: Ints, counts: npt.NDArray[np.bool_], group: Group) -> Columns:
+        rows = np.flatnonzero(counts)
+        times = ticks[rows]
+        if len(times) > 1 and (np.diff(times) < 0).any():
+            rows = rows[np.argsort(times, kind="stable")]  # rows of one time stay in the order of arrival
+        if not is_last:
+            rows = rows[::-1]
+        which = np.full(group.size, -1)
+        which[group.groups[rows]] = rows  # of repeated indices the last assignment stays
+        is_empty = which < 0
+        at = np.where(is_empty, 0, ticks[which]) if len(ticks) else np.zeros(group.size, np.int64)
+        taken = values.take(pa.array(which, mask=is_empty))
+        return [taken, pa.array(at), pa.array(~is_empty)]
+
+    def made(values: pa.Array | None, group: Group) -> Columns:
+        assert values is not None
+        counts = np.asarray(values.is_valid()) if ignore_nulls else np.ones(len(values), np.bool_)
+        return chosen(values, group.ticks, counts, group)
+
+    def merged(columns: Columns, group: Group) -> Columns:
+        return chosen(columns[0], _ints(columns[1]), np.asarray(columns[2]), group)
+
+    fields = [("value", kind), ("time", pa.int64()), ("is_set", pa.bool_())]
+    return Part(fields, kind, made, merged, lambda columns: columns[0])
+
+
+def _quantiles(aggregate: Aggregate) -> Part:
+    octave = histogram.buckets_per_octave(aggregate.error)
+
+    def made(values: pa.Array | None, group: Group) -> Columns:
+        assert values is not None
+        values, groups = _valid(values, group)
+        return [histogram.made(_floats(values), groups, group.size, octave)]
+
+    def read(columns: Columns) -> pa.Array:
+        found = histogram.quantiles(columns[0], aggregate.ranks, octave)
+        is_empty = np.diff(_ints(columns[0].field("buckets").offsets)) == 0
+        if aggregate.is_single:
+            return pa.array(found[:, 0], mask=is_empty)
+        width = len(aggregate.ranks)
+        offsets = pa.array(np.arange(len(found) + 1, dtype=np.int32) * width)
+        lists = pa.ListArray.from_arrays(offsets, pa.array(found.ravel()))
+        return pc.if_else(pa.array(~is_empty), lists, pa.scalar(None, lists.type)) if is_empty.any() else lists
+
+    return Part(
+        [("histogram", histogram.STATE)],
+        pa.float64() if aggregate.is_single else pa.list_(pa.float64()),
+        made,
+        lambda columns, group: [histogram.merged(columns[0], group.groups, group.size)],
+        read,
+    )
+
+
+def state_fields(parts: Mapping[str, Part]) -> list[pa.Field]:
+    """Return the columns of the windows table that all parts need."""
+    return [pa.field(f"{name}__{suffix}", kind) for name, part in parts.items() for suffix, kind in part.fields]

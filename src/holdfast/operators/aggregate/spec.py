@@ -1,0 +1,341 @@
+"""``aggregate``: one row per key and window with what was computed of its rows; ``reduce`` is its running form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.evolution import NOTHING, Migration, Past, past_of
+from holdfast.graph.naming import Origin
+from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.operators.aggregate import window as windows
+from holdfast.operators.aggregate.aggregates import Aggregate
+from holdfast.operators.aggregate.collected import START
+from holdfast.operators.aggregate.cutting import cut_of
+from holdfast.operators.aggregate.open import END
+from holdfast.operators.aggregate.parts import part_of
+from holdfast.operators.aggregate.step import AggregateStep
+from holdfast.operators.aggregate.window import Session, Total, Window
+from holdfast.state import keyed
+from holdfast.state.timeline import Promise
+from holdfast.types import units
+
+_RIGHT = 'hf.aggregate(by="origin", window=hf.tumbling("1 hour"), departures=hf.count())'
+_BY_TIME = ("tumbling", "sliding", "session")
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """Aggregates of each key and window.
+
+    Parameters
+    ----------
+    by : tuple of str
+        Key columns; none for one key of all rows.
+    window : Window
+        How a key's rows are cut.
+    aggregates : tuple of (str, Aggregate)
+        Output columns.
+    emit : str
+        ``settled`` or ``changes``.
+    timestamp : str, optional
+        The timestamp column.
+    timestamps : str
+        ``ascending`` or ``strict``.
+    disorder : str, int or None
+        How far a row may come behind.
+    idle_us, forget_us : int
+        Logged time; 0 for never.
+    """
+
+    by: tuple[str, ...]
+    window: Window
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    emit: str
+    timestamp: str | None
+    timestamps: str
+    disorder: str | int | None
+    idle_us: int
+    forget_us: int
+    kind: ClassVar[str] = "aggregate"
+    input_names: ClassVar[tuple[str, ...]] = ("rows",)
+
+    @property
+    def side_outputs(self) -> tuple[str, ...]:
+        """``late``, where event time decides."""
+        return ("late",) if self.window.kind in _BY_TIME else ()
+
+    @property
+    def wakes(self) -> bool:
+        """Whether its windows end by the clock, rows or not: those of a timer, or of a key that is forgotten."""
+        return self.window.kind == "timer" or (self.forget_us > 0 and self.emit == "settled")
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return everything that was given."""
+        return {
+            "by": list(self.by),
+            "window": windows.arguments(self.window),
+            "aggregates": {name: aggregate.arguments() for name, aggregate in self.aggregates},
+            "emit": self.emit,
+            "timestamp": self.timestamp,
+            "timestamps": self.timestamps,
+            "disorder": self.disorder,
+            "idle_us": self.idle_us,
+            "forget_us": self.forget_us,
+        }
+
+    @property
+    def upsert_key(self) -> tuple[str, ...]:
+        """Columns that identify a row of the output: the key of a sink with ``mode="upsert"``."""
+        return self.by if self.window.kind == "total" else (*self.by, START)
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Return key, window and aggregates, after checking the columns."""
+        require_columns(self.by, inputs[0].columns, "by=")
+        for name, aggregate in self.aggregates:
+            if aggregate.column is not None:
+                require_columns([aggregate.column], inputs[0].columns, f"{name}=hf.{aggregate.kind}")
+        if self.timestamp is not None:
+            require_columns([self.timestamp], inputs[0].columns, "timestamp=")
+        spans = () if self.window.kind == "total" else (START, END)
+        columns = (*self.by, *spans, *(name for name, _ in self.aggregates))
+        return Shape(columns, START if spans and self.window.kind != "count_window" else None)
+
+    def step(self, inputs: Mapping[str, pa.Schema]) -> AggregateStep:
+        """Return the step for rows of a schema."""
+        ((name, schema),) = inputs.items()
+        time = None if self.timestamp is None else keyed.time_field(schema, self.timestamp)
+        is_timestamp = time is None or time.type != pa.int64()
+        disorder = None if self.disorder is None or time is None else windows.ticks(
+            self.disorder, is_timestamp=is_timestamp, argument="disorder"
+        )  # fmt: skip
+        key = keyed.key_schema(schema, self.by)
+        for output, one in self.aggregates:
+            part_of(output, one, None if one.column is None else keyed.field_of(schema, one.column, output).type)
+        return AggregateStep(
+            name, schema, key, None if time is None else time.name, cut_of(self.window, is_timestamp=is_timestamp),
+            dict(self.aggregates), self.emit == "changes", Promise(self.timestamps == "strict", disorder),
+            self.idle_us, self.forget_us,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AggregationAnywhere:
+    """An aggregation that has no input yet: what ``hf.aggregate(...)`` returns."""
+
+    spec: Aggregation
+    name: str | None
+    origin: Origin
+    past: Past = NOTHING
+
+    def attach(self, stream: Stream) -> Stream:
+        """Return the stream of aggregates."""
+        spec = self.spec
+        with building(spec.kind, self.name, self.origin):
+            column = keyed.timestamp_of(stream, spec.timestamp) if spec.window.kind in _BY_TIME else (
+                spec.timestamp or stream.timestamp
+            )  # fmt: skip
+        spec = Aggregation(**{**vars(spec), "timestamp": column})
+        return apply(spec, (stream,), name=self.name, built_at=self.origin, past=self.past)
+
+
+def aggregate(
+    *,
+    by: str | Sequence[str] | None = None,
+    window: Window,
+    emit: str = "settled",
+    timestamp: str | None = None,
+    timestamps: str = "ascending",
+    disorder: str | int | None = None,
+    idle_after: str | None = None,
+    forget_after: str | None = None,
+    name: str | None = None,
+    renamed_from: str | None = None,
+    migrate: Migration | Mapping[str, Migration] | None = None,
+    **aggregates: Aggregate,
+) -> AggregationAnywhere:
+    """Compute aggregates of the rows of each key and window.
+
+    Parameters
+    ----------
+    by : str or sequence of str, optional
+        Key columns; without them all rows are of one key.
+    window : Window
+        ``hf.tumbling``, ``hf.sliding``, ``hf.session``, ``hf.count_window``, ``hf.timer`` or ``hf.total``.
+    emit : {"settled", "changes"}
+        One row per window when it is final, or in each epoch one row per window that changed, to be upserted by
+        ``(*by, "window_start")``.
+    timestamp : str, optional
+        The timestamp column, TIMESTAMP or BIGINT; by default the one that the source declares.
+    timestamps : {"ascending", "strict"}
+        What the rows of a key promise: never to go back, or also never to repeat a time.
+    disorder : str or int, optional
+        How far a row may come behind the highest timestamp of its key.
+    idle_after : str, optional
+        Logged time after which the windows of a key that brings nothing are final.
+    forget_after : str, optional
+        Logged time after which a key that brings nothing is forgotten; its open windows are final.
+    name : str, optional
+        The node's name.
+    renamed_from : str, optional
+        The name that it had in the graph that ran before: its state goes on under the new one.
+    migrate : function or mapping of str to function, optional
+        Brings state tables of another form over, table to table: ``docs/state.md``.
+    **aggregates : Aggregate
+        Output column -> ``hf.count()``, ``hf.mean("dep_delay")`` and so on.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a name, a window or a type does not fit.
+
+    Notes
+    -----
+    Output: key columns, ``window_start``, ``window_end`` (none for ``hf.total()``), aggregates; ascending by
+    ``window_start``, then key.  Rows below the bound of their key are late: they go to the side output ``late``.
+
+    Examples
+    --------
+    ::
+
+        hourly = flights | hf.aggregate(by="origin", window=hf.tumbling("1 hour"),
+                                        departures=hf.count(), delay=hf.mean("dep_delay"), name="hourly")
+    """
+    return _declared(
+        aggregates, by=by, window=window, emit=emit, timestamp=timestamp, timestamps=timestamps, disorder=disorder,
+        idle_after=idle_after, forget_after=forget_after, name=name, renamed_from=renamed_from, migrate=migrate,
+    )  # fmt: skip
+
+
+def reduce(
+    *,
+    by: str | Sequence[str] | None = None,
+    forget_after: str | None = None,
+    name: str | None = None,
+    renamed_from: str | None = None,
+    migrate: Migration | Mapping[str, Migration] | None = None,
+    **aggregates: Aggregate,
+) -> AggregationAnywhere:
+    """Keep aggregates over all rows of each key: one row per changed key and epoch, to be upserted by the key.
+
+    The same as ``hf.aggregate(by=by, window=hf.total(), emit="changes", ...)``; for one row per *input row* there is
+    ``hf.accumulate``.
+
+    Parameters
+    ----------
+    by : str or sequence of str, optional
+        Key columns; without them all rows are of one key.
+    forget_after : str, optional
+        Logged time after which a silent key is forgotten; its next row begins anew.
+    name : str, optional
+        The node's name: the identity of its state.
+    renamed_from : str, optional
+        The name that it had in the graph that ran before: its state goes on under the new one.
+    migrate : function or mapping of str to function, optional
+        Brings state tables of another form over, table to table: ``docs/state.md``.
+    **aggregates : Aggregate
+        Output column = aggregate.
+
+    Examples
+    --------
+    ::
+
+        balances = bookings | hf.reduce(by="account", balance=hf.sum("amount"), name="balances")
+    """
+    return _declared(
+        aggregates, by=by, window=Total(), emit="changes", forget_after=forget_after, name=name,
+        renamed_from=renamed_from, migrate=migrate,
+    )  # fmt: skip
+
+
+def _declared(
+    aggregates: Mapping[str, Aggregate],
+    *,
+    by: str | Sequence[str] | None,
+    window: Window,
+    emit: str,
+    timestamp: str | None = None,
+    timestamps: str = "ascending",
+    disorder: str | int | None = None,
+    idle_after: str | None = None,
+    forget_after: str | None = None,
+    name: str | None,
+    renamed_from: str | None,
+    migrate: Migration | Mapping[str, Migration] | None,
+) -> AggregationAnywhere:
+    with building(Aggregation.kind, name) as built_at:
+        keys = () if by is None else keyed.key_names(by)
+        _check_window(window)
+        _check_aggregates(aggregates, keys)
+        _check_choice("emit", emit, ("settled", "changes"))
+        _check_choice("timestamps", timestamps, ("ascending", "strict"))
+        if disorder is not None:
+            keyed.check_duration(disorder, "disorder", least=0)
+        if disorder is not None and timestamps == "strict":
+            raise InvalidPipeline(
+                'timestamps="strict" and disorder= contradict each other.',
+                why="strict rows never go back.",
+                do="leave one of them out.",
+            )
+        if window.kind not in _BY_TIME and (disorder is not None or idle_after is not None):
+            raise InvalidPipeline(
+                f"disorder= and idle_after= have no meaning for hf.{window.kind}.",
+                why="its windows follow from arrival and not from event time.",
+                do='leave them out, or choose a window of event time: hf.tumbling("1 hour").',
+            )
+        if isinstance(window, Session) and emit == "changes" and disorder is not None:
+            raise InvalidPipeline(
+                'sessions of rows in disorder cannot be emitted with emit="changes".',
+                why="a late row joins two sessions to one, and an upsert cannot take the second back.",
+                do='write emit="settled", or sort before.',
+            )
+        spec = Aggregation(
+            keys, window, tuple(aggregates.items()), emit, timestamp, timestamps, disorder,
+            _us(idle_after, "idle_after"), _us(forget_after, "forget_after"),
+        )  # fmt: skip
+        past = past_of(renamed_from, migrate, kind=Aggregation.kind, built_at=built_at)
+        return AggregationAnywhere(spec, name, built_at, past)
+
+
+def _us(text: str | None, argument: str) -> int:
+    return 0 if text is None else units.duration_us(text, argument=argument)
+
+
+def _check_window(window: Any) -> None:
+    if not isinstance(window, Window):
+        raise InvalidPipeline(
+            f"window= was given {a_type(window)}.", why="a window is a value of its own.", do=f"write {_RIGHT}"
+        )
+
+
+def _check_choice(argument: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidPipeline(
+            f"{argument}={value!r} is unknown.",
+            why=f"it is one of {', '.join(map(repr, allowed))}.",
+            do=f"write {argument}={allowed[0]!r}.",
+        )
+
+
+def _check_aggregates(aggregates: Mapping[str, Any], keys: Sequence[str]) -> None:
+    if not aggregates:
+        raise InvalidPipeline("it computes nothing.", why="no aggregate is given.", do=f"write for instance {_RIGHT}")
+    for name, given in aggregates.items():
+        if not isinstance(given, Aggregate):
+            raise InvalidPipeline(
+                f"{name}= was given {a_type(given)} and no aggregate.", do=f"write for instance {name}=hf.count()"
+            )
+    taken = [column.lower() for column in (*keys, START, END)]
+    for name in aggregates:
+        if name.lower() in taken:
+            raise InvalidPipeline(
+                f"two columns of the output would be called {name!r}.",
+                why="key columns, window_start, window_end and aggregates stand side by side.",
+                do=f"give one another name: {name}_=hf....",
+            )
+        taken.append(name.lower())

@@ -1,0 +1,229 @@
+"""The step of ``aggregate``: rows join the windows of their keys, and windows leave when they are final or change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.operators.aggregate.aggregates import Aggregate
+from holdfast.operators.aggregate.collected import START, Kept
+from holdfast.operators.aggregate.cutting import Cut
+from holdfast.operators.aggregate.open import END, Windows, WindowsTable
+from holdfast.operators.aggregate.parts import Group, Part, part_of
+from holdfast.operators.aggregate.touched import SCOPE, Keys, KeysTable
+from holdfast.state import growth, keyed, tables
+from holdfast.state.step import (
+    ALL_KEYS,
+    BOUND,
+    UNBOUNDED,
+    Arrivals,
+    Change,
+    Moment,
+    Result,
+    StateTable,
+)
+from holdfast.state.timeline import Promise
+
+_WHY_LATE = "that its key's rows and bounds had reached"
+
+
+@dataclass(frozen=True)
+class AggregateStep:
+    """Aggregates of each key and window.
+
+    State: ``windows``, one row per key and open window with the parts of all aggregates; ``keys``, one row per key
+    with its bound (of windows that count: its rows); for each ``collect`` and ``distinct_count`` a table of values.
+
+    Parameters
+    ----------
+    name : str
+        The input.
+    schema, key : pa.Schema
+        Its columns, and those of them that are the key.
+    time : str, optional
+        Its timestamp column.
+    cut : Cut
+        The window.
+    aggregates : mapping of str to Aggregate
+        Output column -> what it holds.
+    on_change : bool
+        Whether a window is emitted in each epoch that changes it, and not once when it is final.
+    promise : Promise
+        What the order of rows promises.
+    idle_us, forget_us : int
+        Logged time after which a silent key's windows are final, and after which the key is forgotten; 0 for never.
+    """
+
+    name: str
+    schema: pa.Schema
+    key: pa.Schema
+    time: str | None
+    cut: Cut
+    aggregates: Mapping[str, Aggregate]
+    on_change: bool = False
+    promise: Promise = field(default_factory=lambda: Promise(is_strict=False))
+    idle_us: int = 0
+    forget_us: int = 0
+    for_all_keys: ClassVar[Mapping[str, str]] = {"keys": SCOPE}
+
+    @property
+    def inputs(self) -> Mapping[str, pa.Schema]:
+        """The one input."""
+        return {self.name: self.schema}
+
+    @property
+    def tables(self) -> Mapping[str, StateTable]:
+        """``windows``, ``keys`` and the values that are kept."""
+        keys = self._keys_table
+        return self._windows_table.declared | ({"keys": keys.declared} if keys.columns else {})
+
+    @property
+    def outputs(self) -> Mapping[str, pa.Schema]:
+        """``rows``: key, start and end of the window, aggregates; ``late`` where event time decides."""
+        windows = self._windows_table
+        types = {name: part.result for name, part in windows.parts.items()}
+        types |= {kept.name: kept.result for kept in windows.kept}
+        columns = [pa.field(name, types[name]) for name in self.aggregates]
+        spans = [] if self.cut.kind == "total" else [pa.field(name, self._span_type) for name in (START, END)]
+        rows = {"rows": pa.schema([*self.key, *spans, *columns])}
+        if not self.cut.by_time or self.time is None:
+            return rows
+        return rows | {"late": keyed.late_schema(self.key, self.schema.field(self.time).type, self.inputs)}
+
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+        """Add the epoch's rows to their windows, and emit what is final or has changed."""
+        given, known, of_keys, of_windows = (
+            arrivals[self.name], state.get("keys"), self._keys_table, self._windows_table
+        )  # fmt: skip
+        silent = of_keys.silent(known, at)
+        has_clock = self.cut.kind == "timer" and state["windows"].num_rows > 0
+        if not given.rows.num_rows and not given.bounds.num_rows and not len(silent) and not has_clock:
+            return Result(due_us=of_keys.due(known, None, at, tells_forgotten=not self.on_change))
+        tables.require_values(given.rows, [*self.key.names, *([self.time] if self.time else [])], self.name)
+        keys, rows = of_keys.read(known, given, silent, at)
+        loaded, keys = of_windows.load(state["windows"], keys, at)
+        windows = of_windows.merged(loaded, keys, rows, at)
+
+        changes: dict[str, Change] = {}
+        results: dict[str, pa.Array] = {}
+        if (change := of_windows.change(windows, keys)) is not None:
+            changes["windows"] = change
+        for kept in of_windows.kept:
+            results[kept.name], values = of_windows.follow(kept, state[kept.table], rows, windows, keys, at)
+            if values.upserts.num_rows or values.deletes.num_rows:
+                changes[kept.table] = values
+        if (change := of_keys.change(known, keys, windows.counted, windows.open_ends(keys.size), at)) is not None:
+            changes["keys"] = change
+        if self.cut.kind == "timer":
+            due_us = self._timer_due(state, changes, at)
+        else:
+            due_us = of_keys.due(known, change, at, tells_forgotten=not self.on_change)
+        outputs = {"rows": self._emitted(windows, keys, results)}
+        if rows.late.num_rows:
+            assert self.time is not None
+            late = self.outputs["late"]
+            outputs["late"] = keyed.late_rows(late, self.name, rows.late, self.time, rows.limits, _WHY_LATE)
+        bounds = self._bounds(of_windows, windows, state["windows"], keys)
+        return Result(outputs, changes, bounds, {"late": rows.late.num_rows}, due_us)
+
+    def _timer_due(self, state: Mapping[str, pa.Table], changes: Mapping[str, Change], at: Moment) -> int | None:
+        """Return when the next window of a timer ends."""
+        change = changes.get("windows")
+        every = [state["windows"].column(END), *([] if change is None else [change.upserts.column(END)])]
+        open_ends = [pc.min(ends.filter(pc.greater(ends, at.batch_us))).as_py() for ends in every]
+        return min((int(end) for end in open_ends if end is not None), default=None)
+
+    def grown(self, table: str, known: pa.Table | None, at: Moment) -> pa.Table | None:
+        """Return ``windows`` with more aggregates: these begin as over no rows.  And new tables of values."""
+        declared = self._windows_table
+        if known is None:
+            return self.tables[table].schema.empty_table() if table in {kept.table for kept in declared.kept} else None
+        if table != "windows":
+            return None
+        neutral = {
+            f"{name}__{suffix}": (name, place)
+            for name, part in declared.parts.items()
+            for place, (suffix, _) in enumerate(part.fields)
+        }
+
+        def fill(column: pa.Field, rows: int) -> pa.Array | None:
+            if column.name not in neutral:
+                return None
+            name, place = neutral[column.name]
+            of = self._field(self.aggregates[name].column)
+            nothing = np.zeros(0, np.int64)
+            values = None if of is None else pa.array([], of.type)
+            return declared.parts[name].made(values, Group(nothing, rows, nothing))[place]
+
+        return growth.grown(known, self.tables[table], fill)
+
+    def _emitted(self, windows: Windows, keys: Keys, results: Mapping[str, pa.Array]) -> pa.Table:
+        """Return the windows that are final, or those that changed, by start, then key."""
+        spans = windows.spans
+        emitted = np.flatnonzero(windows.is_changed if self.on_change else windows.is_closing)
+        ranks = keys.ranks(spans.codes[emitted]) if self.key.names else np.zeros(len(emitted), np.int64)
+        emitted = emitted[np.lexsort((ranks, spans.starts[emitted]))]
+        where = pa.array(emitted)
+        columns = keys.arrays(spans.codes[emitted])
+        if self.cut.kind != "total":
+            columns += [pa.array(values[emitted]).cast(self._span_type) for values in (spans.starts, spans.ends)]
+        parts = self._windows_table.parts
+        for name in self.aggregates:
+            if name in results:
+                columns.append(results[name].take(where))
+            else:
+                columns.append(parts[name].read([array.take(where) for array in windows.columns[name]]))
+        return pa.Table.from_arrays(columns, schema=self.outputs["rows"])
+
+    def _bounds(self, table: WindowsTable, windows: Windows, state: pa.Table, keys: Keys) -> pa.Table | None:
+        """Return the bounds of the output's ``window_start``, where they have risen."""
+        nothing = np.full(keys.size, UNBOUNDED)
+        before = np.maximum(keys.before.get("bound", nothing), keys.overall_before)
+        bounds, overall = table.bounds(windows, state, keys)
+        # A key that only the bound for all keys concerns tells nothing of its own: its other windows are not loaded.
+        advanced = np.flatnonzero((keys.bounds > np.maximum(before, keys.overall)) & (bounds > overall))
+        told = [overall] if keys.overall > keys.overall_before and overall > UNBOUNDED else []
+        if not len(advanced) and not told:
+            return None
+        if not self.key.names:  # there is but one key
+            told, advanced = [max([*told, *bounds[advanced].tolist()])], advanced[:0]
+        schema = tables.bounds_schema(self.key)
+        flags = pa.array(np.zeros(len(advanced), np.bool_))
+        rows = pa.Table.from_arrays([*keys.arrays(advanced), flags, pa.array(bounds[advanced])], schema=schema)
+        for_all = pa.Table.from_pylist([{ALL_KEYS: True, BOUND: bound} for bound in told], schema=schema)
+        return pa.concat_tables([rows, for_all])
+
+    # --- what follows from the declaration ----------------------------------------------------------------------------
+
+    @property
+    def _keys_table(self) -> KeysTable:
+        return KeysTable(self.key, self.time, self.cut, self.promise, self.idle_us, self.forget_us, self.name)
+
+    @property
+    def _windows_table(self) -> WindowsTable:
+        fields = {name: self._field(one.column) for name, one in self.aggregates.items()}
+        columns = {name: None if column is None else column.name for name, column in fields.items()}
+        parts: dict[str, Part] = {}
+        kept: list[Kept] = []
+        for name, one in self.aggregates.items():
+            column = fields[name]
+            part = part_of(name, one, None if column is None else column.type)
+            if part is not None:
+                parts[name] = part
+            elif column is not None:
+                kept.append(Kept(name, column.name, column.type, one.kind == "distinct_count"))
+        return WindowsTable(self.key, self.cut, columns, parts, kept)
+
+    @property
+    def _span_type(self) -> pa.DataType:
+        if self.cut.by_time and self.time is not None:
+            return self.schema.field(self.time).type
+        return pa.int64() if self.cut.kind == "count_window" else pa.timestamp("us", "UTC")
+
+    def _field(self, column: str | None) -> pa.Field | None:
+        return None if column is None else keyed.field_of(self.schema, column, "aggregate")

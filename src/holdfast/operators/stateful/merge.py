@@ -1,0 +1,258 @@
+"""``merge``: beside each row of a main stream the latest rows of slower streams, as of its time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.evolution import Migration, past_of
+from holdfast.graph.nodes import Shape, Stream
+from holdfast.graph.nodes import apply as put
+from holdfast.operators.stateful.merge_step import MAIN, MergeStep
+from holdfast.state import keyed
+from holdfast.state.timeline import Promise
+from holdfast.types import units
+
+_RIGHT = 'hf.merge(flights, {"weather": weather}, by="origin")'
+_ORDERS = ("ascending", "strict")
+
+
+@dataclass(frozen=True)
+class Merge:
+    """Put the latest row of each slow input, at or before its time, beside each main row.
+
+    Parameters
+    ----------
+    by : tuple of str
+        Key columns, of the same names in all inputs.
+    times : mapping of str to str
+        Input -> its timestamp column; the main input is ``main`` and comes first.
+    tolerance : str or int, optional
+        How old a slow row may be.
+    timestamps : mapping of str to str
+        Input -> ``ascending`` or ``strict``.
+    disorder : mapping of str to (str or int)
+        Inputs that do not ascend -> by how much not.
+    idle_after, forget_after : str, optional
+        Durations of logged batch time.
+    """
+
+    by: tuple[str, ...]
+    times: Mapping[str, str]
+    tolerance: str | int | None
+    timestamps: Mapping[str, str]
+    disorder: Mapping[str, str | int]
+    idle_after: str | None
+    forget_after: str | None
+    kind: ClassVar[str] = "merge"
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """``main``, then the slow inputs."""
+        return tuple(self.times)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return every argument."""
+        return {
+            "by": list(self.by),
+            "times": dict(self.times),
+            "tolerance": self.tolerance,
+            "timestamps": dict(self.timestamps),
+            "disorder": dict(self.disorder),
+            "idle_after": self.idle_after,
+            "forget_after": self.forget_after,
+        }
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Return the main columns and a column for each slow input."""
+        for (name, time), shape in zip(self.times.items(), inputs, strict=True):
+            require_columns(self.by, shape.columns, f"by= of input {name!r}")
+            require_columns([time], shape.columns, f"timestamp of input {name!r}")
+        main = inputs[0]
+        slow = self.input_names[1:]
+        if main.columns is None:
+            return Shape(None, main.timestamp)
+        taken = {column.lower() for column in main.columns}
+        if twice := [name for name in slow if name.lower() in taken]:
+            raise InvalidPipeline(
+                f"the slow input {twice[0]!r} has the name of a column of the main stream.",
+                why="each slow input becomes a column beside the main columns.",
+                do="give the input another name in the mapping.",
+            )
+        return Shape((*main.columns, *slow), main.timestamp)
+
+    def step(self, inputs: Mapping[str, pa.Schema]) -> MergeStep:
+        """Return the step for inputs of these schemas."""
+        key = keyed.key_schema(inputs[MAIN], self.by)
+        time = keyed.time_field(inputs[MAIN], self.times[MAIN])
+        times: dict[str, str] = {}
+        for name, schema in inputs.items():
+            mine = keyed.time_field(schema, self.times[name])
+            times[name] = mine.name
+            theirs = keyed.key_schema(schema, self.by)
+            if mine.type != time.type:
+                raise _unlike(name, f"the timestamp {mine.name!r} is {mine.type}, in main it is {time.type}")
+            for one, other in zip(key, theirs, strict=True):
+                if one.name != other.name or one.type != other.type:
+                    raise _unlike(name, f"the key is {other.name!r} {other.type}, in main {one.name!r} {one.type}")
+        promises = {
+            name: Promise(
+                self.timestamps[name] == "strict",
+                keyed.duration_ticks(self.disorder[name], time, "disorder") if name in self.disorder else None,
+            )
+            for name in inputs
+        }
+        tolerance = None if self.tolerance is None else keyed.duration_ticks(self.tolerance, time, "tolerance")
+        step = MergeStep(dict(inputs), key, times, promises, tolerance, _us(self.idle_after), _us(self.forget_after))
+        _ = step.outputs  # says now which names clash
+        return step
+
+
+def _unlike(name: str, why: str) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"the slow input {name!r} does not fit the main stream.",
+        why=f"{why}.",
+        do='bring them to one name and type before: stream | hf.select("*", origin="CAST(... AS STRING)")',
+    )
+
+
+def _us(duration: str | None) -> int | None:
+    return None if duration is None else units.duration_us(duration)
+
+
+def merge(
+    main: Stream,
+    slow: Mapping[str, Stream],
+    *,
+    by: str | Sequence[str],
+    tolerance: str | int | None = None,
+    timestamps: str | Mapping[str, str] = "ascending",
+    disorder: str | int | Mapping[str, str | int] | None = None,
+    idle_after: str | None = None,
+    forget_after: str | None = None,
+    name: str | None = None,
+    renamed_from: str | None = None,
+    migrate: Migration | Mapping[str, Migration] | None = None,
+) -> Stream:
+    """Put the latest rows of slower streams beside each row of a main stream, as of its time.
+
+    Parameters
+    ----------
+    main : Stream
+        Whose rows are completed: each leaves once.
+    slow : mapping of str to Stream
+        Name -> stream.  The name becomes a column: a struct of the slow row's columns without the key, null where
+        there is no row at or before the main row's time.
+    by : str or sequence of str
+        Key columns, of the same names and types in all streams.
+    tolerance : str or int, optional
+        A slow row that is older than this at the main row's time does not count.
+    timestamps : str or mapping, optional
+        What an input promises per key: ``"ascending"`` (repeats allowed; of several slow rows of one time the last to
+        arrive counts) or ``"strict"``; for all inputs, or by name, the main one being ``"main"``.
+    disorder : str, int or mapping, optional
+        By how much rows may lie below the newest of their key; for all inputs, or by name.
+    idle_after : str, optional
+        A main row that waited this long, in logged batch time, leaves with what is there.
+    forget_after : str, optional
+        Forget a key that nothing was heard of for this long, in logged batch time, and of which nothing waits.
+    name : str, optional
+        The node's name, under which its state is kept.
+    renamed_from : str, optional
+        The name that it had in the graph that ran before: its state goes on under the new one.
+    migrate : function or mapping of str to function, optional
+        Brings state tables of another form over, table to table: ``docs/state.md``.
+
+    Returns
+    -------
+    Stream
+        The main columns and one column per slow input; ascending in time per key.  Late rows of every input are in
+        the side output ``late``.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a stream has no known timestamp, a column is missing, types differ, or a name is not that of an input.
+
+    Notes
+    -----
+    A main row at T leaves when the bound of its key lies above T in each slow input, and no earlier main row can come.
+    The result depends on timestamps only (among rows of one time, on their order of arrival), not on how arrivals of
+    different inputs interleave or are cut into epochs.
+
+    Examples
+    --------
+    ::
+
+        seen = hf.merge(flights, {"weather": weather}, by="origin", tolerance="2 h", name="seen")
+    """
+    with building(Merge.kind, name) as built_at:
+        streams = _checked_streams(main, slow)
+        keys = keyed.key_names(by)
+        times = {each: keyed.timestamp_of(stream, None) for each, stream in streams.items()}
+        if tolerance is not None:
+            keyed.check_duration(tolerance, "tolerance", least=0)
+        for argument, value in (("idle_after", idle_after), ("forget_after", forget_after)):
+            if value is not None:
+                units.duration_us(value, argument=argument)
+        orders = _by_input(timestamps, "timestamps", tuple(streams))
+        for order in orders.values():
+            if order not in _ORDERS:
+                raise InvalidPipeline(
+                    f"timestamps={order!r} is no promise.", do="write 'ascending' or 'strict', or a mapping of inputs."
+                )
+        allowed = {} if disorder is None else _by_input(disorder, "disorder", tuple(streams))
+        for amount in allowed.values():
+            keyed.check_duration(amount, "disorder", least=0)
+        promised = {each: orders.get(each, "ascending") for each in streams}
+        spec = Merge(keys, times, tolerance, promised, allowed, idle_after, forget_after)
+        past = past_of(renamed_from, migrate, kind=Merge.kind, built_at=built_at)
+    return put(spec, tuple(streams.values()), name=name, built_at=built_at, past=past)
+
+
+def _checked_streams(main: Any, slow: Any) -> dict[str, Stream]:
+    if not isinstance(slow, Mapping) or not slow:
+        raise InvalidPipeline(
+            f"{a_type(slow)} was given for the slow streams." if slow else "no slow stream was given.",
+            why="slow streams are given by name.",
+            do=f"write {_RIGHT}",
+        )
+    streams = {MAIN: main, **slow}
+    if MAIN in slow:
+        raise InvalidPipeline(f"a slow input is named {MAIN!r}.", do="give it another name: this is the main stream's.")
+    for name, stream in streams.items():
+        if not isinstance(stream, Stream):
+            raise InvalidPipeline(f"{a_type(stream)} stands for {name!r}.", do=f"give streams: {_RIGHT}")
+        if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
+            raise InvalidPipeline(
+                f"the slow input's name {name!r} is not allowed.",
+                why="it becomes a column: a letter, then letters, digits and underscores.",
+                do=f"write for instance {_RIGHT}",
+            )
+    seen: dict[str, str] = {}
+    for name in slow:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise InvalidPipeline(
+                f"{other!r} and {name!r} are one name.",
+                why="each slow input becomes a column, and columns are compared without regard to case.",
+                do="give the input another name.",
+            )
+    return streams
+
+
+def _by_input(value: Any, argument: str, inputs: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        return dict.fromkeys(inputs, value)
+    if unknown := [name for name in value if name not in inputs]:
+        raise InvalidPipeline(
+            f"{argument}= names the input {unknown[0]!r}, which does not exist.",
+            why=f"the inputs are {', '.join(inputs)}.",
+            do="name one of these.",
+        )
+    return dict(value)

@@ -1,0 +1,393 @@
+"""The step of ``merge``: main rows wait until every slow input is past them, then take its latest row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.state import keyed, tables
+from holdfast.state.input_bounds import Told, told
+from holdfast.state.keyed import Ticks
+from holdfast.state.step import (
+    ALL_KEYS,
+    BOUND,
+    CLOSED,
+    PLACE,
+    UNBOUNDED,
+    Arrivals,
+    Change,
+    Moment,
+    Result,
+    StateTable,
+)
+from holdfast.state.timeline import Promise
+
+INPUT = "__input__"
+SEQ = "__seq__"
+"""Number of a main row in the order of arrival."""
+
+SINCE = "__since_us__"
+"""Batch time at which a main row began to wait, or a key was last heard of."""
+
+MAIN = "main"
+
+
+@dataclass(frozen=True)
+class MergeStep:
+    """Latest slow rows beside each main row.
+
+    State: ``waiting``, main rows that are not settled; ``slow_<input>``, rows that a main row may still need, one per
+    key and time; ``bounds`` per key and input; ``inputs``, the bound for all keys of each input.
+    """
+
+    inputs: Mapping[str, pa.Schema]
+    key: pa.Schema
+    times: Mapping[str, str]
+    promises: Mapping[str, Promise]
+    tolerance: int | None
+    idle_us: int | None
+    forget_us: int | None
+    for_all_keys: ClassVar[Mapping[str, str]] = {"inputs": ""}
+
+    @property
+    def slow(self) -> tuple[str, ...]:
+        """Names of the slow inputs."""
+        return tuple(name for name in self.inputs if name != MAIN)
+
+    @property
+    def tables(self) -> Mapping[str, StateTable]:
+        """Waiting rows, slow rows and bounds."""
+        key = self.key.names
+        number, text = pa.int64(), pa.string()
+        bounds = [pa.field(INPUT, text), pa.field(BOUND, number)]
+        waiting = pa.schema([*self.inputs[MAIN], pa.field(SEQ, number), pa.field(SINCE, number)])
+        return {
+            "waiting": StateTable(waiting, (*key, SEQ)),
+            **{f"slow_{name}": StateTable(self.inputs[name], (*key, self.times[name])) for name in self.slow},
+            "bounds": StateTable(pa.schema([*self.key, *bounds, pa.field(SINCE, number)]), (*key, INPUT)),
+            "inputs": StateTable(pa.schema([*bounds, pa.field(SEQ, number)]), (INPUT,)),
+        }
+
+    @property
+    def outputs(self) -> Mapping[str, pa.Schema]:
+        """Main rows with a struct column for each slow input, and late rows."""
+        slow = [pa.field(name, self._struct(name)) for name in self.slow]
+        time = self.inputs[MAIN].field(self.times[MAIN]).type
+        return {
+            "rows": pa.schema([*self.inputs[MAIN], *slow]),
+            "late": keyed.late_schema(self.key, time, self.inputs),
+        }
+
+    def _struct(self, name: str) -> pa.StructType:
+        return pa.struct([field for field in self.inputs[name] if field.name not in self.key.names])
+
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+        """Take in what arrived, let go what is settled, forget what nobody can need."""
+        for name, given in arrivals.items():
+            tables.require_values(given.rows, [*self.key.names, self.times[name]], name)
+        everywhere, seq = self._inputs(state["inputs"])
+        touched = self._touched(state, arrivals, everywhere, at)
+        bounds = self._bounds(state["bounds"], touched)
+        news = {
+            name: told(given, self.times[name], self.promises[name], touched, bounds[name], everywhere[name])
+            for name, given in arrivals.items()
+        }
+        late = self._late(arrivals, news)
+        now = {name: np.maximum(new.bounds, new.everywhere) for name, new in news.items()}
+
+        fresh = arrivals[MAIN].rows.filter(pa.array(~news[MAIN].is_late)).drop_columns([PLACE])
+        fresh = fresh.append_column(SEQ, pa.array(np.arange(seq, seq + fresh.num_rows), pa.int64()))
+        fresh = fresh.append_column(SINCE, pa.array(np.full(fresh.num_rows, at.batch_us), pa.int64()))
+        before = tables.semi_join(state["waiting"], touched, self.key.names)
+        waiting = pa.concat_tables([before, tables.fitted(fresh, before.schema)])
+        codes = tables.index_in(waiting, touched, self.key.names)
+        times = keyed.ticks(waiting.column(self.times[MAIN]))
+        is_ready, own, since = self._ready(waiting, codes, times, now, news, at)
+
+        known = {name: tables.semi_join(state[f"slow_{name}"], touched, self.key.names) for name in self.slow}
+        slow = {name: self._slow(known[name], arrivals[name].rows, name, news[name], touched) for name in self.slow}
+        order = self._order(waiting, times, is_ready)
+        rows = self._merged(waiting.take(pa.array(order)), codes[order], times[order], slow, touched)
+        stays = ~is_ready
+        floor = np.maximum(own[MAIN], news[MAIN].everywhere)
+        np.minimum.at(floor, codes[stays], times[stays])
+        changes = {
+            "waiting": Change(
+                tables.semi_join(waiting.filter(pa.array(stays)), fresh, [SEQ]),
+                # NB by key too: rows of keys that came together from two buckets may have one number.
+                tables.semi_join(
+                    before.select([*self.key.names, SEQ]), waiting.filter(pa.array(is_ready)), [*self.key.names, SEQ]
+                ),
+            ),
+            **{f"slow_{name}": self._kept(known[name], name, slow[name], touched, floor) for name in self.slow},
+            "bounds": self._told(touched, own, at),
+        }
+        everywhere = {name: new.everywhere for name, new in news.items()}
+        changes["inputs"] = self._inputs_change(state["inputs"], everywhere, seq + fresh.num_rows)
+        forgotten = self._forget(state, touched, changes, at)
+        out = self._output_bounds(touched, floor, everywhere[MAIN], state["waiting"], changes["waiting"])
+        counts = {"late": late.num_rows, "waiting": state["waiting"].num_rows + int(stays.sum()) - before.num_rows}
+        if self.forget_us is not None:
+            counts["forgotten"] = forgotten
+        worth = {name: change for name, change in changes.items() if change.upserts.num_rows or change.deletes.num_rows}
+        due_us = self._due(since[stays], state["waiting"], touched, at)
+        return Result({"rows": rows, "late": late}, worth, out, counts, due_us)
+
+    # --- what is known --------------------------------------------------------------------------------------
+
+    def _inputs(self, table: pa.Table) -> tuple[dict[str, int], int]:
+        known = {row[INPUT]: row for row in table.to_pylist()}
+        bounds = {name: known[name][BOUND] if name in known else UNBOUNDED for name in self.inputs}
+        return bounds, known[MAIN][SEQ] if MAIN in known else 0
+
+    def _touched(
+        self,
+        state: Mapping[str, pa.Table],
+        arrivals: Mapping[str, Arrivals],
+        everywhere: Mapping[str, int],
+        at: Moment,
+    ) -> pa.Table:
+        """Return the keys for which something may happen in this epoch."""
+        key = self.key.names
+        parts = [given.rows.select(key) for given in arrivals.values()]
+        is_all = False
+        for name, given in arrivals.items():
+            parts.append(given.bounds.filter(pc.invert(given.bounds.column(ALL_KEYS))).select(key))
+            highest = pc.max(given.bounds.filter(given.bounds.column(ALL_KEYS)).column(BOUND)).as_py()
+            is_all = is_all or (highest is not None and highest > everywhere[name])
+        if is_all:  # a bound for all keys may let rows of any key go
+            parts += [state[name].select(key) for name in state if name != "inputs"]
+        elif self.idle_us is not None and not self._is_nobody_idle(at, self.idle_us):
+            waiting = state["waiting"]
+            parts.append(waiting.filter(pc.less_equal(waiting.column(SINCE), at.batch_us - self.idle_us)).select(key))
+        schema = pa.schema([field.with_nullable(True) for field in self.key])
+        together = pa.concat_tables([tables.fitted(part, schema) for part in parts])
+        return tables.distinct_keys(together, key)
+
+    def _is_nobody_idle(self, at: Moment, idle_us: int) -> bool:
+        return all(at.heard_us.get(name, UNBOUNDED) > at.batch_us - idle_us for name in self.inputs)
+
+    def _bounds(self, table: pa.Table, touched: pa.Table) -> dict[str, Ticks]:
+        """Return each input's own bounds of the touched keys."""
+        known = tables.semi_join(table, touched, self.key.names)
+        codes = tables.index_in(known, touched, self.key.names)
+        inputs = tables.index_in(known, pa.table({INPUT: list(self.inputs)}), [INPUT])
+        values = keyed.ticks(known.column(BOUND))
+        bounds = {}
+        for number, name in enumerate(self.inputs):
+            one = np.full(touched.num_rows, UNBOUNDED, np.int64)
+            mine = inputs == number
+            one[codes[mine]] = values[mine]
+            bounds[name] = one
+        return bounds
+
+    def _late(self, arrivals: Mapping[str, Arrivals], news: Mapping[str, Told]) -> pa.Table:
+        """Return the late rows of all inputs in the order of their arrival."""
+        parts, places = [], []
+        for name, new in news.items():
+            rows = arrivals[name].rows.filter(pa.array(new.is_late))
+            before = new.before[new.is_late]
+            parts.append(keyed.late_rows(self.outputs["late"], name, rows, self.times[name], before, f"of {name}"))
+            places.append(keyed.ticks(rows.column(PLACE)))
+        return pa.concat_tables(parts).take(pa.array(np.argsort(np.concatenate(places))))
+
+    # --- what goes ------------------------------------------------------------------------------------------
+
+    def _ready(
+        self,
+        waiting: pa.Table,
+        codes: Ticks,
+        times: Ticks,
+        now: Mapping[str, Ticks],
+        news: Mapping[str, Told],
+        at: Moment,
+    ) -> tuple[npt.NDArray[np.bool_], dict[str, Ticks], Ticks]:
+        """Return which waiting rows go, each key's own bounds after that, and since when each row's wait counts."""
+        own = {name: new.bounds for name, new in news.items()}
+        since = keyed.ticks(waiting.column(SINCE))
+        ready = np.ones(len(times), np.bool_)
+        for name in self.inputs:
+            bound = now[name][codes]
+            is_blocked = times > bound if name == MAIN else times >= bound
+            ready &= ~is_blocked
+            since = np.where(is_blocked, at.silent_since(name, since), since)
+        if self.idle_us is None or not len(times):
+            return ready, own, since
+        is_tired = ~ready & (since <= at.batch_us - self.idle_us)
+        # Who has waited long enough goes, and those before it; what comes below that afterwards is late.
+        limit = np.full(len(own[MAIN]), UNBOUNDED, np.int64)
+        np.maximum.at(limit, codes[is_tired], times[is_tired])
+        own = {
+            name: np.maximum(bound, limit if name == MAIN else np.where(limit > UNBOUNDED, limit + 1, limit))
+            for name, bound in own.items()
+        }
+        has_limit = limit > UNBOUNDED
+        return ready | (has_limit[codes] & (times <= limit[codes])), own, since
+
+    def _due(self, stays: Ticks, waiting: pa.Table, touched: pa.Table, at: Moment) -> int | None:
+        """Return when a row will have waited long enough: one of those that stay, or of keys not looked at now."""
+        if self.idle_us is None:
+            return None
+        others = tables.anti_join(waiting, touched, self.key.names)
+        # Who holds those up is not known here: an epoch too early for one of them looks at it, and knows.
+        heard = min(at.heard_us.get(name, UNBOUNDED) for name in self.inputs)
+        since = np.concatenate([stays, np.maximum(keyed.ticks(others.column(SINCE)), heard)])
+        return int(since.min()) + self.idle_us if len(since) else None
+
+    def _order(self, waiting: pa.Table, times: Ticks, is_ready: npt.NDArray[np.bool_]) -> Ticks:
+        """Return the rows that go, by time, key and arrival."""
+        chosen = np.flatnonzero(is_ready)
+        ready = waiting.select([*self.key.names, SEQ]).take(pa.array(chosen))
+        ready = ready.append_column(BOUND, pa.array(times[chosen], pa.int64()))
+        by = [(BOUND, "ascending"), *((name, "ascending") for name in self.key.names), (SEQ, "ascending")]
+        order: Ticks = chosen[np.asarray(pc.sort_indices(ready, sort_keys=by))]
+        return order
+
+    def _slow(self, known: pa.Table, rows: pa.Table, name: str, new: Told, touched: pa.Table) -> pa.Table:
+        """Return all slow rows of the touched keys by key and time; of one time the last to arrive."""
+        fresh = rows.filter(pa.array(~new.is_late)).drop_columns([PLACE])
+        rows = pa.concat_tables([known, tables.fitted(fresh, known.schema)])
+        codes = tables.index_in(rows, touched, self.key.names)
+        times = keyed.ticks(rows.column(self.times[name]))
+        order = np.lexsort((np.arange(len(times)), times, codes))
+        is_last = np.ones(len(order), bool)
+        is_last[:-1] = (np.diff(codes[order]) != 0) | (np.diff(times[order]) != 0)
+        return rows.take(pa.array(order[is_last]))
+
+    def _merged(
+        self, main: pa.Table, codes: Ticks, times: Ticks, slow: Mapping[str, pa.Table], touched: pa.Table
+    ) -> pa.Table:
+        columns = [main.column(name) for name in self.inputs[MAIN].names]
+        for name in self.slow:
+            rows = slow[name]
+            of_rows = tables.index_in(rows, touched, self.key.names)
+            found = latest(codes, times, of_rows, keyed.ticks(rows.column(self.times[name])))
+            if self.tolerance is not None and len(found):
+                theirs = keyed.ticks(rows.column(self.times[name]))
+                near = (found >= 0) & (times - theirs[np.maximum(found, 0)] <= self.tolerance) if len(theirs) else False
+                found = np.where(near, found, -1)
+            indices = pa.array(np.maximum(found, 0), mask=found < 0)
+            columns.append(keyed.structs(rows.take(indices), self._struct(name), found >= 0))
+        return pa.Table.from_arrays(columns, schema=self.outputs["rows"])
+
+    # --- what stays -----------------------------------------------------------------------------------------
+
+    def _kept(self, known: pa.Table, name: str, rows: pa.Table, touched: pa.Table, floor: Ticks) -> Change:
+        """Return the change of a slow table: a key's rows above its floor stay, and the latest at or below it."""
+        declared = self.tables[f"slow_{name}"]
+        key = list(declared.key)
+        codes = tables.index_in(rows, touched, self.key.names)
+        times = keyed.ticks(rows.column(self.times[name]))
+        floors = floor[codes]
+        is_below = times <= floors
+        is_followed = np.zeros(len(times), bool)  # rows are by key and time
+        is_followed[:-1] = (codes[1:] == codes[:-1]) & is_below[1:]
+        needless = is_below & (is_followed | (floors == CLOSED))
+        if self.tolerance is not None:
+            needless |= is_below & (floors > times + self.tolerance)
+        gone = rows.filter(pa.array(needless)).select(key)
+        stays = rows.filter(pa.array(~needless))
+        return Change(self._new(known, stays, key), tables.semi_join(known.select(key), gone, key))
+
+    def _new(self, known: pa.Table, rows: pa.Table, key: list[str]) -> pa.Table:
+        """Return the rows that the state does not hold: new ones, and those that replace one of their time."""
+        at = tables.index_in(rows, known, key)
+        is_new = at < 0
+        both = np.flatnonzero(~is_new)
+        if len(both):
+            ours, theirs = rows.take(pa.array(both)), known.take(pa.array(at[both]))
+            for name in rows.schema.names:
+                same = ours.column(name).combine_chunks().equals(theirs.column(name).combine_chunks())
+                if not same:
+                    is_new[both] = True  # rare: a time was said anew; all of the key's shared times are written
+                    break
+        return rows.filter(pa.array(is_new))
+
+    def _told(self, touched: pa.Table, own: Mapping[str, Ticks], at: Moment) -> Change:
+        declared = self.tables["bounds"]
+        parts = []
+        for name in self.inputs:
+            is_told = own[name] > UNBOUNDED
+            keys = touched.filter(pa.array(is_told))
+            count = keys.num_rows
+            columns = [
+                *keys.columns,
+                pa.repeat(pa.scalar(name), count),
+                pa.array(own[name][is_told]),
+                pa.repeat(pa.scalar(at.batch_us), count),
+            ]
+            parts.append(pa.Table.from_arrays(columns, schema=declared.schema))
+        return Change(pa.concat_tables(parts), tables.empty(tables.key_schema(declared)))
+
+    def _inputs_change(self, before: pa.Table, everywhere: Mapping[str, int], seq: int) -> Change:
+        declared = self.tables["inputs"]
+        rows = [
+            {INPUT: name, BOUND: bound, SEQ: seq if name == MAIN else 0}
+            for name, bound in everywhere.items()
+            if bound > UNBOUNDED or (name == MAIN and seq)
+        ]
+        known = before.to_pylist()
+        changed = [row for row in rows if row not in known]
+        return Change(pa.Table.from_pylist(changed, schema=declared.schema), tables.empty(tables.key_schema(declared)))
+
+    def _forget(self, state: Mapping[str, pa.Table], touched: pa.Table, changes: dict[str, Change], at: Moment) -> int:
+        """Add the deletes of keys that nothing was heard of for long and of which nothing waits."""
+        key = self.key.names
+        if self.forget_us is None:
+            return 0
+        bounds = state["bounds"]
+        is_old = pc.less_equal(bounds.column(SINCE), at.batch_us - self.forget_us)
+        old = tables.distinct_keys(bounds.filter(is_old), key)
+        for alive in (touched, bounds.filter(pc.invert(is_old)), state["waiting"]):
+            old = tables.anti_join(old, alive, key)
+        if old.num_rows:
+            for name in ("bounds", *(f"slow_{slow}" for slow in self.slow)):
+                gone = tables.semi_join(state[name], old, key).select(list(self.tables[name].key))
+                change = changes[name]
+                changes[name] = Change(change.upserts, pa.concat_tables([change.deletes, gone]))
+        return int(old.num_rows)
+
+    def _output_bounds(
+        self, touched: pa.Table, floor: Ticks, everywhere: int, waiting: pa.Table, change: Change
+    ) -> pa.Table:
+        """Return the bounds of the merged rows: no row below what may come or still waits."""
+        schema = tables.bounds_schema(self.key)
+        is_told = floor > UNBOUNDED
+        keys = touched.filter(pa.array(is_told))
+        columns = [*keys.columns, pa.repeat(pa.scalar(False), keys.num_rows), pa.array(floor[is_told])]
+        parts = [pa.Table.from_arrays(columns, schema=schema)]
+        if everywhere > UNBOUNDED:
+            left = tables.apply_change(waiting, self.tables["waiting"], change).column(self.times[MAIN])
+            least = min(everywhere, int(keyed.ticks(left).min())) if len(left) else everywhere
+            nulls = [pa.nulls(1, field.type) for field in self.key]
+            parts.append(pa.Table.from_arrays([*nulls, pa.array([True]), pa.array([least])], schema=schema))
+        return pa.concat_tables(parts)
+
+
+def latest(codes: Ticks, times: Ticks, of_slow: Ticks, slow: Ticks) -> Ticks:
+    """Return for each (key, time) the last slow row of the key at or before it, or -1.
+
+    Parameters
+    ----------
+    codes, times : numpy arrays of int64
+        Key number and time of the rows that look.
+    of_slow, slow : numpy arrays of int64
+        Key number and time of the rows looked at, ascending by both.
+
+    Examples
+    --------
+    >>> latest(np.array([0, 0, 1]), np.array([5, 1, 9]), np.array([0, 0, 1]), np.array([2, 4, 10])).tolist()
+    [1, -1, -1]
+    """
+    if not len(slow) or not len(times):
+        return np.full(len(times), -1, np.int64)
+    ranks = np.unique(np.concatenate([times, slow]))
+    line = of_slow * len(ranks) + np.searchsorted(ranks, slow)
+    at = np.searchsorted(line, codes * len(ranks) + np.searchsorted(ranks, times), side="right") - 1
+    return np.where((at >= 0) & (of_slow[np.maximum(at, 0)] == codes), at, -1).astype(np.int64)

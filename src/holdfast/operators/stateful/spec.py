@@ -1,0 +1,354 @@
+"""``stateful``: a step of the user's own, over all rows of a bucket at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.evolution import Migration, past_of
+from holdfast.graph.naming import callable_text
+from holdfast.graph.nodes import Operator, Shape
+from holdfast.operators.arguments import check_callable
+from holdfast.state import growth, keyed, tables
+from holdfast.state.call import StepFailed
+from holdfast.state.step import PLACE, Arrivals, Change, Moment, Result, StateTable
+from holdfast.types import units
+from holdfast.types.schema import to_arrow
+
+TOUCHED = "__touched_us__"
+"""Column that ``forget_after`` adds to each table: batch time of the last epoch that wrote the row."""
+
+_RIGHT = 'hf.stateful(step, by="origin", schema="...", state={"totals": "origin STRING, n BIGINT"})'
+
+Tables = Mapping[str, pa.Table]
+Function = Callable[[Tables | None, pa.Table, Moment], Any]
+
+
+@dataclass(frozen=True)
+class Stateful:
+    """Call ``step(tables, rows, at)`` once per bucket and epoch."""
+
+    fn: Function
+    by: tuple[str, ...]
+    schema: pa.Schema
+    state: Mapping[str, StateTable]
+    forget_after: str | None = None
+    timestamp: str | None = None
+    kind: ClassVar[str] = "stateful"
+    input_names: ClassVar[tuple[str, ...]] = ("rows",)
+    side_outputs: ClassVar[tuple[str, ...]] = ()
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the function's name and hash, key, schemas and TTL."""
+        return {
+            "step": callable_text(self.fn),
+            "by": list(self.by),
+            "schema": tables.spelled(self.schema),
+            "state": {
+                name: {"schema": tables.spelled(table.schema), "key": list(table.key)}
+                for name, table in self.state.items()
+            },
+            "forget_after": self.forget_after,
+        }
+
+    def shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Return the columns of the schema, after checking the key columns."""
+        require_columns(self.by, inputs[0].columns, "by=")
+        return Shape(tuple(self.schema.names), self.timestamp)
+
+    def step(self, inputs: Mapping[str, pa.Schema]) -> StatefulStep:
+        """Return the step for rows of a schema."""
+        ((name, schema),) = inputs.items()
+        key = keyed.key_schema(schema, self.by)
+        forget_us = None if self.forget_after is None else units.duration_us(self.forget_after)
+        return StatefulStep(self.fn, name, schema, key, self.schema, self.state, forget_us)
+
+
+@dataclass(frozen=True)
+class StatefulStep:
+    """The step of :class:`Stateful`: the user's function between tables as they are stored and as it sees them."""
+
+    fn: Function
+    name: str
+    schema: pa.Schema
+    key: pa.Schema
+    out: pa.Schema
+    state: Mapping[str, StateTable]
+    forget_us: int | None
+
+    @property
+    def inputs(self) -> Mapping[str, pa.Schema]:
+        """The one input."""
+        return {self.name: self.schema}
+
+    @property
+    def tables(self) -> Mapping[str, StateTable]:
+        """The user's tables; with ``forget_after`` each has one column more."""
+        if self.forget_us is None:
+            return self.state
+        touched = pa.field(TOUCHED, pa.int64())
+        return {name: replace(table, schema=table.schema.append(touched)) for name, table in self.state.items()}
+
+    @property
+    def outputs(self) -> Mapping[str, pa.Schema]:
+        """What the function gives."""
+        return {"rows": self.out}
+
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+        """Call the function where there are rows, and find out what it changed."""
+        rows = arrivals[self.name].rows.drop_columns([PLACE])
+        tables.require_values(rows, self.key.names, self.name)
+        old = self._forgotten(state, at)
+        counts = {} if self.forget_us is None else {"forgotten": sum(table.num_rows for table in old.values())}
+        changes = {name: self._delete(name, table) for name, table in old.items() if table.num_rows}
+        end = tables.end_of(arrivals[self.name].bounds)
+        if rows.num_rows == 0:
+            return Result({}, changes, end, counts)
+        seen = {name: self._seen(name, state[name], old.get(name)) for name in self.state}
+        has_seen = any(table.num_rows for table in seen.values())
+        given, out = self._called(seen if has_seen else None, rows, at)
+        for name, after in given.items():
+            change = self._change(name, seen[name], after, at)
+            if name in changes:  # what was forgotten and written anew is written: deletes come first
+                change = Change(change.upserts, pa.concat_tables([changes[name].deletes, change.deletes]))
+            if change.upserts.num_rows or change.deletes.num_rows:
+                changes[name] = change
+        return Result({"rows": out}, changes, end, counts)
+
+    def grown(self, table: str, known: pa.Table | None, at: Moment) -> pa.Table | None:
+        """Return a table with nulls in columns that it did not have; a table that was not there is empty."""
+        declared = self.tables[table]
+        if known is None:
+            return declared.schema.empty_table()
+
+        def fill(column: pa.Field, rows: int) -> pa.Array | None:
+            if column.name == TOUCHED and self.forget_us is not None:
+                return pa.array(np.full(rows, at.batch_us, np.int64))
+            return growth.nulls(column, rows)
+
+        return growth.grown(known, declared, fill)
+
+    def _called(self, seen: Tables | None, rows: pa.Table, at: Moment) -> tuple[dict[str, Any], pa.Table]:
+        try:
+            given = self.fn(seen, rows, at)
+        except Exception as error:
+            raise StepFailed(rows, f"step {callable_text(self.fn)!r}") from error
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise InvalidPipeline(
+                f"the step returned {a_type(given)}.",
+                why="a step returns two things: its tables (or None when none changed), and its rows (or None).",
+                do="write return {'totals': totals}, rows",
+            )
+        changed, out = given
+        if changed is not None and not isinstance(changed, Mapping):
+            raise InvalidPipeline(
+                f"the step returned {a_type(changed)} for its tables.",
+                why="they are a mapping of names to tables, or None when none changed.",
+                do="write return {'totals': totals}, rows",
+            )
+        found = dict(changed or {})
+        if unknown := [name for name in found if name not in self.state]:
+            raise InvalidPipeline(
+                f"the step returned the table {unknown[0]!r}, which is not declared.",
+                why=f"declared: {', '.join(self.state) or 'none'}.",
+                do=f"declare it: state={{{unknown[0]!r}: ...}}.",
+            )
+        return found, brought(out, self.out, "its rows")
+
+    def _change(self, name: str, before: pa.Table, after: Any, at: Moment) -> Change:
+        declared = self.state[name]
+        if isinstance(after, Change):
+            upserts = brought(after.upserts, declared.schema, f"the upserts of table {name!r}")
+            deletes = brought(after.deletes, tables.key_schema(declared), f"the deletes of table {name!r}")
+        else:
+            after = brought(after, declared.schema, f"table {name!r}")
+            deletes = tables.anti_join(before, after, declared.key).select(list(declared.key))
+            upserts = after.filter(pa.array(_differs(before, after, declared.key)))
+        if tables.distinct_keys(upserts, declared.key).num_rows < upserts.num_rows:
+            raise InvalidPipeline(
+                f"the step returned table {name!r} with two rows of one key.",
+                why=f"its key is {', '.join(declared.key) or 'empty: it holds one row'}.",
+                do="return one row for each key, or declare a longer key: "
+                f"state={{{name!r}: hf.StateTable(schema, key=[...])}}.",
+            )
+        if self.forget_us is not None:
+            upserts = upserts.append_column(TOUCHED, pa.repeat(pa.scalar(at.batch_us), upserts.num_rows))
+        return Change(upserts, deletes)
+
+    def _forgotten(self, state: Mapping[str, pa.Table], at: Moment) -> dict[str, pa.Table]:
+        if self.forget_us is None:
+            return {}
+        last = at.batch_us - self.forget_us
+        return {name: table.filter(pc.less_equal(table.column(TOUCHED), last)) for name, table in state.items()}
+
+    def _delete(self, name: str, rows: pa.Table) -> Change:
+        declared = self.tables[name]
+        return Change(tables.empty(declared.schema), rows.select(list(declared.key)))
+
+    def _seen(self, name: str, table: pa.Table, old: pa.Table | None) -> pa.Table:
+        if old is not None and old.num_rows:
+            table = tables.anti_join(table, old, self.state[name].key)
+        return table.select(self.state[name].schema.names)
+
+
+def brought(value: Any, schema: pa.Schema, what: str, who: str = "the step") -> pa.Table:
+    """Return what a user's function returned under the declared schema; frames of other libraries become tables.
+
+    Only the form may differ (``large_string`` for ``string``, the order of columns, nullability), not the type.
+    """
+    if value is None:
+        return tables.empty(schema)
+    if not isinstance(value, pa.Table):
+        if not hasattr(value, "__arrow_c_stream__") and not isinstance(value, pa.RecordBatch):
+            raise InvalidPipeline(
+                f"{who} returned {a_type(value)} for {what}.",
+                why="tables go in and out as Arrow.",
+                do="return a pyarrow.Table or a polars.DataFrame.",
+            )
+        value = pa.table(value)
+    if sorted(value.schema.names) == sorted(schema.names):
+        value = value.select(schema.names)
+        fits = [_is_alike(found, wanted) for found, wanted in zip(value.schema.types, schema.types, strict=True)]
+        if all(fits):
+            columns = [column.cast(field.type) for column, field in zip(value.columns, schema, strict=True)]
+            return pa.Table.from_arrays(columns, schema=schema)
+    raise InvalidPipeline(
+        f"{who} returned {what} with another schema than declared.",
+        why=f"declared: {tables.spelled(schema)}; returned: {tables.spelled(value.schema)}.",
+        do=f"return the declared columns, or declare what {who} returns.",
+    )
+
+
+def _is_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
+    if found == wanted or pa.types.is_null(found):
+        return True
+    texts = (pa.string(), pa.large_string(), pa.string_view())
+    blobs = (pa.binary(), pa.large_binary(), pa.binary_view())
+    if (found in texts and wanted in texts) or (found in blobs and wanted in blobs):
+        return True
+    if (pa.types.is_list(found) or pa.types.is_large_list(found)) and pa.types.is_list(wanted):
+        return _is_alike(found.value_type, wanted.value_type)
+    if pa.types.is_struct(found) and pa.types.is_struct(wanted):
+        return [field.name for field in found] == [field.name for field in wanted] and all(
+            _is_alike(one.type, other.type) for one, other in zip(found, wanted, strict=True)
+        )
+    return False
+
+
+def _differs(before: pa.Table, after: pa.Table, key: Sequence[str]) -> Any:
+    """Return for each row of ``after`` whether it is not in ``before`` exactly so."""
+    at = tables.index_in(after, before, key)
+    differs = at < 0
+    if differs.all():
+        return differs
+    there = np.flatnonzero(~differs)
+    ours, theirs = after.take(pa.array(there)), before.take(pa.array(at[there]))
+    changed = np.zeros(len(there), bool)
+    for name in after.schema.names:
+        if name in key:
+            continue
+        mine, other = ours.column(name), theirs.column(name)
+        if pa.types.is_nested(mine.type):  # Arrow does not compare these: written again, which changes nothing
+            changed |= True
+            continue
+        differ = pc.fill_null(pc.not_equal(mine, other), False)
+        nulls = pc.not_equal(pc.is_null(mine), pc.is_null(other))
+        changed |= np.asarray(pc.or_(differ, nulls)).astype(bool)
+    differs[there] = changed
+    return differs
+
+
+def stateful(
+    step: Function,
+    by: str | Sequence[str],
+    *,
+    schema: str | pa.Schema | Any,
+    state: Mapping[str, str | pa.Schema | StateTable | Any],
+    forget_after: str | None = None,
+    timestamp: str | None = None,
+    name: str | None = None,
+    renamed_from: str | None = None,
+    migrate: Migration | Mapping[str, Migration] | None = None,
+) -> Operator:
+    """Run a step of your own over all rows of a bucket at once: tables in, tables out.
+
+    Parameters
+    ----------
+    step : function of tables, rows and at, giving (tables, rows)
+        ``tables`` maps names to Arrow tables, or is None where this bucket has none yet; ``rows`` is an Arrow table of
+        this epoch's rows in the order of their arrival; ``at`` has ``epoch`` and ``batch_us``, the only clock.  It
+        returns the tables that changed, each whole or as a ``Change`` (None: none changed), and its output rows (or
+        None).  Polars frames are welcome back.  It must depend on its arguments alone: an epoch may be replayed.
+    by : str or sequence of str
+        Key columns.  All rows of a key meet in one bucket; a bucket holds many keys.
+    schema : str, StructType or pyarrow.Schema
+        Of the output rows.
+    state : mapping of str to schema or StateTable
+        Table name -> its columns.  Rows are identified by the columns ``by``; a ``StateTable`` says otherwise.
+    forget_after : str, optional
+        Forget a row of state that was not written for this long, measured in logged batch time.
+    timestamp : str, optional
+        Column of ``schema`` that holds the event time of the output rows.
+    name : str, optional
+        The node's name, under which its state is kept.
+    renamed_from : str, optional
+        The name that it had in the graph that ran before: its state goes on under the new one.
+    migrate : function or mapping of str to function, optional
+        Brings state tables of another form over, table to table: ``docs/state.md``.
+
+    Raises
+    ------
+    InvalidPipeline
+        If an argument cannot work, or (in a run) the step raises or returns another schema than declared; the error
+        names the operator and both schemas, or bucket, epoch and the first rows.
+
+    Notes
+    -----
+    Runs on executors, in Python workers, once per bucket and epoch that has rows.  A table that is returned whole is
+    compared with what was there, a scan of the state; a ``Change`` costs what changed.
+
+    Examples
+    --------
+    ::
+
+        def last_seen(tables, rows, at):
+            latest = rows.group_by("origin").aggregate([("time_hour", "max")]).rename_columns(["origin", "seen"])
+            return {"seen": Change(latest, latest.select(["origin"]).slice(0, 0))}, latest
+
+        seen = flights | hf.stateful(last_seen, by="origin", schema="origin STRING, seen TIMESTAMP",
+                                     state={"seen": "origin STRING, seen TIMESTAMP"})
+    """
+    with building(Stateful.kind, name) as built_at:
+        check_callable(step, "step", ["tables", "rows", "at"], right=_RIGHT)
+        keys = keyed.key_names(by)
+        out = to_arrow(schema)
+        if forget_after is not None:
+            units.duration_us(forget_after, argument="forget_after")
+        if timestamp is not None:
+            timestamp = keyed.time_field(out, timestamp).name
+        declared = _declared(state, keys)
+        past = past_of(renamed_from, migrate, kind=Stateful.kind, built_at=built_at)
+        return Operator(Stateful(step, keys, out, declared, forget_after, timestamp), name, built_at, past)
+
+
+def _declared(state: Any, by: Sequence[str]) -> dict[str, StateTable]:
+    if not isinstance(state, Mapping) or not state:
+        raise InvalidPipeline(
+            f"state={state!r} declares no table.",
+            why="a stateful operator has one or more named tables.",
+            do=f"write {_RIGHT}",
+        )
+    declared = {}
+    for name, table in state.items():
+        if not isinstance(table, StateTable):
+            table = StateTable(to_arrow(table, argument=f"state[{name!r}]"), tuple(by))
+        fields = [keyed.field_of(table.schema, column, f"the key of state table {name!r}") for column in table.key]
+        declared[name] = StateTable(table.schema, tuple(field.name for field in fields))
+    return declared

@@ -1,0 +1,1 @@
+"""Synchronisation: rows of several streams in sets, by timestamp and key."""

@@ -1,0 +1,206 @@
+"""What a sync's state says to people and to the host: who waits on whom since when, and who runs ahead.
+
+Pure functions of the state tables, called between epochs: for the status and for back-pressure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.operators.sync.decide import decide
+from holdfast.operators.sync.intake import (
+    INPUTS,
+    KEYS,
+    ORDER,
+    SENT,
+    Epoch,
+    Events,
+    Late,
+    Pool,
+    bound_column,
+    coded,
+    waiting_table,
+    waits_column,
+    whole,
+)
+from holdfast.operators.sync.step import SyncStep
+from holdfast.state import tables
+from holdfast.state.step import Moment
+from holdfast.state.timeline import UNBOUNDED, Bools, Ints
+
+
+def waiting_rows(step: SyncStep, state: Mapping[str, pa.Table]) -> pa.Table:
+    """Return how many rows wait, for each key with waiting rows.
+
+    Parameters
+    ----------
+    step : SyncStep
+        The step.
+    state : mapping of str to pa.Table
+        All its tables of one bucket.
+
+    Returns
+    -------
+    pa.Table
+        The key columns; ``waiting_rows``, BIGINT; and ``waiting_<input>``, BIGINT, for each input.  Ascending by key.
+    """
+    keys, counts = _counts(step, state)
+    some = np.flatnonzero(counts.sum(axis=1) > 0)
+    return _table(
+        step,
+        keys,
+        some,
+        {
+            "waiting_rows": counts[some].sum(axis=1),
+            **{waiting_table(name): counts[some, place] for place, name in enumerate(step.inputs)},
+        },
+    )
+
+
+def stalls(step: SyncStep, state: Mapping[str, pa.Table], at: Moment) -> pa.Table:
+    """Return which keys wait on which input, since when.
+
+    Parameters
+    ----------
+    step : SyncStep
+        The step.
+    state : mapping of str to pa.Table
+        All its tables of one bucket.
+    at : Moment
+        Now: the last epoch's time.
+
+    Returns
+    -------
+    pa.Table
+        The key columns; ``input``, whom the key waits on; ``since_us``, batch time of the epoch since which it waits
+        without a word of that input; ``waited_us``; ``bound``, ticks, the input's bound (null: it never said anything);
+        ``waiting_rows`` of the key.  The longest wait first, then by key and in the order of the inputs.
+    """
+    epoch, counts = _standing(step, state)
+    blocked = _blocked(step, epoch)
+    key, place = np.nonzero(blocked)
+    since = np.column_stack([epoch.column(waits_column(name), at.batch_us) for name in step.inputs])
+    # A bound for all keys is a word of the input too.
+    since = np.maximum(since, epoch.seen_us)[key, place]
+    longest_first = np.lexsort((place, key, since))
+    key, place, since = key[longest_first], place[longest_first], since[longest_first]
+    bounds = epoch.bounds[key, place]
+    return _table(
+        step,
+        epoch.keys,
+        key,
+        {
+            "input": pa.array(np.array(list(step.inputs), object)[place], pa.string()),
+            "since_us": since,
+            "waited_us": at.batch_us - since,
+            "bound": pa.array(bounds, pa.int64(), mask=bounds == UNBOUNDED),
+            "waiting_rows": counts[key].sum(axis=1),
+        },
+    )
+
+
+def running_ahead(step: SyncStep, state: Mapping[str, pa.Table], limit: int | None = None) -> pa.Table:
+    """Return which inputs run ahead of the others, for the keys whose waiting rows have reached the limit.
+
+    Parameters
+    ----------
+    step : SyncStep
+        The step.
+    state : mapping of str to pa.Table
+        All its tables of one bucket.
+    limit : int, optional
+        Waiting rows of one key; by default the step's ``max_waiting_rows``.
+
+    Returns
+    -------
+    pa.Table
+        The key columns; ``input``, which has waiting rows and holds nobody up; ``ahead_rows``, how many of them wait;
+        ``waiting_rows`` of the key.  Empty without a limit.
+
+    Notes
+    -----
+    The host admits less of these inputs in the next epoch.  Where a key's limit is reached and none of its inputs runs
+    ahead, or one source feeds both sides, throttling cannot help: the host relaxes the limit and reports.
+    """
+    limit = step.max_waiting_rows if limit is None else limit
+    epoch, counts = _standing(step, state)
+    is_full = counts.sum(axis=1) >= limit if limit is not None else np.zeros(len(counts), bool)
+    key, place = np.nonzero(is_full[:, None] & (counts > 0) & ~_blocked(step, epoch))
+    return _table(
+        step,
+        epoch.keys,
+        key,
+        {
+            "input": pa.array(np.array(list(step.inputs), object)[place], pa.string()),
+            "ahead_rows": counts[key, place],
+            "waiting_rows": counts[key].sum(axis=1),
+        },
+    )
+
+
+def _blocked(step: SyncStep, epoch: Epoch) -> Bools:
+    needs = decide(step, epoch).needs
+    return np.asarray((needs > UNBOUNDED) & (epoch.bounds <= needs), bool)
+
+
+def _counts(step: SyncStep, state: Mapping[str, pa.Table]) -> tuple[pa.Table, Ints]:
+    parts = [_unsent(state[waiting_table(name)]) for name in step.inputs]
+    keys, codes = coded(parts, step.key.names)
+    counts = [np.bincount(code, minlength=keys.num_rows).astype(np.int64) for code in codes]
+    return keys, np.column_stack(counts)
+
+
+def _unsent(table: pa.Table) -> pa.Table:
+    if SENT not in table.column_names:
+        return table
+    return table.filter(pa.array(~np.asarray(table.column(SENT)).astype(bool)))
+
+
+def _standing(step: SyncStep, state: Mapping[str, pa.Table]) -> tuple[Epoch, Ints]:
+    """Return the keys with waiting rows as an epoch that brings nothing, and their rows by input."""
+    names = list(step.inputs)
+    parts = [_unsent(state[waiting_table(name)]) for name in names]
+    keys, codes = coded(parts, step.key.names)
+    known_key = tables.index_in(state[KEYS], keys, step.key.names)
+    known, known_key = state[KEYS].filter(pa.array(known_key >= 0)), known_key[known_key >= 0]
+    own = np.full((keys.num_rows, len(names)), UNBOUNDED, np.int64)
+    if known.num_rows:
+        own[known_key] = np.column_stack([whole(known.column(bound_column(name)), UNBOUNDED) for name in names])
+    of_all = {row["input"]: (row["bound"], row["seen_us"]) for row in state[INPUTS].to_pylist()}
+    all_bounds, seen_us = (
+        np.array([of_all.get(name, (UNBOUNDED, UNBOUNDED))[place] for name in names], np.int64) for place in (0, 1)
+    )
+    bounds = np.maximum(own, all_bounds)
+    nothing = np.empty(0, np.int64)
+    pools = tuple(
+        Pool(part, code, whole(part.column(time)), whole(part.column(ORDER)), part.num_rows)
+        for part, code, time in zip(parts, codes, step.times, strict=True)
+    )
+    quiet = Events(nothing, nothing, nothing, nothing, nothing)
+    none_late = tuple(Late(part.slice(0, 0), nothing, nothing, nothing.astype(bool)) for part in parts)
+    epoch = Epoch(
+        keys,
+        known,
+        known_key,
+        pools,
+        (quiet,) * len(names),
+        none_late,
+        bounds,
+        own,
+        bounds,
+        np.zeros(own.shape, bool),
+        all_bounds,
+        all_bounds,
+        np.zeros(len(names), bool),
+        seen_us,
+    )
+    counts = [np.bincount(code, minlength=keys.num_rows).astype(np.int64) for code in codes]
+    return epoch, np.column_stack(counts)
+
+
+def _table(step: SyncStep, keys: pa.Table, chosen: Ints, columns: Mapping[str, pa.Array | Ints]) -> pa.Table:
+    of_key = {name: keys.column(name).take(pa.array(chosen)) for name in step.key.names}
+    return pa.table({**of_key, **{name: pa.array(column) for name, column in columns.items()}})

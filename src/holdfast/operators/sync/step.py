@@ -1,0 +1,380 @@
+"""The step of ``sync``: one bucket, one epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.operators.sync import output
+from holdfast.operators.sync.decide import DROP, EMIT, WAIT, Decision, decide
+from holdfast.operators.sync.forget import ACTIVE, forget, forgetting_due
+from holdfast.operators.sync.intake import (
+    INPUTS,
+    KEYS,
+    ORDER,
+    SENT,
+    SINCE,
+    Epoch,
+    bound_column,
+    gather,
+    offset_column,
+    waiting_table,
+    waits_column,
+    whole,
+)
+from holdfast.operators.sync.policy import Barrier, EarlyClose, FixedSize, Immediate, Policy, TimestampAlign, Within
+from holdfast.state import tables, timeline
+from holdfast.state.step import Arrivals, Change, Moment, Result, StateTable
+from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints, Promise
+
+_INT = pa.int64()
+
+
+@dataclass(frozen=True)
+class SyncStep:
+    """Rows of several inputs in sets, by the rules of one policy.
+
+    Parameters
+    ----------
+    key : pa.Schema
+        Key columns.
+    inputs : mapping of str to pa.Schema
+        Input name -> its columns.
+    times : tuple of str
+        The timestamp column of each input.
+    promises : tuple of Promise
+        What each input promises of its timestamps.
+    policy : Policy
+        Which rows make a set.
+    groups : tuple of tuple of int
+        Which inputs settle together.
+    tolerance : int
+        Ticks, of the policy ``within``.
+    mux_column : str
+        Column of the control input that chooses, of the policy ``mux``.
+    idle_us : int, optional
+        Microseconds after which a key waits no longer on a silent input.
+    max_waiting_rows : int, optional
+        Waiting rows of one key at which the host is asked to throttle.
+    forget_us : int, optional
+        Microseconds after which a key without rows is forgotten.
+    """
+
+    key: pa.Schema
+    inputs: Mapping[str, pa.Schema]
+    times: tuple[str, ...]
+    promises: tuple[Promise, ...]
+    policy: Policy
+    groups: tuple[tuple[int, ...], ...]
+    tolerance: int = 0
+    mux_column: str = ""
+    idle_us: int | None = None
+    max_waiting_rows: int | None = None
+    forget_us: int | None = None
+    for_all_keys: ClassVar[Mapping[str, str]] = {INPUTS: ""}
+
+    @property
+    def has_time_order(self) -> bool:
+        """Whether timestamps count at all."""
+        return not isinstance(self.policy, Barrier)
+
+    @property
+    def time_type(self) -> pa.DataType:
+        """Type of the timestamps."""
+        return next(iter(self.inputs.values())).field(self.times[0]).type
+
+    @cached_property
+    def tables(self) -> Mapping[str, StateTable]:
+        """The keys with their bounds, the bounds for all keys, and one table of waiting rows for each input."""
+        names = list(self.inputs)
+        own: list[pa.Field] = []
+        if isinstance(self.policy, TimestampAlign):
+            own = [pa.field(offset_column(name), _INT) for name in names]
+        elif isinstance(self.policy, EarlyClose):
+            own = [pa.field("ends", _INT)]
+        elif isinstance(self.policy, FixedSize):
+            own = [pa.field("kept", _INT)]
+        keys = [
+            *self.key,
+            pa.field(ACTIVE, _INT),
+            *(pa.field(bound_column(name), _INT) for name in names),
+            *(pa.field(waits_column(name), _INT) for name in names),
+            *own,
+        ]
+        of_all = [pa.field("input", pa.string()), pa.field("bound", _INT), pa.field("seen_us", _INT)]
+        by = tuple(self.key.names)
+        found = {KEYS: StateTable(pa.schema(keys), by), INPUTS: StateTable(pa.schema(of_all), ("input",))}
+        sent = [pa.field(SENT, pa.bool_())] if isinstance(self.policy, Within) else []
+        for name, schema in self.inputs.items():
+            rest = [column for column in schema if column.name not in by]
+            columns = [*self.key, *rest, pa.field(ORDER, _INT), pa.field(SINCE, _INT), *sent]
+            found[waiting_table(name)] = StateTable(pa.schema(columns), (*by, ORDER))
+        return found
+
+    @cached_property
+    def outputs(self) -> Mapping[str, pa.Schema]:
+        """``rows``: the sets; ``late``: rows that reached none."""
+        time = pa.field("timestamp", self.time_type)
+        columns, late = [], []
+        for name, promise in zip(self.inputs, self.promises, strict=True):
+            kind = struct_of(self, name)
+            late.append(pa.field(name, pa.struct(list(self.inputs[name]))))  # the whole row, as in every ``late``
+            is_one = promise.is_strict or isinstance(self.policy, Within | Barrier)
+            columns.append(pa.field(name, kind if is_one else pa.list_(kind)))
+        reason = [pa.field("input", pa.string()), pa.field("reason", pa.string())]
+        return {
+            "rows": pa.schema([*self.key, time, *columns]),
+            "late": pa.schema([*self.key, time, *reason, *late]),
+        }
+
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+        """Return the sets that the epoch settles."""
+        epoch = gather(self, state, arrivals, at)
+        if epoch is None:
+            return self._forgetting(state, None, at)
+        waits = _waits(self, epoch)
+        is_idle = _idle(self, waits, at)
+        epoch = _after_idling(self, epoch, is_idle)
+        decision = decide(self, epoch)
+        late = output.missed(self, epoch, decision)
+        rows = output.sets(self, epoch, decision)
+        changes = {
+            **_key_changes(self, epoch, decision, waits, at),
+            **_input_changes(self, epoch),
+            **_waiting_changes(self, epoch, decision),
+        }
+        counts = {
+            "late": sum(late.rows.num_rows for late in epoch.late),
+            "dropped": sum(int((fates == DROP).sum()) for fates in decision.fates),
+            "sets": rows.num_rows,
+        }
+        due_us = _due(self, epoch, decision, waits, is_idle, at)
+        result = Result({"rows": rows, "late": late}, changes, _bounds(self, state, epoch, decision), counts, due_us)
+        return self._forgetting(state, result, at)
+
+    def _forgetting(self, state: Mapping[str, pa.Table], result: Result | None, at: Moment) -> Result:
+        """Return the result after keys that were quiet for too long are gone, with the number of waiting rows."""
+        done = result or Result()
+        counts = dict(done.counts)
+        outputs, changes = dict(done.outputs), dict(done.changes)
+        if self.forget_us is not None:
+            forgotten = forget(self, state, changes, at)
+            if forgotten is not None:
+                rows, changes = forgotten
+                counts["forgotten"] = rows.num_rows
+                outputs["late"] = pa.concat_tables([outputs["late"], rows]) if "late" in outputs else rows
+        counts["waiting_rows"] = _waiting_count(self, state, changes)
+        dues = [due for due in (done.due_us, forgetting_due(self, state, changes)) if due is not None]
+        return Result(outputs, changes, done.bounds, counts, min(dues, default=None))
+
+
+def struct_of(step: SyncStep, name: str) -> pa.StructType:
+    """Return the type of one input's row in a set: its columns without the key, and mostly without the timestamp.
+
+    Where a set's rows may differ in their timestamps, and where nothing else would be left, the timestamp stays.
+    """
+    place = list(step.inputs).index(name)
+    rest = [column for column in step.inputs[name] if column.name not in step.key.names]
+    others = [column for column in rest if column.name != step.times[place]]
+    keeps_time = isinstance(step.policy, Within | Barrier | TimestampAlign) or not others
+    return pa.struct(rest if keeps_time else others)
+
+
+def _waits(step: SyncStep, epoch: Epoch) -> Ints:
+    """Return since when each key waits on each input, batch time; UNBOUNDED where the input has spoken since."""
+    waits = np.column_stack([epoch.column(waits_column(name), UNBOUNDED) for name in step.inputs])
+    return np.where(epoch.touched | (waits < epoch.seen_us), UNBOUNDED, waits)
+
+
+def _silent_since(step: SyncStep, waits: Ints, at: Moment) -> Ints:
+    """Return since when waits count, keys x inputs."""
+    return np.column_stack([at.silent_since(name, waits[:, i]) for i, name in enumerate(step.inputs)])
+
+
+def _idle(step: SyncStep, waits: Ints, at: Moment) -> Bools:
+    """Return which inputs have kept which keys waiting for too long."""
+    if step.idle_us is None:
+        return np.zeros(waits.shape, bool)
+    return (waits > UNBOUNDED) & (at.batch_us - _silent_since(step, waits, at) >= step.idle_us)
+
+
+def _due(step: SyncStep, epoch: Epoch, decision: Decision, waits: Ints, is_idle: Bools, at: Moment) -> int | None:
+    """Return when the next of the inputs that hold rows up will have done so for too long."""
+    if step.idle_us is None:
+        return None
+    is_waited_for = _blocking(decision, epoch.bounds) & ~is_idle
+    since = np.where(waits == UNBOUNDED, at.batch_us, waits)
+    dues = _silent_since(step, since, at)[is_waited_for] + step.idle_us
+    return int(dues.min()) if len(dues) else None
+
+
+def _after_idling(step: SyncStep, epoch: Epoch, is_idle: Bools) -> Epoch:
+    """Return the epoch with the bounds of idle inputs raised."""
+    if not is_idle.any():
+        return epoch
+    bounds, own = epoch.bounds.copy(), epoch.own.copy()
+    for group in step.groups:
+        members = list(group)
+        latest = np.full(epoch.keys.num_rows, UNBOUNDED, np.int64)
+        for i in members:
+            np.maximum.at(latest, epoch.pools[i].key, epoch.pools[i].at)
+        reached = timeline.shifted(latest, 1 + 2 * step.tolerance)
+        raised = timeline.idle_raised(bounds[:, members], is_idle[:, members], reached)
+        # Silence is no end: rows below are late then, but the input goes on.
+        raised = np.where(raised == CLOSED, np.maximum(bounds[:, members], reached[:, None]), raised)
+        bounds[:, members] = np.where(is_idle[:, members], raised, bounds[:, members])
+        own[:, members] = np.where(is_idle[:, members], np.maximum(own[:, members], raised), own[:, members])
+    return Epoch(
+        **{**{name: getattr(epoch, name) for name in Epoch.__dataclass_fields__}, "bounds": bounds, "own": own}
+    )
+
+
+def _blocking(decision: Decision, bounds: Ints) -> Bools:
+    return (decision.needs > UNBOUNDED) & (bounds <= decision.needs)
+
+
+def _key_changes(step: SyncStep, epoch: Epoch, decision: Decision, waits: Ints, at: Moment) -> dict[str, Change]:
+    names = list(step.inputs)
+    is_blocked = _blocking(decision, epoch.bounds)
+    waits = np.where(is_blocked & (waits == UNBOUNDED), at.batch_us, waits)
+    before = epoch.column(ACTIVE, UNBOUNDED)
+    is_touched = epoch.touched.any(axis=1)
+    active = np.where(is_touched, at.batch_us, before)
+    values = {
+        ACTIVE: active,
+        **{bound_column(name): epoch.own[:, i] for i, name in enumerate(names)},
+        **{waits_column(name): waits[:, i] for i, name in enumerate(names)},
+        **decision.columns,
+    }
+    changed = before == UNBOUNDED
+    # Nobody asks when a key was last active unless keys are forgotten.
+    for name, value in values.items():
+        if name != ACTIVE or step.forget_us is not None:
+            changed = changed | (value != epoch.column(name, UNBOUNDED))
+    changed &= is_touched | (before > UNBOUNDED)
+    if not changed.any():
+        return {}
+    declared = step.tables[KEYS]
+    chosen = np.flatnonzero(changed)
+    keys = epoch.keys.take(pa.array(chosen)) if step.key.names else None
+    arrays = [
+        keys.column(field.name)
+        if keys is not None and field.name in step.key.names
+        else pa.array(values[field.name][chosen], mask=values[field.name][chosen] == UNBOUNDED)
+        for field in declared.schema
+    ]
+    upserts = pa.Table.from_arrays(arrays, schema=declared.schema)
+    return {KEYS: Change(upserts, tables.empty(tables.key_schema(declared)))}
+
+
+def _input_changes(step: SyncStep, epoch: Epoch) -> dict[str, Change]:
+    declared = step.tables[INPUTS]
+    rows = [
+        {"input": name, "bound": int(epoch.all_bounds[i]), "seen_us": int(epoch.seen_us[i])}
+        for i, name in enumerate(step.inputs)
+        if epoch.all_signs[i]
+    ]
+    if not rows:
+        return {}
+    return {INPUTS: Change(pa.Table.from_pylist(rows, schema=declared.schema), tables.no_change(declared).deletes)}
+
+
+def _waiting_changes(step: SyncStep, epoch: Epoch, decision: Decision) -> dict[str, Change]:
+    changes = {}
+    is_kept = isinstance(step.policy, Within)
+    for name, pool, fates in zip(step.inputs, epoch.pools, decision.fates, strict=True):
+        declared = step.tables[waiting_table(name)]
+        fate = fates
+        table = pool.table
+        waited = np.arange(len(fate)) < pool.waited_count
+        stays = fate == WAIT
+        gone = np.flatnonzero(waited & ~stays)
+        new = np.flatnonzero(~waited & stays)
+        if is_kept:
+            # A row in a set stays while later ones may still look at it.
+            new = np.flatnonzero((~waited & stays) | (fate == EMIT))
+            gone = np.flatnonzero(waited & ~stays & (fate != EMIT))
+            sent = np.asarray(table.column(SENT)).astype(bool) | (fate == EMIT)
+            table = table.set_column(table.schema.get_field_index(SENT), table.schema.field(SENT), pa.array(sent))
+        if len(gone) or len(new):
+            changes[waiting_table(name)] = Change(
+                tables.fitted(table.take(pa.array(new)), declared.schema),
+                tables.fitted(table.select(list(declared.key)).take(pa.array(gone)), tables.key_schema(declared)),
+            )
+    return changes
+
+
+def _bounds(step: SyncStep, state: Mapping[str, pa.Table], epoch: Epoch, decision: Decision) -> pa.Table | None:
+    """Return the bounds of the output that rose."""
+    if isinstance(step.policy, Immediate | Barrier | FixedSize) or len(step.groups) > 1:
+        return _end(step, epoch, decision)
+    keys, bounds = epoch.keys, decision.settled
+    rose = np.flatnonzero((bounds > UNBOUNDED) & epoch.touched.any(axis=1) | (bounds > _settled_before(step, epoch)))
+    for_all, for_all_before = _for_all(step, epoch.all_bounds), _for_all(step, epoch.all_before)
+    keys, bounds = (keys.take(pa.array(rose)) if step.key.names else keys), bounds[rose]
+    if not step.key.names:
+        highest = int(decision.settled.max(initial=UNBOUNDED))
+        return None if highest == UNBOUNDED else output.bounds_rows(step, epoch.keys.slice(0, 0), bounds[:0], highest)
+    if (epoch.all_bounds > epoch.all_before).any() and not isinstance(step.policy, TimestampAlign):
+        others, theirs = _quiet_keys(step, state, epoch, for_all)
+        keys, bounds = pa.concat_tables([keys, others]), np.r_[bounds, theirs]
+    if len(bounds) == 0 and for_all <= for_all_before:
+        return None
+    return output.bounds_rows(step, keys, bounds, for_all if for_all > for_all_before else None)
+
+
+def _settled_before(step: SyncStep, epoch: Epoch) -> Ints:
+    return timeline.shifted(timeline.settled_before(epoch.before), -2 * step.tolerance)
+
+
+def _for_all(step: SyncStep, bounds: Ints) -> int:
+    """Return the bound of the output that follows for every key, also for those not yet seen."""
+    if isinstance(step.policy, TimestampAlign) and not (bounds == CLOSED).all():
+        return UNBOUNDED
+    return int(timeline.shifted(timeline.settled_before(bounds[None, :]), -2 * step.tolerance)[0])
+
+
+def _end(step: SyncStep, epoch: Epoch, decision: Decision) -> pa.Table | None:
+    """Return the one bound that is known where timestamps do not ascend across the output: that it has ended."""
+    is_over, was_over = bool((epoch.all_bounds == CLOSED).all()), bool((epoch.all_before == CLOSED).all())
+    if not is_over or was_over:
+        return None
+    return output.bounds_rows(step, epoch.keys.slice(0, 0), np.empty(0, np.int64), CLOSED)
+
+
+def _quiet_keys(step: SyncStep, state: Mapping[str, pa.Table], epoch: Epoch, for_all: int) -> tuple[pa.Table, Ints]:
+    """Return the keys without rows in this epoch whose bound rose through one for all keys: one scan of columns."""
+    known = state[KEYS]
+    if known.num_rows == 0:
+        return epoch.keys.slice(0, 0), np.empty(0, np.int64)
+    own = np.column_stack([whole(known.column(bound_column(name)), UNBOUNDED) for name in step.inputs])
+    before = timeline.settled_before(np.maximum(own, epoch.all_before))
+    after = timeline.settled_before(np.maximum(own, epoch.all_bounds))
+    before, after = (timeline.shifted(bound, -2 * step.tolerance) for bound in (before, after))
+    rose = (after > before) & (after > for_all)
+    rows = np.flatnonzero(rose)
+    keys = known.select(step.key.names).take(pa.array(rows))
+    is_quiet = ~np.asarray(tables.member_mask(keys, epoch.keys, step.key.names)).astype(bool)
+    return keys.filter(pa.array(is_quiet)), after[rows][is_quiet]
+
+
+def _waiting_count(step: SyncStep, state: Mapping[str, pa.Table], changes: Mapping[str, Change]) -> int:
+    """Return how many rows wait after the epoch; every delete is of a row that is there."""
+    count = 0
+    for name in step.inputs:
+        table = waiting_table(name)
+        sent = SENT in state[table].column_names
+        present = state[table]
+        if sent:
+            present = tables.apply_change(present, step.tables[table], changes[table]) if table in changes else present
+            count += int((~np.asarray(present.column(SENT)).astype(bool)).sum())
+            continue
+        count += present.num_rows
+        if table in changes:
+            count += changes[table].upserts.num_rows - changes[table].deletes.num_rows
+    return count

@@ -1,0 +1,171 @@
+"""``map_batches`` on executors: a user's function over Arrow batches, with its set-up once per worker."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.plan.routes import STEP
+from holdfast.types.casting import fitted_column
+
+_ready: dict[str, Any] = {}
+"""What ``setup`` returned in this worker, by token: workers are reused from epoch to epoch."""
+
+
+@dataclass(frozen=True)
+class BatchFunction:
+    """A user's function with its set-up and output schema.  Picklable; called by ``mapInArrow``.
+
+    Parameters
+    ----------
+    fn : callable
+        ``fn(batch)``, or ``fn(batch, ready)`` where there is a set-up; returns a RecordBatch, a Table or None.
+    setup : callable, optional
+        Called once per worker.
+    schema : pa.Schema
+        What ``fn`` must return.
+    operator : str
+        Name of the node, for errors.
+    token : str
+        Unique for the run: a worker that served an older run sets up again.
+    """
+
+    fn: Callable[..., Any]
+    setup: Callable[[], Any] | None
+    schema: pa.Schema
+    operator: str
+    token: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the function's output for every batch that has rows."""
+        for batch in batches:
+            if batch.num_rows:
+                yield from self.apply(batch)
+
+    def apply(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the function's output for one batch, checked."""
+        if self.setup is not None and self.token not in _ready:
+            with _told(f"the setup of map_batches {self.operator!r}", self.setup, self.operator):
+                _ready[self.token] = self.setup()
+        with _told(f"map_batches {self.operator!r}", self.fn, self.operator):
+            result = self.fn(batch) if self.setup is None else self.fn(batch, _ready[self.token])
+        if result is None:
+            return
+        for part in result.to_batches() if isinstance(result, pa.Table) else [result]:
+            yield self._checked(part)
+
+    def _checked(self, result: Any) -> pa.RecordBatch:
+        if isinstance(result, pa.RecordBatch) and sorted(result.schema.names) == sorted(self.schema.names):
+            try:
+                columns = [fitted_column(result.column(field.name), field.type) for field in self.schema]
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
+                pass
+            else:
+                self._require_values(columns)
+                return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        got = result.schema.to_string() if isinstance(result, pa.RecordBatch) else type(result).__name__
+        raise InvalidPipeline(
+            f"map_batches {self.operator!r} returned rows that do not have its declared schema.",
+            why=f"declared: {_one_line(self.schema.to_string())}; returned: {_one_line(got)}.",
+            do="return a RecordBatch or Table with exactly these columns, or correct schema=.",
+            participant=self.operator,
+        )
+
+    def _require_values(self, columns: list[pa.Array]) -> None:
+        """Refuse a null in a column that is declared NOT NULL: Spark would take it for 0, or fail behind it."""
+        for field, column in zip(self.schema, columns, strict=True):
+            if not field.nullable and column.null_count:
+                raise InvalidPipeline(
+                    f"map_batches {self.operator!r} returned a row without {field.name!r}.",
+                    why=f"the column is declared {field.type} NOT NULL, and {column.null_count} of "
+                    f"{len(column)} rows have no value there.",
+                    do="give each row a value, or declare the column without NOT NULL.",
+                    participant=self.operator,
+                )
+
+
+@dataclass(frozen=True)
+class BranchFunction:
+    """:class:`BatchFunction` behind a fan-out: only the rows of one branch go through, the others pass unchanged.
+
+    Parameters
+    ----------
+    function : BatchFunction
+        What is done to the branch's rows.
+    tag : int
+        The branch.
+    inputs : tuple of (str, str)
+        Name of a column for the function, and in the wide frame.
+    outputs : tuple of str
+        Names, in the wide frame, of the function's output columns.
+    schema : pa.Schema
+        Schema of the wide frame with the outputs.
+    """
+
+    function: BatchFunction
+    tag: int
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[str, ...]
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the other branches' rows as they are, and this branch's rows transformed."""
+        for batch in batches:
+            mine = pc.equal(batch.column(STEP), self.tag)
+            others = batch.filter(pc.invert(mine))
+            if others.num_rows:
+                yield self._widened({name: others.column(name) for name in others.schema.names}, others.num_rows)
+            rows = batch.filter(mine)
+            if rows.num_rows:
+                given = pa.RecordBatch.from_arrays(
+                    [rows.column(wide) for _, wide in self.inputs], names=[name for name, _ in self.inputs]
+                )
+                for result in self.function.apply(given):
+                    columns: dict[str, pa.Array] = dict(zip(self.outputs, result.columns, strict=True))
+                    columns[STEP] = pa.repeat(pa.scalar(self.tag, pa.int32()), result.num_rows)
+                    yield self._widened(columns, result.num_rows)
+
+    def _widened(self, columns: dict[str, pa.Array], row_count: int) -> pa.RecordBatch:
+        arrays = [
+            fitted_column(columns[field.name], field.type) if field.name in columns else pa.nulls(row_count, field.type)
+            for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+@contextmanager
+def _told(what: str, function: Callable[..., Any], operator: str) -> Iterator[None]:
+    """Name the operator, the exception and its line in whatever a user's function raises."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except Exception as error:
+        # A system that did not answer may answer next time; anything else would fail again.
+        kind = Unavailable if isinstance(error, ConnectionError | TimeoutError) else InvalidPipeline
+        cure = "see that the system answers" if kind is Unavailable else "mend the function, or the rows it is given"
+        raise kind(
+            f"{what} raised {type(error).__name__}.",
+            why=f"{' '.join(str(error).split()) or 'it has no message'} ({_place(error, function)}).",
+            do=f"{cure}, then start again: nothing of the epoch is visible.",
+            participant=operator,
+        ) from error
+
+
+def _place(error: Exception, function: Callable[..., Any]) -> str:
+    """Return file and line of the last frame in the function's own file; else of the last frame."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    frame = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
+    return f"{frame.filename}:{frame.lineno}"
+
+
+def _one_line(text: str) -> str:
+    return ", ".join(text.split("\n"))

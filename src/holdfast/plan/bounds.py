@@ -1,0 +1,161 @@
+"""Bound rows of sources on their way to stateful operators: where they must stand between rows, and for whom.
+
+A bound may travel behind rows that came after it as long as none of these lies below it.  So rows and bounds are cut
+apart only where a promise is broken, and the cut decides the same as if each bound had stood in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import BadRow
+from holdfast.plan.chunks import divided
+from holdfast.sources.bounds import marks_of
+from holdfast.state import tables
+from holdfast.state.step import ALL_KEYS, BOUND
+from holdfast.state.timeline import CLOSED, UNBOUNDED, bounds_before
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class BoundTarget:
+    """An input that the bound rows of a source hold for.
+
+    Parameters
+    ----------
+    number : int
+        The target.
+    key : tuple of str, optional
+        The columns of the source that are its key columns, in their order; None where a key column is computed on the
+        way: then only a bound for all keys holds.
+    is_direct : bool
+        Whether rows come as the source's reader packed them.  Those that are packed anew on their way have no order
+        with bounds any more: there bounds come behind all rows of the epoch.
+    """
+
+    number: int
+    key: tuple[str, ...] | None
+    is_direct: bool = True
+
+
+@dataclass(frozen=True)
+class Bounding:
+    """How the bound rows of one source are read.  Picklable.
+
+    Parameters
+    ----------
+    marker, timestamp : str
+        The column that marks them, and the one that holds the bound.
+    targets : tuple of BoundTarget
+        The inputs that they hold for.
+    scope : tuple of str
+        Columns that restrict a bound where they are not null: the key columns of all these inputs.
+    """
+
+    marker: str
+    timestamp: str
+    targets: tuple[BoundTarget, ...]
+    scope: tuple[str, ...]
+
+    def cut(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
+        """Yield (rows, bound rows that stand behind them): one pair, unless a row lies below a bound before it.
+
+        Raises
+        ------
+        BadRow
+            If a bound row has no timestamp.
+        """
+        marks = np.asarray(marks_of(batch, self.marker))
+        plain = batch.drop_columns([self.marker])
+        if not marks.any():
+            yield plain, None
+            return
+        start = 0
+        for end in [*self._cuts(batch, marks), batch.num_rows]:
+            mask, part = marks[start:end], plain.slice(start, end - start)
+            yield part.filter(pa.array(~mask)), part.filter(pa.array(mask))
+            start = end
+
+    def lowest(self, rows: pa.RecordBatch) -> int:
+        """Return the lowest timestamp of rows; CLOSED without any."""
+        found = pc.min(rows.column(self.timestamp).cast(pa.int64())).as_py()
+        return CLOSED if found is None else int(found)
+
+    def highest(self, bounds: pa.RecordBatch) -> int:
+        """Return the highest bound of bound rows."""
+        return int(pc.max(bounds.column(self.timestamp).cast(pa.int64())).as_py())
+
+    def told(
+        self, bounds: Sequence[pa.RecordBatch], target: BoundTarget, key: pa.Schema, buckets: int
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """Yield (bucket, bounds) of bound rows for one target: the highest for each key, and for all keys."""
+        told = pa.Table.from_batches(bounds)
+        schema = tables.bounds_schema(key)
+        restricting = [np.asarray(pc.is_valid(told.column(name))) for name in self.scope]
+        is_free = ~np.logical_or.reduce(restricting) if restricting else np.ones(told.num_rows, bool)
+        ticks = told.column(self.timestamp).cast(pa.int64())
+        if is_free.any():
+            highest = pc.max(ticks.filter(pa.array(is_free)))
+            nulls = [pa.nulls(1, field.type) for field in key]
+            everywhere = pa.Table.from_arrays([*nulls, pa.array([True]), pa.array([highest.as_py()])], schema=schema)
+            for bucket in range(buckets):
+                yield bucket, everywhere
+        if not target.key:
+            return
+        is_keyed = np.ones(told.num_rows, bool)
+        for name, is_given in zip(self.scope, restricting, strict=True):
+            is_keyed &= is_given == (name in target.key)
+        if is_keyed.any():
+            chosen = told.filter(pa.array(is_keyed))
+            columns = [chosen.column(name).cast(field.type) for name, field in zip(target.key, key, strict=True)]
+            keyed = pa.Table.from_arrays(
+                [*columns, chosen.column(self.timestamp).cast(pa.int64())], names=[*key.names, BOUND]
+            )
+            most = keyed.group_by(key.names, use_threads=False).aggregate([(BOUND, "max")])
+            arrays = [most.column(name) for name in key.names]
+            is_for_all = pa.array(np.zeros(most.num_rows, bool))
+            rows = pa.Table.from_arrays([*arrays, is_for_all, most.column(f"{BOUND}_max")], schema=schema)
+            yield from divided(rows.select([*key.names, ALL_KEYS, BOUND]), key, buckets)
+
+    def _cuts(self, batch: pa.RecordBatch, marks: Bools) -> list[int]:
+        """Return the rows before which bounds must have been told: each lies below one that stands before it."""
+        times = batch.column(self.timestamp).cast(pa.int64())
+        if times.filter(pa.array(marks)).null_count:
+            raise BadRow(
+                f"a bound row has no {self.timestamp!r}.",
+                why=f"where {self.marker!r} is true, the timestamp is the bound.",
+                do="give it a timestamp.",
+            )
+        ticks = np.asarray(pc.fill_null(times, CLOSED))
+        given = [np.asarray(pc.is_valid(batch.column(name))) for name in self.scope]
+        is_whole = np.logical_and.reduce(given) if given else np.zeros(batch.num_rows, bool)
+        # A bound that names some of the columns counts here for all rows: a cut too many does no harm.
+        everywhere = np.where(marks & ~is_whole, ticks, UNBOUNDED)
+        before = np.r_[np.int64(UNBOUNDED), np.maximum.accumulate(everywhere)[:-1]]
+        if (marks & is_whole).any():
+            codes = tables.key_codes(pa.Table.from_batches([batch.select(list(self.scope))]), self.scope)
+            order = np.argsort(codes, kind="stable")
+            values = np.where(marks & is_whole, ticks, UNBOUNDED)[order]
+            keyed = np.empty_like(ticks)
+            keyed[order] = bounds_before(codes[order], values, np.full(len(order), UNBOUNDED))
+            before = np.maximum(before, keyed)
+        cuts: list[int] = []
+        told = np.cumsum(marks)
+        for row in np.flatnonzero(~marks & (ticks < before)).tolist():
+            if told[row] > (told[cuts[-1]] if cuts else 0):
+                cuts.append(row)
+        return cuts
+
+
+def all_keys(key: pa.Schema, bound: int) -> pa.Table:
+    """Return one bound row that holds for all keys."""
+    row: dict[str, Any] = dict.fromkeys(key.names)
+    return pa.Table.from_pylist([{**row, ALL_KEYS: True, BOUND: bound}], schema=tables.bounds_schema(key))

@@ -1,0 +1,414 @@
+"""Chunks: the rows of one task for one bucket as one binary row, so that Spark moves a handful and not millions.
+
+A chunk is addressed to a *target* (an input of a stateful operator, a sink, or an operator further down) and, where the
+target has state, to a *bucket*.  ``rank`` and ``seq`` say in which order chunks arrived; they follow from positions
+alone, so a replay has the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.types.casting import fitted
+
+ROWS, BOUNDS, COUNTS, WAKE, PLACED = range(5)
+"""What a chunk holds: rows; bounds behind all rows of the epoch; counts for the driver; nothing, but the step is to be
+called; bounds that stand between rows, where their chunk stands."""
+
+CHUNKS = (
+    "operator string, label int, target int, bucket int, kind int, rank bigint, seq int, source string, data binary"
+)
+"""Schema of chunks as Spark writes it.  ``operator`` and ``label`` are the key that Spark groups and keeps state by."""
+
+SCHEMA = pa.schema(
+    [
+        ("operator", pa.string()),
+        ("label", pa.int32()),
+        ("target", pa.int32()),
+        ("bucket", pa.int32()),
+        ("kind", pa.int32()),
+        ("rank", pa.int64()),
+        ("seq", pa.int32()),
+        ("source", pa.string()),
+        ("data", pa.binary()),
+    ]
+)
+
+DRIVER = -1
+"""Target of what only the driver reads: counts."""
+
+CHUNK_BYTES = 32 * 2**20
+"""Rows are gathered up to this size before they are cut into chunks: bounds a task's memory."""
+
+COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+"""How large chunks are written.  The JVM copies a chunk several times, on both sides of the shuffle."""
+
+COMPRESSED_FROM = 2**16
+"""Size from which compressing a chunk costs less than moving it, bytes."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One chunk.
+
+    Parameters
+    ----------
+    target : int
+        Number of the target in :class:`Routing`, or :data:`DRIVER`.
+    bucket : int
+        The bucket at a stateful operator; else the number of the passage.
+    kind : int
+        ``ROWS``, ``BOUNDS``, ``COUNTS``, ``WAKE`` or ``PLACED``.
+    rank, seq : int
+        Order of arrival.
+    source : str
+        Where bounds and counts come from.
+    data : bytes or pa.Buffer
+        Arrow IPC stream; JSON of counts.
+    """
+
+    target: int
+    bucket: int
+    kind: int
+    rank: int
+    seq: int
+    source: str
+    data: bytes | pa.Buffer
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where chunks go.
+
+    Parameters
+    ----------
+    number : int
+        Its place in :attr:`Routing.targets`.
+    level : int
+        The level that takes it; levels are passed one after the other.
+    operator : str
+        The stateful operator whose input it is; empty for a sink, or an operator further down.
+    input : str
+        The input's name there; the sink's name; or the name of the rows.
+    schema : pa.Schema
+        Of its rows.
+    key : pa.Schema
+        The key columns that decide the bucket; empty where there is none.
+    """
+
+    number: int
+    level: int
+    operator: str
+    input: str
+    schema: pa.Schema
+    key: pa.Schema = field(default_factory=lambda: pa.schema([]))
+
+
+@dataclass(frozen=True)
+class Routing:
+    """All targets of a pipeline, and how many buckets and partitions there are.  Picklable."""
+
+    targets: tuple[Target, ...]
+    buckets: int
+    partitions: int
+
+    def address(self, chunk: Chunk, level: int) -> tuple[str, int]:
+        """Return the key under which Spark takes a chunk to a level: the operator's bucket, or a passage."""
+        target = None if chunk.target == DRIVER else self.targets[chunk.target]
+        if target is not None and target.operator and target.level == level:
+            return target.operator, label(target.operator, chunk.bucket, self.buckets, self.partitions)
+        return "", label("", chunk.bucket % self.partitions, self.partitions, self.partitions)
+
+    def to_batch(self, chunks: Sequence[Chunk], level: int) -> pa.RecordBatch:
+        """Return chunks, addressed to a level, as Spark takes them."""
+        addresses = [self.address(chunk, level) for chunk in chunks]
+        columns: list[Sequence[Any]] = [
+            [operator for operator, _ in addresses],
+            [number for _, number in addresses],
+            [chunk.target for chunk in chunks],
+            [chunk.bucket for chunk in chunks],
+            [chunk.kind for chunk in chunks],
+            [chunk.rank for chunk in chunks],
+            [chunk.seq for chunk in chunks],
+            [chunk.source for chunk in chunks],
+        ]
+        arrays = [pa.array(column, of.type) for column, of in zip(columns, SCHEMA, strict=False)]
+        data = pa.array([memoryview(chunk.data) for chunk in chunks], pa.binary())
+        return pa.RecordBatch.from_arrays([*arrays, data], schema=SCHEMA)
+
+
+def from_batch(batch: pa.RecordBatch) -> list[Chunk]:
+    """Return the chunks of a batch; their data are views of it."""
+    rows = batch.select(["target", "bucket", "kind", "rank", "seq", "source"]).to_pylist()
+    data = batch.column("data")
+    return [Chunk(data=data[index].as_buffer(), **row) for index, row in enumerate(rows)]
+
+
+def encode(table: pa.Table) -> bytes:
+    """Return a table as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    options = COMPRESSED if table.nbytes >= COMPRESSED_FROM else None
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def decode(data: bytes | pa.Buffer) -> pa.Table:
+    """Return the table of an Arrow IPC stream: a view, where it is not compressed."""
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()
+
+
+# --- buckets ----------------------------------------------------------------------------------------------------
+
+
+_A, _B, _C = (np.uint64(value) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_PRIME = np.uint64(0x100000001B3)
+_NULL = np.uint64(0x6E756C6C)
+
+Hashes = npt.NDArray[np.uint64]
+
+
+def bucket_of(rows: pa.Table | pa.RecordBatch, key: pa.Schema, buckets: int) -> npt.NDArray[np.int64]:
+    """Return the bucket of each row.
+
+    Parameters
+    ----------
+    rows : pa.Table or pa.RecordBatch
+        With the key columns.
+    key : pa.Schema
+        Names and types of the key columns; without any, all rows go to bucket 0.
+    buckets : int
+        How many there are.
+
+    Notes
+    -----
+    State is found again by it, so it must be the same on every machine and in every version: splitmix64 over the
+    values of whole numbers, and over a polynomial in the bytes of strings.  Values that are equal are alike: -0.0 and
+    0.0, every NaN.
+
+    References
+    ----------
+    Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014): splitmix64.
+
+    Examples
+    --------
+    >>> bucket_of(pa.table({"k": ["JFK", "LGA", "EWR", None]}), pa.schema([("k", pa.string())]), 4).tolist()
+    [2, 2, 2, 3]
+    """
+    if not len(key) or buckets == 1:
+        return np.zeros(rows.num_rows, np.int64)
+    mixed = np.zeros(rows.num_rows, np.uint64)
+    with np.errstate(over="ignore"):
+        for part in key:
+            mixed = _splitmix(mixed * _PRIME + _hashes(pc.cast(rows.column(part.name), part.type)))
+    return ((mixed >> np.uint64(33)) % np.uint64(buckets)).astype(np.int64)
+
+
+def _splitmix(values: Hashes) -> Hashes:
+    values = values + _A
+    values = (values ^ (values >> np.uint64(30))) * _B
+    values = (values ^ (values >> np.uint64(27))) * _C
+    return values ^ (values >> np.uint64(31))
+
+
+def _hashes(column: pa.ChunkedArray | pa.Array) -> Hashes:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):
+        return np.concatenate([_hashes(chunk) for chunk in array.chunks])
+    kind = array.type
+    if pa.types.is_floating(kind):
+        numbers = np.asarray(pc.fill_null(array.cast(pa.float64()), 0.0), np.float64) + 0.0
+        numbers = np.where(np.isnan(numbers), np.nan, numbers)
+        values: Hashes = numbers.view(np.uint64)
+    elif pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
+        values = _hashes_of_bytes(array)
+    elif pa.types.is_decimal(kind):
+        values = _hashes_of_bytes(pc.cast(array, pa.string()))
+    else:
+        whole = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
+        if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+            array = array.cast(whole[kind.bit_width])
+        filled = pc.fill_null(array, False if pa.types.is_boolean(kind) else 0).cast(pa.int64())
+        values = np.asarray(filled).astype(np.int64, copy=False).view(np.uint64)
+    if array.null_count:
+        values = np.where(np.asarray(pc.is_null(array)), _NULL, values)
+    return values
+
+
+def _hashes_of_bytes(array: pa.Array) -> Hashes:
+    """Return the polynomial hash of each value's bytes, modulo 2**64."""
+    array = pc.fill_null(array.cast(pa.large_binary()), b"")
+    _, offsets_buffer, data = array.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64, len(array) + 1, array.offset * 8)
+    lengths = np.diff(offsets)
+    total = int(lengths.sum())
+    hashes = lengths.astype(np.uint64)
+    if not total:
+        return hashes
+    octets = np.frombuffer(data, np.uint8, total, int(offsets[0])).astype(np.uint64) + np.uint64(1)
+    places = np.arange(total, dtype=np.int64) - np.repeat(offsets[:-1] - offsets[0], lengths)
+    powers = np.cumprod(np.full(int(lengths.max()) + 1, _PRIME, np.uint64), dtype=np.uint64)
+    filled = np.flatnonzero(lengths)
+    starts = (offsets[:-1] - offsets[0])[filled]
+    hashes[filled] += np.add.reduceat(octets * powers[places], starts)
+    return hashes
+
+
+def divided(rows: pa.Table, key: pa.Schema, buckets: int) -> Iterator[tuple[int, pa.Table]]:
+    """Yield (bucket, rows) for each bucket that has rows; rows keep their order."""
+    if not len(key) or buckets == 1:
+        yield 0, rows
+        return
+    numbers = bucket_of(rows, key, buckets).astype(np.uint16 if buckets <= 2**16 else np.int64)
+    order = np.argsort(numbers, kind="stable")
+    counts = np.bincount(numbers, minlength=buckets)
+    sorted_rows = rows.take(pa.array(order))
+    start = 0
+    for bucket, count in enumerate(counts.tolist()):
+        if count:
+            yield bucket, sorted_rows.slice(start, count)
+        start += count
+
+
+# --- partitions ------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=65536)
+def label(operator: str, bucket: int, buckets: int, partitions: int) -> int:
+    """Return the label that stands for a bucket in Spark's key: ``label % buckets == bucket``.
+
+    Spark sends a key to the partition that its hash says.  With as many buckets as cores, two would often share a
+    task while another idles; so the label is chosen such that bucket ``b`` is in partition ``b % partitions``.
+
+    Examples
+    --------
+    >>> [spark_partition("counted", label("counted", b, 4, 2), 2) for b in range(4)]
+    [0, 1, 0, 1]
+    """
+    number = bucket
+    while spark_partition(operator, number, partitions) != bucket % partitions:
+        number += buckets
+    return number
+
+
+def spark_partition(operator: str, number: int, partitions: int) -> int:
+    """Return the partition in which Spark keeps the key (operator, number): its Murmur3 hash with seed 42."""
+    mixed = _murmur_int(number, _murmur_bytes(operator.encode(), 42))
+    return (mixed - 2**32 if mixed >= 2**31 else mixed) % partitions
+
+
+_M = 2**32 - 1
+
+
+def _mixed(seed: int, word: int) -> int:
+    word = word * 0xCC9E2D51 & _M
+    word = ((word << 15 | word >> 17) & _M) * 0x1B873593 & _M
+    seed ^= word
+    return ((seed << 13 | seed >> 19) & _M) * 5 + 0xE6546B64 & _M
+
+
+def _finished(mixed: int, length: int) -> int:
+    mixed ^= length
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & _M
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & _M
+    return mixed ^ mixed >> 16
+
+
+def _murmur_int(number: int, seed: int) -> int:
+    return _finished(_mixed(seed, number & _M), 4)
+
+
+def _murmur_bytes(data: bytes, seed: int) -> int:
+    whole = len(data) - len(data) % 4
+    for start in range(0, whole, 4):
+        seed = _mixed(seed, int.from_bytes(data[start : start + 4], "little"))
+    for octet in data[whole:]:  # NB one by one and signed, unlike the published Murmur3
+        seed = _mixed(seed, (octet - 256 if octet > 127 else octet) & _M)
+    return _finished(seed, len(data))
+
+
+# --- packing ------------------------------------------------------------------------------------------------------
+
+
+class Packer:
+    """Gathers the rows of one task, or of one bucket, and cuts them into chunks.
+
+    Parameters
+    ----------
+    routing : Routing
+        The targets.
+    rank : int
+        Order of this task among all, see :func:`rank_of`.
+    passage : int
+        Number under which chunks without a bucket travel.
+    """
+
+    def __init__(self, routing: Routing, rank: int, passage: int) -> None:
+        self._routing = routing
+        self._rank = rank
+        self._passage = passage
+        self._gathered: dict[int, list[pa.RecordBatch]] = {}
+        self._size = 0
+        self._seq = 0
+
+    def add(self, target: int, batch: pa.RecordBatch) -> Iterator[Chunk]:
+        """Take rows for a target; yield chunks once there is enough for them."""
+        self._gathered.setdefault(target, []).append(batch)
+        self._size += batch.nbytes
+        if self._size >= CHUNK_BYTES:
+            yield from self.rows()
+
+    def rows(self) -> Iterator[Chunk]:
+        """Yield everything gathered so far."""
+        gathered, self._gathered, self._size = self._gathered, {}, 0
+        for number, batches in sorted(gathered.items()):
+            target = self._routing.targets[number]
+            rows = pa.Table.from_batches([fitted(batch, target.schema) for batch in batches], target.schema)
+            if not target.operator:
+                yield self._chunk(number, self._passage, ROWS, "", encode(rows))
+                continue
+            for bucket, part in divided(rows, target.key, self._routing.buckets):
+                yield self._chunk(number, bucket, ROWS, "", encode(part))
+
+    def bounds(self, target: int, bucket: int, source: str, bounds: pa.Table) -> Chunk:
+        """Return bounds for one bucket."""
+        return self._chunk(target, bucket, BOUNDS, source, encode(bounds))
+
+    def placed(self, target: int, bucket: int, source: str, bounds: pa.Table) -> Chunk:
+        """Return bounds for one bucket that stand behind the chunks so far, and before those that follow."""
+        return self._chunk(target, bucket, PLACED, source, encode(bounds))
+
+    def wake(self, target: int, bucket: int) -> Chunk:
+        """Return what lets a bucket be called although nothing arrives."""
+        return self._chunk(target, bucket, WAKE, "", b"")
+
+    def counts(self, source: str, counts: Mapping[str, Any]) -> Chunk:
+        """Return counts for the driver."""
+        return self._chunk(DRIVER, self._passage, COUNTS, source, json.dumps(counts).encode())
+
+    def _chunk(self, target: int, bucket: int, kind: int, source: str, data: bytes) -> Chunk:
+        self._seq += 1
+        return Chunk(target, bucket, kind, self._rank, self._seq, source, data)
+
+
+def rank_of(stage: int, number: int, ordinal: int) -> int:
+    """Return the rank of chunks: by stage, then by the number of source or operator, then by span or bucket."""
+    return stage << 56 | number << 32 | ordinal
+
+
+def in_order(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Return chunks in the order of arrival: source by source, there target by target, there span by span.
+
+    It does not depend on how many tasks read an epoch, nor on where their batches were cut.
+    """
+    return sorted(chunks, key=lambda chunk: (chunk.rank >> 32, chunk.target, chunk.rank & _M, chunk.seq))

@@ -1,0 +1,446 @@
+"""Cuts a graph with state into stages and levels (:mod:`holdfast.plan.stages`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.expressions.text import Item, item_of
+from holdfast.graph.naming import Origin
+from holdfast.graph.nodes import SIDE_OUTPUTS, Node, SideOutput, SinkNode, is_stateful
+from holdfast.graph.pipeline import Pipeline
+from holdfast.operators.clip import Clip
+from holdfast.operators.filter import Filter
+from holdfast.operators.map_batches import MapBatches
+from holdfast.operators.select import Select
+from holdfast.operators.split import SplitBranch
+from holdfast.operators.union import Union
+from holdfast.plan.bounds import Bounding, BoundTarget
+from holdfast.plan.chunks import Routing, Target
+from holdfast.plan.program import Program
+from holdfast.plan.program_build import Builder
+from holdfast.plan.routes import Routes
+from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed, Hosted, Stage, Stages
+from holdfast.sources.bounds import MarkedSpec
+from holdfast.state.step import Step
+
+
+@dataclass(frozen=True)
+class End:
+    """A pseudo sink: where a stage ends, for the compiler of Spark's plans."""
+
+    name: str
+    node: Node
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The node whose rows it takes."""
+        return (self.node,)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The first stage as a pipeline of its own."""
+
+    nodes: tuple[Node, ...]
+    sinks: tuple[End, ...]
+
+
+Prefix = Callable[[Part], Sequence[pa.Schema]]
+"""Compiles a part through Spark's plan; returns the schemas of its ends."""
+
+
+def has_state(pipeline: Pipeline) -> bool:
+    """Tell whether any operator keeps state."""
+    return any(is_stateful(node) for node in pipeline.nodes)
+
+
+def has_idle_rule(pipeline: Pipeline) -> bool:
+    """Tell whether any operator decides by how long it has heard nothing."""
+    return any(_is_idle_rule(node) for node in pipeline.nodes)
+
+
+def build_stages(
+    pipeline: Pipeline,
+    normal: Callable[[pa.Schema], pa.Schema],
+    token: str,
+    *,
+    buckets: int,
+    partitions: int,
+    prefix: Prefix,
+    is_columnar: bool = True,
+) -> Stages:
+    """Cut a pipeline with state into stages.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The checked graph.
+    normal : callable
+        Returns a schema as it comes back from Spark.
+    token : str
+        Unique for the run.
+    buckets, partitions : int
+        How many buckets each operator's state has, and how many tasks a level.
+    prefix : callable
+        Called for stage 0 where Arrow cannot evaluate it: compiles it through Spark's plan.
+    is_columnar : bool
+        False lets Spark compute stage 0 in any case.
+
+    Raises
+    ------
+    InvalidPipeline
+        If an operator behind a stateful one is not among those that Arrow evaluates, or a step refuses its inputs.
+    """
+    return _Cutting(pipeline, normal, token, buckets, partitions, prefix, is_columnar).cut()
+
+
+class _Cutting:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        normal: Callable[[pa.Schema], pa.Schema],
+        token: str,
+        buckets: int,
+        partitions: int,
+        prefix: Prefix,
+        is_columnar: bool,
+    ) -> None:
+        self._pipeline = pipeline
+        self._normal = normal
+        self._token = token
+        self._buckets = buckets
+        self._partitions = partitions
+        self._prefix = prefix
+        self._is_columnar = is_columnar
+        self._depth = _depths(pipeline.nodes)
+        self._levels = max(self._depth.values())
+        self._schema: dict[Node, pa.Schema] = {}
+        self._ends = [self._ends_of(stage) for stage in range(self._levels + 1)]
+        self._numbers: dict[tuple[Node | SinkNode, int], int] = {}
+        """(consumer, ordinal of its input), or (node, -1 - stage) for rows that go past a level -> target."""
+        flat = [key for ends in self._ends for key, _ in ends]
+        self._numbers = {key: number for number, key in enumerate(flat)}
+        self._targets: dict[int, Target] = {}
+        self._operators = [node for node in pipeline.nodes if is_stateful(node)]
+        self._sources: dict[str, frozenset[str]] = {}
+        """Stateful operator -> the sources that stand before it."""
+
+    def cut(self) -> Stages:
+        stages: list[Stage] = []
+        hosted: dict[str, Hosted] = {}
+        for number in range(self._levels + 1):
+            hosted = {node.name: self._hosted(node) for node in self._operators if self._depth[node] == number}
+            program, relays = self._compiled(number, hosted)
+            stages.append(Stage(program, relays, hosted))
+        stages = [self._with_onward(stage) for stage in stages]
+        targets = tuple(self._targets[number] for number in range(len(self._numbers)))
+        by_name = {node.name: node for node in self._operators}
+        sinks = {self._numbers[sink, 0]: sink.name for sink in self._pipeline.sinks}
+        schemas = [targets[self._numbers[sink, 0]].schema for sink in self._pipeline.sinks]
+        return Stages(
+            tuple(stages),
+            Routing(targets, self._buckets, self._partitions),
+            sinks,
+            Routes(tuple(sink.name for sink in self._pipeline.sinks), tuple(schemas)),
+            {
+                node.name: tuple(
+                    one.targets[name]
+                    for stage in stages
+                    for one in stage.hosted.values()
+                    for name, feeds in one.feeds.items()
+                    if any(not feed.is_operator and feed.source == node.name for feed in feeds)
+                )
+                for node in self._pipeline.sources
+            },
+            tuple(
+                next(iter(one.targets.values()))
+                for stage in stages
+                for one in stage.hosted.values()
+                if watches_clock(by_name[one.name])
+            ),
+            any(_is_idle_rule(by_name[one.name]) for stage in stages for one in stage.hosted.values()),
+            self._bounding([one for stage in stages for one in stage.hosted.values()]),
+        )
+
+    def _bounding(self, hosted: Sequence[Hosted]) -> dict[str, Bounding]:
+        """Return how the bound rows of each source are read."""
+        found = {}
+        for node in self._pipeline.sources:
+            if not isinstance(node.spec, MarkedSpec) or node.spec.timestamp is None:
+                continue
+            targets = [
+                BoundTarget(one.targets[name], feed.key(one.step.key.names), self._depth[before] == 0)
+                for one in hosted
+                for (name, feeds), before in zip(one.feeds.items(), self._operators[one.number].inputs, strict=True)
+                for feed in feeds
+                if not feed.is_operator and feed.source == node.name and feed.bounds == EVERY
+            ]
+            others = [name for name in node.spec.schema.names if name != node.spec.timestamp]
+            is_known = all(target.key is not None for target in targets)
+            scope = {name for target in targets for name in target.key or ()}
+            if targets:
+                found[node.name] = Bounding(
+                    node.spec.marker,
+                    node.spec.timestamp,
+                    tuple(targets),
+                    tuple(name for name in others if name in scope or not is_known),
+                )
+        return found
+
+    # --- where rows go ------------------------------------------------------------------------------------------
+
+    def _ends_of(self, stage: int) -> list[tuple[tuple[Node | SinkNode, int], Node]]:
+        """Return what the rows of a stage are needed for, each with the node whose rows it takes."""
+        ends: dict[tuple[Node | SinkNode, int], Node] = {}
+        for node in self._pipeline.nodes:
+            for ordinal, before in enumerate(node.inputs):
+                if self._depth[before] != stage or isinstance(node.spec, SideOutput):
+                    continue
+                if is_stateful(node):
+                    ends[node, ordinal] = before
+                elif self._depth[node] > stage:
+                    ends[before, -1 - self._depth[node]] = before
+        for sink in self._pipeline.sinks:
+            if self._depth[sink.inputs[0]] == stage:
+                ends[sink, 0] = sink.inputs[0]
+        return list(ends.items())
+
+    def _target(self, key: tuple[Node | SinkNode, int], schema: pa.Schema) -> Target:
+        node, ordinal = key
+        number = self._numbers[key]
+        if isinstance(node, SinkNode):
+            return Target(number, self._levels + 1, "", node.name, schema)
+        if ordinal < 0:
+            return Target(number, -1 - ordinal, "", _relay(node), schema)
+        return Target(number, self._depth[node], node.name, input_names(node)[ordinal], schema)
+
+    # --- stages -------------------------------------------------------------------------------------------------
+
+    def _compiled(self, stage: int, hosted: Mapping[str, Hosted]) -> tuple[Program | None, dict[int, str]]:
+        """Compile a stage; note the schemas of its ends."""
+        nodes = [node for node in self._pipeline.nodes if self._depth[node] == stage]
+        ends = self._ends[stage]
+        if stage == 0 and not (self._is_columnar and all(node.kind != "spark" for node in self._pipeline.sources)):
+            self._through_spark(nodes, ends)
+            return None, {}
+        builder = Builder(self._normal, self._token)
+        heads: dict[str, pa.Schema] = {}
+        relays: dict[int, str] = {}
+        if stage == 0:
+            for node in self._pipeline.sources:
+                heads[node.name] = builder.steps[builder.source(node)].schema
+        for (passing, ordinal), number in self._numbers.items():
+            if stage and ordinal == -1 - stage and isinstance(passing, Node):
+                relays[number] = _relay(passing)
+                heads[_relay(passing)] = builder.steps[builder.head(passing, self._targets[number].schema)].schema
+        for node in nodes:
+            if is_stateful(node) or isinstance(node.spec, SideOutput):
+                operator = hosted[(node if is_stateful(node) else node.inputs[0]).name]
+                schema = self._output(operator, node)
+                output = node.spec.output if isinstance(node.spec, SideOutput) else "rows"
+                heads[f"{operator.name}/{output}"] = builder.steps[builder.head(node, schema)].schema
+        for node in nodes:
+            if is_stateful(node) or isinstance(node.spec, SideOutput):
+                continue
+            if not builder.add(node):
+                if stage == 0:
+                    self._through_spark(nodes, ends)
+                    return None, {}
+                raise _not_in_arrow(node)
+        numbers = tuple(builder.number_of(before) for _, before in ends)
+        schemas = tuple(builder.steps[number].schema for number in numbers)
+        self._note(ends, schemas)
+        routes = Routes(tuple(str(self._numbers[key]) for key, _ in ends), schemas)
+        has_user_code = any(isinstance(node.spec, MapBatches) for node in nodes)
+        return Program(heads, tuple(builder.steps), numbers, routes, has_user_code), relays
+
+    def _through_spark(self, nodes: Sequence[Node], ends: Sequence[tuple[tuple[Node | SinkNode, int], Node]]) -> None:
+        part = Part(tuple(nodes), tuple(End(str(self._numbers[key]), before) for key, before in ends))
+        self._note(ends, self._prefix(part))
+
+    def _note(self, ends: Sequence[tuple[tuple[Node | SinkNode, int], Node]], schemas: Sequence[pa.Schema]) -> None:
+        for (key, before), schema in zip(ends, schemas, strict=True):
+            self._schema[before] = schema
+            self._targets[self._numbers[key]] = self._target(key, schema)
+
+    def _output(self, hosted: Hosted, node: Node) -> pa.Schema:
+        output = node.spec.output if isinstance(node.spec, SideOutput) else "rows"
+        if output not in hosted.step.outputs:
+            raise InvalidPipeline(
+                f"{node.inputs[0].kind} {hosted.name!r} has no {SIDE_OUTPUTS[output][0]}; asked for at {node.origin}.",
+                why=f"as it is declared its step gives {', '.join(hosted.step.outputs)}.",
+                do=f"leave .{output} out.",
+                participant=hosted.name,
+            )
+        return self._normal(hosted.step.outputs[output])
+
+    # --- operators ----------------------------------------------------------------------------------------------
+
+    def _hosted(self, node: Node) -> Hosted:
+        names = input_names(node)
+        schemas = [self._schema[before] for before in node.inputs]
+        spec: Any = node.spec
+        with _at(node.kind, node.name, node.origin):
+            step: Step = spec.step(dict(zip(names, schemas, strict=True)))
+        targets = {}
+        for ordinal, name in enumerate(names):
+            number = self._numbers[node, ordinal]
+            old = self._targets[number]
+            self._targets[number] = Target(number, old.level, node.name, name, old.schema, step.key)
+            targets[name] = number
+        feeds = {name: tuple(_heard(node, ordinal)) for ordinal, name in enumerate(names)}
+        sources = {name: self._sources_of(of) for name, of in feeds.items()}
+        self._sources[node.name] = frozenset().union(*sources.values())
+        return Hosted(node.name, self._operators.index(node), step, targets, feeds, sources=sources)
+
+    def _sources_of(self, feeds: Sequence[Feed]) -> frozenset[str]:
+        """Return the sources that feeds come from in the end."""
+        found = [self._sources[feed.source] if feed.is_operator else frozenset({feed.source}) for feed in feeds]
+        return frozenset().union(*found)
+
+    def _with_onward(self, stage: Stage) -> Stage:
+        hosted = {}
+        for one in stage.hosted.values():
+            onward = tuple(
+                (self._numbers[other, ordinal], _with_key(feed, one.step.key.names))
+                for other in self._operators
+                for ordinal in range(len(other.inputs))
+                for feed in _heard(other, ordinal)
+                if feed.is_operator and feed.source == one.name
+            )
+            hosted[one.name] = replace(one, onward=onward)
+        return Stage(stage.program, stage.relays, hosted)
+
+
+def input_names(node: Node) -> tuple[str, ...]:
+    """Return the names under which a stateful operator's step knows its inputs; a single one is ``rows``."""
+    return tuple(getattr(node.spec, "input_names", ("rows",)))
+
+
+def watches_clock(node: Node) -> bool:
+    """Tell whether an operator decides by batch time: it is called in every epoch, rows or not."""
+    forgets = any(getattr(node.spec, name, None) for name in ("forget_us", "forget_after"))
+    return _is_idle_rule(node) or forgets
+
+
+def _is_idle_rule(node: Node) -> bool:
+    return any(getattr(node.spec, name, None) for name in ("wakes", "idle_us", "idle_after"))
+
+
+def _depths(nodes: Sequence[Node]) -> dict[Node, int]:
+    """Return for each node how many stateful operators stand before its output on the longest way."""
+    depths: dict[Node, int] = {}
+    for node in nodes:
+        before = max((depths[each] for each in node.inputs), default=0)
+        depths[node] = before + (1 if is_stateful(node) else 0)
+    return depths
+
+
+def _relay(node: Node) -> str:
+    return f"relay/{node.name}"
+
+
+def _heard(node: Node, ordinal: int) -> list[Feed]:
+    """Return the feeds of an operator's input; only their ends where it goes by another time than they do."""
+    before = node.inputs[ordinal]
+    feeds = _feeds(before)
+    time = _time_column(node, ordinal)
+    if time is None or before.shape.timestamp is None or time == before.shape.timestamp:
+        return feeds
+    return [replace(feed, bounds=CLOSED_ONLY) for feed in feeds]
+
+
+def _time_column(node: Node, ordinal: int) -> str | None:
+    """Return the timestamp column that an operator was told to use for an input, where it says so."""
+    times: Any = getattr(node.spec, "times", None)
+    if isinstance(times, Mapping):
+        times = tuple(times.values())
+    if isinstance(times, tuple) and ordinal < len(times):
+        return str(times[ordinal])
+    one = getattr(node.spec, "timestamp", None)
+    return one if isinstance(one, str) else None
+
+
+def _with_key(feed: Feed, key: Sequence[str]) -> str:
+    """Return which bounds of an operator hold, given its key: those of single keys where it comes through by name."""
+    if feed.bounds == EVERY and any(feed.column(name) != name for name in key):
+        return ALL_KEYS_ONLY
+    return feed.bounds
+
+
+def _feeds(node: Node) -> list[Feed]:
+    """Return where a node's rows come from, and which bounds hold behind the way from there."""
+    if node.is_source:
+        return [Feed(node.name, False, EVERY if isinstance(node.spec, MarkedSpec) else CLOSED_ONLY)]
+    if is_stateful(node):
+        return [Feed(node.name, True, EVERY)]
+    if isinstance(node.spec, SideOutput):
+        return [Feed(node.inputs[0].name, True, CLOSED_ONLY)]
+    found: dict[tuple[str, bool], Feed] = {}
+    for before in node.inputs:
+        for feed in _feeds(before):
+            passed = _passed(feed, before, node)
+            known = found.get((feed.source, feed.is_operator))
+            if known is not None and known != passed:  # two ways from one feed that differ: only its end is sure
+                passed = replace(passed, bounds=CLOSED_ONLY)
+            found[feed.source, feed.is_operator] = passed
+    return list(found.values())
+
+
+def _passed(feed: Feed, before: Node, node: Node) -> Feed:
+    """Return a feed as it is behind one more stateless operator."""
+    match node.spec:
+        case Filter() | SplitBranch() | Clip():
+            return feed
+        case Union() if node.shape.timestamp is not None:
+            return feed
+        case Select(items=items) if node.shape.timestamp is not None and before.shape.columns is not None:
+            chosen = _unchanged([item_of(text) for text in items], before.shape.columns)
+            columns = tuple((name, origin) for name, of in chosen if (origin := feed.column(of)) is not None)
+            return replace(feed, columns=columns)
+        case _:
+            return replace(feed, bounds=CLOSED_ONLY)
+
+
+def _unchanged(items: Sequence[Item], columns: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the columns that select items pass on as they are: (new name, old name)."""
+    by_name = {column.lower(): column for column in columns}
+    found = []
+    for item in items:
+        if item.is_star:
+            found += [(column, column) for column in columns if column.lower() not in item.excluded]
+        elif item.source is not None and item.names and (old := by_name.get(item.source.lower())) is not None:
+            found.append((item.names[0], old))
+    return found
+
+
+class _at:
+    """Names an operator and its line in what its step says about its inputs."""
+
+    def __init__(self, kind: str, name: str, origin: Origin) -> None:
+        self._what = f"{kind} {name!r}, built at {origin}"
+        self._name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, InvalidPipeline):
+            raise InvalidPipeline(
+                f"{self._what}: {error.what}", why=error.why, do=error.do, participant=self._name
+            ) from error
+
+
+def _not_in_arrow(node: Node) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"{node.kind} {node.name!r}, built at {node.origin}, stands behind a stateful operator and needs Spark's plan.",
+        why="what stands there runs on Arrow batches in the same worker as the state; "
+        "it can be filter, select, split, clip with expressions that Arrow evaluates, union and map_batches.",
+        do="write it as map_batches, or move it before the stateful operator.",
+        participant=node.name,
+    )

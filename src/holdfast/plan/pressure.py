@@ -1,0 +1,226 @@
+"""Back-pressure: sources that run ahead are held while keys have as many waiting rows as they may.
+
+A bucket reports its fullest key and, of the keys that are full, who runs ahead and who lags.  The driver holds the
+sources of those ahead, by a file that every source's planning process looks at; their epochs bring nothing then.  Where
+that cannot help, because one source feeds both sides or who lags has nothing more to read, the limit is relaxed, so
+that a run never stands still.  Holding changes when rows come and not which: what depends on timestamps is the same.
+
+References
+----------
+MediaPipe, ``CalculatorGraph``: throttled sources, and the relief of a graph that is idle with something throttled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.operators.sync import report as sync_report
+from holdfast.operators.sync.step import SyncStep
+from holdfast.plan.holds import write_held
+from holdfast.plan.stages import Stages
+from holdfast.state.step import Step
+
+log = logging.getLogger("holdfast.run")
+
+PRESSURE = "pressure"
+"""Name under which a bucket's report to the driver holds what :func:`pressure_of` says."""
+
+PATIENCE_US = 5_000_000
+"""How long a source that lags may bring nothing before the others are let go on, where a run waits for more to come."""
+
+
+# --- in a bucket ----------------------------------------------------------------------------------------------------
+
+
+def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> dict[str, Any] | None:
+    """Return how full a bucket is: ``most`` waiting rows of one key, and the inputs ``ahead`` and ``lagging``.
+
+    Parameters
+    ----------
+    step : Step
+        The operator.
+    state : mapping of str to pa.Table
+        All tables of the bucket.
+
+    Returns
+    -------
+    dict, optional
+        JSON values; ``most`` 0 where no key is full.  None for an operator without a limit.
+
+    Notes
+    -----
+    A scan of the waiting rows, but only where there are as many as one key may have.
+    """
+    if not isinstance(step, SyncStep) or step.max_waiting_rows is None:
+        return None
+    nobody: dict[str, Any] = {"most": 0, "ahead": [], "lagging": []}
+    if sum(state[f"waiting_{name}"].num_rows for name in step.inputs) < step.max_waiting_rows:
+        return nobody
+    counts = sync_report.waiting_rows(step, state).column("waiting_rows")
+    full = int(pc.sum(pc.greater_equal(counts, step.max_waiting_rows)).as_py() or 0)
+    if not full:
+        return nobody
+    ahead = sync_report.running_ahead(step, state).column("input").to_pylist()
+    return {
+        "most": pc.max(counts).as_py(),
+        "ahead": [name for name in step.inputs if name in ahead],
+        "lagging": [name for name in step.inputs if ahead.count(name) < full],
+    }
+
+
+# --- on the driver --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Limited:
+    """An operator whose waiting rows are limited.
+
+    Parameters
+    ----------
+    limit : int
+        Waiting rows of one key.
+    sources : mapping of str to frozenset of str
+        Input -> the sources that its rows come from.
+    """
+
+    limit: int
+    sources: Mapping[str, frozenset[str]]
+
+
+def limited_operators(stages: Stages) -> dict[str, Limited]:
+    """Return the operators of a pipeline that limit what waits."""
+    hosted = {name: one for stage in stages.stages for name, one in stage.hosted.items()}
+    found = {}
+    for name, one in hosted.items():
+        limit = getattr(one.step, "max_waiting_rows", None)
+        if limit is not None:
+            found[name] = Limited(limit, one.sources)
+    return found
+
+
+class BackPressure:
+    """Says after each epoch which sources are held in the next one.  Lives on the driver, called by one thread.
+
+    Parameters
+    ----------
+    operators : mapping of str to Limited
+        The operators with a limit.
+    path : str
+        The file that planning processes look at; see :mod:`holdfast.plan.holds`.
+    is_bounded : bool
+        Whether the run ends when there is nothing more to read: then nobody waits for a source that lags.
+    """
+
+    def __init__(self, operators: Mapping[str, Limited], path: str, *, is_bounded: bool) -> None:
+        self._operators = operators
+        self._path = path
+        self._patience_us = 0 if is_bounded else PATIENCE_US
+        self._limits = {name: one.limit for name, one in operators.items()}
+        self._pressure: dict[str, Mapping[str, Any]] = {}
+        self._held: frozenset[str] = frozenset()
+        self._moved_us: int | None = None
+        self._told: set[str] = set()
+
+    def note(
+        self, reported: Mapping[str, Mapping[str, Any]], moved: Collection[str], batch_us: int
+    ) -> dict[str, dict[str, Any]]:
+        """Take in what buckets reported, and hold sources or let them go.
+
+        Parameters
+        ----------
+        reported : mapping of str to mapping
+            ``operator/bucket`` -> its report.
+        moved : collection of str
+            The sources that brought something in this epoch.
+        batch_us : int
+            The epoch's batch time.
+
+        Returns
+        -------
+        dict
+            The reports without what was for here, and with what people should know: ``limit_relaxed``, how often.
+        """
+        reports = {bucket: dict(report) for bucket, report in reported.items()}
+        for bucket, report in reports.items():
+            if (pressure := report.pop(PRESSURE, None)) is not None:
+                self._pressure[bucket] = pressure
+        held, lagging = self._wanted()
+        if not self._held or set(lagging) & set(moved) or self._moved_us is None:
+            self._moved_us = batch_us
+        relaxed: set[str] = set()
+        if self._held and held and not set(lagging) & set(moved) and batch_us - self._moved_us >= self._patience_us:
+            relaxed |= self._relax("who lags has nothing more to read", self._full())
+        # Where no source can be held, waiting would not help.
+        relaxed |= self._relax("the rows that are waited for come from the same source", self._helpless())
+        held, _ = self._wanted()
+        self._write(held)
+        return {**reports, **{f"{operator}/limit": {"limit_relaxed": 1} for operator in relaxed}}
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The sources that are held now."""
+        return self._held
+
+    def _full(self) -> dict[str, int]:
+        """Return the operators with full keys, and the rows of the fullest."""
+        most: dict[str, int] = {}
+        for bucket, pressure in self._pressure.items():
+            operator = bucket.partition("/")[0]
+            if pressure["most"] >= self._limits[operator]:
+                most[operator] = max(pressure["most"], most.get(operator, 0))
+        return most
+
+    def _wanted(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the sources to be held, and those that are waited for."""
+        held: set[str] = set()
+        waited_for: set[str] = set()
+        for bucket, pressure in self._pressure.items():
+            operator = bucket.partition("/")[0]
+            if pressure["most"] >= self._limits[operator]:
+                lagging = self._of(operator, pressure["lagging"])
+                held |= self._of(operator, pressure["ahead"]) - lagging
+                waited_for |= lagging
+        # A source that one operator waits for is never held for the sake of another.
+        return frozenset(held - waited_for), frozenset(waited_for)
+
+    def _helpless(self) -> dict[str, int]:
+        """Return the full operators for which no source can be held."""
+        held, _ = self._wanted()
+        return {
+            operator: most
+            for operator, most in self._full().items()
+            if not held & self._of(operator, self._operators[operator].sources)
+        }
+
+    def _of(self, operator: str, inputs: Iterable[str]) -> frozenset[str]:
+        sources = self._operators[operator].sources
+        return frozenset().union(*(sources[name] for name in inputs))
+
+    def _relax(self, why: str, operators: Mapping[str, int]) -> set[str]:
+        for operator, most in operators.items():
+            self._limits[operator] = 2 * most
+            if operator not in self._told:
+                log.warning(
+                    "operator %r: %d rows wait under one key, max_waiting_rows is %d, and holding sources back does "
+                    "not help: %s. The limit is relaxed to %d; it will be relaxed further without a word.",
+                    operator,
+                    most,
+                    self._operators[operator].limit,
+                    why,
+                    2 * most,
+                )
+            self._told.add(operator)
+        return set(operators)
+
+    def _write(self, held: frozenset[str]) -> None:
+        if held == self._held:
+            return
+        self._held = held
+        write_held(self._path, held)
+        log.info("back-pressure holds %s", ", ".join(sorted(held)) or "no source any more")

@@ -1,0 +1,205 @@
+"""A pipeline as an Arrow program: rows of a source in, rows of every sink out, and none of them enters the JVM.
+
+Rows that go Python -> JVM -> Python only for a filter and a few expressions pay more for the journey than for being
+parsed and copied.  Where every operator of a pipeline is one that Arrow evaluates exactly as Spark does
+(:mod:`holdfast.expressions.compile`), a task reads a span, runs this program on its batches and hands the results to
+the writers.  Anything else makes the whole pipeline go through Spark's own plan (:mod:`holdfast.spark.compile`), and so
+does an expression that can raise where Spark may leave it out (:mod:`holdfast.plan.laziness`).  What builds it stands
+in :mod:`holdfast.plan.program_build`, and needs more than a worker has to import.
+
+A node's output is computed once for a batch, however many sinks share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.expressions.nodes import Columnar
+from holdfast.plan.batches import BatchFunction
+from holdfast.plan.routes import Routes
+from holdfast.ports import REJECT_COLUMN
+from holdfast.types.casting import fitted
+
+Batches = list[pa.RecordBatch]
+
+
+class Operation(Protocol):
+    """What one step does to the batches of its inputs.  Picklable."""
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        """Return the step's output."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node of the program: what it does, and the numbers of the steps it reads; its name where rows are counted."""
+
+    operation: Operation
+    inputs: tuple[int, ...]
+    schema: pa.Schema
+    counted_as: str = ""
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program of a pipeline.  Picklable.
+
+    Parameters
+    ----------
+    schemas : mapping of str to pa.Schema
+        Source -> schema that its rows are read with.
+    steps : tuple of Step
+        Inputs first.  The first ones are the sources, in the order of ``schemas``.
+    ends : tuple of int
+        For each sink of ``routes``, the step whose rows it takes.
+    routes : Routes
+        The sinks, with the schemas of their rows.
+    runs_user_code : bool
+        Whether a user's function (``map_batches``) is part of it: such a program runs in workers only.
+    """
+
+    schemas: Mapping[str, pa.Schema]
+    steps: tuple[Step, ...]
+    ends: tuple[int, ...]
+    routes: Routes
+    runs_user_code: bool
+
+    @property
+    def filters(self) -> frozenset[str]:
+        """The nodes that drop rows, and say how many."""
+        return frozenset(step.counted_as for step in self.steps if step.counted_as)
+
+    def run(
+        self, source: str, batch: pa.RecordBatch, note: Callable[[str, int, int], None] | None = None
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield (sink, rows) for the rows of one batch of a source; tell how many came to each filter and were dropped.
+
+        Arrow knows how many rows a batch has, so nothing is counted for it.
+        """
+        sources = list(self.schemas)
+        done: list[Batches] = [
+            [fitted(batch, self.schemas[source])] if name == source and batch.num_rows else [] for name in sources
+        ]
+        for step in self.steps[len(sources) :]:
+            inputs = [done[number] for number in step.inputs]
+            done.append(step.operation.apply(inputs) if any(inputs) else [])
+            if note is not None and step.counted_as and any(inputs):
+                came = sum(batch.num_rows for batches in inputs for batch in batches)
+                note(step.counted_as, came, came - sum(batch.num_rows for batch in done[-1]))
+        for sink, end, schema in zip(self.routes.sinks, self.ends, self.routes.schemas, strict=True):
+            for rows in done[end]:
+                if rows.num_rows:
+                    yield sink, fitted(rows, schema)
+
+
+# --- operations -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The rows of a source, or of a head, as they come."""
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        """Return the step's output."""
+        return inputs[0]
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Keep the rows for which a condition is true; false and null drop a row."""
+
+    condition: Columnar
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        """Return the step's output."""
+        return [batch.filter(self.condition.evaluate(batch)) for batch in inputs[0]]
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Compute columns."""
+
+    items: tuple[Columnar, ...]
+    schema: pa.Schema
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        """Return the step's output."""
+        return [
+            pa.RecordBatch.from_arrays([item.evaluate(batch) for item in self.items], schema=self.schema)
+            for batch in inputs[0]
+            if batch.num_rows
+        ]
+
+
+@dataclass(frozen=True)
+class Between:
+    """Keep the rows of a span of time."""
+
+    column: str
+    start_us: int | None
+    end_us: int | None
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        """Return the step's output."""
+        return [batch.filter(self._mask(batch.column(self.column))) for batch in inputs[0]]
+
+    def _mask(self, column: pa.Array) -> pa.Array:
+        ticks = pc.cast(column, pa.int64())
+        mask = pc.is_valid(ticks)
+        if self.start_us is not None:
+            mask = pc.and_kleene(mask, pc.greater_equal(ticks, self.start_us))
+        if self.end_us is not None:
+            mask = pc.and_kleene(mask, pc.less(ticks, self.end_us))
+        return mask
+
+
+@dataclass(frozen=True)
+class Unite:
+    """Put the rows of several streams together, by column name."""
+
+    schema: pa.Schema
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        """Return the step's output."""
+        return [
+            pa.RecordBatch.from_arrays([batch.column(name) for name in self.schema.names], schema=self.schema)
+            for batches in inputs
+            for batch in batches
+        ]
+
+
+@dataclass(frozen=True)
+class Call:
+    """Call a user's function."""
+
+    function: BatchFunction
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        """Return the step's output."""
+        return [result for batch in inputs[0] if batch.num_rows for result in self.function.apply(batch)]
+
+
+@dataclass(frozen=True)
+class Good:
+    """The rows of a source that could be read."""
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        """Return the step's output."""
+        return [
+            batch.filter(pc.is_null(batch.column(REJECT_COLUMN))).drop_columns([REJECT_COLUMN]) for batch in inputs[0]
+        ]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """The rows of a source that could not."""
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        """Return the step's output."""
+        bad = [batch.filter(pc.is_valid(batch.column(REJECT_COLUMN))) for batch in inputs[0]]
+        return [pa.RecordBatch.from_struct_array(batch.column(REJECT_COLUMN)) for batch in bad if batch.num_rows]

@@ -1,0 +1,158 @@
+"""A graph with state, cut into stages: what runs before the first stateful operators, between two, and behind the last.
+
+Spark plans are trees: a stateful operator that two branches read would be there twice, with two states.  So the plan
+of a pipeline with state is one line::
+
+    stage 0 -> level 1 -> level 2 -> ... -> sinks
+
+A *level* is one ``transformWithState`` that hosts every stateful operator of one depth; chunks that have no business
+there pass through it unchanged.  The stateless operators behind a level (its *stage*) run in the same Python worker, on
+the batches that the steps returned.  So every stream is computed once, however many read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.plan.bounds import Bounding
+from holdfast.plan.chunks import Routing
+from holdfast.plan.program import Program
+from holdfast.plan.routes import Routes
+from holdfast.state.step import Step
+
+CLOSED_ONLY, ALL_KEYS_ONLY, EVERY = "closed", "all-keys", "every"
+"""Which bounds hold behind a path of stateless operators: only the end of the stream; those for all keys; every one."""
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Where an input's rows come from, seen through stateless operators.
+
+    Parameters
+    ----------
+    source : str
+        A source, or a stateful operator.
+    is_operator : bool
+        Which of them.
+    bounds : str
+        Which of its bounds hold for the input.
+    columns : tuple of (str, str), optional
+        The input's columns that are the feed's as they are: (name at the input, name at the feed).  None: every one,
+        under its own name.
+    """
+
+    source: str
+    is_operator: bool
+    bounds: str
+    columns: tuple[tuple[str, str], ...] | None = None
+
+    def column(self, name: str) -> str | None:
+        """Return the feed's column that a column of the input is; None where it is computed."""
+        return name if self.columns is None else dict(self.columns).get(name)
+
+    def key(self, names: Sequence[str]) -> tuple[str, ...] | None:
+        """Return the feed's columns that the input's key columns are; None where one of them is computed."""
+        found = tuple(column for name in names if (column := self.column(name)) is not None)
+        return found if len(found) == len(names) else None
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """One stateful operator in its place.  Picklable.
+
+    Parameters
+    ----------
+    name : str
+        The operator: the identity of its state.
+    number : int
+        Its number among the stateful operators of the pipeline.
+    step : Step
+        What it does.
+    targets : mapping of str to int
+        Input -> the target whose chunks it takes.
+    feeds : mapping of str to tuple of Feed
+        Input -> where its rows come from.
+    onward : tuple of (int, str)
+        Targets that its bounds hold for, and which of them.
+    sources : mapping of str to frozenset of str
+        Input -> the sources that its rows come from in the end.
+    """
+
+    name: str
+    number: int
+    step: Step
+    targets: Mapping[str, int]
+    feeds: Mapping[str, tuple[Feed, ...]]
+    onward: tuple[tuple[int, str], ...] = ()
+    sources: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def heard(self, of_sources: Mapping[str, int]) -> dict[str, int]:
+        """Return for each input the time up to which its silence says nothing, from what holds of the sources.
+
+        Examples
+        --------
+        >>> one = Hosted("seen", 0, None, {}, {}, (), {"main": frozenset("ab"), "slow": frozenset("c")})
+        >>> one.heard({"a": 3, "b": 8})
+        {'main': 8}
+        """
+        found = {name: [of_sources[s] for s in sources if s in of_sources] for name, sources in self.sources.items()}
+        return {name: max(times) for name, times in found.items() if times}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is computed between two levels.
+
+    Parameters
+    ----------
+    program : Program, optional
+        Rows of a head to rows of targets, which are named by their numbers.  None: Spark computes it (stage 0 only).
+    relays : mapping of int to str
+        Target -> head: rows that came past a level.
+    hosted : mapping of str to Hosted
+        The operators of the level before it.
+    """
+
+    program: Program | None
+    relays: Mapping[int, str] = field(default_factory=dict)
+    hosted: Mapping[str, Hosted] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A pipeline with state.
+
+    Parameters
+    ----------
+    stages : tuple of Stage
+        Stage 0 first.
+    routing : Routing
+        All targets.
+    sinks : mapping of int to str
+        Target -> sink.
+    routes : Routes
+        The sinks, with their schemas.
+    closing : mapping of str to tuple of int
+        Source -> the targets that are told of its end.
+    waking : tuple of int
+        One target of each operator that must be called in every epoch, rows or not.
+    ticks : bool
+        Whether epochs must come also when nothing arrives.
+    bounding : mapping of str to Bounding
+        Source -> how its bound rows are read, where it gives any and somebody hears them.
+    """
+
+    stages: tuple[Stage, ...]
+    routing: Routing
+    sinks: Mapping[int, str]
+    routes: Routes
+    closing: Mapping[str, tuple[int, ...]]
+    waking: tuple[int, ...]
+    ticks: bool
+    bounding: Mapping[str, Bounding] = field(default_factory=dict)
+
+    @property
+    def levels(self) -> int:
+        """How many levels there are."""
+        return len(self.stages) - 1

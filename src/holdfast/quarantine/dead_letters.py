@@ -1,0 +1,369 @@
+"""Dead letters: rows that fail whatever epoch they are in, with the error and their place; kept, and left out.
+
+One object says both: what a pipeline leaves out, and what became of it.  ``dead-letters/<generation, 8 digits>.json``
+holds all letters; a start copies the newest under its own generation, after it has taken over, and adds to its copy
+(where no run has ever isolated rows there is none, and none is made).
+So what a run that was fenced adds late is in an object that nobody reads any more: it can neither publish the epoch nor
+have its row left out.  A row is a letter from the put on, and from then on no reading gives it: it is in the sinks or
+among the letters, whatever is killed between.
+
+A letter that is sent again has a number among those of its source, in the order in which that was asked for: it is read
+between the positions *k* and *k* + 1 of the segment ``letters`` (:mod:`holdfast.quarantine.mask`).
+
+A letter that a sink has refused is kept before its row is taken out of the decision.  Whoever dies in between leaves
+the decision whole, and a table that is mended gets the row after all.  So the ledger has the last word on these
+letters, and a start, which finds it there, notes it: finished epochs leave the ledger some day.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, cast
+
+import pyarrow as pa
+
+from holdfast.commit.ledger import Standing, survey
+from holdfast.commit.records import Decided, Done
+from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.graph.nodes import Node
+from holdfast.ports import SourceSpec, Store
+from holdfast.positions import Positions
+from holdfast.quarantine.mask import LETTERS, Address, Mask
+from holdfast.quarantine.refit import refitted
+from holdfast.sources.formats.convert import Unfit
+from holdfast.store import checked_json
+from holdfast.store.numbered import numbered
+
+log = logging.getLogger("holdfast.poison")
+
+PREFIX = "dead-letters/"
+
+REJECTED = "rejected"
+"""Segment of letters that a sink has refused of a decided epoch: rows of the sink, whose name they bear, and not of a
+source.  They are behind the graph, so nothing is left out of a source for them, and they cannot be sent through it."""
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One row.
+
+    Parameters
+    ----------
+    source : str
+        Where it came from; the sink, where one has refused it.
+    address : Address
+        Where it stands there.
+    row : bytes
+        The row, an Arrow IPC stream.
+    epoch : int
+        The epoch that it kept from being published.
+    error : mapping of str to str
+        ``kind``, ``what`` and ``why`` of the error.
+    at_us : int
+        When it was found, microseconds of Unix time.
+    again : int, optional
+        Its number among the rows of its source that are sent again; None: nobody has asked for that.
+    is_published : bool
+        Of one that a sink has refused: whether it was published after all.
+    """
+
+    source: str
+    address: Address
+    row: bytes
+    epoch: int
+    error: Mapping[str, str]
+    at_us: int
+    again: int | None = None
+    is_published: bool = False
+
+    @property
+    def name(self) -> str:
+        """``source/segment/position/ordinal``."""
+        return "/".join([self.source, *map(str, self.address)])
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether a sink has refused it, of an epoch that was decided."""
+        return self.address.segment == REJECTED
+
+    @property
+    def table(self) -> pa.Table:
+        """The row, as a table."""
+        return pa.ipc.open_stream(self.row).read_all()
+
+    def described(self) -> dict[str, Any]:
+        """Return it as a JSON value for people: its row as they read it."""
+        row = self.table
+        return {
+            "name": self.name,
+            "source": self.source,
+            "address": self.address._asdict(),
+            "epoch": self.epoch,
+            "at_us": self.at_us,
+            "error": dict(self.error),
+            "row": {name: _shown(values) for name, values in zip(row.column_names, row.columns, strict=True)},
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON value."""
+        return {
+            "source": self.source,
+            "address": list(self.address),
+            "row": base64.b64encode(self.row).decode(),
+            "epoch": self.epoch,
+            "error": dict(self.error),
+            "at_us": self.at_us,
+            "again": self.again,
+            **({"is_published": True} if self.is_published else {}),
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Letter:
+        """Return what :meth:`to_json` wrote."""
+        address, row = Address(*value["address"]), base64.b64decode(value["row"])
+        return Letter(
+            value["source"],
+            address,
+            row,
+            value["epoch"],
+            value["error"],
+            value["at_us"],
+            value["again"],
+            value.get("is_published", False),
+        )
+
+
+class Rejection(Enum):
+    """What became of a row that a sink has refused of a decided epoch, for people."""
+
+    MADE = "rejected by its sink"
+    OPEN = "refused by its sink, its epoch is not published yet"
+    UNDONE = "refused by its sink, and published there after all"
+
+
+def rejection(letter: Letter, ledger: Mapping[int, Decided | Done]) -> Rejection:
+    """Return what became of a row, by what the ledger has of some epochs; of an epoch that left it, as was noted."""
+    if letter.is_published:
+        return Rejection.UNDONE
+    content = ledger.get(letter.epoch)
+    if content is None or content.rejected is None:
+        return Rejection.MADE
+    if letter.address.ordinal in content.rejected.get(letter.source, ()):
+        return Rejection.MADE
+    return Rejection.UNDONE if isinstance(content, Done) else Rejection.OPEN
+
+
+def ledger_of(store: Store, letters: Iterable[Letter]) -> dict[int, Decided | Done]:
+    """Return what the ledger has of the epochs of letters that a sink has refused."""
+    epochs = {letter.epoch for letter in letters if letter.is_rejected and not letter.is_published}
+    found = survey(store, epochs) if epochs else []
+    return {
+        each.key.epoch: each.content
+        for each in found
+        if each.content is not None and each.standing is not Standing.VOID
+    }
+
+
+def read_letters(store: Store) -> tuple[Letter, ...]:
+    """Return all letters, in the order in which they were found.
+
+    Raises
+    ------
+    Corrupt
+        If they cannot be read: without them rows would come back that were left out.
+    """
+    newest = _newest(store)
+    return _read(store, newest) if newest else ()
+
+
+class DeadLetters:
+    """The letters of one run.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    generation : int
+        Of this run, which has taken over.
+    isolates : bool
+        Whether this run may add to them.  One that does not, and finds no object, writes none: whoever isolates has
+        written its own before, or finds itself fenced when it looks before it adds.
+    """
+
+    def __init__(self, store: Store, generation: int, *, isolates: bool) -> None:
+        self._store = store
+        self._key = f"{PREFIX}{generation:08d}.json"
+        self._fitted: dict[str, bytes] = {}
+        keys = numbered(store, PREFIX)
+        self.letters = read_letters(store)
+        if not keys and not isolates:
+            return
+        ledger = ledger_of(store, self.letters)
+        self.letters = tuple(_noted(letter, ledger) for letter in self.letters)
+        # 1. the copy.  A crash after it leaves both: the newer one counts.  2. removal of older ones.
+        self._put(self.letters)
+        for other, key in keys.items():
+            if other < generation:
+                store.delete(key)
+
+    def add(self, letter: Letter, check_fenced: Callable[[], None]) -> None:
+        """Make a row a letter; nothing where it is one.  Durable when it returns.
+
+        Parameters
+        ----------
+        letter : Letter
+            The row.
+        check_fenced : callable
+            Raises ``Fenced`` if another run has taken over.
+        """
+        check_fenced()
+        known = {(one.source, one.address) for one in self.letters}
+        if (letter.source, letter.address) not in known:
+            self._put((*self.letters, letter))
+
+    def fit(self, sources: Iterable[Node], begins: Positions) -> None:
+        """Bring the rows that this run reads again to the schemas that their sources have now.
+
+        Parameters
+        ----------
+        sources : iterable of Node
+            Those of the pipeline.
+        begins : Positions
+            Where the run reads on: rows before are not read, and stay as they are.
+
+        Raises
+        ------
+        InvalidPipeline
+            If one does not fit: before it is part of an epoch that fails at every start.
+        """
+        for node in sources:
+            first = int(begins.get(node.name, {}).get(LETTERS, 0))
+            for letter in self._read_again(node.name, first):
+                try:
+                    row = refitted(letter.row, cast("SourceSpec", node.spec))
+                except Unfit as error:
+                    raise _unfit(letter, str(error)) from error
+                if row != letter.row:
+                    log.info("dead letter %s is read with the columns that its source has now", letter.name)
+                self._fitted[letter.name] = row
+
+    def masks(self) -> dict[str, Mask]:
+        """Return what is left out of each source, and what is sent again."""
+        return masks_of([replace(one, row=self._fitted.get(one.name, one.row)) for one in self.letters])
+
+    def _read_again(self, source: str, first: int) -> list[Letter]:
+        """Return the letters of a source that are sent again from a number on, without those that failed again."""
+        mine = [letter for letter in self.letters if letter.source == source]
+        failed = {letter.address.position for letter in mine if letter.address.segment == LETTERS}
+        return [one for one in mine if one.again is not None and one.again >= first and one.again not in failed]
+
+    def _put(self, letters: Sequence[Letter]) -> None:
+        self._store.put(self._key, _encoded(letters))
+        self.letters = tuple(letters)
+
+
+def masks_of(letters: Sequence[Letter]) -> dict[str, Mask]:
+    """Return the mask of each source that has letters."""
+    masks = {}
+    letters = [letter for letter in letters if not letter.is_rejected]
+    for source in {letter.source for letter in letters}:
+        mine = [letter for letter in letters if letter.source == source]
+        again = {letter.again: letter.row for letter in mine if letter.again is not None}
+        rows = tuple(again.get(number, b"") for number in range(max(again, default=-1) + 1))
+        masks[source] = Mask(frozenset(one.address for one in mine), rows)
+    return masks
+
+
+def send_again(store: Store, wanted: Collection[str], finished: Positions) -> list[Letter]:
+    """Note that letters are to be sent through the graph again, at the next start; return them.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint, of which no run is alive.
+    wanted : collection of str
+        Names of letters; empty: all that were not sent again yet.
+    finished : Positions
+        Up to where epochs are finished.  A fork may stand behind letters of the pipeline that it comes from.
+
+    Notes
+    -----
+    One put.  It goes into the newest object: if a run takes over meanwhile, either it has read the note, or the note is
+    in an object that nobody reads.
+    """
+    newest = _newest(store)
+    letters = list(_read(store, newest)) if newest else []
+    counts = {letter.source: int(finished.get(letter.source, {}).get(LETTERS, 0)) for letter in letters}
+    for letter in letters:
+        if letter.again is not None:
+            counts[letter.source] = max(counts[letter.source], letter.again + 1)
+    sent = []
+    for number, letter in enumerate(letters):
+        if letter.again is None and not letter.is_rejected and (not wanted or letter.name in wanted):
+            letters[number] = replace(letter, again=counts[letter.source])
+            counts[letter.source] += 1
+            sent.append(letters[number])
+    if newest and sent:
+        store.put(newest, _encoded(letters))
+    return sent
+
+
+def one_row(batch: pa.RecordBatch, ordinal: int) -> bytes:
+    """Return one row of a batch as an Arrow IPC stream."""
+    buffer = pa.BufferOutputStream()
+    row = pa.Table.from_batches([batch]).take([ordinal]).combine_chunks()  # a slice would carry the whole batch along
+    with pa.ipc.new_stream(buffer, row.schema) as writer:
+        writer.write_table(row)
+    return bytes(buffer.getvalue())
+
+
+def _shown(values: pa.ChunkedArray) -> Any:
+    try:
+        value = values[0].as_py()
+    except (ValueError, OverflowError):  # no UTF-8, a time that Python has not: it may be what the row failed of
+        return " ".join(values.chunk(0).to_string().split())
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _noted(letter: Letter, ledger: Mapping[int, Decided | Done]) -> Letter:
+    if not letter.is_rejected or letter.is_published or rejection(letter, ledger) is not Rejection.UNDONE:
+        return letter
+    log.info("dead letter %s was published after all: its sink takes it now", letter.name)
+    return replace(letter, is_published=True)
+
+
+def _newest(store: Store) -> str | None:
+    keys = numbered(store, PREFIX)
+    return keys[max(keys)] if keys else None
+
+
+def _unfit(letter: Letter, why: str) -> InvalidPipeline:
+    columns = ", ".join(f"{field.name} {field.type}" for field in letter.table.schema)
+    return InvalidPipeline(
+        f"dead letter {letter.name!r} is to be read again, and does not fit source {letter.source!r} as it is declared "
+        "now.",
+        why=f"{why}. The row was kept with {columns}.",
+        do="declare that column as it was (nullable, if the row lacks it) and start; once holdfast dead-letters list "
+        "says that the row is replayed, the column may change.",
+        participant=letter.source,
+    )
+
+
+def _encoded(letters: Sequence[Letter]) -> bytes:
+    return checked_json.dump({"letters": [letter.to_json() for letter in letters]})
+
+
+def _read(store: Store, key: str) -> tuple[Letter, ...]:
+    try:
+        return tuple(Letter.from_json(one) for one in checked_json.load(store.get(key) or b"")["letters"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{key!r} in the checkpoint cannot be read.",
+            why=f"{error}; it says which rows are left out of the input, and holds them.",
+            do="restore it from a copy of the checkpoint; without it these rows would be read again.",
+            participant=key,
+        ) from error

@@ -1,0 +1,71 @@
+"""A dead letter's row in the schema that its source has now: the one it was kept with may be older.
+
+Columns go by name.  One that the row lacks is null, one that the source has no longer is left out, and a type may be
+another where the value stays the same.  Anything else is refused: a row that comes again is the row that was there.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, SourceSpec
+from holdfast.sources.bounds import MarkedSpec
+from holdfast.sources.formats.convert import Unfit, forbidden_null
+from holdfast.sources.rows import to_ipc
+from holdfast.types.casting import same_in
+
+
+def refitted(row: bytes, spec: SourceSpec) -> bytes:
+    """Return a row as its source gives rows now; the same bytes where its schema has not changed.
+
+    Parameters
+    ----------
+    row : bytes
+        An Arrow IPC stream of one row.
+    spec : SourceSpec
+        The source's declaration.
+
+    Raises
+    ------
+    Unfit
+        If it cannot be such a row: says which column, and why.
+
+    Examples
+    --------
+    >>> from holdfast import read
+    >>> source = read.rows([], schema="v SMALLINT, x STRING, k STRING", name="given").node.spec
+    >>> row = to_ipc(pa.RecordBatch.from_pylist([{"k": "a", "v": 13}]))
+    >>> pa.ipc.open_stream(refitted(row, source)).read_all().to_pylist()
+    [{'v': 13, 'x': None, 'k': 'a'}]
+    """
+    table = pa.ipc.open_stream(row).read_all().combine_chunks()
+    declared = spec.given.schema if isinstance(spec, MarkedSpec) else spec.schema  # bound rows are letters, too
+    wanted = _as_read(declared, rejects=spec.rejects)
+    if table.schema.equals(wanted):
+        return row
+    is_rejected = REJECT_COLUMN in table.column_names and not table[REJECT_COLUMN].null_count
+    if is_rejected and not spec.rejects:
+        raise Unfit("it could not be read and was rejected, and the source rejects no rows now")
+    if not is_rejected and not set(declared.names) & set(table.column_names):
+        raise Unfit(f"it has none of the columns {', '.join(map(repr, declared.names))}")
+    columns = [_column(table, field) for field in wanted]
+    for column, field in zip(columns, declared, strict=False):
+        if not is_rejected and (path := forbidden_null(column, field)) is not None:
+            raise Unfit(f"column {path!r} is NOT NULL now, and the row has no value for it")
+    return to_ipc(pa.RecordBatch.from_arrays(columns, schema=wanted))
+
+
+def _as_read(declared: pa.Schema, *, rejects: bool) -> pa.Schema:
+    if not rejects:
+        return declared
+    return pa.schema([*(field.with_nullable(True) for field in declared), pa.field(REJECT_COLUMN, REJECT_TYPE)])
+
+
+def _column(table: pa.Table, field: pa.Field) -> pa.Array:
+    if field.name not in table.column_names:
+        return pa.nulls(table.num_rows, field.type)
+    column = table[field.name].combine_chunks()
+    try:
+        return same_in(column, field.type)
+    except ValueError as error:
+        raise Unfit(f"column {field.name!r} was {column.type} and is {field.type} now: {error}") from error

@@ -1,0 +1,236 @@
+"""Isolation: which rows of an epoch make it fail, found by trials, a half at a time.
+
+A trial evaluates a part of the epoch and publishes nothing.  What is looked for is the shortest beginning of the epoch
+that fails: its last row is condemned, and the search goes on behind it, without that row.  So every row that is left
+has taken part in a trial that passed, together with all rows before it; that holds with state too, where rows act on
+each other.
+
+No row is condemned for what a larger part did: the last trial is of that row, behind those that pass.  Many rows may
+fail together for want of memory, a person may have killed a trial, and the function may have been mended since.
+
+A trial may kill the process.  So it is noted before it begins, with all that is known; one that was left unfinished is
+tried once more, and then counts as failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.ports import Store
+from holdfast.store import checked_json
+
+PREFIX = "poison/"
+ATTEMPTS = f"{PREFIX}attempts.json"
+SEARCH = f"{PREFIX}search.json"
+_TRIES = 2
+PROBE = [0, 0]
+"""The trial that is a probe: it looks at all rows, and ends before there are others."""
+SCAN_PARTS = 64
+"""So many parts a scan tells apart: a death costs a second, so few scans are better than few rows at a time."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is known of an epoch's beginning.
+
+    Parameters
+    ----------
+    low : int
+        So many rows pass, without those that were condemned.
+    high : int, optional
+        So many do not; None: not known of any number.
+    """
+
+    low: int = 0
+    high: int | None = None
+
+
+def isolate(
+    count: int, fails: Callable[[int, int, Bounds], bool], condemn: Callable[[int], None], known: Bounds = Bounds()
+) -> None:
+    """Find the rows that make an epoch fail.
+
+    Parameters
+    ----------
+    count : int
+        Rows of the epoch.
+    fails : callable
+        ``fails(low, high, known)``: whether the first ``high`` rows fail, given that the first ``low`` pass.
+    condemn : callable
+        Told of each row that is found, by its number: later trials are made without it.
+    known : Bounds
+        Where to begin.
+
+    Examples
+    --------
+    >>> found = []
+    >>> isolate(100, lambda low, high, known: any(low <= row < high for row in {7, 8, 99} - set(found)), found.append)
+    >>> found
+    [7, 8, 99]
+    """
+    low, high = known.low, known.high
+    failed: tuple[int, int] | None = None
+    while low < count:
+        if high is None:
+            if not fails(low, count, Bounds(low)):
+                return
+            failed, high = (low, count), count
+        while high - low > 1:
+            middle = (low + high) // 2
+            if fails(low, middle, Bounds(low, high)):
+                failed, high = (low, middle), middle
+            else:
+                low = middle
+        if failed == (low, high) or fails(low, high, Bounds(low, high)):
+            condemn(low)
+        low, high = low + 1, None
+
+
+@dataclass(frozen=True)
+class Failing:
+    """Consecutive rows that fail when they are evaluated together.
+
+    Parameters
+    ----------
+    low, high : int
+        Number of the first, and behind the last.
+    said : tuple of (str, str, str)
+        Kind of the error, what happened, and why.
+    """
+
+    low: int
+    high: int
+    said: tuple[str, str, str]
+
+
+def locate(
+    low: int, high: int, scan: Callable[[int, int, int], list[Failing]], *, most: int = 100
+) -> list[tuple[int, tuple[str, str, str]]]:
+    """Find rows that fail each by itself, where a scan tells which of many parts fail.
+
+    Parameters
+    ----------
+    low, high : int
+        The rows.
+    scan : callable
+        ``scan(low, high, size)``: the parts that fail, ascending, where rows are evaluated ``size`` at a time.
+    most : int
+        When more parts fail than this, the rest is not looked at.
+
+    Returns
+    -------
+    list of (int, tuple)
+        Row and what was said of it alone, ascending.  Rows that fail only together are not among them.
+
+    Notes
+    -----
+    Each row that is named failed twice by itself: a person may have ended the process the first time.  One row of a
+    million is found in five scans.
+
+    Examples
+    --------
+    >>> def scan(low, high, size):
+    ...     parts = [(at, min(at + size, high)) for at in range(low, high, size)]
+    ...     return [Failing(a, b, ("BadRow", "it", "")) for a, b in parts if a <= 7 < b or a <= 81 < b]
+    >>> [row for row, said in locate(0, 100_000, scan)]
+    [7, 81]
+    """
+    found: list[tuple[int, tuple[str, str, str]]] = []
+    size = max(1, -(-(high - low) // SCAN_PARTS))
+    for part in scan(low, high, size)[: most + 1]:
+        if part.high - part.low > 1:
+            found += locate(part.low, part.high, scan, most=most)
+        else:
+            found += [(part.low, again.said) for again in scan(part.low, part.high, 1)]
+    return found
+
+
+class Search:
+    """The durable memory of one search.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    epoch : str
+        Names the epoch: what is known of another one is forgotten.
+    condemned : callable
+        Returns how many rows were condemned so far, durably.  What failed before the last of them may pass without it:
+        a kill right behind it leaves a note that must not be believed any more.
+    """
+
+    def __init__(self, store: Store, epoch: str, condemned: Callable[[], int] = lambda: 0) -> None:
+        self._store = store
+        self._epoch = epoch
+        self._condemned = condemned
+        noted = _json(store, SEARCH)
+        if noted.get("epoch") != epoch:
+            noted = {}
+        is_current = noted.get("condemned") == condemned()
+        self.known = Bounds(noted.get("low", 0), noted.get("high") if is_current else None)
+        self._unfinished: tuple[Any, int] = (noted.get("trial"), noted.get("tries", 0)) if is_current else (None, 0)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing is known yet."""
+        return self.known == Bounds() and self._unfinished == (None, 0)
+
+    def begin_probe(self) -> bool:
+        """Note a probe; False where trials have begun already, or it was begun again and again, and never ended."""
+        trial, tries = self._unfinished
+        if self.known != Bounds() or (trial is not None and trial != PROBE) or tries >= _TRIES:
+            return False
+        self._note(Bounds(), PROBE, tries + 1)
+        return True
+
+    def begin(self, low: int, high: int, known: Bounds) -> bool:
+        """Note a trial; False where it was begun before, again and again, and never ended: it counts as failed."""
+        trial, tries = self._unfinished
+        tries = tries + 1 if trial == [low, high] else 1
+        self._unfinished = (None, 0)  # of this process, which has not died of it
+        if tries > _TRIES:
+            return False
+        self._note(known, [low, high], tries)
+        return True
+
+    def withdraw(self, known: Bounds) -> None:
+        """Note that the trial that was begun said nothing: its process lives, and it was not for the rows."""
+        self._note(known, None, 0)
+
+    def end(self) -> None:
+        """Forget the search: it is over."""
+        self._store.delete(SEARCH)
+        self._store.delete(ATTEMPTS)
+
+    def _note(self, known: Bounds, trial: list[int] | None, tries: int) -> None:
+        note = {"low": known.low, "high": known.high, "trial": trial, "tries": tries, "condemned": self._condemned()}
+        self._store.put(SEARCH, checked_json.dump({"epoch": self._epoch, **note}))
+
+
+def count_attempt(store: Store, epoch: str | None) -> int:
+    """Count a start that finds an epoch planned and not finished; return how many in a row found this one.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    epoch : str, optional
+        Names the epoch; None: there is none, the last run ended between two.
+    """
+    noted = _json(store, ATTEMPTS)
+    if epoch is None:
+        if noted:
+            store.delete(ATTEMPTS)
+        return 0
+    count = int(noted["count"]) + 1 if noted.get("epoch") == epoch else 1
+    store.put(ATTEMPTS, checked_json.dump({"epoch": epoch, "count": count}))
+    return count
+
+
+def _json(store: Store, key: str) -> dict[str, Any]:
+    try:
+        return checked_json.load(store.get(key) or b"{}")
+    except ValueError:  # what is known is lost: counted, and searched, anew
+        return {}

@@ -1,0 +1,163 @@
+"""Where a Spark checkpoint directory began: the epoch of its first batch, and the positions it has to pass.
+
+Usually epoch 1 and none; how else stands in :mod:`holdfast.spark.resume.beginning`.  The record is written once, before
+the first batch, and read again by every start and by every source's planning process, whose start it must not slow
+down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import Corrupt
+from holdfast.ports import Store
+from holdfast.positions import Positions
+from holdfast.store import checked_json
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.manifest import Manifest
+
+FILE_NAME = "origin.json"
+BEGINNING = "beginning.json"
+"""Where the pipeline begins; absent where that is the beginning of its sources."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The beginning of one Spark checkpoint directory.
+
+    Parameters
+    ----------
+    base : int
+        The epoch that Spark's batch 0 is.
+    seek : tuple of Positions
+        Positions that sinks held, earliest first; empty when none held anything.  With a seed, its positions come
+        first.
+    seed : str
+        Key of the snapshot from which operators take the state that the directory does not have; empty: from none.
+    replayed : tuple of (int, int)
+        Of the first batches, which replay older epochs: number and batch time as the steps see them.
+    kept : tuple of str, optional
+        The operators that take their state from the seed; None: all that it has.
+    retired : Positions
+        Where sources stood that are in the graph no longer: they go on there should they come back.
+    graph : str, optional
+        Fingerprint of the graph's state; None where nobody noted it.
+    from_us : int, optional
+        No row whose timestamp lies before is read, microseconds; of the pipeline's beginning only.
+    backfilled : tuple of str
+        Sinks that get everything while the positions to pass are passed; empty where there are none, and in records of
+        older versions.
+    """
+
+    base: int
+    seek: tuple[Positions, ...] = ()
+    seed: str = ""
+    replayed: tuple[tuple[int, int], ...] = ()
+    kept: tuple[str, ...] | None = None
+    retired: Positions = field(default_factory=dict)
+    graph: str | None = None
+    from_us: int | None = None
+    backfilled: tuple[str, ...] = ()
+
+    @property
+    def replay_count(self) -> int:
+        """So many of the first batches lie before the last of the positions to pass: sinks hold them."""
+        return max(0, len(self.seek) - 1)
+
+    @property
+    def start(self) -> Positions:
+        """Where reading starts; empty for the beginning of every source."""
+        return self.seek[0] if self.seek else {}
+
+    def step_time(self, batch_id: int, batch_us: int) -> tuple[int, int]:
+        """Return the number and the batch time of a batch's epoch as steps see them.
+
+        Examples
+        --------
+        >>> origin = Origin(101, replayed=((91, 7), (92, 8)))
+        >>> origin.step_time(1, 500), origin.step_time(2, 500)
+        ((92, 8), (103, 500))
+        """
+        if batch_id < len(self.replayed):
+            return self.replayed[batch_id]
+        return self.base + batch_id, batch_us
+
+    def to_json(self) -> bytes:
+        """Return the record as it is stored."""
+        value = {name: getattr(self, name) for name in ("seed", "replayed", "retired", "backfilled")}
+        more = {name: of for name in ("kept", "graph", "from_us") if (of := getattr(self, name)) is not None}
+        return checked_json.dump(
+            {"base": self.base, "seek": self.seek, **{n: v for n, v in value.items() if v}, **more}
+        )
+
+    def seeding(self, manifest: Manifest) -> Manifest:
+        """Return a snapshot with only those operators that take their state from it."""
+        if self.kept is None:
+            return manifest
+        return replace(manifest, operators={n: of for n, of in manifest.operators.items() if n in self.kept})
+
+
+def read_origin(path: Path) -> Origin:
+    """Return the record in a file.
+
+    Raises
+    ------
+    Corrupt
+        If it is missing or damaged.
+    """
+    try:
+        return _parsed(checked_json.load(path.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{path} cannot be read.",
+            why=f"{error}; it says which epoch Spark's first batch is.",
+            do=f"restore it from a copy; or move the directory '{'/'.join(path.parts[-3:-1])}' out of the checkpoint: "
+            "the run then continues where the sinks are.",
+            participant=str(path),
+        ) from error
+
+
+def _parsed(record: dict[str, Any]) -> Origin:
+    replayed = tuple((int(epoch), int(batch_us)) for epoch, batch_us in record.get("replayed", ()))
+    return Origin(
+        int(record["base"]),
+        tuple(record["seek"]),
+        str(record.get("seed", "")),
+        replayed,
+        tuple(record["kept"]) if "kept" in record else None,
+        record.get("retired", {}),
+        record.get("graph"),
+        record.get("from_us"),
+        tuple(record.get("backfilled", ())),
+    )
+
+
+def note_beginning(store: Store, given: str, origin: Origin) -> None:
+    """Note where a pipeline begins that does not begin at the beginning, and the option that said so."""
+    store.put(BEGINNING, checked_json.dump({"given": given, "origin": checked_json.load(origin.to_json())}))
+
+
+def noted_beginning(store: Store) -> tuple[str, Origin] | None:
+    """Return what :func:`note_beginning` wrote; None where the pipeline begins at the beginning.
+
+    Raises
+    ------
+    Corrupt
+        If it is damaged.
+    """
+    data = store.get(BEGINNING)
+    if data is None:
+        return None
+    try:
+        found = checked_json.load(data)
+        return str(found["given"]), _parsed(found["origin"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{BEGINNING} in the checkpoint cannot be read.",
+            why=f"{error}; it says where the pipeline begins.",
+            do="restore it from a copy of the checkpoint.",
+            participant=BEGINNING,
+        ) from error

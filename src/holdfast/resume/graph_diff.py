@@ -1,0 +1,506 @@
+"""What becomes of each node when a graph is started over the checkpoint of another one: compared by name.
+
+A stateful operator keeps its state if it keeps the same tables under the same key, or can take them over
+(:mod:`holdfast.resume.state_upgrade`); under another name, if it says so (``renamed_from=``).  The comparison is
+pure: it is what ``holdfast plan`` prints, and what a start does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.checkpoint.manifest import Keeps
+from holdfast.errors import Corrupt
+from holdfast.graph.naming import canonical_json, where
+from holdfast.graph.nodes import Node, SinkNode, is_stateful
+from holdfast.graph.pipeline import Pipeline
+from holdfast.resume.state_upgrade import Means, StateMove, Way, state_move
+from holdfast.sources import spark_options
+from holdfast.store import checked_json
+
+
+class Role(Enum):
+    """What a node is in the graph."""
+
+    SOURCE = "source"
+    OPERATOR = "operator"
+    STATEFUL = "stateful operator"
+    SINK = "sink"
+
+
+class Verdict(Enum):
+    """What becomes of a node."""
+
+    KEPT = "kept"
+    CHANGED = "changed"
+    RENAMED = "renamed"
+    MIGRATED = "migrated"
+    REBUILT = "rebuilt"
+    NEW = "new"
+    GONE = "gone"
+    REFUSED = "refused"
+
+
+_RESTORED = (Verdict.KEPT, Verdict.CHANGED, Verdict.RENAMED, Verdict.MIGRATED)
+
+
+@dataclass(frozen=True)
+class Described:
+    """A node as a checkpoint remembers it.
+
+    Parameters
+    ----------
+    role : Role
+        What it is.
+    kind, arguments : str
+        Kind, and arguments as canonical JSON.
+    inputs : tuple of str
+        Names of the nodes that it reads.
+    """
+
+    role: Role
+    kind: str
+    arguments: str
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph as a checkpoint remembers it.
+
+    Parameters
+    ----------
+    fingerprint : str
+        Equal for equal graphs.
+    nodes : mapping of str to Described
+        All nodes, sinks included.
+    keeps : mapping of str to Keeps
+        What each stateful operator keeps.
+    buckets : int
+        Into how many the state of each operator is divided; 0 without state.
+    """
+
+    fingerprint: str
+    nodes: Mapping[str, Described]
+    keeps: Mapping[str, Keeps]
+    buckets: int = 0
+
+    def to_json(self) -> bytes:
+        """Return the bytes of the record."""
+        nodes = {
+            name: {"role": node.role.name, "kind": node.kind, "arguments": node.arguments, "inputs": list(node.inputs)}
+            for name, node in self.nodes.items()
+        }
+        keeps = {name: of.to_json() for name, of in self.keeps.items()}
+        value = {"fingerprint": self.fingerprint, "nodes": nodes, "keeps": keeps, "buckets": self.buckets}
+        return checked_json.dump(value)
+
+    @staticmethod
+    def from_json(data: bytes, key: str) -> Graph:
+        """Return what :meth:`to_json` wrote.
+
+        Raises
+        ------
+        Corrupt
+            If it cannot be read.
+        """
+        try:
+            value: dict[str, Any] = checked_json.load(data)
+            nodes = {
+                name: Described(Role[of["role"]], of["kind"], _hiding(of["kind"], of["arguments"]), tuple(of["inputs"]))
+                for name, of in value["nodes"].items()
+            }
+            keeps = {name: Keeps.from_json(of) for name, of in value["keeps"].items()}
+            return Graph(value["fingerprint"], nodes, keeps, int(value["buckets"]))
+        except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            raise unreadable(key, error, "it says what each operator of the graph that ran here keeps") from error
+
+
+def _hiding(kind: str, arguments: str) -> str:
+    """Return recorded arguments without what a record of an older version shows in clear."""
+    if kind != "spark":
+        return arguments
+    value = json.loads(arguments)
+    if _has_options(kind, value):
+        value["options"] = spark_options.shown(value["options"])
+    return canonical_json(value)
+
+
+def unreadable(key: str, error: Exception, says: str) -> Corrupt:
+    """Return the error of a damaged record in one of Spark's directories, whose loss costs no row."""
+    return Corrupt(
+        f"{key!r} in the checkpoint cannot be read.",
+        why=f"{error}; {says}.",
+        do=f"restore it from a copy of the checkpoint; or move the directory {key.rpartition('/')[0]!r} out of the "
+        "checkpoint: the next start then takes the state from the newest snapshot.",
+        participant=key,
+    )
+
+
+def described(pipeline: Pipeline, keeps: Mapping[str, Keeps], buckets: int = 0) -> Graph:
+    """Return a pipeline as a checkpoint remembers it."""
+    everything: Sequence[Node | SinkNode] = (*pipeline.nodes, *pipeline.sinks)
+    nodes = {
+        node.name: Described(
+            _role(node),
+            node.kind,
+            canonical_json(dict(node.arguments())),
+            tuple(before.name for before in node.inputs),
+        )
+        for node in everything
+    }
+    return Graph(pipeline.fingerprint(), nodes, keeps, buckets)
+
+
+def state_fingerprint(pipeline: Pipeline) -> str:
+    """Return 16 hexadecimal digits that are equal for graphs whose state is the same, rows given; empty without state.
+
+    What stands behind the last stateful operator, sinks, and the arguments of sources (limits, for instance) have no
+    part in it: rows between two positions are the same for ever.
+
+    Examples
+    --------
+    >>> import holdfast as hf
+    >>> rows = hf.read.rows([[{"k": 1}]], schema="k BIGINT", name="rows")
+    >>> state_fingerprint(hf.Pipeline("plain", rows | hf.write.memory(name="shown")))
+    ''
+    """
+    needed: set[Node] = set()
+    waiting = [node for node in pipeline.nodes if is_stateful(node)]
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting += node.inputs
+    if not needed:
+        return ""
+    described_nodes = [
+        {
+            "name": node.name,
+            "kind": node.kind,
+            "arguments": {} if node.is_source else dict(node.arguments()),
+            "inputs": [before.name for before in node.inputs],
+        }
+        for node in pipeline.nodes
+        if node in needed
+    ]
+    value = {"nodes": described_nodes, "sources": [node.name for node in pipeline.sources]}
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class NodeChange:
+    """What becomes of one node.
+
+    Parameters
+    ----------
+    name : str
+        The node.
+    role : Role
+        What it is.
+    verdict : Verdict
+        What becomes of it.
+    effect : str
+        What that means, in words.
+    details : tuple of str
+        What differs.
+    was : str
+        The name under which its state was kept, where that is another one; of a new sink, the one that is gone and
+        wrote to the same place.
+    """
+
+    name: str
+    role: Role
+    verdict: Verdict
+    effect: str
+    details: tuple[str, ...] = ()
+    was: str = ""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Epochs that sinks hold, and the graph that ran last has not evaluated again yet.
+
+    Parameters
+    ----------
+    count : int
+        How many.
+    is_of_old_graph : bool
+        Whether only the old graph may evaluate them: neither behind a rewind nor of a backfill.
+    """
+
+    count: int
+    is_of_old_graph: bool = False
+
+    def told(self, backfilled: Sequence[str] = ()) -> str:
+        """Say which graph evaluates them."""
+        if backfilled:
+            return f"{self.count} epochs that were to be evaluated again are part of what is read from the beginning"
+        by = "the old graph must evaluate again" if self.is_of_old_graph else "this graph evaluates again"
+        return f"{self.count} epochs {by}, for their state: sinks hold their rows"
+
+
+@dataclass(frozen=True)
+class GraphChange:
+    """What becomes of every node.
+
+    Parameters
+    ----------
+    nodes : tuple of NodeChange
+        Those of the new graph in its order, then those that are gone.
+    finished : tuple of str
+        Sources that have ended: a changed graph would take them up again.
+    backfilled : tuple of str
+        Sinks that get everything from the beginning; then all state is computed anew.
+    replay : Replay, optional
+        What was still to be evaluated again by the graph that ran last; None: nothing.
+    unclaimed : tuple of (str, str)
+        Operators whose state nobody takes, each with a new one of the same kind that begins without: perhaps the same
+        one under another name.
+    """
+
+    nodes: tuple[NodeChange, ...]
+    finished: tuple[str, ...] = ()
+    backfilled: tuple[str, ...] = ()
+    replay: Replay | None = None
+    unclaimed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def restored(self) -> tuple[str, ...]:
+        """The operators that take state over."""
+        return tuple(self.sources)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The operators that take state over, with the names under which it was kept."""
+        return {
+            node.name: node.was or node.name
+            for node in self.nodes
+            if node.role is Role.STATEFUL and node.verdict in _RESTORED
+        }
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is another than it was."""
+        return all(node.verdict is Verdict.KEPT for node in self.nodes)
+
+    def over(self, finished: Sequence[str]) -> GraphChange:
+        """Return the change as one over sources that have ended; those that are gone count no more."""
+        gone = {node.name for node in self.nodes if node.verdict is Verdict.GONE}
+        return replace(self, finished=tuple(name for name in finished if name not in gone))
+
+    def problems(self) -> Iterator[str]:
+        """Yield what stands in the way, unless it is forced."""
+        for node in self.nodes:
+            if node.verdict is Verdict.REFUSED:
+                yield f"{node.role.value} {node.name!r}: {'; '.join(node.details)}"
+        for name in self.finished:
+            yield f"source {name!r} has ended, and is finished"
+
+
+def compare(
+    before: Graph,
+    after: Graph,
+    means: Mapping[str, Means] | None = None,
+    backfilled: Sequence[str] = (),
+) -> GraphChange:
+    """Return what becomes of every node.
+
+    Parameters
+    ----------
+    before, after : Graph
+        The graph that ran last, and the one that is to run.
+    means : mapping of str to Means, optional
+        With what each stateful operator of the new graph takes over the state of another version of itself.
+    backfilled : sequence of str
+        Sinks that get everything from the beginning.
+    """
+    with_means = means or {}
+    found = [_compared(name, before, after, with_means.get(name, Means())) for name in after.nodes]
+    taken = {node.was for node in found}
+    found = [_told_of_its_target(node, before, after) for node in found]
+    if backfilled:
+        found = [_from_the_beginning(node, backfilled) for node in found]
+    gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes and name not in taken]
+    change = GraphChange((*found, *gone), backfilled=tuple(backfilled))
+    fresh = [node.name for node in found if node.role is Role.STATEFUL and node.verdict is Verdict.NEW]
+    unfit = [node.name for node in found if node.verdict is Verdict.REFUSED]
+    return replace(change, unclaimed=unclaimed(before.keeps, after.keeps, [*change.sources.values(), *unfit], fresh))
+
+
+def unclaimed(
+    before: Mapping[str, Keeps], after: Mapping[str, Keeps], taken: Collection[str], fresh: Collection[str]
+) -> tuple[tuple[str, str], ...]:
+    """Return the operators whose state would be lost without a word, each with one that may be the same.
+
+    Parameters
+    ----------
+    before, after : mapping of str to Keeps
+        What the operators kept, and what those of now keep.
+    taken : collection of str
+        The operators before of whose state something is known.
+    fresh : collection of str
+        The operators of now that begin without state.
+    """
+    pairs = []
+    for name, keeps in before.items():
+        alike = [other for other in fresh if after[other].kind == keeps.kind]
+        if name not in taken and alike:
+            pairs.append((name, alike[0]))
+    return tuple(pairs)
+
+
+def _compared(name: str, before: Graph, after: Graph, means: Means) -> NodeChange:
+    old, new, was = before.nodes.get(name), after.nodes[name], ""
+    if means.past.renamed_from and name not in before.nodes:
+        was = means.past.renamed_from
+        old = before.nodes.get(was)
+        if old is None or old.role is not Role.STATEFUL:
+            return NodeChange(name, new.role, Verdict.REFUSED, "has no state to take over", (_no_past(was, before),))
+    if old is None or old.role is not new.role:
+        return NodeChange(name, new.role, Verdict.NEW, _EFFECT_OF_NEW[new.role])
+    details = []
+    if old.kind != new.kind:
+        details.append(f"it was {old.kind}, and is {new.kind}")
+    if old.arguments != new.arguments:
+        details += _differing(*_comparable(old, new))
+    if old.inputs != new.inputs:
+        details.append(f"it read {', '.join(old.inputs)}, and reads {', '.join(new.inputs)}")
+    if new.role is Role.STATEFUL:
+        return _stateful(name, was, state_move(before.keeps[was or name], after.keeps[name], means), details)
+    if not details:
+        return NodeChange(name, new.role, Verdict.KEPT, "")
+    is_moved = new.role is Role.SINK and _target(old) != _target(new)
+    effect = _EFFECT_OF_ANOTHER_TARGET if is_moved else _EFFECT_OF_CHANGED[new.role]
+    return NodeChange(name, new.role, Verdict.CHANGED, effect, tuple(details))
+
+
+def _stateful(name: str, was: str, move: StateMove, details: Sequence[str]) -> NodeChange:
+    of = f"keeps the state of {was!r}" if was else "keeps its state"
+    if move.reasons:
+        return NodeChange(name, Role.STATEFUL, Verdict.REFUSED, "its state does not fit", move.reasons)
+    if not move.is_plain:
+        is_migrated = any(table.way is Way.MIGRATED for table in move.tables.values()) or bool(move.dropped)
+        effect = f"{of}, migrated" if is_migrated else f"{of}; what is new in it begins neutral"
+        told = (*details, *move.told())
+        return NodeChange(name, Role.STATEFUL, Verdict.MIGRATED, effect, told, was)
+    if details and not was:
+        effect = f"{of}; what it does with it is the new arguments'"
+        return NodeChange(name, Role.STATEFUL, Verdict.CHANGED, effect, tuple(details))
+    return NodeChange(name, Role.STATEFUL, Verdict.RENAMED if was else Verdict.KEPT, of, tuple(details), was)
+
+
+def _from_the_beginning(node: NodeChange, backfilled: Sequence[str]) -> NodeChange:
+    if node.role is Role.STATEFUL:
+        return NodeChange(node.name, node.role, Verdict.REBUILT, "its state is computed anew, from the beginning")
+    if node.role is Role.SOURCE:
+        return NodeChange(node.name, node.role, node.verdict, "is read again from its beginning", node.details)
+    if node.name in backfilled:
+        return replace(node, effect="gets everything from the beginning")
+    return node
+
+
+def _told_of_its_target(node: NodeChange, before: Graph, after: Graph) -> NodeChange:
+    """Return a new sink with the one that is gone and wrote to the same place: who renames a sink should know."""
+    if node.role is not Role.SINK or node.verdict is not Verdict.NEW:
+        return node
+    target = _target(after.nodes[node.name])
+    for name, old in before.nodes.items():
+        if old.role is Role.SINK and name not in after.nodes and target is not None and _target(old) == target:
+            told = f"it writes where sink {name!r} wrote: a sink cannot be renamed, its ledger is kept under its name"
+            return replace(node, details=(told,), was=name)
+    return node
+
+
+def _target(node: Described) -> tuple[str, dict[str, Any]] | None:
+    place = where(json.loads(node.arguments))
+    return (node.kind, place) if place else None
+
+
+def _no_past(was: str, before: Graph) -> str:
+    there = [name for name, node in before.nodes.items() if node.role is Role.STATEFUL]
+    return f"renamed_from={was!r} is no stateful operator of the graph that ran last, which has {_listed(there)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _gone(name: str, node: Described) -> NodeChange:
+    return NodeChange(name, node.role, Verdict.GONE, _EFFECT_OF_GONE[node.role])
+
+
+_EFFECT_OF_NEW = {
+    Role.SOURCE: "begins at its beginning, or where it was when it was last in the graph",
+    Role.OPERATOR: "holds for the rows from here on",
+    Role.STATEFUL: "begins without state",
+    Role.SINK: "begins here: it gets no older rows",
+}
+
+_EFFECT_OF_CHANGED = {
+    Role.SOURCE: "goes on at its position",
+    Role.OPERATOR: "holds for the rows from here on",
+    Role.SINK: "keeps its rows and goes on",
+}
+
+_EFFECT_OF_ANOTHER_TARGET = (
+    "goes on with another target: the rows so far stay where they are, and do not come to the new one"
+)
+
+_EFFECT_OF_GONE = {
+    Role.SOURCE: "is read no further; its position is kept",
+    Role.OPERATOR: "",
+    Role.STATEFUL: "its state is left out; it stays in older snapshots until they are pruned",
+    Role.SINK: "keeps its rows, and gets no more",
+}
+
+
+def _role(node: Node | SinkNode) -> Role:
+    if isinstance(node, SinkNode):
+        return Role.SINK
+    if node.is_source:
+        return Role.SOURCE
+    return Role.STATEFUL if is_stateful(node) else Role.OPERATOR
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yield what differs between two nodes' arguments, one line each."""
+    for name in [*old, *(name for name in new if name not in old)]:
+        was, now = old.get(name), new.get(name)
+        if isinstance(was, dict) and isinstance(now, dict):
+            yield from _differing(was, now, f"{above}{name}.")
+        elif was != now or (name in old) != (name in new):
+            texts = [canonical_json(of[name]) if name in of else "not given" for of in (old, new)]
+            yield f"{above}{name}: {' -> '.join(_cut(texts))}"
+
+
+def _comparable(old: Described, new: Described) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return two nodes' arguments; options of Spark's readers that cannot be compared stand in both alike."""
+    was, now = json.loads(old.arguments), json.loads(new.arguments)
+    if _has_options(old.kind, was) and _has_options(new.kind, now):
+        was["options"] = spark_options.as_of_now(was["options"], now["options"])
+    return was, now
+
+
+def _has_options(kind: str, arguments: Mapping[str, Any]) -> bool:
+    return kind == "spark" and isinstance(arguments.get("options"), dict)
+
+
+def _cut(texts: Sequence[str], most: int = 200, before: int = 20) -> list[str]:
+    """Return texts that fit on a line, each with the place from which on they differ."""
+    if max(map(len, texts)) <= most:
+        return list(texts)
+    apart = (at for at, letters in enumerate(zip(*texts, strict=False)) if len(set(letters)) > 1)
+    same = next(apart, min(map(len, texts)))
+    start = max(0, same - before)
+    return [
+        f"{'...' if start else ''}{text[start : start + most]}{'...' if len(text) > start + most else ''}"
+        for text in texts
+    ]

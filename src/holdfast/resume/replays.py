@@ -1,0 +1,81 @@
+"""The epochs that a Spark directory has still to evaluate again, and to which graph they belong.
+
+A directory that begins at a snapshot, or at the beginning of its sources, first replays epochs that sinks hold already.
+A graph that changes before that is through finds some of them left:
+
+- behind a *rewind* they belong to the graph that is started next: it was changed on purpose, and the old one would
+  publish its rows of later epochs again before anybody could stop it;
+- of a *backfill* too: a sink that gets everything is given what the graph of now makes of it;
+- behind a snapshot that was restored because Spark's directory was damaged or lost, to the old graph: it has published
+  them, it has done nothing wrong, and its state is what its rows were computed with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.errors import Corrupt
+from holdfast.ports import Held, Store
+from holdfast.positions import covers_all
+from holdfast.resume.directory_header import FILE_NAME, Origin, read_origin
+from holdfast.resume.graph_diff import Replay
+from holdfast.resume.rewind import is_behind_rewind
+from holdfast.resume.spark_log import logged, read_offsets
+
+
+def left_to_replay(store: Store, checkpoint: Path, below: str, graph: str) -> Replay | None:
+    """Return what a directory has still to replay; None when nothing.  Asks no sink.
+
+    Parameters
+    ----------
+    store, checkpoint : Store, Path
+        The checkpoint, and where it lies.
+    below : str
+        Spark's directory below it.
+    graph : str
+        Fingerprint of the state of the graph that is to go on.
+    """
+    origin = read_origin(checkpoint / below / FILE_NAME)
+    left = origin.replay_count - 1 - last_finished(checkpoint / below, {}, origin)
+    if left <= 0:
+        return None
+    is_old = not is_backfill(origin) and not is_behind_rewind(store, origin.base, origin.seek[-1])
+    return Replay(left, is_of_old_graph=is_old and origin.graph != graph)
+
+
+def is_backfill(origin: Origin) -> bool:
+    """Tell whether a directory fills a sink from the beginning, also one that an older version has begun."""
+    return bool(origin.backfilled) or (origin.kept == () and not origin.seed and origin.replay_count > 0)
+
+
+def last_finished(spark: Path, held: Mapping[str, Held], origin: Origin) -> int:
+    """Return the last batch that Spark's commit log has, or that a sink was given; -1 when there is none.
+
+    Parameters
+    ----------
+    spark : Path
+        Spark's directory.
+    held : mapping of str to Held
+        What each sink holds.
+    origin : Origin
+        The record of the directory.
+
+    Notes
+    -----
+    Of a batch that is replayed, sinks cover the end before it runs.  One that was given it, which is then being filled,
+    has an epoch of this directory; for the others only Spark's log tells.
+    """
+    for batch_id in reversed(logged(spark, "offsets")):
+        is_committed = (spark / "commits" / str(batch_id)).exists()
+        try:
+            positions = read_offsets(spark, batch_id).positions
+        except Corrupt:
+            if is_committed:
+                raise
+            continue  # torn when the run died: nothing of it was evaluated
+        holders = [each for each in held.values() if covers_all(each.positions, positions)]
+        is_new = batch_id >= origin.replay_count
+        if is_committed or any(is_new or each.epoch >= origin.base + batch_id for each in holders):
+            return batch_id
+    return -1

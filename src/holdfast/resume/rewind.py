@@ -1,0 +1,344 @@
+"""What a rewind can go back to, and what it makes untrue in the checkpoint.
+
+A rewind is an epoch that withdraws what was published behind the end of an older one, its target (design/0012).  What
+can be a target: every epoch whose end is known, and, with state, up to which a snapshot and the records behind it
+reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.checkpoint import named, progress
+from holdfast.checkpoint.manifest import Ended, Manifest
+from holdfast.checkpoint.progress import Step, chain
+from holdfast.checkpoint.snapshot import good_snapshots, read_manifest, snapshot_keys
+from holdfast.commit.ledger import Standing, survey
+from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.ports import EpochRecord, Held, Store, Withdrawal
+from holdfast.positions import Positions, covers_all
+from holdfast.resume.restore import Restoration, restoration
+from holdfast.store import checked_json
+from holdfast.types.units import time_us
+
+REWINDS = "rewinds.json"
+"""Record of all rewinds: their epochs, and the positions that they went back to."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a rewind goes.
+
+    Parameters
+    ----------
+    ended : Ended
+        The end of the epoch.
+    restored : Restoration, optional
+        Where its state comes from; None without state.
+    named : Manifest, optional
+        The named checkpoint that was asked for.
+    """
+
+    ended: Ended
+    restored: Restoration | None = None
+    named: Manifest | None = None
+
+    @property
+    def read_from(self) -> Positions:
+        """Where the sources have to be read from."""
+        return self.ended.positions if self.restored is None else self.restored.manifest.ended.positions
+
+
+@dataclass(frozen=True)
+class Rewound:
+    """A rewind, planned or done.
+
+    Parameters
+    ----------
+    epoch : int
+        Its own number; 0 when it is planned only.
+    to : int
+        The epoch at whose end the pipeline stands.
+    positions : Positions
+        Where that is.
+    snapshot : int, optional
+        Epoch of the snapshot that state comes from; None without state.
+    replayed : int
+        Epochs behind it that are evaluated again for their state alone.
+    sinks : mapping of str to Withdrawal
+        What each sink withdraws.
+    absent : tuple of str
+        Sinks that have taken part and are not in the graph: what they hold behind the target stays in them.
+    """
+
+    epoch: int
+    to: int
+    positions: Positions
+    snapshot: int | None
+    replayed: int
+    sinks: Mapping[str, Withdrawal]
+    absent: tuple[str, ...] = ()
+
+
+def target(store: Store, pipeline: str, to: str, steps: Sequence[Step], *, has_state: bool) -> Target:
+    """Return where somebody wants to go back to.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    pipeline : str
+        Its pipeline.
+    to : str
+        Number of an epoch; a time in ISO 8601: the last epoch that was planned up to then; or the name of a checkpoint.
+    steps : sequence of Step
+        All epochs whose ends are known.
+    has_state : bool
+        Whether operators keep state.
+
+    Raises
+    ------
+    InvalidPipeline
+        If nothing reaches so far: says how far it does.
+    """
+    if not to.isdigit() and (at_us := _time_us(to)) is None:
+        return _named(store, pipeline, to)
+    ends = reachable(store, pipeline, steps) if has_state else {step.ended.epoch: step.ended for step in steps}
+    if to.isdigit():
+        found = ends.get(int(to))
+    else:
+        assert at_us is not None
+        found = _at(at_us, ends, steps)
+    if found is None:
+        raise _out_of_reach(pipeline, to, ends, has_state=has_state)
+    restored = _restored(store, pipeline, found, steps) if has_state else None
+    if has_state and restored is None:
+        raise _out_of_reach(pipeline, to, ends, has_state=has_state)
+    return Target(found, restored)
+
+
+def reachable(store: Store, pipeline: str, steps: Iterable[Step]) -> dict[int, Ended]:
+    """Return the ends of the epochs up to which a good snapshot, and the records behind it, reach; by number."""
+    known = list(steps)
+    ends: dict[int, Ended] = {}
+    for manifest in good_snapshots(store, lambda key, why: None):
+        if manifest.pipeline == pipeline:
+            behind = {ended.epoch: ended for ended in chain(known, manifest.ended.positions)}
+            ends = {**behind, manifest.ended.epoch: manifest.ended, **ends}
+    return ends
+
+
+def known_steps(store: Store, logged: Iterable[Step]) -> list[Step]:
+    """Return all epochs whose ends are known: from progress records, and Spark's log.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    logged : iterable of Step
+        Those in Spark's own log.
+    """
+    steps = {step.ended.epoch: step for step in (*logged, *progress.read(store))}
+    return [steps[epoch] for epoch in sorted(steps)]
+
+
+def pts_of(store: Store, ended: Ended) -> int | None:
+    """Return the minimum timestamp over the inputs at the end of an epoch, as far as anybody noted it."""
+    for entry in survey(store):
+        record = None if entry.content is None else entry.content.record
+        if record is not None and record.epoch == ended.epoch and record.positions == ended.positions:
+            return record.pts
+    return ended.pts
+
+
+def unfinished(store: Store, base: int) -> EpochRecord | None:
+    """Return the rewind that was decided, and after which no directory was begun yet; None when there is none.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    base : int
+        First epoch of the directory that counts; 0 when there is none.
+    """
+    newest: EpochRecord | None = None
+    for entry in survey(store):
+        if entry.content is not None and entry.standing in (Standing.OPEN, Standing.DONE):
+            newest = entry.content.record
+    return newest if newest is not None and newest.rewound_to is not None and base <= newest.epoch else None
+
+
+def take_back(store: Store, to: Positions, generation: int, steps: Iterable[Step]) -> None:
+    """Remove snapshots and ends of epochs that a rewind has made untrue; keep the ends of those that stay.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    to : Positions
+        What the rewind went back to, with the sources that had left the graph by then.
+    generation : int
+        Of the rewind.
+    steps : iterable of Step
+        The ends that Spark's logs have.
+
+    Notes
+    -----
+    Durable writes, each of which may be repeated: 1. one progress record with the ends that stay, which Spark's log
+    may be alone to have; 2. the snapshots go; 3. the records that speak of anything else go.
+    """
+
+    def stays(ended: Ended) -> bool:
+        """Tell whether an end lies at or before the target: by positions, as numbers of replays are higher."""
+        return covers_all(to, ended.positions)
+
+    recorded = {step.ended.epoch for step in progress.read(store)}
+    lacking = [step for step in steps if stays(step.ended) and step.ended.epoch not in recorded]
+    if lacking:
+        progress.write(store, sorted(lacking, key=lambda step: step.ended.epoch), generation)
+    for key in snapshot_keys(store):
+        try:
+            ended = read_manifest(store, key).ended
+        except Corrupt:
+            continue  # never used; pruned once all that stay are newer
+        if not stays(ended):
+            store.delete(key.path)
+    progress.keep_only(store, stays)
+
+
+def note_rewind(store: Store, epoch: int, to: Positions) -> None:
+    """Note that a rewind has happened: names stay, and one that was given behind its target stands for nothing now.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    epoch : int
+        Of the rewind.
+    to : Positions
+        As for :func:`take_back`.
+    """
+    rewinds = [each for each in _rewinds(store) if each[0] != epoch]
+    store.put(REWINDS, checked_json.dump({"rewinds": [*rewinds, (epoch, to)]}))
+
+
+def is_behind_rewind(store: Store, base: int, end: Positions) -> bool:
+    """Tell whether everything that a Spark directory replays lies before the target of the newest rewind.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    base : int
+        First epoch of the directory.
+    end : Positions
+        Up to where it replays.
+    """
+    rewinds = _rewinds(store)
+    return bool(rewinds) and rewinds[-1][0] < base and covers_all(rewinds[-1][1], end)
+
+
+def _rewinds(store: Store) -> list[tuple[int, Positions]]:
+    data = store.get(REWINDS)
+    if data is None:
+        return []
+    try:
+        return [(int(epoch), positions) for epoch, positions in checked_json.load(data)["rewinds"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{REWINDS} of the checkpoint cannot be read.",
+            why=f"{error}; it says what rewinds have taken back, for names and for sinks that none has reached.",
+            do=f"restore {REWINDS} from a copy; or remove it, and then rewind to no name that an earlier rewind took "
+            "back, and put no sink back that was out of the graph during one.",
+            participant=REWINDS,
+        ) from error
+
+
+def withdrawn_by(store: Store, epoch: int, positions: Positions) -> int | None:
+    """Return the rewind that has withdrawn an epoch which ended at some positions; None where it stands."""
+    behind = (number for number, to in _rewinds(store) if epoch < number and not covers_all(to, positions))
+    return next(behind, None)
+
+
+def _at(at_us: int, ends: Mapping[int, Ended], steps: Iterable[Step]) -> Ended | None:
+    """Return the last epoch that was planned up to a time; None where nobody knows which that is.
+
+    Where ends are missing behind the last one that is known, the epoch that was asked for may be one of them.
+    """
+    found = max((end for end in ends.values() if end.batch_us <= at_us), key=lambda end: end.epoch, default=None)
+    following = min((epoch for epoch in ends if found is not None and epoch > found.epoch), default=None)
+    if found is None or following is None:
+        return found
+    is_next = any(step.ended.epoch == following and _goes_on(found.positions, step.start) for step in steps)
+    return found if is_next else None
+
+
+def _goes_on(end: Positions, start: Positions) -> bool:
+    """Tell whether an epoch begins where another one ended; sources may have come and gone between them."""
+    return all(start[name] == of for name, of in end.items() if name in start)
+
+
+def _named(store: Store, pipeline: str, name: str) -> Target:
+    manifest = named.read_named(store, name)
+    taken_back = withdrawn_by(store, manifest.ended.epoch, manifest.ended.positions)
+    if taken_back is not None:
+        raise InvalidPipeline(
+            f"checkpoint {name!r} stands for what was taken back.",
+            why=f"it is of epoch {manifest.ended.epoch}, which epoch {taken_back}, a rewind, has withdrawn: its state "
+            "is not that of the rows which the sinks hold.",
+            do="choose a checkpoint of before that rewind's target, or of after the rewind; or begin another pipeline "
+            "with it (--from-checkpoint).",
+            pipeline=pipeline,
+        )
+    if manifest.pipeline != pipeline:
+        raise InvalidPipeline(
+            f"checkpoint {name!r} is of pipeline {manifest.pipeline!r}.",
+            why=f"the sinks of {pipeline!r} never held what it stands for.",
+            do="name one of its own: holdfast checkpoint list.",
+            pipeline=pipeline,
+        )
+    restored = Restoration(manifest, (), ()) if manifest.operators else None
+    return Target(manifest.ended, restored, manifest)
+
+
+def _restored(store: Store, pipeline: str, ended: Ended, steps: Iterable[Step]) -> Restoration | None:
+    """Return the snapshot and the epochs behind it that lead to exactly the end of an epoch."""
+    found = restoration(store, pipeline, [Held(ended.epoch, 0, ended.positions)], steps)
+    return None if found is None or found.stops else found
+
+
+def _out_of_reach(pipeline: str, to: str, ends: dict[int, Ended], *, has_state: bool) -> InvalidPipeline:
+    keeps = "snapshots are pruned, and with them the ends of older epochs" if has_state else "older ends are not kept"
+    reach = f"it can go back to epoch {_spans(ends)}" if ends else "no end of an epoch is known"
+    return InvalidPipeline(
+        f"pipeline {pipeline!r} cannot go back to {to}.",
+        why=f"{reach}: {keeps}.",
+        do="choose one of these; a named checkpoint (holdfast checkpoint create) is kept as long as you want.",
+        pipeline=pipeline,
+    )
+
+
+def _spans(epochs: Iterable[int]) -> str:
+    """Return numbers as people read them: those without a gap between them in one.
+
+    Examples
+    --------
+    >>> _spans([1, 7, 8, 9, 12, 13])
+    '1, 7 to 9, 12 to 13'
+    """
+    spans: list[list[int]] = []
+    for epoch in sorted(epochs):
+        if spans and epoch == spans[-1][1] + 1:
+            spans[-1][1] = epoch
+        else:
+            spans.append([epoch, epoch])
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in spans)
+
+
+def _time_us(text: str) -> int | None:
+    """Return a time in microseconds of Unix time; None where a text is none."""
+    try:
+        return time_us(text, argument="--to")
+    except InvalidPipeline:
+        return None

@@ -1,0 +1,1 @@
+"""The files sink: a directory of Parquet or JSON lines with a commit log."""

@@ -1,0 +1,218 @@
+"""The commit log of a files sink: a put-if-absent sequence of entries whose last one says everything.
+
+Invariants: numbers grow by one; an entry is never changed; of several writers exactly one creates a number,
+so a writer that was overtaken learns it from the very write that would have committed.  The entry that
+commits an epoch names all its renames: whoever opens the log next can finish them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from holdfast.errors import Corrupt, InDoubt
+from holdfast.ports import Held
+from holdfast.positions import Positions
+from holdfast.sinks.believed import went_back
+from holdfast.store import durable
+
+KEPT = 100
+"""Entries kept behind each epoch that is published.  One would do; a hundred tell the story of the last epochs to a
+person, and are how far a rewind can go back.  Runs that publish nothing add at most as many."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a sink holds after one append.
+
+    Parameters
+    ----------
+    number : int
+        Place in the sequence, from 1; 0 stands for an empty log.
+    generation : int
+        Generation that appended it: no lower one may append after it.
+    epoch : int
+        Highest epoch held.
+    after_epoch : int
+        The renames belong to the epochs above this one.
+    positions, pts
+        Of ``epoch``, as in :class:`~holdfast.ports.Held`.
+    renames : tuple of (str, str)
+        Staged file -> final file, both relative to the sink's directory.  Empty for an entry that only fences.
+    removals : tuple of str
+        Files that a rewind withdraws, relative to the sink's directory.
+    back_to : int, optional
+        The entry is a rewind: the entries above this epoch, and before this one, do not count any more.
+    """
+
+    number: int = 0
+    generation: int = 0
+    epoch: int = 0
+    after_epoch: int = 0
+    positions: Positions = field(default_factory=dict)
+    pts: int | None = None
+    renames: tuple[tuple[str, str], ...] = ()
+    removals: tuple[str, ...] = ()
+    back_to: int | None = None
+
+    def held(self) -> Held:
+        """Return it as the coordinator sees it."""
+        return Held(self.epoch, self.generation, self.positions, self.pts)
+
+
+class FilesLog:
+    """The log in one directory.
+
+    Parameters
+    ----------
+    directory : str
+        Holds ``<number, 12 digits>.json``.
+    aside : str
+        Directory for temporary files, prepared (:func:`holdfast.store.durable.prepare`).
+    """
+
+    def __init__(self, directory: str, *, aside: str) -> None:
+        self._directory = directory
+        self._aside = aside
+
+    def last(self) -> Entry:
+        """Return the last entry; number 0 when there is none.
+
+        Raises
+        ------
+        Corrupt
+            If its bytes are not what was written.
+        """
+        while number := self._highest():
+            # Gone between the two calls: it was removed because a hundred newer ones exist.
+            with suppress(FileNotFoundError):
+                return self._read(number)
+        return Entry()
+
+    def standing(self) -> list[Entry]:
+        """Return the entries that are kept and that no rewind has taken back, oldest first."""
+        found: list[Entry] = []
+        for number in self._numbers():
+            try:
+                entry = self._read(number)
+            except FileNotFoundError:
+                continue  # removed meanwhile: newer ones exist
+            if entry.back_to is not None:
+                found = [each for each in found if each.epoch <= entry.back_to]
+            found.append(entry)
+        return found
+
+    def append(self, entry: Entry) -> bool:
+        """Append an entry durably; return False when another writer was faster.  One file sync, one directory sync.
+
+        Raises
+        ------
+        Diverged
+            If the entry before it is gone: the log was restored or removed since it was read.  Nothing is appended.
+        """
+        path = self._path(entry.number)
+        if not durable.create(path, _encode(entry), aside=self._aside):
+            return False
+        try:
+            numbers = self._numbers()
+            if numbers[-1:] > [entry.number]:
+                # We slept while others appended so many entries that our number had been removed again.
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+                return False
+            if entry.number > 1 and entry.number - 1 not in numbers:
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+                raise went_back(
+                    f"the log entry before {path} is gone; nothing was published.",
+                    participant=path,
+                    epoch=entry.epoch,
+                    generation=entry.generation,
+                )
+        except OSError as error:
+            raise InDoubt(
+                f"{path} is written, but nobody knows whether it is the last entry.",
+                why=f"the log could not be listed: {error.strerror}.",
+                do="mend the file system, then start again: the log is read then.",
+                participant=path,
+                epoch=entry.epoch,
+                generation=entry.generation,
+            ) from error
+        return True
+
+    def sync(self) -> None:
+        """Make sure that the entries seen here survive a power cut: their writer may have died before its own sync."""
+        durable.sync_directory(self._directory)
+
+    def prune(self) -> None:
+        """Remove all but the last entries.  Not durable: an old entry that comes back is removed again."""
+        with suppress(OSError):  # the epoch is committed: tidying may fail, and is tried again after the next
+            for number in self._numbers()[:-KEPT]:
+                os.unlink(self._path(number))
+
+    def prune_fences(self) -> None:
+        """Remove, before the last entries, those that say what the one before says: of runs that published nothing.
+
+        Whatever else is there may be what a rewind goes back to that is decided, and carried through next.
+        """
+        before: Entry | None = None
+        with suppress(OSError, Corrupt):  # tidying may fail; what is damaged here is nobody's last word
+            for number in self._numbers()[:-KEPT]:
+                entry = self._read(number)
+                if before is not None and entry.epoch == before.epoch:
+                    os.unlink(self._path(number))
+                before = entry
+
+    def _numbers(self) -> list[int]:
+        try:
+            names = os.listdir(self._directory)
+        except FileNotFoundError:
+            return []
+        stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+        return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+    def _highest(self) -> int:
+        return max(self._numbers(), default=0)
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self._directory, f"{number:012}.json")
+
+    def _read(self, number: int) -> Entry:
+        path = self._path(number)
+        with open(path, "rb") as file:
+            data = file.read()
+        try:
+            return _decode(data, number)
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(
+                f"The log entry {path} is damaged.",
+                why=f"it is not what was written: {error}.",
+                do="restore it from a copy; without it nobody knows which epochs the directory holds.",
+                participant=path,
+            ) from error
+
+
+def _encode(entry: Entry) -> bytes:
+    body = asdict(entry)
+    return (json.dumps({"format": 1, "entry": body, "sha256": _checksum(body)}) + "\n").encode()
+
+
+def _decode(data: bytes, number: int) -> Entry:
+    document = json.loads(data)
+    body: Mapping[str, Any] = document["entry"]
+    if document["sha256"] != _checksum(body):
+        raise ValueError("its checksum does not fit")
+    renames = tuple((staged, final) for staged, final in body["renames"])
+    entry = Entry(**{**body, "renames": renames, "removals": tuple(body.get("removals", ()))})
+    if entry.number != number:
+        raise ValueError(f"it carries the number {entry.number}")
+    return entry
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,470 @@
+"""The runtime of the files sink: one log entry commits an epoch, the renames that it names make it visible.
+
+Invariants: an entry is followed by another only when its renames are done; nothing is reported as failed after the
+entry; what the last entry names is neither swept nor discarded while it is unfinished (design/0005).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast import faults
+from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import (
+    EpochRecord,
+    Guarantee,
+    Held,
+    Outcome,
+    Part,
+    Publication,
+    Refused,
+    Run,
+    Sink,
+    Staged,
+    Task,
+    Withdrawal,
+)
+from holdfast.positions import Positions
+from holdfast.sinks import refusals
+from holdfast.sinks.believed import fresh
+from holdfast.sinks.files import stage
+from holdfast.sinks.files.log import KEPT, Entry, FilesLog
+from holdfast.sinks.files.stage import Staging
+from holdfast.sinks.refusals import Halving, TableRows
+from holdfast.sinks.rewinds import cannot_go_back
+from holdfast.store import durable
+
+log = logging.getLogger("holdfast.sinks.files")
+
+OWN_DIRECTORY = "_holdfast"
+"""Everything of ours lies below it.  Readers skip names that begin with an underscore."""
+
+
+class FilesSink:
+    """The sink of a run; see :class:`holdfast.ports.Sink`.
+
+    Notes
+    -----
+    ``publish`` of a carried epoch syncs its files and their directories, the log entry and its directory, and each
+    directory that gets files.
+    """
+
+    guarantee = Guarantee.EXACTLY_ONCE
+    staging = "files, renamed when published"
+
+    def __init__(
+        self,
+        name: str,
+        pipeline: str,
+        schema: pa.Schema,
+        directory: str,
+        *,
+        format: str,
+        partition_by: tuple[str, ...],
+        compression: str | None,
+    ) -> None:
+        self.name = name
+        self._pipeline = pipeline
+        self._directory = directory
+        self._generation = 0
+        self._finished = 0
+        """Number of the log entry whose renames are known to be done."""
+        own = os.path.join(directory, OWN_DIRECTORY, pipeline, name)
+        aside = os.path.join(own, "writing")
+        durable.tighten(os.path.join(directory, OWN_DIRECTORY))
+        durable.prepare(own, aside=aside, published=directory)
+        self._check_directory(directory)
+        self._log = FilesLog(os.path.join(own, "log"), aside=aside)
+        self._staging = Staging(
+            directory=os.path.join(own, "staging"),
+            schema=schema,
+            format=format,
+            partition_by=partition_by,
+            compression=compression,
+            tag=hashlib.sha256(f"{pipeline}/{name}".encode()).hexdigest()[:8],
+        )
+        with durable.explained(f"opening {own}"):
+            durable.make_directory(self._staging.directory)
+            durable.make_directory(os.path.join(own, "log"))
+
+    def __repr__(self) -> str:
+        return f"FilesSink({self.name!r}, {self._directory!r})"
+
+    def open(self, run: Run) -> Held:
+        """Fence lower generations, finish the renames of the last entry, return what is held."""
+        while True:
+            last = self._last()
+            if last.generation >= run.generation:
+                raise self._fenced(run.generation, last)
+            # Before the fence, which carries no renames: the last entry says everything, so its epoch must be whole.
+            # A lower generation may do the same renames at the same time; each of them is done once.
+            self._finish(last)
+            fence = dataclasses.replace(
+                last,
+                number=last.number + 1,
+                generation=run.generation,
+                after_epoch=last.epoch,
+                renames=(),
+                removals=(),
+                back_to=None,
+            )
+            if self._log.append(fence):
+                break
+        self._generation = run.generation
+        self._finished = fence.number
+        self._log.prune_fences()
+        return last.held()
+
+    def writer_factory(self) -> Staging:
+        """Return the factory that executors call."""
+        return self._staging
+
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """Check what a file or its name could not keep; staged rows are in their files already."""
+        for part in publication.parts:
+            if not isinstance(part, Staged):
+                self._staging.check(part.rows)
+        return False
+
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, list[Refused]]:
+        """Find the carried rows that a file or its name could not keep; staged rows are in their files already."""
+
+        def rows_of(part: Part) -> Halving | None:
+            return None if isinstance(part, Staged) else TableRows(part, part.rows, partial(self._refusal, part.rows))
+
+        return refusals.rejected(publication, rows_of)
+
+    def _refusal(self, rows: pa.Table, low: int, high: int) -> BadRow | None:
+        try:
+            self._staging.check(rows.slice(low, high - low))
+        except BadRow as error:
+            return error
+        return None
+
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+        """Make the epochs visible: one log entry for all of them, then the renames."""
+        last = self._last()
+        self._check_generation(last)
+        new = fresh(f"sink {self.name!r}", self._pipeline, publications, last.held(), believed)
+        self._finish(last)
+        if not new:
+            return
+        carried: list[Staged] = []
+        try:
+            renames = [rename for publication in new for rename in self._prepare(publication, carried)]
+            self._check_destinations(renames)
+            for publication in new:
+                faults.reach("publish-uncommitted", publication.record.epoch)
+            record = new[-1].record
+            back = self._back(record)
+            entry = Entry(
+                number=last.number + 1,
+                generation=self._generation,
+                epoch=record.epoch,
+                after_epoch=last.epoch,
+                positions=record.positions,
+                pts=record.pts,
+                renames=tuple(renames),
+                removals=() if back is None else back.files,
+                back_to=None if back is None else back.epoch,
+            )
+            # The commit.  A crash right after it leaves the renames to the next open.
+            is_ours = self._log.append(entry)
+        except InDoubt:
+            raise  # the entry may be in place: what it names must stay
+        except Exception:
+            self._remove(carried)
+            raise
+        if not is_ours:
+            self._remove(carried)
+            self._check_generation(self._last())
+            raise Unavailable(f"Sink {self.name!r} lost its place in its log to itself.", do="start again.")
+        for publication in new:
+            faults.reach("publish-begun", publication.record.epoch)
+        self._finish(entry, is_synced=True)
+        self._log.prune()
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Ask the log, and for the last entry the directory too."""
+        try:
+            last = self._last()
+            if epoch > last.epoch:
+                return Outcome.ABSENT
+            if epoch > last.after_epoch and self._unfinished(last):
+                return Outcome.STAGED
+        except (Unavailable, InvalidPipeline, OSError) as error:
+            log.warning("sink %s did not answer for epoch %d: %s", self.name, epoch, error)
+            return Outcome.UNKNOWN
+        return Outcome.PUBLISHED
+
+    def inspect(self) -> tuple[Held, list[str]]:
+        """Return what the last log entry says, and the names of staged directories that it does not name."""
+        last = self._last()
+        named = _directories(last) if self._unfinished(last) else frozenset()
+        staged = [directory.name for directory in self._staging.directories() if directory.name not in named]
+        # A directory is named generation-epoch-task-attempt-token.
+        names = {"/".join([self._pipeline, *name.split("-")[:4]]) for name in staged}
+        return last.held(), sorted(names)
+
+    def discard(self, parts: Sequence[Part]) -> None:
+        """Drop staged files; those that an entry names, and those of a run that was overtaken, stay."""
+        last = self._last()
+        if last.generation == self._generation:
+            named = _directories(last)
+            handles = [part for part in parts if isinstance(part, Staged)]
+            self._remove([handle for handle in handles if stage.directory_of(handle) not in named])
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """Drop orphans by name."""
+        last = self._last()
+        if last.generation != self._generation:
+            return 0
+        named = _directories(last) if self._unfinished(last) else frozenset()
+        orphans = [
+            staged.name
+            for staged in self._staging.directories()
+            if (staged.generation, staged.epoch) < (self._generation, below_epoch) and staged.name not in named
+        ]
+        return sum(self._staging.remove(name) for name in orphans)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    # --- before the commit --------------------------------------------------------------------------
+
+    def _prepare(self, publication: Publication, carried: list[Staged]) -> list[tuple[str, str]]:
+        """Return the renames of one epoch; carried rows are staged for it."""
+        handles: list[Staged] = []
+        for index, part in enumerate(publication.parts):
+            if isinstance(part, Staged):
+                handles.append(part)
+                continue
+            writer = self._staging(Task(self._pipeline, self._generation, publication.record.epoch, index, 0))
+            try:
+                for batch in part.rows.to_batches():
+                    writer.write(batch)
+                handle = writer.stage()
+            except BaseException:
+                writer.abort()
+                raise
+            carried.append(handle)
+            handles.append(handle)
+        return [rename for handle in handles for rename in self._renames(handle)]
+
+    def _renames(self, handle: Staged) -> list[tuple[str, str]]:
+        name = stage.directory_of(handle)
+        if name is None:
+            return []
+        above = os.path.join(os.path.relpath(self._staging.directory, self._directory), name)
+        renames = []
+        for file in stage.files_of(handle):
+            staged = os.path.join(above, file.path)
+            size_bytes = _size_bytes(os.path.join(self._directory, staged))
+            if size_bytes != file.size_bytes:
+                self._check_generation(self._last())  # a newer generation may have swept it
+                fate = "gone" if size_bytes is None else "damaged"
+                raise Corrupt(
+                    f"Staged rows of {handle.name} are {fate} in sink {self.name!r}.",
+                    why=f"{staged} should have {file.size_bytes} bytes and has {size_bytes or 0}.",
+                    do="start again: an undecided epoch is staged anew; a decided one needs the file back.",
+                    pipeline=self._pipeline,
+                    participant=self.name,
+                )
+            renames.append((staged, file.path.removesuffix(self._staging.suffix)))
+        return renames
+
+    def _check_destinations(self, renames: Iterable[tuple[str, str]]) -> None:
+        """Create the directories and see that files can be renamed into them, while nothing is committed yet."""
+        for directory in sorted({os.path.dirname(final) for _, final in renames}):
+            path = os.path.join(self._directory, directory)
+            with durable.explained(f"creating {path}"):
+                durable.make_directory(path, is_published=True)
+            self._check_directory(path)
+
+    def _check_directory(self, path: str) -> None:
+        if not os.access(path, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise InvalidPipeline(
+                f"Sink {self.name!r} cannot write to directory {path}.",
+                why="this user has no permission, or the file system is read-only.",
+                do=f"give this user write permission (chmod u+rwx {path}), or choose another directory.",
+                participant=self.name,
+            )
+        own = os.path.join(self._directory, OWN_DIRECTORY)
+        if os.stat(path).st_dev != os.stat(own).st_dev:
+            raise InvalidPipeline(
+                f"Directory {path} of sink {self.name!r} lies on another file system than {own}.",
+                why="files become visible by a rename, which cannot cross file systems.",
+                do="mount the whole directory, not a part of it.",
+                participant=self.name,
+            )
+
+    # --- after the commit ---------------------------------------------------------------------------
+
+    def _finish(self, entry: Entry, *, is_synced: bool = False) -> None:
+        """Do the renames of an entry that are not done yet.  Idempotent; several processes may do it at once.
+
+        Raises
+        ------
+        InDoubt
+            If a file could not be renamed: the epoch is committed, and not all of it is visible.
+        """
+        if entry.number == self._finished:
+            return
+        try:
+            if (entry.renames or entry.removals) and not is_synced:
+                self._log.sync()  # its writer may have died before: no row may outlive the entry that names it
+            for staged, final in entry.renames:
+                self._rename(staged, final)
+                faults.reach("publish-begun", entry.epoch)
+            for path in entry.removals:
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self._directory, path))
+                faults.reach("publish-begun", entry.epoch)
+            touched = [*(final for _, final in entry.renames), *entry.removals]
+            for directory in sorted({os.path.dirname(path) for path in touched}):
+                with suppress(FileNotFoundError):  # removed by somebody, with our file in it
+                    durable.sync_directory(os.path.join(self._directory, directory))
+        except OSError as error:
+            raise InDoubt(
+                f"Epoch {entry.epoch} is committed in sink {self.name!r}, but not all of its files are visible.",
+                why=f"{error.filename or self._directory}: {error.strerror}.",
+                do="mend the file system and start again: opening the sink finishes it.",
+                pipeline=self._pipeline,
+                participant=self.name,
+                epoch=entry.epoch,
+                generation=entry.generation,
+            ) from error
+        for name in _directories(entry):
+            self._staging.remove(name)
+        self._finished = entry.number
+
+    def _rename(self, staged: str, final: str) -> None:
+        source, target = os.path.join(self._directory, staged), os.path.join(self._directory, final)
+        try:
+            os.rename(source, target)
+        except FileNotFoundError:
+            if os.path.lexists(source):  # the target's directory is gone
+                durable.make_directory(os.path.dirname(target), is_published=True)
+                os.rename(source, target)
+            elif not os.path.lexists(target):
+                log.warning("%s was published and has been removed by somebody", target)
+
+    def _unfinished(self, entry: Entry) -> bool:
+        waiting = [*(staged for staged, _ in entry.renames), *entry.removals]
+        return entry.number != self._finished and any(
+            os.path.lexists(os.path.join(self._directory, path)) for path in waiting
+        )
+
+    # --- rewinds ------------------------------------------------------------------------------------
+
+    def withdrawal(self, to: Positions) -> Withdrawal:
+        """Say what going back to some positions would withdraw: the files that the log names behind them."""
+        entries = self._log.standing()
+        back = _behind(entries, to)
+        if back is None:
+            ends = sorted({entry.epoch for entry in entries if entry.epoch})
+            if not ends:
+                return Withdrawal(obstacle="it holds nothing")
+            return Withdrawal(
+                obstacle=f"none of its log entries ended there; it keeps the last {KEPT}, which can go back to epochs "
+                f"{ends[0]} to {ends[-1]}"
+            )
+        gone = [path for path in back.files if not os.path.lexists(os.path.join(self._directory, path))]
+        if gone:
+            return Withdrawal(obstacle=f"{gone[0]} was published and has been removed or moved: its rows are not found")
+        rows = sum(self._row_count(os.path.join(self._directory, path)) for path in back.files)
+        return Withdrawal(back.epoch, back.epoch_count, rows)
+
+    def _back(self, record: EpochRecord) -> _Behind | None:
+        if record.rewound_to is None:
+            return None
+        entries = self._log.standing()
+        back = _behind(entries, record.positions)
+        if back is None:
+            raise cannot_go_back(f"sink {self.name!r}", record, sorted({entry.epoch for entry in entries}))
+        return back
+
+    def _row_count(self, path: str) -> int:
+        if self._staging.format == "parquet":
+            return int(pq.read_metadata(path).num_rows)
+        with open(path, "rb") as file:
+            return sum(1 for _ in file)
+
+    # --- fence --------------------------------------------------------------------------------------
+
+    def _last(self) -> Entry:
+        with durable.explained(f"reading the log of sink {self.name!r}"):
+            return self._log.last()
+
+    def _check_generation(self, last: Entry) -> None:
+        if last.generation > self._generation:
+            raise self._fenced(self._generation, last)
+        if last.generation < self._generation:
+            raise Diverged(
+                f"The log of sink {self.name!r} does not hold generation {self._generation}, which wrote to it.",
+                why=f"somebody removed or replaced {os.path.join(self._directory, OWN_DIRECTORY)}.",
+                do="restore it from a copy; without it nobody knows which epochs the directory holds.",
+                pipeline=self._pipeline,
+                participant=self.name,
+                generation=self._generation,
+            )
+
+    def _fenced(self, generation: int, last: Entry) -> HoldfastError:
+        return Fenced(
+            f"Generation {generation} of pipeline {self._pipeline!r} may not write to sink {self.name!r}.",
+            why=f"generation {last.generation} has opened it.",
+            do="stop this run: another one has taken over.",
+            pipeline=self._pipeline,
+            participant=self.name,
+            epoch=last.epoch,
+            generation=last.generation,
+        )
+
+    def _remove(self, handles: Iterable[Staged]) -> None:
+        for handle in handles:
+            name = stage.directory_of(handle)
+            if name is not None:
+                self._staging.remove(name)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Behind:
+    """What lies behind some positions: the last epoch before them, and what was published after it."""
+
+    epoch: int
+    epoch_count: int
+    files: tuple[str, ...]
+
+
+def _behind(entries: Sequence[Entry], to: Positions) -> _Behind | None:
+    """Return what was published behind some positions; None where no entry ended there."""
+    at = max((place for place, entry in enumerate(entries) if entry.epoch and entry.positions == to), default=None)
+    if at is None:
+        return None
+    later = [entry for entry in entries[at + 1 :] if entry.renames]
+    files = tuple(final for entry in later for _, final in entry.renames)
+    return _Behind(entries[at].epoch, len(later), files)
+
+
+def _directories(entry: Entry) -> frozenset[str]:
+    """Return the staged directories that an entry names."""
+    #             _holdfast/<pipeline>/<sink>/staging/<directory>/...
+    return frozenset(staged.split(os.sep)[4] for staged, _ in entry.renames)
+
+
+def _size_bytes(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return None

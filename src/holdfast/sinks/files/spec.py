@@ -1,0 +1,143 @@
+"""Files: a directory of Parquet or JSON lines that any reader takes for an ordinary one; exactly-once.
+
+Invariants.  Rows are staged under ``_holdfast/<pipeline>/<sink>/staging/``, which readers skip.  The commit is one
+put-if-absent of a log entry that names every rename of the epoch; the renames follow, and are repeated by whoever
+opens the sink next until none is left.  Generations and epochs in the log only grow.
+
+What a crash leaves: before the entry, orphans, swept by name; after it, an epoch of which a reader sees some files
+and not the others until the next :meth:`FilesSink.open` (design/0005).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import nodes
+from holdfast.graph.checks import building
+from holdfast.ports import Guarantee
+from holdfast.sinks.files import check
+from holdfast.sinks.files.sink import FilesSink
+from holdfast.store import durable
+
+
+def files(
+    path: str | os.PathLike[str],
+    *,
+    format: Literal["parquet", "json"] = "parquet",
+    partition_by: Sequence[str] = (),
+    name: str | None = None,
+    backfill: bool = False,
+) -> nodes.SinkNode:
+    """Write rows as files of a directory, each epoch exactly once.
+
+    Parameters
+    ----------
+    path : str or path
+        The directory, on a local disk or a mounted file system that driver and executors share.  Created when absent.
+        Several pipelines and sinks may write to one directory.
+    format : {"parquet", "json"}
+        Parquet (zstd), or JSON lines.
+    partition_by : sequence of str
+        Columns that become hive-style directories, ``column=value/``, outermost first.
+    name : str, optional
+        The node's name; the sink's log is kept under it.
+    backfill : bool
+        Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
+
+    Returns
+    -------
+    SinkNode
+        To stand to the right of ``stream |``.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the path has a remote scheme, or an argument is wrong.
+
+    Notes
+    -----
+    Each task writes one file per epoch and partition, an epoch without rows none.  Between the first and the last
+    rename of an epoch a reader sees a part of it: microseconds, or, when the process dies just then, until the next
+    start.
+    """
+    with building("sink", name):
+        columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        spec = FilesSpec(os.fspath(path), format, columns, "zstd" if format == "parquet" else None)
+    return nodes.sink(spec, name=name, backfill=backfill)
+
+
+@dataclass(frozen=True)
+class FilesSpec:
+    """Declaration of a files sink; parameters as :func:`files`."""
+
+    path: str
+    format: Literal["parquet", "json"] = "parquet"
+    partition_by: tuple[str, ...] = ()
+    compression: str | None = "zstd"
+
+    kind = "files"
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __post_init__(self) -> None:
+        if self.format not in ("parquet", "json"):
+            raise InvalidPipeline(
+                f"write.files: format={self.format!r} is not known.", do='choose "parquet" or "json" (lines).'
+            )
+        if len(set(self.partition_by)) < len(self.partition_by):
+            raise InvalidPipeline(
+                f"write.files: partition_by={list(self.partition_by)} names a column twice.", do="name each once."
+            )
+        hidden = [column for column in self.partition_by if column.startswith(("_", "."))]
+        if hidden:
+            raise InvalidPipeline(
+                f"write.files cannot be partitioned by column {hidden[0]!r}.",
+                why=f"readers of a directory pass over names that begin with '_' or '.': {hidden[0]}=... is one.",
+                do=f"rename the column before the sink, for instance to {hidden[0].lstrip('_.') or 'part'!r}.",
+            )
+        if durable.local_path(self.path) is None:
+            raise InvalidPipeline(
+                f"write.files cannot write to {self.path.partition('://')[0]}:// addresses.",
+                why="an epoch becomes visible by renaming its files; object stores copy instead, which is not atomic.",
+                do="choose a mounted path (a local disk, NFS, EFS), or load the files into the store afterwards.",
+            )
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Return the arguments for display and fingerprint."""
+        return {
+            "path": self.path,
+            "format": self.format,
+            "partition_by": list(self.partition_by),
+            "compression": self.compression,
+        }
+
+    def check_columns(self, columns: Collection[str] | None) -> None:
+        """Check that the partition columns are there, where the columns are known."""
+        missing = [column for column in self.partition_by if columns is not None and column not in columns]
+        if missing:
+            raise InvalidPipeline(
+                f"write.files is partitioned by column {missing[0]!r}, which its rows do not have.",
+                why=f"they have {', '.join(columns or ())}.",
+                do="correct partition_by, or add the column before the sink.",
+            )
+
+    def connect(self, name: str, pipeline: str, schema: pa.Schema) -> FilesSink:
+        """Check the columns against the files that are there, create the directory, return the sink."""
+        # Absolute: executors have working directories of their own.
+        directory = os.path.abspath(durable.local_path(self.path) or "")
+        check.check_partition_types(name, schema, self.partition_by)
+        check.check_existing(name, directory, schema, format_name=self.format, partition_by=self.partition_by)
+        return FilesSink(
+            name,
+            pipeline,
+            schema,
+            directory,
+            format=self.format,
+            partition_by=self.partition_by,
+            compression=self.compression,
+        )

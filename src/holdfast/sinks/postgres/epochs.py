@@ -1,0 +1,122 @@
+"""The list of epochs of a rewindable PostgreSQL table: where each ended, so that rows can be withdrawn behind it.
+
+Invariant: an epoch is noted in the transaction that publishes it, and withdrawn in the one that removes its rows; the
+caller holds the ledger row's lock.
+"""
+
+from __future__ import annotations
+
+from psycopg import sql as pg
+
+from holdfast.ports import EpochRecord, Withdrawal
+from holdfast.positions import Positions
+from holdfast.sinks import rewinds, sql
+from holdfast.sinks.postgres import catalog
+from holdfast.sinks.postgres.ledger import OURS
+from holdfast.sinks.postgres.session import Connection
+from holdfast.sinks.postgres.table import Table
+from holdfast.sinks.rewinds import EPOCHS
+from holdfast.sinks.sql import LedgerRow
+
+
+class PostgresEpochs:
+    """One sink's rows of ``holdfast_epochs``, in the schema of its table."""
+
+    def __init__(self, table: Table, pipeline: str, sink: str) -> None:
+        self._table = table
+        self._ours = (pipeline, sink)
+
+    def begin(self, connection: Connection, row: LedgerRow) -> None:
+        """Make the list; one that does not lead to what the sink holds begins anew there."""
+        if not self._exists(connection):
+            node, schema = self._table.node, self._table.schema_name
+            catalog.check_may_create(connection, node, schema, f"table {EPOCHS}")
+            catalog.lock_ddl(connection)
+            connection.execute(
+                pg.SQL(
+                    "CREATE TABLE IF NOT EXISTS {} (pipeline pg_catalog.text, sink pg_catalog.text, epoch bigint,"
+                    " target pg_catalog.text NOT NULL, positions pg_catalog.text NOT NULL,"
+                    " PRIMARY KEY (pipeline, sink, epoch))"
+                ).format(self._name)
+            )
+        others = connection.execute(
+            pg.SQL(
+                "SELECT DISTINCT pipeline, sink FROM {} WHERE target OPERATOR(pg_catalog.=) %s"
+                " AND NOT (pipeline OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=) %s)"
+            ).format(self._name),
+            (self._table.name, *self._ours),
+        ).fetchall()
+        rewinds.check_one_writer(self._table.node, self._table.name, [(pipeline, sink) for pipeline, sink in others])
+        if rewinds.has_gap(self._epochs(connection), row):
+            self._forget(connection, after_epoch=-1)
+            self._insert(connection, row.epoch, row.positions)
+
+    def note(self, connection: Connection, epoch: int, positions: Positions) -> None:
+        """Note the end of an epoch; the oldest ones go."""
+        self._insert(connection, epoch, sql.positions_text(positions))
+        connection.execute(
+            pg.SQL("DELETE FROM {} WHERE {} AND epoch OPERATOR(pg_catalog.<=) %s").format(self._name, OURS),
+            (*self._ours, epoch - rewinds.EPOCHS_KEPT),
+        )
+
+    def withdrawal(self, connection: Connection, to: Positions, row: LedgerRow | None) -> Withdrawal:
+        """Say what going back to some positions would withdraw."""
+        if not self._exists(connection) or row is None:
+            return Withdrawal(obstacle=rewinds.not_held([]))
+        epochs = rewinds.leading(self._epochs(connection), row)
+        last = rewinds.last_at(epochs, to)
+        if last is None:
+            return Withdrawal(obstacle=rewinds.not_held(sorted(epochs)))
+        counted = connection.execute(
+            pg.SQL("SELECT pg_catalog.count(*) FROM {} WHERE {} OPERATOR(pg_catalog.>) %s").format(
+                self._table.identifier(), pg.Identifier(rewinds.EPOCH)
+            ),
+            (last,),
+        ).fetchone()
+        assert counted is not None
+        return Withdrawal(last, sum(epoch > last for epoch in epochs), int(counted[0]))
+
+    def withdraw(self, connection: Connection, record: EpochRecord) -> None:
+        """Remove the rows of all epochs behind the one that ended at the record's positions.
+
+        Raises
+        ------
+        Diverged
+            If none did.
+        """
+        last = rewinds.target_of(self._table.node, self._epochs(connection), record)
+        connection.execute(self._table.withdraw(), (last,))
+        self._forget(connection, after_epoch=last)
+
+    def _forget(self, connection: Connection, *, after_epoch: int) -> None:
+        connection.execute(
+            pg.SQL("DELETE FROM {} WHERE {} AND epoch OPERATOR(pg_catalog.>) %s").format(self._name, OURS),
+            (*self._ours, after_epoch),
+        )
+
+    def _insert(self, connection: Connection, epoch: int, positions: str) -> None:
+        connection.execute(
+            pg.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s)").format(self._name),
+            (*self._ours, epoch, self._table.name, positions),
+        )
+
+    def _epochs(self, connection: Connection) -> dict[int, str]:
+        found = connection.execute(
+            pg.SQL("SELECT epoch, positions FROM {} WHERE {} AND target OPERATOR(pg_catalog.=) %s").format(
+                self._name, OURS
+            ),
+            (*self._ours, self._table.name),
+        ).fetchall()
+        return dict(found)
+
+    def _exists(self, connection: Connection) -> bool:
+        found = connection.execute(
+            "SELECT pg_catalog.to_regclass(pg_catalog.format('%%I.%%I', %s::pg_catalog.text, %s::pg_catalog.text))"
+            " IS NOT NULL",
+            (self._table.schema_name, EPOCHS),
+        ).fetchone()
+        return found is not None and bool(found[0])
+
+    @property
+    def _name(self) -> pg.Identifier:
+        return self._table.identifier(EPOCHS)

@@ -1,0 +1,220 @@
+"""The ledger row of a PostgreSQL sink: taken by a generation, locked first of all, moved together with the rows.
+
+Invariants: ``epoch`` and ``generation`` only grow.  ``in_progress`` names the prepared transactions that the row has
+decided to commit: whoever finds it commits them, in any order, any number of times.  Design: 0003.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql as pg
+
+from holdfast.errors import Unavailable
+from holdfast.ports import EpochRecord
+from holdfast.sinks import sql
+from holdfast.sinks.postgres import catalog
+from holdfast.sinks.postgres.session import Connection, Session
+from holdfast.sinks.postgres.table import Table
+from holdfast.sinks.sql import LEDGER, LedgerRow
+
+logger = logging.getLogger("holdfast.sinks.postgres")
+
+OURS = pg.SQL("pipeline OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=) %s")
+"""The rows of one sink, in each table of ours."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The ledger row's decision to commit prepared transactions: ``in_progress``.
+
+    ``first`` is the first epoch of the decision; all from there to the row's epoch are decided and not complete.
+    ``gids`` gives each prepared transaction's id.
+    """
+
+    first: int
+    gids: Mapping[str, str]
+
+    @property
+    def text(self) -> str:
+        """As the ledger stores it."""
+        return json.dumps({"first": self.first, "gids": dict(self.gids)})
+
+    @staticmethod
+    def parsed(text: str | None) -> Begun | None:
+        """Return what the ledger stores; None when nothing is in progress."""
+        if text is None:
+            return None
+        value = json.loads(text)
+        return Begun(int(value["first"]), value["gids"])
+
+
+class PostgresLedger:
+    """One sink's row of ``holdfast_ledger``, in the schema of its table."""
+
+    def __init__(self, session: Session, table: Table, pipeline: str, sink: str) -> None:
+        self._session = session
+        self._table = table
+        self._node = table.node
+        self._pipeline = pipeline
+        self._sink = sink
+        self._took: tuple[int, str, LedgerRow] | None = None
+
+    # --- the takeover -------------------------------------------------------------------------------------------------
+
+    def take(self, generation: int, *, lock_timeout: str) -> LedgerRow:
+        """Raise the generation; return the row as it was.
+
+        Parameters
+        ----------
+        generation : int
+            The new one.
+        lock_timeout : str
+            How long to wait for the row before the session that holds it is ended.
+
+        Raises
+        ------
+        Fenced
+            If a generation as high has taken it already.  Nothing is changed.
+        """
+        for last_try in (False, False, True):
+            try:
+                with self._session.transaction() as connection:
+                    connection.execute(set_lock_timeout(lock_timeout))
+                    self._create(connection)
+                    connection.execute(
+                        pg.SQL(
+                            "INSERT INTO {} (pipeline, sink, epoch, generation, positions)"
+                            " VALUES (%s, %s, 0, 0, '{{}}') ON CONFLICT DO NOTHING"
+                        ).format(self._name),
+                        (self._pipeline, self._sink),
+                    )
+                    row = self.locked_row(connection)
+                    assert row is not None
+                    if row.generation >= generation:
+                        return self._taken_already(connection, generation, row)
+                    xid = connection.execute(
+                        pg.SQL(
+                            "UPDATE {} SET generation = %s, updated_at = pg_catalog.now() WHERE {}"
+                            " RETURNING pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text"
+                        ).format(self._name, OURS),
+                        (generation, self._pipeline, self._sink),
+                    ).fetchone()
+                    assert xid is not None
+                    self._took = (generation, xid[0], row)
+                return row
+            except Unavailable as error:
+                if last_try or not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                    raise
+                self._end_owner()
+        raise AssertionError
+
+    def _taken_already(self, connection: Connection, generation: int, row: LedgerRow) -> LedgerRow:
+        """Return the row as it was if it was this very object that took it, in a COMMIT whose reply was lost."""
+        if self._took is not None and row.generation == generation == self._took[0]:
+            status = connection.execute(
+                "SELECT pg_catalog.pg_xact_status(%s::pg_catalog.xid8)", (self._took[1],)
+            ).fetchone()
+            if status == ("committed",):
+                return self._took[2]
+        raise sql.fenced(self._node, self._pipeline, generation, row.generation)
+
+    def _create(self, connection: Connection) -> None:
+        if catalog.check_ledger(connection, self._table):
+            return
+        catalog.check_may_create(connection, self._node, self._table.schema_name, f"table {LEDGER}")
+        catalog.lock_ddl(connection)
+        connection.execute(
+            pg.SQL(
+                "CREATE TABLE IF NOT EXISTS {} (pipeline pg_catalog.text, sink pg_catalog.text, epoch bigint NOT NULL,"
+                " generation bigint NOT NULL, positions pg_catalog.text NOT NULL, pts bigint,"
+                " in_progress pg_catalog.text, updated_at timestamp with time zone NOT NULL DEFAULT pg_catalog.now(),"
+                " PRIMARY KEY (pipeline, sink))"
+            ).format(self._name)
+        )
+
+    def _end_owner(self) -> None:
+        """End the session that holds the ledger row: its driver is dead, or about to be fenced.
+
+        Its publish is undone as a whole, or is committed already.  ``xmax`` of the row is the transaction that holds
+        it, so nobody else can be meant.
+        """
+        with self._session.explained():
+            connection = self._session.connection()
+            if not catalog.check_ledger(connection, self._table):
+                return  # somebody is creating tables, here or elsewhere in the database
+            ended = connection.execute(
+                pg.SQL(
+                    "SELECT a.pid, pg_catalog.pg_terminate_backend(a.pid)"
+                    " FROM {} AS l JOIN pg_catalog.pg_stat_activity AS a ON a.backend_xid OPERATOR(pg_catalog.=) l.xmax"
+                    " WHERE l.pipeline OPERATOR(pg_catalog.=) %s AND l.sink OPERATOR(pg_catalog.=) %s"
+                    " AND a.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()"
+                ).format(self._name),
+                (self._pipeline, self._sink),
+            ).fetchall()
+        for pid, _ in ended:
+            logger.info("%s: ended server process %d, which still held the ledger row", self._node, pid)
+
+    # --- the row ------------------------------------------------------------------------------------------------------
+
+    def row(self, connection: Connection, suffix: str = "") -> LedgerRow | None:
+        """Return the row; None when it is gone."""
+        found = connection.execute(
+            pg.SQL("SELECT epoch, generation, positions, pts, in_progress FROM {} WHERE {} {}").format(
+                self._name, OURS, pg.SQL(suffix)
+            ),
+            (self._pipeline, self._sink),
+        ).fetchone()
+        return LedgerRow(*found) if found else None
+
+    def row_if_any(self, connection: Connection) -> LedgerRow | None:
+        """Return the row; None too where the sink was never opened and has no ledger yet."""
+        return self.row(connection) if catalog.check_ledger(connection, self._table) else None
+
+    def locked_row(self, connection: Connection) -> LedgerRow | None:
+        """Return the row, locked until the transaction ends; None when it is gone, or the whole ledger is."""
+        try:
+            return self.row(connection, "FOR UPDATE")
+        except psycopg.errors.UndefinedTable:
+            return None
+
+    def move(self, connection: Connection, last: EpochRecord, begun: Begun | None) -> str:
+        """Move the locked row to an epoch, with what it decides to commit; return the transaction's id."""
+        xid = connection.execute(
+            pg.SQL(
+                "UPDATE {} SET epoch = %s, positions = %s, pts = %s, in_progress = %s, updated_at = pg_catalog.now()"
+                " WHERE {} RETURNING pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text"
+            ).format(self._name, OURS),
+            (
+                last.epoch,
+                sql.positions_text(last.positions),
+                last.pts,
+                begun.text if begun else None,
+                self._pipeline,
+                self._sink,
+            ),
+        ).fetchone()
+        assert xid is not None
+        return str(xid[0])
+
+    def clear(self, connection: Connection, begun: Begun) -> None:
+        """Say that what the row had decided is complete."""
+        connection.execute(
+            pg.SQL("UPDATE {} SET in_progress = NULL WHERE {} AND in_progress OPERATOR(pg_catalog.=) %s").format(
+                self._name, OURS
+            ),
+            (self._pipeline, self._sink, begun.text),
+        )
+
+    @property
+    def _name(self) -> pg.Identifier:
+        return self._table.identifier(LEDGER)
+
+
+def set_lock_timeout(duration: str) -> pg.Composed:
+    """Return the statement that limits waiting for locks until the transaction ends."""
+    return pg.SQL("SET LOCAL lock_timeout = {}").format(pg.Literal(duration))

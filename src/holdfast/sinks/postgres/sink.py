@@ -1,0 +1,580 @@
+"""A PostgreSQL table during a run, on the driver.
+
+Invariant: the ledger row (:mod:`holdfast.sinks.postgres.ledger`) is locked before anything else of an epoch is done,
+and moves in the transaction that writes (or decides to commit) the rows.  Design: 0003.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql as pg
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+from holdfast import faults
+from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Refused, Run, Sink, Withdrawal
+from holdfast.positions import Positions
+from holdfast.sinks import refusals, rewinds, sql
+from holdfast.sinks.believed import fresh
+from holdfast.sinks.postgres import catalog, checks
+from holdfast.sinks.postgres import copy as postgres_copy
+from holdfast.sinks.postgres import reject as postgres_reject
+from holdfast.sinks.postgres import rules as postgres_rules
+from holdfast.sinks.postgres.dsn import Dsn
+from holdfast.sinks.postgres.epochs import PostgresEpochs
+from holdfast.sinks.postgres.ledger import Begun, PostgresLedger, set_lock_timeout
+from holdfast.sinks.postgres.reject import StagedRows, carried_rows
+from holdfast.sinks.postgres.rules import Rules
+from holdfast.sinks.postgres.session import Connection, Session
+from holdfast.sinks.postgres.staging import (
+    PostgresWriterFactory,
+    Staging,
+    copying,
+    gids_of,
+    tables_of,
+    with_order,
+)
+from holdfast.sinks.postgres.table import Table
+from holdfast.sinks.refusals import Halving
+from holdfast.sinks.sql import LEDGER, LedgerRow, TableMode
+
+logger = logging.getLogger("holdfast.sinks.postgres")
+
+LOCK_TIMEOUT = "30s"
+"""How long a publish waits for a lock before it says Unavailable."""
+
+TAKEOVER_LOCK_TIMEOUT = "2s"
+"""How long a takeover waits for the ledger row before it ends the session that holds it."""
+
+BUSY_S = 10.0
+"""How long to wait for another session that is ending the same prepared transaction."""
+
+_FORGOTTEN = "too old to tell"
+"""The server's word (NULL) on a transaction whose end it no longer knows: neither committed nor rolled back."""
+
+_CARRIED = pg.Identifier("pg_temp", "holdfast_carried")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A transaction of ours whose COMMIT may be in doubt: its epochs (none: ``open``) and its id."""
+
+    first: int
+    last: int
+    xid: str
+
+
+class PostgresSink:
+    """One PostgreSQL table during a run."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(
+        self,
+        name: str,
+        pipeline: str,
+        session: Session,
+        table: Table,
+        *,
+        prepares: bool,
+        is_asked_to_prepare: bool = False,
+    ) -> None:
+        self.name = name
+        self._pipeline = pipeline
+        self._session = session
+        self._table = table
+        self._node = table.node
+        self._prepares = prepares
+        self._is_asked_to_prepare = is_asked_to_prepare
+        self._is_grouped = False
+        self._trials = Session(session.dsn, session.node, session.table, f"{session.application_name} trial")
+        """Of ``admit``, which may be called while another thread is in ``publish``.  Connected at the first call."""
+        self._ledger = PostgresLedger(session, table, pipeline, name)
+        self._staging = Staging(session, table, pipeline, name)
+        self._epochs = PostgresEpochs(table, pipeline, name) if table.mode.rewindable else None
+        self._generation = 0
+        self._attempt: Attempt | None = None
+
+    @staticmethod
+    def connected(
+        name: str, pipeline: str, dsn: Dsn, table: str, schema: pa.Schema, mode: TableMode, stage: str
+    ) -> PostgresSink:
+        """Connect, find or create the table, check that rows fit, and choose how tasks stage."""
+        node = f"sink {name!r}"
+        session = Session(dsn, node, table, f"holdfast {pipeline}/{name}")
+        try:
+            with session.transaction() as connection:
+                target = catalog.find(connection, node, table, schema, mode)
+                prepares = _prepares(connection, target, stage)
+                has_ledger = catalog.check_ledger(connection, target)
+                if not (prepares and has_ledger):
+                    what = f"table {LEDGER}" if prepares else f"tables ({LEDGER}, staging tables)"
+                    catalog.check_may_create(connection, node, target.schema_name, what)
+        except BaseException:
+            session.drop()
+            raise
+        return PostgresSink(name, pipeline, session, target, prepares=prepares, is_asked_to_prepare=stage == "prepared")
+
+    @property
+    def staging(self) -> str:
+        """How large epochs are staged."""
+        if self._prepares:
+            return "prepared transactions"
+        why = self._table.obstacle or ("epochs wait for their group" if self._is_grouped else "")
+        return f"staging tables ({why})" if why else "staging tables"
+
+    # --- open ---------------------------------------------------------------------------------------------------------
+
+    def open(self, run: Run) -> Held:
+        """Create the ledger, take the sink for this generation, and complete what was in progress."""
+        before = self._ledger.take(run.generation, lock_timeout=TAKEOVER_LOCK_TIMEOUT)
+        if self._epochs is not None:
+            with self._session.transaction() as connection:
+                self._epochs.begin(connection, before)
+        self._generation = run.generation
+        self._is_grouped = run.is_grouped
+        if run.is_grouped and self._prepares and not self._is_asked_to_prepare:
+            # Prepared rows keep their locks on the table until their group is due.  Meanwhile an ALTER TABLE or CREATE
+            # INDEX would wait for them, the COPY of the next epoch for that, and the group for the next epoch.
+            with self._session.transaction() as connection:
+                catalog.check_may_create(connection, self._node, self._table.schema_name, "staging tables")
+            self._prepares = False
+        begun = Begun.parsed(before.in_progress)
+        if begun is not None:
+            logger.info(
+                "%s: generation %d had decided epochs %d to %d; completing %d prepared transactions",
+                self._node,
+                before.generation,
+                begun.first,
+                before.epoch,
+                len(begun.gids),
+            )
+            self._complete(begun, before.epoch)
+        return before.held()
+
+    # --- publish ------------------------------------------------------------------------------------------------------
+
+    def writer_factory(self) -> PostgresWriterFactory:
+        """Return the factory of writers."""
+        return PostgresWriterFactory(self._session.dsn, self._table, self.name, self._prepares)
+
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """Check the values; try the rows where the table has rules of its own (:mod:`postgres_rules`).
+
+        Rows that are prepared have met every rule already: PREPARE TRANSACTION checks what COMMIT would.
+        """
+        carried = [part.rows for part in publication.parts if isinstance(part, Carried)]
+        stages = [self._table.identifier(name) for name in tables_of(publication.parts)]
+        if not stages and not any(rows.num_rows for rows in carried):
+            return False
+        with self._trials.explained():
+            connection = self._trials.connection()
+            rules = postgres_rules.rules_of(connection, self._table)
+        is_odd = [checks.check_values(self._table, rules, rows) for rows in carried]
+        question = None if rules.why_tried or any(is_odd) else postgres_rules.suspects(stages, self._table, rules)
+        if question is not None:
+            with self._trials.explained():
+                is_odd += [bool(found) for (found,) in connection.execute(question).fetchall()]
+        if not rules.why_tried and not any(is_odd):
+            return False
+        try:
+            self._try_behind(self._beside(earlier), publication)
+        except BadRow as refusal:
+            if not self._points_elsewhere(refusal, earlier):
+                raise
+        return True
+
+    def _try_behind(self, beside: Sequence[tuple[PostgresSink, Publication]], publication: Publication) -> None:
+        same = [(sink, theirs) for sink, theirs in beside if sink._table.identifier() == self._table.identifier()]
+        refusals.try_behind(beside, same, (self, publication), self._try)
+
+    def _points_elsewhere(self, refusal: HoldfastError, earlier: Sequence[tuple[Sink, Publication]]) -> bool:
+        """Tell whether a foreign key has met rows that another sink may be about to give it, in a way of its own.
+
+        Another role, or another name of the host, leads to the same database.  What that sink stages may be hidden from
+        this role, so it cannot be tried here; refused, good rows would stop every start.  A sink
+        without rows gives none.
+        """
+        others = [
+            sink
+            for sink, theirs in earlier
+            if isinstance(sink, PostgresSink) and not sink.shares(self) and any(part.row_count for part in theirs.parts)
+        ]
+        if not others or not isinstance(refusal.__cause__, psycopg.errors.ForeignKeyViolation):
+            return False
+        with self._trials.explained():
+            parent = postgres_rules.parent_of(self._trials.connection(), refusal.__cause__)
+        parents = [sink for sink in others if (sink._table.schema_name, sink._table.name) == parent]
+        return any(sink._database() == self._database() for sink in parents)
+
+    def _database(self) -> tuple[Any, ...] | None:
+        with self._trials.explained():
+            return postgres_rules.database_of(self._trials.connection())
+
+    def shares(self, other: PostgresSink) -> bool:
+        """Tell whether another sink writes to the same database."""
+        return self._session.dsn == other._session.dsn
+
+    def _try(self, writes: Sequence[tuple[PostgresSink, Publication]]) -> None:
+        """Write, and roll back: a transaction that stayed open until the decision would hold its locks against the
+        other sinks of the epoch, which may write to the same table, and hide its rows from their foreign keys.
+        """
+        with self._trials.rolled_back() as connection:
+            connection.execute(set_lock_timeout(LOCK_TIMEOUT))
+            _write_trial(connection, writes)
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def _beside(self, earlier: Sequence[tuple[Sink, Publication]]) -> list[tuple[PostgresSink, Publication]]:
+        """Return those of other sinks that write to the same database."""
+        return [(sink, theirs) for sink, theirs in earlier if isinstance(sink, PostgresSink) and sink.shares(self)]
+
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, list[Refused]]:
+        """Find the rows that the table refuses, in a transaction that is rolled back; prepared ones were all taken."""
+        with self._trials.explained():
+            rules = postgres_rules.rules_of(self._trials.connection(), self._table)
+        with self._trials.rolled_back() as connection:
+            connection.execute(set_lock_timeout(LOCK_TIMEOUT))
+            _write_trial(connection, self._beside(earlier))
+            connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
+            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            left, found = refusals.rejected(
+                publication, lambda part: self._rows(connection, part, publication.record.epoch, rules)
+            )
+        return left, [each for each in found if not self._points_elsewhere(each.error, earlier)]
+
+    def _rows(self, connection: Connection, part: Part, epoch: int, rules: Rules) -> Halving | None:
+        if isinstance(part, Carried):
+
+            def check(rows: pa.Table) -> None:
+                checks.check_values(self._table, rules, rows)
+                self._write_carried(connection, rows, epoch)
+
+            return carried_rows(self._trials, connection, part, check)
+        return StagedRows(self._trials, connection, self._table, part) if tables_of([part]) else None
+
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+        """Write carried and staging-table rows, decide on prepared ones, move the ledger row; then complete.
+
+        Durable writes, in order: 1. the transaction with rows and ledger row (the decision); 2. COMMIT PREPARED, one by
+        one; 3. ``in_progress`` is cleared.  A crash after 1 or 2 leaves ``in_progress``: ``open`` or ``publish``
+        completes it.
+        """
+        earlier, begun, last = self._decide(publications, believed)
+        if earlier is not None:  # an earlier publish of this run stopped half-way
+            self._complete(*earlier)
+            _, begun, last = self._decide(publications, believed)
+        if begun is not None:
+            self._complete(begun, last)
+
+    def _decide(
+        self, publications: Sequence[Publication], believed: Held
+    ) -> tuple[tuple[Begun, int] | None, Begun | None, int]:
+        """Write everything but prepared rows, and the ledger row.
+
+        Returns what an earlier publish left in progress (then nothing was written), what this one leaves, and the
+        row's epoch.
+        """
+        with self._session.transaction() as connection:
+            connection.execute(set_lock_timeout(LOCK_TIMEOUT))
+            row = sql.check_generation(
+                self._node, self._pipeline, self._generation, self._ledger.locked_row(connection)
+            )
+            left = Begun.parsed(row.in_progress)
+            if left is not None:
+                return (left, row.epoch), None, row.epoch
+            new = fresh(self._node, self._pipeline, publications, row.held(), believed)
+            if not new:
+                return None, None, row.epoch
+            first, last = new[0].record, new[-1].record
+            parts = [part for publication in new for part in publication.parts]
+            prepared = self._staging.check_present(connection, parts)
+            for publication in new:
+                self._write(connection, publication)
+            begun = Begun(first.epoch, prepared) if prepared else None
+            xid = self._ledger.move(connection, last, begun)
+            self._attempt = Attempt(first.epoch, last.epoch, xid)
+            faults.reach("publish-uncommitted", last.epoch)
+        self._attempt = None
+        return None, begun, last.epoch
+
+    def _write(self, connection: Connection, publication: Publication) -> None:
+        record = publication.record
+        if record.rewound_to is not None:
+            if self._epochs is None:
+                raise rewinds.cannot_go_back(self._node, record, [])
+            self._epochs.withdraw(connection, record)
+            return
+        for part in publication.parts:
+            self._write_part(connection, part, record.epoch)
+            for name in tables_of([part]):
+                connection.execute(pg.SQL("DROP TABLE {}").format(self._table.identifier(name)))
+        if self._epochs is not None:
+            self._epochs.note(connection, record.epoch, record.positions)
+
+    def _write_part(self, connection: Connection, part: Part, epoch: int) -> None:
+        if isinstance(part, Carried):
+            self._write_carried(connection, part.rows, epoch)
+            return
+        for name in tables_of([part]):
+            for statement in self._table.from_stage(postgres_reject.taken(self._table.identifier(name), part)):
+                connection.execute(statement)
+
+    def _write_carried(self, connection: Connection, rows: pa.Table, epoch: int) -> None:
+        if not rows.num_rows:
+            return
+        sql.check_keys(self._node, self._table.mode, rows)
+        is_append = self._table.mode.mode == "append"
+        target: pg.Composable = self._table.identifier() if is_append else _CARRIED
+        columns = self._table.copied if is_append else self._table.copied_to_stage
+        if not is_append:
+            connection.execute(self._table.create_stage(_CARRIED, temporary=True))
+            connection.execute(pg.SQL("DELETE FROM {}").format(_CARRIED))  # another part of this transaction
+        with copying(connection, target, columns) as copy:
+            place = 0
+            for batch in rows.to_batches():
+                numbered = self._table.numbered(batch, epoch)
+                ordered = numbered if is_append else with_order(self._table, numbered, place)
+                place += batch.num_rows
+                for piece in postgres_copy.encoded(self._node, columns, ordered):
+                    copy.write(piece)
+        if not is_append:
+            for statement in self._table.from_stage(_CARRIED):
+                connection.execute(statement)
+
+    def _complete(self, begun: Begun, epoch: int) -> None:
+        """Commit the prepared transactions that the ledger row has decided on, then say so in the row.
+
+        One that is gone was committed already by an earlier call, or by a predecessor with the same decision; its
+        transaction id proves it.
+        """
+        try:
+            for gid, xid in begun.gids.items():
+                faults.reach("publish-begun", epoch)
+                with self._session.explained():
+                    self._session.connection()
+                self._commit_prepared(gid, xid)
+            with self._session.explained():
+                self._ledger.clear(self._session.connection(), begun)
+        except Unavailable as error:
+            # The decision stands, so "nothing was changed" would be a lie.
+            raise InDoubt(
+                f"{self._node}: epoch {epoch} is decided, and not all of it is visible yet.",
+                why=error.what,
+                do="nothing by hand: publishing or opening the sink again completes it.",
+                pipeline=self._pipeline,
+                participant=self.name,
+                epoch=epoch,
+            ) from error
+
+    def _commit_prepared(self, gid: str, xid: str) -> None:
+        statement = pg.SQL("COMMIT PREPARED {}").format(pg.Literal(gid))
+        # Busy: a predecessor that is just being fenced completes the same decision.
+        for attempt in Retrying(
+            stop=stop_after_delay(BUSY_S), wait=wait_fixed(0.02), retry=retry_if_exception(_is_busy), reraise=True
+        ):
+            with attempt:
+                try:
+                    self._session.settle(statement)
+                except HoldfastError as error:
+                    if not isinstance(error.__cause__, psycopg.errors.UndefinedObject):
+                        raise
+                    self._check_committed(gid, xid)
+
+    def _check_committed(self, gid: str, xid: str) -> None:
+        """Raise :class:`Diverged` if a transaction that the ledger row has decided to commit did not commit here.
+
+        Raises
+        ------
+        InDoubt
+            If the server has forgotten what became of it, and no row of it is found.
+        """
+        with self._session.explained():
+            status = self._xact_status(self._session.connection(), xid)
+        if status == _FORGOTTEN and not self._is_seen(gid, xid):
+            raise InDoubt(
+                f"{self._node}: nobody knows whether rows of a decided epoch are there.",
+                why=f"its ledger row has decided to commit '{gid}', which is gone; the server has forgotten what became"
+                f" of its transaction id {xid}, and no row in table {self._table.name} carries it.",
+                do="see whether the rows of that task are in the table; bring them in again from the source if not;"
+                f" then UPDATE {LEDGER} SET in_progress = NULL for this sink.",
+                pipeline=self._pipeline,
+                participant=self.name,
+            )
+        if status == "aborted":
+            raise Diverged(
+                f"{self._node}: rows of a decided epoch were rolled back.",
+                why=f"somebody ran ROLLBACK PREPARED '{gid}' after the ledger row had decided to commit it.",
+                do="see the server's log for who did; bring the rows of that task in again from the source, then"
+                f" UPDATE {LEDGER} SET in_progress = NULL for this sink.",
+                pipeline=self._pipeline,
+                participant=self.name,
+            )
+        if status == "in the future":
+            raise Diverged(
+                f"{self._node}: rows of a decided epoch never reached this server.",
+                why=f"its ledger row has decided to commit '{gid}', whose transaction id {xid} the server has not given"
+                " yet: the ledger came from another server, by a dump, which leaves prepared transactions behind.",
+                do="restore a physical backup, or commit it on the former server and dump again; or bring the rows of"
+                f" that task in again from the source, then UPDATE {LEDGER} SET in_progress = NULL for this sink.",
+                pipeline=self._pipeline,
+                participant=self.name,
+            )
+
+    def _is_seen(self, gid: str, xid: str) -> bool:
+        """Tell whether a transaction that the server has forgotten was committed: its rows, or the ledger, say so.
+
+        A row keeps the id of the transaction that inserted it, in 32 bits: they mean this one while the server has
+        given fewer ids than that since.
+        """
+        with self._session.explained():
+            connection = self._session.connection()
+            row = self._ledger.row(connection)
+            begun = Begun.parsed(row.in_progress) if row is not None else None
+            if begun is None or gid not in begun.gids:
+                return row is not None  # somebody else has completed it meanwhile
+            newest = connection.execute(
+                "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text"
+            ).fetchone()
+            if newest is None or int(newest[0]) - int(xid) >= 2**32:
+                return False
+            statement = "SELECT 1 FROM {} WHERE xmin OPERATOR(pg_catalog.=) %s::pg_catalog.xid8::pg_catalog.xid LIMIT 1"
+            try:
+                found = connection.execute(pg.SQL(statement).format(self._table.identifier()), (xid,)).fetchone()
+            except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedColumn) as error:
+                logger.info("%s: its table cannot be asked for rows of transaction %s: %s", self._node, xid, error)
+                return False
+        return found is not None
+
+    # --- outcome ------------------------------------------------------------------------------------------------------
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Ask the ledger row, then the server about our own transaction of that epoch; log question and answer."""
+        try:
+            with self._session.explained():
+                answer, said = self._asked(self._session.connection(), epoch)
+        except Unavailable as error:
+            answer, said = Outcome.UNKNOWN, error.what
+        logger.info("%s: asked about epoch %d; %s; answered %s", self._node, epoch, said, answer.value)
+        return answer
+
+    def _asked(self, connection: Connection, epoch: int) -> tuple[Outcome, str]:
+        row = self._ledger.row_if_any(connection)
+        said = f"its ledger row says epoch {row.epoch if row else 'none'}"
+        if row is not None and row.epoch >= epoch:
+            return _of(row, epoch), said
+        attempt = self._attempt
+        if attempt is None or not attempt.first <= epoch <= attempt.last:
+            return Outcome.ABSENT, said
+        status = self._xact_status(connection, attempt.xid)
+        said = f"{said}, pg_xact_status({attempt.xid}) says {status}"
+        if status == "in progress":
+            self._end_transaction(connection, attempt.xid)
+            return Outcome.UNKNOWN, said
+        # It may have ended between the two questions.  "Committed" alone proves nothing: behind a failover to a standby
+        # that lagged, the same id is given again, to somebody else's transaction.
+        row = self._ledger.row_if_any(connection)
+        said = f"{said}, its ledger row now says epoch {row.epoch if row else 'none'}"
+        return (_of(row, epoch) if row is not None and row.epoch >= epoch else Outcome.ABSENT), said
+
+    def _xact_status(self, connection: Connection, xid: str) -> str:
+        try:
+            row = connection.execute("SELECT pg_catalog.pg_xact_status(%s::pg_catalog.xid8)", (xid,)).fetchone()
+        except psycopg.errors.InvalidParameterValue:
+            return "in the future"  # a replica was promoted that never saw it
+        return row[0] if row is not None and row[0] is not None else _FORGOTTEN
+
+    def _end_transaction(self, connection: Connection, xid: str) -> None:
+        """End the server process that still runs our transaction: its client, we, left it, so it may wait for long.
+
+        Either it had begun to commit, then it still does, or it rolls back: the next question has an answer.
+        """
+        ended = connection.execute(
+            "SELECT pid, pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity"
+            " WHERE backend_xid OPERATOR(pg_catalog.=) %s::pg_catalog.xid8::pg_catalog.xid"
+            " AND pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()"
+            # Of ours: behind a failover the id may be that of somebody else's transaction.
+            " AND application_name OPERATOR(pg_catalog.=) pg_catalog.current_setting('application_name')",
+            (xid,),
+        ).fetchall()
+        for pid, _ in ended:
+            logger.info("%s: ended server process %d, which was left with transaction %s", self._node, pid, xid)
+
+    def withdrawal(self, to: Positions) -> Withdrawal:
+        """Say what going back to some positions would withdraw."""
+        if self._epochs is None:
+            return Withdrawal(obstacle=rewinds.not_rewindable(self._table.mode))
+        with self._session.explained():
+            connection = self._session.connection()
+            return self._epochs.withdrawal(connection, to, self._ledger.row_if_any(connection))
+
+    def inspect(self) -> tuple[Held, list[str]]:
+        """Return the ledger row, and the names of what is staged and not decided on."""
+        with self._session.explained():
+            row = self._ledger.row_if_any(self._session.connection())
+        begun = Begun.parsed(row.in_progress) if row else None
+        decided = begun.gids if begun else {}
+        names = {label.name for found, label in self._staging.labelled() if found not in decided}
+        return row.held() if row else Held(), sorted(names)
+
+    # --- discard, sweep, close ----------------------------------------------------------------------------------------
+
+    def discard(self, parts: Sequence[Part]) -> None:
+        """Roll back prepared transactions and drop staging tables, unless the ledger has decided on them."""
+        self._drop(gids_of(parts), tables_of(parts))
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """Drop orphans by their labels."""
+        return self._drop(*self._staging.orphans(self._generation, below_epoch))
+
+    def _drop(self, gids: Sequence[str], tables: Sequence[str]) -> int:
+        if not gids and not tables:
+            return 0
+        with self._session.explained():
+            row = self._ledger.row(self._session.connection())
+        if row is None or row.generation > self._generation:
+            return 0  # fenced: what is staged belongs to the newer run
+        decided = Begun.parsed(row.in_progress)
+        kept = set(decided.gids) if decided else set()
+        return self._staging.discard([gid for gid in gids if gid not in kept], tables)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.drop()
+        self._trials.drop()
+
+
+def _write_trial(connection: Connection, writes: Sequence[tuple[PostgresSink, Publication]]) -> None:
+    for sink, publication in writes:
+        connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
+        for part in publication.parts:
+            sink._write_part(connection, part, publication.record.epoch)
+
+
+def _is_busy(error: BaseException) -> bool:
+    return isinstance(error.__cause__, psycopg.errors.ObjectNotInPrerequisiteState)
+
+
+def _of(row: LedgerRow, epoch: int) -> Outcome:
+    begun = Begun.parsed(row.in_progress)
+    return Outcome.STAGED if begun is not None and epoch >= begun.first else Outcome.PUBLISHED
+
+
+def _prepares(connection: Connection, table: Table, stage: str) -> bool:
+    if stage == "table":
+        return False
+    row: Any = connection.execute("SELECT pg_catalog.current_setting('max_prepared_transactions')::int").fetchone()
+    if stage == "prepared" and (not row[0] or table.obstacle):
+        raise InvalidPipeline(
+            f'{table.node}: stage="prepared" is not possible.',
+            why=table.obstacle or "the server has max_prepared_transactions = 0.",
+            do='leave stage at "auto", or set max_prepared_transactions = 64 in postgresql.conf and restart.',
+        )
+    return row[0] > 0 and not table.obstacle

@@ -1,0 +1,152 @@
+"""``write.postgres``: a PostgreSQL table, written exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import nodes
+from holdfast.graph.checks import building
+from holdfast.ports import Guarantee, Sink
+from holdfast.sinks.postgres.dsn import Dsn
+from holdfast.sinks.sql import Mode, TableMode
+
+Stage = Literal["auto", "prepared", "table"]
+
+
+def postgres(
+    dsn: str,
+    *,
+    table: str,
+    mode: Mode = "append",
+    key: Sequence[str] = (),
+    delete: str | None = None,
+    stage: Stage = "auto",
+    rewindable: bool = False,
+    name: str | None = None,
+    backfill: bool = False,
+) -> nodes.SinkNode:
+    """Write rows to a PostgreSQL table, exactly once.
+
+    Parameters
+    ----------
+    dsn : str
+        ``postgresql://user@host:5432/database`` or ``host=... dbname=...``.  ``${NAME}`` is filled in from the
+        environment when the run starts, percent-encoded in a URL.  Secrets in it are never shown, stored or
+        fingerprinted.
+    table : str
+        ``"table"`` or ``"schema.table"``; names are taken as they are written, capitals included.  Created from
+        the rows' schema when absent.
+    mode : {"append", "upsert"}
+        Add every row, or let the last row of each key win.
+    key : sequence of str
+        Columns that identify a row: upsert only.
+    delete : str, optional
+        Boolean column, upsert only: a true row deletes its key.  The column is not stored.
+    stage : {"auto", "prepared", "table"}
+        How tasks stage large epochs: as prepared transactions, or in staging tables.  ``auto`` prepares where the
+        server and the table allow it; ``inspect`` shows which.
+    rewindable : bool
+        Append only: keep the epoch of each row in a column ``__holdfast_epoch``, so that ``holdfast rewind`` can
+        withdraw rows.
+    name : str, optional
+        The sink's name: its ledger row is kept under it.
+    backfill : bool
+        Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the arguments contradict each other.
+
+    Notes
+    -----
+    Needs PostgreSQL 13 or newer and ``pip install 'holdfast[postgres]'``; no superuser.  Small epochs are carried by
+    the driver: one transaction with the ledger row.
+    """
+    with building("sink", name):
+        columns = (key,) if isinstance(key, str) else tuple(key)
+        spec = PostgresSpec(dsn, table, mode, columns, delete, stage, rewindable)
+    return nodes.sink(spec, name=name, backfill=backfill)
+
+
+@dataclass(frozen=True)
+class PostgresSpec:
+    """Declaration of a PostgreSQL table as a sink; parameters as :func:`postgres`."""
+
+    dsn: str = field(repr=False)
+    table: str
+    mode: Mode = "append"
+    key: tuple[str, ...] = ()
+    delete: str | None = None
+    stage: Stage = "auto"
+    rewindable: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Kind of the sink."""
+        return "postgres"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What it promises for each row."""
+        return Guarantee.EXACTLY_ONCE
+
+    def __post_init__(self) -> None:
+        self._mode.check("write.postgres")
+        Dsn(self.dsn).check()
+        if self.stage not in ("auto", "prepared", "table"):
+            raise InvalidPipeline(
+                f"write.postgres: stage={self.stage!r} is not known.",
+                why='tasks stage rows as "prepared" transactions or in a staging "table".',
+                do='leave it at "auto", or choose one of the two.',
+            )
+        if self.stage == "prepared" and self.mode == "upsert":
+            raise InvalidPipeline(
+                'write.postgres: stage="prepared" cannot upsert.',
+                why="a prepared transaction would keep the rows that it replaces locked.",
+                do='leave stage at "auto": an upsert goes through a staging table.',
+            )
+
+    @property
+    def _mode(self) -> TableMode:
+        return TableMode(self.mode, self.key, self.delete, self.rewindable)
+
+    @property
+    def sends_secret(self) -> bool:
+        """Whether a password travels to the executors, which stage rows by themselves."""
+        return Dsn(self.dsn).expanded().has_password
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint: of the DSN only host, port, database and user."""
+        return {
+            "dsn": str(Dsn(self.dsn)),
+            "table": self.table,
+            "mode": self.mode,
+            "key": list(self.key),
+            "delete": self.delete,
+            "stage": self.stage,
+            **({"rewindable": True} if self.rewindable else {}),
+        }
+
+    def check_columns(self, columns: Collection[str] | None) -> None:
+        """Check the key and the delete column against the rows' columns."""
+        self._mode.check_columns("write.postgres", columns)
+
+    def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
+        """Connect, create the table when absent, and check that every column fits."""
+        self._mode.check_schema(f"sink {name!r}", schema)
+        dsn = Dsn(self.dsn).expanded()
+        try:
+            from holdfast.sinks.postgres.sink import PostgresSink
+        except ImportError as error:
+            raise InvalidPipeline(
+                f"sink {name!r}: the PostgreSQL driver is not installed.",
+                why=f"{error}.",
+                do="pip install 'holdfast[postgres]'",
+            ) from error
+        return PostgresSink.connected(name, pipeline, dsn, self.table, schema, self._mode, self.stage)

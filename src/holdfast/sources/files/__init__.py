@@ -1,0 +1,1 @@
+"""Files as a source: found, logged in blocks, and read again exactly."""

@@ -1,0 +1,198 @@
+"""How one source's files are laid out: cutting a file when it is logged, and the texts of its parts when it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+
+from holdfast.sources.files.access import Part, Undecodable, compression, opened
+from holdfast.sources.files.discovery import Found, Place
+from holdfast.sources.files.log import Block, LoggedFile, whole
+from holdfast.sources.formats import blocks, csv_lines, parquet
+from holdfast.sources.formats.blocks import Cut
+from holdfast.sources.formats.csv_lines import CsvParser
+from holdfast.sources.formats.csv_records import Walk
+from holdfast.sources.formats.json_lines import JsonParser
+from holdfast.sources.formats.lines import Refused, Rows, Text, too_long
+from holdfast.sources.formats.pieces import BYTE_ORDER_MARK, Cutter, Piece
+
+# An epoch takes whole blocks: with blocks of a quarter of its limit it is filled to three quarters at least.
+_BLOCKS_PER_EPOCH = 4
+_HEADER_READ = 1 << 16  # at first: nearly every header is shorter
+
+RECORD_SIZE = 64_000_000
+"""Default of ``max_record_size``."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Format of files and its options.
+
+    Parameters
+    ----------
+    format : str
+        ``"json"``, ``"csv"`` or ``"parquet"``.
+    header : bool
+        CSV: whether the first line names the columns.
+    separator : str
+        CSV: what stands between fields.
+    block_size : int
+        Bytes from which on a file is cut.
+    max_record_size : int
+        Bytes that a record may have; a longer one is a bad row.
+    """
+
+    format: str
+    header: bool = True
+    separator: str = ","
+    block_size: int = 32_000_000
+    max_record_size: int = RECORD_SIZE
+
+    def is_compressed(self, name: str) -> bool:
+        """Whether a file is compressed as a whole: then it is one block."""
+        return self.format != "parquet" and compression(name) is not None
+
+    def cut(self, where: Place, found: Found, max_rows: int | None) -> LoggedFile:
+        """Cut a file into blocks; read as little of it as possible.  Runs in the planning process."""
+        part = Part(where.path(found.name), found.size, 0, -1, found.identity)
+        rows = None if max_rows is None else max(1, max_rows // _BLOCKS_PER_EPOCH)
+        if max_rows is None and found.size <= self.block_size:
+            return whole(found.name, found.size)
+        if self.format == "parquet":
+            return _logged(found, parquet.cut(part, block_size=self.block_size, rows=rows), by_rows=True)
+        if self.is_compressed(found.name):
+            count = None if max_rows is None else self._count(part)
+            return LoggedFile(found.name, found.size, (Block(found.name, found.size, 0, -1, count, found.size),))
+        with opened(part) as file:
+            if self.format == "json" and rows is None:
+                cuts: list[Cut] | None = blocks.cut_around(file, found.size, self.block_size)
+            else:
+                separator = self.separator if self.format == "csv" else None
+                size = self.block_size
+                cuts = blocks.cut_counted(file, found.size, block_size=size, rows=rows, separator=separator)
+        if cuts is None:  # quotes that stand wrong: one block, so that whoever reads it sees all of them
+            with opened(part) as file:
+                cuts = [Cut(0, -1, blocks.line_count(file))]
+        if self.format == "csv" and self.header and cuts and cuts[0].row_count:
+            cuts[0] = cuts[0]._replace(row_count=cuts[0].row_count - 1)
+        return _logged(found, cuts, by_rows=False)
+
+    def _count(self, part: Part) -> int | None:
+        """Count the lines of a compressed file; None when it is damaged: whoever reads it says so."""
+        try:
+            pieces = Cutter(None, self.max_record_size).pieces(part)
+            return sum(1 if piece.problem else blocks.record_count(piece.data) for piece in pieces)
+        except Undecodable:
+            return None
+
+    def texts(self, parts: Sequence[Part], rows: Rows) -> Iterator[Text | Refused]:
+        """Read parts of JSON or CSV files; a file that cannot be decompressed is one bad row, where those are rejected.
+
+        Raises
+        ------
+        Corrupt
+            If a file cannot be decompressed, and bad rows are not rejected.
+        """
+        cutter = Cutter(self.separator if self.format == "csv" else None, self.max_record_size)
+        for part in parts:
+            try:
+                pieces = cutter.pieces(part, all_or_none=rows.rejects)
+                yield from self._json(part, pieces, rows) if self.format == "json" else self._csv(part, pieces, rows)
+            except Undecodable as error:
+                if not rows.rejects:
+                    raise error.of(part) from error
+                yield Refused(part, 0, 0, f"the file cannot be decompressed: {error}", b"")
+
+    def _json(self, part: Part, pieces: Iterator[Piece], rows: Rows) -> Iterator[Text | Refused]:
+        parser = JsonParser(rows.schema)
+        for piece in pieces:
+            yield _refused(part, piece) if piece.problem else Text(part, piece.offset, piece.data, parser, piece.line)
+
+    def _csv(self, part: Part, pieces: Iterator[Piece], rows: Rows) -> Iterator[Text | Refused]:
+        parser = self._parser_of(part, rows.schema)
+        for piece in pieces:
+            if parser is not None:
+                if piece.problem:
+                    yield _refused(part, piece)
+                else:
+                    yield Text(part, piece.offset, piece.data, parser, piece.line)
+                continue
+            # The header is the first record of the first piece.
+            length = 0 if piece.problem else _header_length(piece.data, self.separator, self.max_record_size)
+            header = None if piece.problem else piece.data[:length]
+            parser = _csv_parser(header, self.separator, rows.schema, self.max_record_size)
+            if header is not None:
+                line = None if piece.line is None else piece.line + header.count(b"\n")
+                yield Text(part, piece.offset + length, piece.data[length:], parser, line)
+
+    def _parser_of(self, part: Part, schema: pa.Schema) -> CsvParser | None:
+        """Return what reads a part of a CSV file; None where its first record is the header that says so."""
+        if not self.header:
+            return CsvParser(schema, tuple(schema.names), self.separator, longest=self.max_record_size)
+        if part.start == 0:
+            return None
+        header = _header(part._replace(start=0, end=-1), self.separator, self.max_record_size)
+        return _csv_parser(header, self.separator, schema, self.max_record_size)
+
+
+def _refused(part: Part, piece: Piece) -> Refused:
+    return Refused(part, piece.offset, piece.line, piece.problem, piece.data)
+
+
+def _logged(found: Found, cuts: list[Cut] | None, *, by_rows: bool) -> LoggedFile:
+    if cuts is None:
+        return whole(found.name, found.size)
+    total = max(1, sum(cut.row_count or 0 for cut in cuts))
+    return LoggedFile(
+        found.name,
+        found.size,
+        tuple(
+            Block(
+                found.name,
+                found.size,
+                cut.start,
+                cut.end,
+                cut.row_count,
+                found.size * (cut.row_count or 0) // total
+                if by_rows
+                else (found.size if cut.end < 0 else cut.end) - cut.start,
+            )
+            for cut in cuts
+        ),
+    )
+
+
+@lru_cache(maxsize=64)
+def _csv_parser(header: bytes | None, separator: str, schema: pa.Schema, longest: int) -> CsvParser:
+    if header is None:
+        columns: tuple[str, ...] = ()
+        problem = f"the header of the file cannot be read: {too_long(longest)}"
+    else:
+        columns, problem = csv_lines.header_columns(header, separator, schema)
+    return CsvParser(schema, columns, separator, problem, longest)
+
+
+@lru_cache(maxsize=8)
+def _header(part: Part, separator: str, longest: int) -> bytes | None:
+    """Return the header of a file that is read from its middle on, however long it is; None when it is too long.
+
+    Such a file was cut, so every quote in it stands well: its first newline outside of quotes ends the header.
+    """
+    size = _HEADER_READ
+    while True:
+        data = part.head(size).removeprefix(BYTE_ORDER_MARK)
+        ends = blocks.quotes(data, separator, to_last_end=True).ends
+        if len(ends):
+            return data[: int(ends[0])] if int(ends[0]) <= longest + 1 else None
+        if len(data) > longest:
+            return None
+        if size >= part.file_size:  # another file by now, without a line end
+            return data
+        size *= 4
+
+
+def _header_length(data: bytes, separator: str, longest: int) -> int:
+    return next((end for _, end, _ in Walk(data, separator, longest=longest).records()), 0)

@@ -1,0 +1,285 @@
+"""Planning of file epochs: which blocks come next, and what must be logged before they are handed out.
+
+Lives in the planning process.  The log decides; everything else here may be lost with the process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.errors import Corrupt, Unavailable
+from holdfast.sources.files import discovery
+from holdfast.sources.files.access import Part, check, is_as_found
+from holdfast.sources.files.dealing import within_limits
+from holdfast.sources.files.discovery import Discovery, Found, Place
+from holdfast.sources.files.identity import FileIdentity, of_status
+from holdfast.sources.files.listing import NOT_THERE, named, shown
+from holdfast.sources.files.log import Block, FileLog, LoggedFile, whole
+
+if TYPE_CHECKING:
+    from holdfast.sources.files.spec import FilesSpec
+
+_CHECKED_AGAIN = 64
+"""Files that are looked at again after they were taken."""
+_MISSES = 3
+"""Looks of one epoch in which a bounded source finds a file that changes before it is taken."""
+
+
+class FilePlanner:
+    """Log, discovery, and what was found but not logged yet.
+
+    Parameters
+    ----------
+    spec : FilesSpec
+        The declaration.
+    name, workspace : str
+        The source's name and its directory below the checkpoint.
+    """
+
+    def __init__(self, spec: FilesSpec, name: str, workspace: str) -> None:
+        self.spec = spec
+        self.name = name
+        self.where = discovery.settled(spec.where)
+        identity = {"root": self.where.root, "format": spec.layout.format}
+        self.log = FileLog.of_source(workspace, name, identity)
+        self.log.merge()
+        self._discovery = self._new_discovery()
+        self._waiting: list[Found] = []
+        self._is_frozen = False
+        self._recent = _last_taken(self.log.blocks)
+        if self.log.is_new and (spec.start == "latest" or spec.since_us is not None):
+            self._skip_what_is_there(None if spec.start == "latest" else spec.since_us)
+
+    @property
+    def newest(self) -> int:
+        """Position behind every file seen so far; one that is not cut yet counts as one block."""
+        return self.log.end + len(self._waiting)
+
+    def blocks(self, start: int, end: int) -> Sequence[Block]:
+        """Return the blocks between two positions."""
+        self._check_known(end)
+        return self.log.blocks[start:end]
+
+    def part(self, block: Block) -> Part:
+        """Return what a reader of a block needs."""
+        return part_of(self.spec, self.where, block, follows_links=self._discovery.follows_links)
+
+    def freeze(self) -> None:
+        """Note which files are there now."""
+        if not self.log.is_complete:
+            self._check_recent()
+            known = self.log.names.union(found.name for found in self._waiting)
+            self._waiting += self._discovery.new_files(known)
+        self._is_frozen = True
+
+    def end_of_epoch(self, start: int, *, frozen: bool) -> int:
+        """Return the end of the epoch that begins at ``start``: logged blocks first, then new files, within the limits.
+
+        With ``frozen`` no file that came after :meth:`freeze`.
+        """
+        self._check_known(start)
+        if frozen and not self._is_frozen:
+            self.freeze()
+        limits = (self.spec.max_files_per_epoch, self.spec.max_rows_per_epoch)
+        end, is_full = within_limits(self.log.blocks, start, *limits)
+        if is_full:
+            return end
+        if not frozen:
+            self._discover()
+        misses = 0
+        while self._waiting and not is_full:
+            again = self._log_more(self.log.blocks[start:end])
+            misses += bool(again)
+            if misses == _MISSES:  # what is found again is some of what was missed before
+                raise self._still_changing(again)
+            end, is_full = within_limits(self.log.blocks, start, *limits)
+        if self._is_at_its_end and not self.log.is_complete:
+            self.log.append([], is_complete=True)  # lost to another planner: asked again in the next epoch
+        return end
+
+    @property
+    def _is_at_its_end(self) -> bool:
+        """Whether a bounded source has nothing to log any more: also one that found no file at all."""
+        return self.spec.bounded and not self._waiting and self._discovery.has_seen_all
+
+    def _discover(self) -> None:
+        if self.log.is_complete:
+            return
+        self._check_recent()
+        if not self._waiting:
+            # What waits is taken first: files are ordered within one discovery.
+            self._waiting = self._discovery.new_files(self.log.names)
+
+    def _log_more(self, taken: Sequence[Block]) -> Sequence[Found]:
+        """Cut as many waiting files as the epoch still takes, and log them in one increment.
+
+        Returns
+        -------
+        sequence of Found
+            Files that changed meanwhile, and wait again.
+        """
+        spec = self.spec
+        file_room = (
+            None if spec.max_files_per_epoch is None else spec.max_files_per_epoch - len({b.name for b in taken})
+        )
+        row_room = None
+        if spec.max_rows_per_epoch is not None:
+            row_room = spec.max_rows_per_epoch - sum(block.row_count or 0 for block in taken)
+        logged: list[LoggedFile] = []
+        skipped: set[str] = set()
+        looked_at = 0
+        for found in self._waiting:
+            is_full = (file_room is not None and len(logged) >= file_room) or (row_room is not None and row_room <= 0)
+            if is_full and not spec.bounded:  # a bounded source is logged whole: what comes later is no part of it
+                break
+            looked_at += 1
+            cut = self._cut(found)
+            if cut is None:
+                skipped.add(found.name)
+                continue
+            logged.append(cut)
+            if row_room is not None:
+                row_room -= sum(block.row_count or 0 for block in cut.blocks)
+        again: list[Found] = []
+        if skipped:
+            # Its time of change is the file's, not the directory's: only a discovery that knows nothing finds it again.
+            self._discovery = self._new_discovery()
+            if spec.bounded:  # taken in this very epoch: what was found first is all that a bounded source is
+                again = [found for found in self._discovery.new_files(self.log.names) if found.name in skipped]
+        rest = self._waiting[looked_at:] + again
+        if not logged:
+            self._waiting = rest
+        elif self.log.append(logged, is_complete=spec.bounded and not skipped and self._discovery.has_seen_all):
+            self._waiting = rest
+            self._remember(logged)
+        else:
+            # Another planner was faster: what it took is known now.
+            self._waiting = [] if self.log.is_complete else [f for f in self._waiting if f.name not in self.log.names]
+        return again
+
+    def _still_changing(self, found: Sequence[Found]) -> Unavailable:
+        path = shown(self.where.path(found[0].name))
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        return Unavailable(
+            f"{path}{more} changed {_MISSES} times between being found and being taken by source {self.name!r}.",
+            why="it is still being written to, or its file system gives it other times; a bounded source is whole only "
+            "with it.",
+            do='write files under another name and rename them when complete, or give min_age="1 min"; where sizes '
+            'stay and times do not, write compare="size".',
+            participant=self.name,
+        )
+
+    def _cut(self, found: Found) -> LoggedFile | None:
+        """Cut a file; None when it changed or went after it was found: it is found again if it is there."""
+        identity = found.identity
+        if self.spec.compare == "size":
+            found = found._replace(identity=FileIdentity())
+        try:
+            cut = self.spec.layout.cut(self.where, found, self.spec.max_rows_per_epoch)
+        except Corrupt:
+            if not is_as_found(Part(self.where.path(found.name), found.size, 0, -1, found.identity)):
+                return None
+            cut = whole(found.name, found.size)  # damaged: whoever reads it says so
+        if self.where.is_local and not self._is_still(found):  # a small file is logged unopened
+            return None
+        return cut._replace(identity=identity)
+
+    def _is_still(self, found: Found) -> bool:
+        """Whether a local file is the one that was found."""
+        try:
+            now = os.stat(self.where.path(found.name))
+        except NOT_THERE:
+            return False
+        except OSError:
+            return True  # whoever reads it says so
+        return now.st_size == found.size and found.identity.is_of(of_status(now))
+
+    def _skip_what_is_there(self, before_us: int | None) -> None:
+        """Log files that are there, or those that were changed before a time, as known and never read."""
+        while self.log.is_new:
+            there = self._discovery.new_files(())
+            skipped = [found for found in there if before_us is None or found.changed_us < before_us]
+            self.log.append([LoggedFile(found.name, found.size, ()) for found in skipped])
+        if before_us is not None:
+            self._discovery = self._new_discovery()  # it has not seen those that stay
+
+    def _remember(self, logged: Sequence[LoggedFile]) -> None:
+        for file in logged:
+            self._recent.pop(file.name, None)
+            self._recent[file.name] = (file.size, file.identity)
+        for name in list(self._recent)[:-_CHECKED_AGAIN]:
+            del self._recent[name]
+
+    def _check_recent(self) -> None:
+        """Notice files that grow, or are replaced, after they were taken: their new rows would be lost in silence."""
+        if not self.where.is_local:
+            return
+        compares_size = self.spec.compare == "size"
+        misfits: dict[str, Corrupt] = {}
+        for name, (size, identity) in self._recent.items():
+            part = Part(self.where.path(name), size, 0, -1, None if compares_size else identity)
+            try:
+                self._check_taken(part)
+            except Corrupt as error:
+                misfits[part.shown] = error
+        if len(misfits) == 1:
+            raise next(iter(misfits.values()))
+        if misfits:
+            proof = '; where each has its size and its rows, and only its time is another one, write compare="size"'
+            raise Corrupt(
+                f"{len(misfits)} of the last {len(self._recent)} files that source {self.name!r} took are not as they "
+                f"were: {named(list(misfits))}.",
+                why="they were written to, touched or replaced after they had been taken, and new rows in them would "
+                "never be read.",
+                do=f"restore them, and put new rows into new files{'' if compares_size else proof}.",
+                participant=self.name,
+            )
+
+    def _check_taken(self, part: Part) -> None:
+        try:
+            now = os.stat(part.path)
+        except OSError:
+            return  # it may go once its rows are in every sink, and reading notices when it went too early
+        if now.st_size != part.file_size:
+            raise Corrupt(
+                f"{part.shown} has {now.st_size} bytes, and had {part.file_size} when source {self.name!r} took it.",
+                why="it was written to after it had arrived; what was added would never be read.",
+                do='write files under another name and rename them when complete, or give min_age="1 min"; '
+                "put the added lines into a new file and restore this one.",
+                participant=self.name,
+            )
+        check(part, now.st_size, of_status(now))
+
+    def _new_discovery(self) -> Discovery:
+        return Discovery(self.where, self.spec.min_age_us, follow_links=self.spec.follow_links)
+
+    def _check_known(self, position: int) -> None:
+        if position > self.log.end:
+            self.log.refresh()
+        if position > self.log.end:
+            raise Corrupt(
+                f"source {self.name!r} is to be read from position {position}, and its log ends at {self.log.end}.",
+                why=f"the log {self.log.directory} was removed or replaced by an older one.",
+                do="restore the checkpoint directory as a whole.",
+                participant=self.name,
+            )
+
+
+def part_of(spec: FilesSpec, where: Place, block: Block, *, follows_links: bool) -> Part:
+    """Return what a reader of a logged block needs."""
+    identity = None if spec.compare == "size" else block.identity
+    # A log of before, without identities, may hold links: they were followed then.
+    has_links = follows_links or block.identity is None
+    return Part(where.path(block.name), block.file_size, block.start, block.end, identity, has_links)
+
+
+def _last_taken(blocks: Sequence[Block]) -> dict[str, tuple[int, FileIdentity | None]]:
+    """Return the files that were taken last, the newest at the end: a file may grow between two runs."""
+    taken: dict[str, tuple[int, FileIdentity | None]] = {}
+    for block in reversed(blocks):
+        taken.setdefault(block.name, (block.file_size, block.identity))
+        if len(taken) == _CHECKED_AGAIN:
+            break
+    return dict(reversed(taken.items()))

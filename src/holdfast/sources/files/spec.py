@@ -1,0 +1,384 @@
+"""``read.files``: files that arrive in a directory, as JSON lines, CSV or Parquet.
+
+What is read is fixed by a durable log of blocks (:mod:`holdfast.sources.files.log`); executors read blocks
+and know nothing of the log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.ports import Span
+from holdfast.positions import SourcePositions
+from holdfast.sources.bounds import with_bounds
+from holdfast.sources.files import discovery
+from holdfast.sources.files.access import is_as_found
+from holdfast.sources.files.dealing import grouped
+from holdfast.sources.files.discovery import Discovery, Place
+from holdfast.sources.files.layout import RECORD_SIZE, Layout
+from holdfast.sources.files.listing import named
+from holdfast.sources.files.log import Block, FileLog, log_end
+from holdfast.sources.files.planner import FilePlanner, part_of
+from holdfast.sources.formats import csv_lines, json_lines, parquet
+from holdfast.sources.formats.lines import Rows
+from holdfast.sources.formats.texts import read_texts
+from holdfast.store import sealed
+from holdfast.types import units
+
+if TYPE_CHECKING:
+    from holdfast.graph.nodes import Stream
+
+Format = Literal["json", "csv", "parquet"]
+SEGMENT = "log"
+_BLOCK_SIZE_MAX = 10**9
+_PARQUET_GROWTH = 20
+"""Rows against Parquet files, in bytes: measured 3 bytes a row in the file and 60 in memory.  Only the choice between a
+carried and a staged epoch depends on it, so the careful side is the larger number."""
+
+
+@dataclass(frozen=True)
+class FilesSpec:
+    """Declaration of ``read.files``; see :func:`files` for the arguments."""
+
+    path: str
+    where: Place
+    layout: Layout
+    schema: pa.Schema
+    timestamp: str | None = None
+    max_rows_per_epoch: int | None = None
+    max_files_per_epoch: int | None = None
+    rejects: bool = False
+    min_age_us: int = 0
+    bounded: bool = False
+    start: str = "earliest"
+    follow_links: bool = False
+    compare: str = "identity"
+    since_us: int | None = None
+    """Files that were not changed since then are passed over, microseconds; no argument of users."""
+    kind: str = field(default="files", init=False)
+
+    def arguments(self) -> Mapping[str, Any]:
+        """Arguments for display and fingerprint."""
+        longest = self.layout.max_record_size
+        shown = {
+            "path": self.path,
+            "format": self.layout.format,
+            "timestamp": self.timestamp,
+            "max_rows_per_epoch": self.max_rows_per_epoch,
+            "max_files_per_epoch": self.max_files_per_epoch,
+            "on_bad_row": "reject" if self.rejects else "fail",
+            "min_age_us": self.min_age_us,
+            "bounded": self.bounded,
+            "start": self.start,
+            # Only where it is another than before the argument came: graphs of that time are still the same.
+            "max_record_size": None if longest == RECORD_SIZE else longest,
+            "follow_links": self.follow_links or None,
+            "compare": None if self.compare == "identity" else self.compare,
+            "columns": [f"{column.name}: {column.type}" for column in self.schema],
+        }
+        return {name: value for name, value in shown.items() if value is not None}
+
+    def from_time(self, at_us: int) -> FilesSpec:
+        """Return the source without the files that were not changed since a time: rows tell of the past.
+
+        Ticks of the user's own unit (BIGINT) are held against no file: then all of them are read.
+        """
+        is_timed = self.timestamp is not None and pa.types.is_timestamp(self.schema.field(self.timestamp).type)
+        return replace(self, since_us=at_us) if is_timed else self
+
+    def open(self, name: str, workspace: str) -> FilesSource:
+        """Return the source; its log is opened when it is first needed, so executors never touch it."""
+        return FilesSource(self, name, workspace)
+
+    def obstacle(
+        self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
+    ) -> str:
+        """Return whether the log is lost, or does not reach these positions: without it a position names no file.
+
+        Whether the files are still there is looked up where rows are asked for again.
+        """
+        if lost := sealed.obstacle(workspace):
+            return lost
+        wanted, known = _ordinal({**positions, **(until or {})}), _ordinal(self.reached(name, workspace))
+        if wanted > known:
+            log = os.path.join(workspace, "log")
+            return f"its log of what was read, {log!r}, ends at {known}, and {wanted} is wanted."
+        return "" if until is None else self._what_is_gone(workspace, _ordinal(positions), _ordinal(until))
+
+    def _what_is_gone(self, workspace: str, start: int, end: int) -> str:
+        """Name the files between two positions that are not there any more as they were logged."""
+        where = discovery.settled(self.where)
+        log = FileLog(os.path.join(workspace, "log"), is_read_only=True)
+        follows = Discovery(where, self.min_age_us, follow_links=self.follow_links).follows_links
+        parts = {block.name: part_of(self, where, block, follows_links=follows) for block in log.blocks[start:end]}
+        gone = [part.shown for part in parts.values() if not is_as_found(part)]
+        if not gone:
+            return ""
+        return f"{len(gone)} of its {len(parts)} files are gone, or are not as they were: {named(gone)}."
+
+    def reached(self, name: str, workspace: str) -> SourcePositions:
+        """Return the end of the log: which file a position names stands there before it leaves the source."""
+        return {SEGMENT: log_end(os.path.join(workspace, "log"))}
+
+
+class FilesSource:
+    """The files of one source: log and discovery in the planning process, reading anywhere.
+
+    Notes
+    -----
+    Pickles to its declaration.  :meth:`latest` does one durable write when it finds new files; nothing else does,
+    except that :meth:`committed` merges the log once in a hundred times.
+    """
+
+    def __init__(self, spec: FilesSpec, name: str, workspace: str) -> None:
+        self.spec = spec
+        self.name = name
+        self.workspace = workspace
+        self._planning: FilePlanner | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (FilesSource, (self.spec, self.name, self.workspace))
+
+    @property
+    def _plan(self) -> FilePlanner:
+        if self._planning is None:
+            self._planning = FilePlanner(self.spec, self.name, self.workspace)
+        return self._planning
+
+    def initial(self) -> SourcePositions:
+        """Positions before the first block."""
+        return {SEGMENT: 0}
+
+    def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
+        """End of the next epoch: logged blocks first, then new files, within the limits."""
+        return {SEGMENT: self._plan.end_of_epoch(_ordinal(start), frozen=bounded)}
+
+    def has_ended(self, positions: SourcePositions) -> bool:
+        """Tell whether nothing comes behind these positions: all of a bounded source is logged and before them."""
+        log = self._plan.log
+        return log.is_complete and _ordinal(positions) >= log.end
+
+    def freeze(self) -> None:
+        """Note which files are there now."""
+        self._plan.freeze()
+
+    def newest(self) -> SourcePositions | None:
+        """Position behind every file seen so far; one that is not cut yet counts as one block."""
+        return {SEGMENT: self._plan.newest}
+
+    def has_more(self, positions: SourcePositions) -> bool:
+        """Tell whether files were seen that lie behind these positions."""
+        return _ordinal(positions) < self._plan.newest
+
+    def blocks(self, start: SourcePositions, end: SourcePositions) -> Sequence[Block]:
+        """Return the blocks between two positions."""
+        return self._plan.blocks(_ordinal(start), _ordinal(end))
+
+    def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Bytes of the files between two positions, as rows: Parquet's grow; None where the files are compressed."""
+        blocks = self.blocks(start, end)
+        if any(self.spec.layout.is_compressed(block.name) for block in blocks):
+            return None
+        growth = _PARQUET_GROWTH if self.spec.layout.format == "parquet" else 1
+        return growth * sum(block.size_bytes for block in blocks)
+
+    def rows_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
+        """Lines or rows between two positions; None unless all of them were counted when they were logged."""
+        counts = [block.row_count for block in self.blocks(start, end)]
+        return sum(count for count in counts if count is not None) if None not in counts else None
+
+    def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
+        """Group neighbouring blocks into spans of about equal size."""
+        return [
+            Span(
+                tuple(self._plan.part(block) for block in group),
+                None if any(b.row_count is None for b in group) else sum(b.row_count or 0 for b in group),
+                sum(b.size_bytes for b in group),
+            )
+            for group in grouped(self.blocks(start, end), parallelism)
+        ]
+
+    def read(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span; touches nothing but the files themselves."""
+        rows = Rows(self.spec.schema, self.spec.rejects)
+        if self.spec.layout.format == "parquet":
+            for part in span.value:
+                yield from parquet.read(part, rows, longest=self.spec.layout.max_record_size)
+        else:
+            yield from read_texts(self.spec.layout.texts(span.value, rows), rows)
+
+    def committed(self, end: SourcePositions) -> None:
+        """Merge old increments of the log: the names must be kept for ever, so nothing is dropped."""
+        self._plan.log.merge()
+
+
+def _ordinal(positions: SourcePositions) -> int:
+    return int(positions.get(SEGMENT, 0))
+
+
+def files(
+    path: str,
+    *,
+    format: Format = "json",
+    schema: Any,
+    timestamp: str | None = None,
+    name: str | None = None,
+    max_rows_per_epoch: int | None = None,
+    max_files_per_epoch: int | None = None,
+    on_bad_row: Literal["fail", "reject"] = "fail",
+    min_age: str = "0 s",
+    bounded: bool = False,
+    header: bool = True,
+    separator: str = ",",
+    block_size: str = "32 MB",
+    max_record_size: str = "64 MB",
+    start: Literal["earliest", "latest"] = "earliest",
+    follow_links: bool = False,
+    compare: Literal["identity", "size"] = "identity",
+    bounds: str | None = None,
+) -> Stream:
+    """Read the files of a directory, and those that arrive there while the pipeline runs, each exactly once.
+
+    Parameters
+    ----------
+    path : str
+        Directory, glob or file; local, or a URL that fsspec knows (``s3://bucket/in/*.json``).  A file's name, relative
+        to the directory, is its identity: it is read once.
+    format : str
+        ``"json"`` (one object a line), ``"csv"`` or ``"parquet"``.
+    schema : str, StructType or pyarrow.Schema
+        Columns to read.
+    timestamp : str, optional
+        Column that holds event time.
+    name : str, optional
+        The source's name: the identity of its positions.
+    max_rows_per_epoch, max_files_per_epoch : int, optional
+        Limits of one epoch.  With a limit of rows, files are read once more, for counting, when they are logged.
+    on_bad_row : str
+        ``"fail"`` stops with the file, line and reason; ``"reject"`` sends the row to ``stream.rejects``.
+    min_age : str
+        How long a file must have been left alone before it is taken.  ``"0 s"``: files arrive complete, by rename.
+    bounded : bool
+        Whether the files found at the first start are all there will ever be.  Where there are none, the source has
+        ended without a row.
+    header, separator
+        CSV: whether the first line names the columns; what stands between fields.
+    block_size : str
+        Larger files are cut, and their blocks read in parallel.
+    max_record_size : str
+        A single record (line, CSV record with its quoted line ends, Parquet row) that is longer is a bad row, so a
+        damaged or hostile file cannot fill the memory.
+    start : str
+        ``"earliest"`` reads the files that are there at the first start, ``"latest"`` passes over them.
+    follow_links : bool
+        Whether symbolic links are followed: whoever can write into the directory can then have any file read.  Without,
+        a link that leads out of the directory is an error.
+    compare : str
+        What a file is held against when it is read: ``"identity"``, its size, and its time of change or version;
+        ``"size"``, for files that were restored as they were, without their times.
+    bounds : str, optional
+        BOOLEAN column of the schema: a row in which it is true is no row but a bound.  No row below its timestamp comes
+        any more, for the key that it names, or for all keys where the key columns are null.  Not a column of the
+        stream.
+
+    Raises
+    ------
+    InvalidPipeline
+        If an argument makes no sense, or a column's type has no form in the format.
+
+    Examples
+    --------
+    ::
+
+        flights = hf.read.files("data/flights", schema="origin STRING, dep_delay INT, time_hour TIMESTAMP",
+                                timestamp="time_hour", on_bad_row="reject", name="flights")
+    """
+    # Only declaring needs the graph and its parsers: executors load this module without them.
+    from holdfast.graph.checks import building
+    from holdfast.graph.nodes import stream_from
+    from holdfast.types.schema import to_arrow
+
+    with building("source", name):
+        columns = to_arrow(schema)
+        layout = _layout(format, header, separator, block_size, max_record_size)
+        {"json": json_lines.check_types, "csv": csv_lines.check_types}.get(format, lambda _: None)(columns)
+        for argument, limit in {
+            "max_rows_per_epoch": max_rows_per_epoch,
+            "max_files_per_epoch": max_files_per_epoch,
+        }.items():
+            if limit is not None and (not isinstance(limit, int) or limit < 1):
+                raise InvalidPipeline(
+                    f"{argument}={limit!r} is no positive number.", do=f"write {argument}=100_000, or leave it out."
+                )
+        _check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
+        _check_choice("start", start, ("earliest", "latest"))
+        _check_choice("compare", compare, ("identity", "size"))
+        if bounded and start == "latest":
+            raise InvalidPipeline(
+                'bounded=True and start="latest" leave nothing to read.',
+                why="the one takes only the files of the first start, and the other passes over them.",
+                do="leave one of the two out.",
+            )
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise InvalidPipeline(
+                f"path={path!r} is no path.", do='write a directory, a glob or a file: "data/flights".'
+            )
+        spec = FilesSpec(
+            path=os.fspath(path),
+            where=discovery.place(os.fspath(path)),
+            layout=layout,
+            schema=columns,
+            timestamp=timestamp,
+            max_rows_per_epoch=max_rows_per_epoch,
+            max_files_per_epoch=max_files_per_epoch,
+            rejects=on_bad_row == "reject",
+            min_age_us=units.duration_us(min_age, argument="min_age"),
+            bounded=bounded,
+            start=start,
+            follow_links=follow_links,
+            compare=compare,
+        )
+        if follow_links and not spec.where.is_local:
+            raise InvalidPipeline(
+                "follow_links=True is for local files.",
+                why=f"{spec.where.root} is on a file system whose links nobody here can hold against each other.",
+                do="leave follow_links out.",
+            )
+        read = with_bounds(spec, bounds)
+    return stream_from(read, name=name)
+
+
+def _layout(format: str, header: bool, separator: str, block_size: str, max_record_size: str) -> Layout:
+    _check_choice("format", format, ("json", "csv", "parquet"))
+    size = units.size_bytes(block_size, argument="block_size")
+    if not 0 < size <= _BLOCK_SIZE_MAX:
+        raise InvalidPipeline(
+            f"block_size={block_size!r} is out of range.",
+            why="a block is held in memory.",
+            do='write "32 MB"; at most "1 GB".',
+        )
+    longest = units.size_bytes(max_record_size, argument="max_record_size")
+    if not 0 < longest <= _BLOCK_SIZE_MAX:
+        raise InvalidPipeline(
+            f"max_record_size={max_record_size!r} is out of range.",
+            why="a record is held in memory.",
+            do='write "64 MB"; at most "1 GB".',
+        )
+    if len(separator) != 1 or not separator.isascii() or separator in '"\r\n':
+        raise InvalidPipeline(
+            f"separator={separator!r} is no separator.", do="write one ASCII character, neither a quote nor a line end."
+        )
+    return Layout(format, header, separator, size, longest)
+
+
+def _check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidPipeline(
+            f"{argument}={value!r} is not known.", do=f"write {argument}= one of {', '.join(map(repr, choices))}."
+        )

@@ -1,0 +1,206 @@
+"""From what a text holds to the declared type, column by column: times, dates, decimals, and what must not be null.
+
+One rule for times: a text is ISO 8601; without a zone it is UTC; digits behind the microseconds are cut off;
+a number is seconds since 1970 in UTC.  TIMESTAMP is that instant, TIMESTAMP_NTZ its date and time in UTC.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.sources.formats.unfit import trimmed, unfit
+
+_ZONE = r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$"
+_BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
+LAST_SECOND = 253_402_300_799.999999
+"""End of the year 9999, where Spark's timestamps end."""
+
+BEYOND = (
+    "a number in a TIMESTAMP is seconds since 1970, and this one lies beyond the year 9999 (milliseconds? "
+    "declare BIGINT and divide)"
+)
+"""What is wrong with a number beyond it."""
+
+_UTC = pa.timestamp("us", tz="UTC")
+_DIGITS = 38  # that 128 bits hold, whatever they are
+
+
+class Unfit(ValueError):
+    """Some value of a column does not fit its declared type."""
+
+
+def timestamps_from_text(text: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return texts as timestamps of type ``wanted`` (microseconds, with or without UTC).
+
+    Raises
+    ------
+    Unfit
+        If some text is no time.
+    """
+    candidate = text
+    for convert in (_zoned, _zoneless, _mixed, _cut_off, _zoned, _zoneless, _mixed):
+        if convert is _mixed and unfit(text, wanted).any():
+            break  # the ways that are left cost more than the look
+        if convert is _cut_off:
+            candidate = _cut_off(text)
+            continue
+        try:
+            return convert(candidate).cast(wanted)
+        except pa.ArrowInvalid as error:
+            reason = str(error)
+    raise Unfit(reason.partition(". If")[0])
+
+
+def _zoned(text: pa.Array) -> pa.Array:
+    return text.cast(_UTC)
+
+
+def _zoneless(text: pa.Array) -> pa.Array:
+    return text.cast(pa.timestamp("us")).cast(_UTC)
+
+
+def _cut_off(text: pa.Array) -> pa.Array:
+    return pc.replace_substring_regex(text, _BEYOND_MICROSECONDS, r"\1")
+
+
+def _mixed(text: pa.Array) -> pa.Array:
+    has_zone = pc.match_substring_regex(text, _ZONE)
+    nothing = pa.scalar(None, pa.string())
+    zoned = _zoned(pc.if_else(has_zone, text, nothing))
+    return pc.coalesce(zoned, _zoneless(pc.if_else(has_zone, nothing, text)))
+
+
+def timestamps_from_seconds(seconds: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return numbers of seconds since 1970 as timestamps, to the microsecond.
+
+    Raises
+    ------
+    Unfit
+        If some number lies outside the years 0 to 9999: most likely these are milliseconds.
+    """
+    if not pc.all(pc.less_equal(pc.abs(seconds), LAST_SECOND), skip_nulls=True, min_count=0).as_py():
+        raise Unfit(BEYOND)
+    whole = pc.floor(seconds)
+    micros = pc.round(pc.multiply(pc.subtract(seconds, whole), 1e6))
+    total = pc.add(pc.multiply(whole.cast(pa.int64()), 1_000_000), micros.cast(pa.int64()))
+    return total.cast(_UTC).cast(wanted)
+
+
+def read_type(data_type: pa.DataType, *, timestamps: pa.DataType | None, dates: pa.DataType | None) -> pa.DataType:
+    """Return the type to read a declared one with: timestamps and dates replaced, however deep (None keeps them).
+
+    Decimals that may overflow are read with twice the bits: :func:`may_overflow`.
+    Members may all be null: Arrow's reader takes a NOT NULL member of a null struct for missing.
+    """
+    if pa.types.is_timestamp(data_type):
+        return timestamps or data_type
+    if pa.types.is_date32(data_type):
+        return dates or data_type
+    if may_overflow(data_type):
+        return pa.decimal256(data_type.precision, data_type.scale)
+    if pa.types.is_list(data_type):
+        return pa.list_(_read_field(data_type.value_field, timestamps, dates))
+    if pa.types.is_struct(data_type):
+        return pa.struct([_read_field(field, timestamps, dates) for field in data_type])
+    return data_type
+
+
+def _read_field(field: pa.Field, timestamps: pa.DataType | None, dates: pa.DataType | None) -> pa.Field:
+    return pa.field(field.name, read_type(field.type, timestamps=timestamps, dates=dates))
+
+
+def may_overflow(data_type: pa.DataType) -> bool:
+    """Tell whether Arrow may read another number into a decimal type than the one that is written.
+
+    It takes as many digits as the type has, then appends those of the scale, modulo 2**128.
+    """
+    return bool(pa.types.is_decimal128(data_type)) and data_type.precision + data_type.scale > _DIGITS
+
+
+def holds_timestamp(data_type: pa.DataType) -> bool:
+    """Tell whether a type has a timestamp in it."""
+    if pa.types.is_struct(data_type):
+        return any(holds_timestamp(member.type) for member in data_type)
+    if pa.types.is_list(data_type):
+        return holds_timestamp(data_type.value_type)
+    return bool(pa.types.is_timestamp(data_type))
+
+
+def to_declared(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return an array that was read with its :func:`read_type`, or decimals as texts, in the declared one.
+
+    Raises
+    ------
+    Unfit
+        If some value does not fit.
+    """
+    if array.type == wanted:
+        return array
+    if pa.types.is_timestamp(wanted):
+        is_text = pa.types.is_string(array.type)
+        return timestamps_from_text(array, wanted) if is_text else timestamps_from_seconds(array, wanted)
+    if pa.types.is_struct(wanted):
+        # flatten() and not field(): below a null struct the members must be null too, not whatever lies in memory.
+        members = [to_declared(part, field.type) for part, field in zip(array.flatten(), wanted, strict=True)]
+        return pa.StructArray.from_arrays(members, fields=list(wanted), mask=array.is_null())
+    if pa.types.is_list(wanted):
+        values = to_declared(array.values, wanted.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, type=wanted, mask=array.is_null())
+    try:
+        if pa.types.is_decimal(wanted) and pa.types.is_string(array.type):
+            array = trimmed(array, wanted).cast(pa.decimal256(wanted.precision, wanted.scale))
+        return array.cast(wanted)
+    except pa.ArrowInvalid as error:
+        raise Unfit(str(error)) from error
+
+
+def check_precision(array: pa.Array) -> None:
+    """Check that no decimal, however deep, has more digits before the point than its type.
+
+    Arrow's readers count the digits that are written, and append those that the scale wants.
+
+    Raises
+    ------
+    Unfit
+        If one has.
+    """
+    kind = array.type
+    if pa.types.is_struct(kind) or pa.types.is_list(kind):
+        for part in array.flatten() if pa.types.is_struct(kind) else [array.flatten()]:
+            check_precision(part)
+    elif pa.types.is_decimal(kind):
+        limit = 10 ** (kind.precision - kind.scale)
+        held = pc.min_max(array).as_py().values()
+        if any(value is not None and value.copy_abs() >= limit for value in held):
+            raise Unfit(f"a value has too many digits before the point for {kind}")
+
+
+def forbidden_null(array: pa.Array, field: pa.Field) -> str | None:
+    """Return the path of a member that is declared NOT NULL and has a null, or None.
+
+    Examples
+    --------
+    >>> forbidden_null(pa.array([1, None]), pa.field("a", pa.int64(), nullable=False))
+    'a'
+    """
+    if not field.nullable and array.null_count:
+        return str(field.name)
+    if not _restricts(field.type):
+        return None
+    present = array.filter(array.is_valid()) if array.null_count else array
+    if pa.types.is_struct(field.type):
+        inner = list(zip(present.flatten(), field.type, strict=True))
+    else:
+        inner = [(present.flatten(), field.type.value_field)]
+    paths = (forbidden_null(values, member) for values, member in inner)
+    return next((f"{field.name}.{path}" for path in paths if path is not None), None)
+
+
+def _restricts(data_type: pa.DataType) -> bool:
+    """Tell whether something within a nested type is declared NOT NULL."""
+    if pa.types.is_struct(data_type):
+        return any(not member.nullable or _restricts(member.type) for member in data_type)
+    if pa.types.is_list(data_type):
+        return not data_type.value_field.nullable or _restricts(data_type.value_type)
+    return False

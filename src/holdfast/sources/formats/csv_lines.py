@@ -1,0 +1,214 @@
+"""CSV with or without a header: quotes as in RFC 4180, parsed with Arrow's reader into the declared types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv as arrow_csv
+
+from holdfast.errors import InvalidPipeline
+from holdfast.sources.formats import blocks, convert, csv_verdicts
+from holdfast.sources.formats.csv_records import Walk
+from holdfast.sources.formats.lines import Records, Unreadable, cut_short, too_long
+
+_ARROW_BLOCK = 1 << 21
+_COLUMN = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?(?:CSV conversion error to [^:]*: )?(.*)", re.DOTALL)
+_COUNT = re.compile(r"Expected (\d+) columns, got (\d+)")
+
+
+@dataclass(frozen=True)
+class CsvParser:
+    """Parses records into the columns of a schema.  An empty field is null, a quoted empty one an empty text.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Columns wanted.
+    columns : tuple of str
+        Columns of the file, in its order.
+    separator : str
+        One ASCII character.
+    problem : str
+        What is wrong with the file's header: then no record can be read.
+    longest : int
+        Bytes that a record may have.
+
+    Notes
+    -----
+    Times are read as texts and converted column by column: Arrow's reader takes them either with zones or without.
+    So are decimals that may overflow, for which it has no type of more bits.
+    """
+
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    separator: str
+    problem: str = ""
+    longest: int = 1 << 62
+
+    def parse(self, data: bytes) -> list[pa.RecordBatch]:
+        """Return the rows, one for each record."""
+        if self.problem and data:
+            raise Unreadable(self.problem)
+        found = blocks.quotes(data, self.separator)
+        is_multiline = found.is_multiline or not found.is_clean
+        if is_multiline and len(data) > self.longest and blocks.longest(found.ends, len(data)) > self.longest:
+            raise Unreadable(too_long(self.longest))  # or as long as that with its line end: the exact way tells
+        has_return = b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
+        if has_return and not found.is_clean:
+            # For Arrow such a carriage return ends a row behind a quote.  Where another quote stands wrong, two lines
+            # may become one as well, and the number of rows, which is compared below, would be right with wrong rows.
+            raise Unreadable(csv_verdicts.RETURN)
+        # Arrow skips a line of such carriage returns alone.
+        count = self._count(data, found) if is_multiline or has_return else blocks.record_count(data)
+        if count == 0:
+            return []
+        try:
+            try:
+                table = self._read(data, _ARROW_BLOCK, is_multiline=is_multiline)
+            except pa.ArrowInvalid as error:
+                if "straddl" not in str(error):
+                    raise
+                table = self._read(data, len(data) + 1, is_multiline=True)
+        except pa.ArrowInvalid as error:
+            raise Unreadable(str(error)) from error
+        if table.num_rows != count:
+            raise Unreadable(csv_verdicts.RETURN)
+        return [self._declared(batch) for batch in table.to_batches()]
+
+    def joins(self, data: bytes) -> bool:
+        """Whether the text may be parsed together with others: a quote left open would reach into the next file."""
+        return b'"' not in data
+
+    def head(self, data: bytes, size: int) -> bytes:
+        """Return the records that end within the first bytes, unless some quote there stands wrong."""
+        found = blocks.quotes(data[:size], self.separator, to_last_end=True)
+        return data[: found.ends[-1]] if found.is_clean and len(found.ends) else b""
+
+    def records(self, data: bytes) -> Records:
+        """Take the text apart into records; one may span lines where quotes say so."""
+        if len(data) <= self.longest and (quotes := blocks.quotes(data, self.separator)).is_clean:
+            starts, ends = blocks.lines(data, quotes.ends)
+            return Records(starts, ends, dict.fromkeys(range(len(starts)), self.problem) if self.problem else {})
+        found: list[blocks.Offsets] = []
+        problems: dict[int, str] = {}
+        count = 0
+        for batch, told in self._walk(data):
+            problems.update(told if not count else {count + at: problem for at, problem in told.items()})
+            count += len(batch)
+            found.append(batch)
+        places = np.concatenate(([0], *found))
+        starts, ends, is_record = blocks.contents(data, places[:-1], places[1:])
+        if len(starts) < count:
+            numbers = np.cumsum(is_record) - 1
+            problems = {int(numbers[at]): problem for at, problem in problems.items() if is_record[at]}
+        return Records(starts, ends, dict.fromkeys(range(len(starts)), self.problem) if self.problem else problems)
+
+    def judge(self, contents: Sequence[bytes], error: Unreadable | None = None) -> dict[int, str]:
+        """Return why records are surely bad, by index."""
+        return csv_verdicts.judge(contents, self.columns, self.schema, self.separator, self._texts)
+
+    def reason(self, record: bytes, error: Unreadable) -> str:
+        """Say why a record cannot be read, naming the column where one is to blame."""
+        message = str(error)
+        if (counts := _COUNT.search(message)) is not None:
+            return f"it has {counts[2]} fields where {counts[1]} are expected"
+        if (column := _COLUMN.match(message)) is not None:
+            field = self.schema.field(self.columns[int(column[1])])
+            return f"column {field.name!r} is declared {field.type} ({cut_short(column[2])})"
+        return cut_short(message)
+
+    def _count(self, data: bytes, found: blocks.Quotes) -> int:
+        """Count records one by one: where newlines stand in quotes, or quotes in the middle of fields."""
+        if not found.is_clean:
+            count = start = 0
+            for ends, problems in self._walk(data):
+                if problems:
+                    raise Unreadable(problems[min(problems)])
+                count += int(blocks.contents(data, np.append(start, ends[:-1]), ends)[2].sum())
+                start = int(ends[-1])
+            return count
+        ends = found.ends.tolist()
+        places = zip([0, *ends], [*ends, len(data)], strict=True)
+        return sum(1 for start, end in places if data[start:end].strip(b"\r\n"))
+
+    def _walk(self, data: bytes) -> Iterator[tuple[blocks.Offsets, dict[int, str]]]:
+        return Walk(data, self.separator, longest=self.longest).batches()
+
+    def _read(self, data: bytes, block_size: int, *, is_multiline: bool) -> pa.Table:
+        is_text = {f.name: pa.types.is_timestamp(f.type) or convert.may_overflow(f.type) for f in self.schema}
+        types = {f.name: pa.string() if is_text[f.name] else f.type for f in self.schema}
+        return self._read_as(types, data, block_size, is_multiline=is_multiline)
+
+    def _texts(self, data: bytes, names: list[str]) -> pa.Table:
+        types = dict.fromkeys(names, pa.binary())
+        return self._read_as(types, data, len(data) + 1, is_multiline=b'"' in data)
+
+    def _read_as(self, types: dict[str, pa.DataType], data: bytes, block_size: int, *, is_multiline: bool) -> pa.Table:
+        return arrow_csv.read_csv(
+            pa.BufferReader(data),
+            read_options=arrow_csv.ReadOptions(
+                use_threads=False, block_size=block_size, column_names=list(self.columns)
+            ),
+            parse_options=arrow_csv.ParseOptions(delimiter=self.separator, newlines_in_values=is_multiline),
+            convert_options=arrow_csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types),
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+
+    def _declared(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = []
+        for field, column in zip(self.schema, batch.columns, strict=True):
+            try:
+                column = convert.to_declared(column, field.type)
+                convert.check_precision(column)
+            except convert.Unfit as error:
+                raise Unreadable(f"column {field.name!r} is declared {field.type} ({error})") from error
+            if path := convert.forbidden_null(column, field):
+                raise Unreadable(f"{path!r} is declared NOT NULL and is empty")
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def header_columns(header: bytes, separator: str, schema: pa.Schema) -> tuple[tuple[str, ...], str]:
+    """Return the columns that a header line names, and what is wrong with them or an empty text."""
+    try:
+        table = arrow_csv.read_csv(
+            pa.BufferReader(header.rstrip(b"\r\n") + b"\n"),
+            parse_options=arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True),
+        )
+        columns = tuple(table.column_names)
+    except pa.ArrowInvalid:
+        columns = ()
+    for name in schema.names:
+        if columns.count(name) != 1:
+            what = "names it twice" if name in columns else "does not name it"
+            named = ", ".join(map(repr, columns)) or "nothing"
+            return columns, f"the file has no column {name!r}: its header {what}; it names {named}"
+    return columns, ""
+
+
+def check_types(schema: pa.Schema, argument: str = "schema") -> None:
+    """Check that a CSV field can hold every column.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a type has no form in CSV that is read here.
+    """
+    kinds = pa.types
+    allowed = (kinds.is_boolean, kinds.is_integer, kinds.is_floating, kinds.is_string, kinds.is_decimal128)
+    times = (kinds.is_date32, kinds.is_timestamp)
+    for field in schema:
+        if not any(test(field.type) for test in (*allowed, *times)):
+            raise InvalidPipeline(
+                f"column {field.name!r} of {argument} is {field.type}, and a CSV field cannot hold that.",
+                do="declare STRING and convert it behind the source (BINARY: unbase64, nested values: from_json).",
+            )

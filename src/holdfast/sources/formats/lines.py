@@ -1,0 +1,191 @@
+"""What the formats of lines (JSON, CSV) have in common: records, what parses them, and what is made of the rows.
+
+Lines are read in two ways (:mod:`holdfast.sources.formats.texts`).  The fast way parses many blocks at once with Arrow
+and counts: as many rows must come out as records went in.  Where it fails, the exact way takes the records apart and
+finds the ones that are wrong.  Both ways give a good row the same values, so it does not matter which rows stand beside
+it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
+from holdfast.sources.files.access import Part
+from holdfast.sources.formats.blocks import Offsets
+
+SHOWN = 80
+"""Characters of a value that a reason shows: the row itself is kept whole beside it."""
+
+_SAID = 200
+_ROW = re.compile(r"in row (\d+)|Row #(\d+)")
+
+
+class Unreadable(ValueError):
+    """A text holds at least one record that cannot be read; the message says why."""
+
+    @property
+    def row(self) -> int | None:
+        """Index of the record that Arrow complains of, where it names one."""
+        named = _ROW.search(str(self))
+        if named is None:
+            return None
+        return int(named[1]) if named[1] else max(0, int(named[2]) - 1)
+
+
+class Records(NamedTuple):
+    """The records of a text.
+
+    Parameters
+    ----------
+    starts, ends : numpy.ndarray
+        Place of each record's content: no line end belongs to it.
+    problems : dict
+        Index of a record -> what is wrong with it, as far as is known without parsing it.
+    """
+
+    starts: Offsets
+    ends: Offsets
+    problems: dict[int, str]
+
+
+class Parser(Protocol):
+    """Reads the records of one format (and, for CSV, of one header) with one schema."""
+
+    def parse(self, data: bytes) -> list[pa.RecordBatch]:
+        """Return the rows, one for each record.
+
+        Raises
+        ------
+        Unreadable
+            If some record cannot be read.
+        """
+
+    def joins(self, data: bytes) -> bool:
+        """Whether the text may be parsed together with others of its kind."""
+
+    def head(self, data: bytes, size: int) -> bytes:
+        """Return the records that surely end within the first bytes of a text."""
+
+    def records(self, data: bytes) -> Records:
+        """Take the text apart into records; empty lines are none."""
+
+    def judge(self, contents: Sequence[bytes], error: Unreadable | None = None) -> Mapping[int, str]:
+        """Return why records surely cannot be read, by index; of the others nothing is said.
+
+        Parameters
+        ----------
+        contents : sequence of bytes
+            Records without a known problem.
+        error : Unreadable, optional
+            What Arrow said of them, or of the ones before: for what only a closer look can tell.
+
+        Notes
+        -----
+        A few microseconds a record at most.  Never wrong: a record that is judged is one that :meth:`parse` refuses
+        alone.
+        """
+
+    def reason(self, record: bytes, error: Unreadable) -> str:
+        """Say for people why one record cannot be read."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Some records of a file, and what reads them.
+
+    Parameters
+    ----------
+    part : Part
+        Where they come from.
+    offset : int
+        Offset of the first byte of ``data`` in the file, decompressed.
+    line : int, optional
+        Line of the first byte, from 1, where it was counted.
+    """
+
+    part: Part
+    offset: int
+    data: bytes
+    parser: Parser
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A record, or a whole file, that is known to be bad before it is parsed.
+
+    Parameters
+    ----------
+    line : int, optional
+        From 1; 0 stands for the whole file.
+    offset : int
+        Where the record begins, when ``line`` is None.
+    raw : bytes
+        As much of it as is shown.
+    """
+
+    part: Part
+    offset: int
+    line: int | None
+    reason: str
+    raw: bytes
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is made of rows: the schema that the source yields, and whether bad rows are rejected or fatal."""
+
+    schema: pa.Schema
+    rejects: bool
+
+    @property
+    def read_schema(self) -> pa.Schema:
+        """The schema of the batches that are yielded."""
+        if not self.rejects:
+            return self.schema
+        return pa.schema([*(field.with_nullable(True) for field in self.schema), pa.field(REJECT_COLUMN, REJECT_TYPE)])
+
+    def good(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield good rows with the schema that is expected."""
+        for batch in batches:
+            columns = batch.columns
+            if self.rejects:
+                columns = [*columns, pa.nulls(batch.num_rows, REJECT_TYPE)]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.read_schema)
+
+    def bad(self, reason: str, raw: str, position: str) -> pa.RecordBatch:
+        """Return one rejected row."""
+        return self.rejected(*(pa.array([text], pa.string()) for text in (reason, raw, position)))
+
+    def rejected(self, reasons: pa.Array, raws: pa.Array, positions: pa.Array) -> pa.RecordBatch:
+        """Return rejected rows."""
+        reject = pa.StructArray.from_arrays([reasons, raws, positions], fields=list(REJECT_TYPE))
+        columns = [*(pa.nulls(len(reasons), field.type) for field in self.schema), reject]
+        return pa.RecordBatch.from_arrays(columns, schema=self.read_schema)
+
+
+def cut_short(text: str, size: int = _SAID) -> str:
+    """Return a text that somebody else wrote, no longer than is good for a reason or a message."""
+    return text if len(text) <= size else text[: size - 3] + "..."
+
+
+def too_long(longest: int) -> str:
+    """Say why a record of more than ``longest`` bytes is refused."""
+    return f"it is longer than max_record_size ({longest:,} bytes)"
+
+
+def is_utf8(data: bytes) -> bool:
+    """Whether a text is UTF-8."""
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

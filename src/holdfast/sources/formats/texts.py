@@ -1,0 +1,337 @@
+"""Rows out of texts: the fast way for all of them, and the exact way for those that hold bad records.
+
+The exact way costs a bounded time for each record, whatever stands in it: records are taken apart once, some thousand
+at a time are parsed with Arrow, and where Arrow refuses them the parser judges each of them by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import BadRow
+from holdfast.sources.files.access import Part
+from holdfast.sources.formats import blocks
+from holdfast.sources.formats.lines import Parser, Refused, Rows, Text, Unreadable, cut_short
+
+RAW_SHOWN = 200
+"""Characters of a bad row that an error shows; a rejected row keeps them all."""
+
+JOINED_SIZE = 1 << 24
+"""Small blocks are parsed together up to this many bytes."""
+
+_HEAD = 1 << 15
+_HEAD_OF = 1 << 20
+"""Of more bytes the first few are parsed before all of them: where every record is bad, that is known soon."""
+
+_PARSED_TOGETHER = 4000
+_TRIED = 2
+"""Bad records that Arrow may name, one after the other, before every record beside them is judged.  Where there were
+more, the next records are judged before Arrow sees them."""
+
+_TAKEN_OUT = 3
+"""Records that are taken out because Arrow names them; then halves are made, or all the others would be parsed again
+for each of many."""
+
+
+def read_texts(texts: Iterable[Text | Refused], rows: Rows) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of texts, in order."""
+    waiting: list[Text] = []
+    size = 0
+    for text in texts:
+        if isinstance(text, Refused):
+            yield from _read_together(waiting, rows)
+            waiting, size = [], 0
+            yield _refused(text, rows)
+            continue
+        if not text.data:
+            continue
+        if waiting and not (
+            size + len(text.data) <= JOINED_SIZE
+            and text.parser == waiting[0].parser
+            and all(text.parser.joins(one.data) for one in (waiting[-1], text))
+        ):
+            yield from _read_together(waiting, rows)
+            waiting, size = [], 0
+        waiting.append(text)
+        size += len(text.data)
+    yield from _read_together(waiting, rows)
+
+
+def _read_together(texts: Sequence[Text], rows: Rows) -> Iterator[pa.RecordBatch]:
+    if not texts:
+        return
+    parser = texts[0].parser
+    whole = texts[0].data if len(texts) == 1 else b"\n".join(text.data.removesuffix(b"\n") for text in texts)
+    try:
+        if len(whole) > _HEAD_OF:
+            parser.parse(parser.head(whole, _HEAD))
+        batches = parser.parse(whole)
+    except Unreadable:
+        yield from _together(_read_apart(texts, rows), rows.read_schema)
+    else:
+        yield from rows.good(batches)
+
+
+def _read_apart(texts: Sequence[Text], rows: Rows) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of texts that have bad ones, in order."""
+    parser = texts[0].parser
+    sieve = _Sieve(parser)
+    for chunk in _chunks(texts):
+        batches, reasons = sieve.sifted(chunk.contents, chunk.problems)
+        if not reasons:
+            yield from rows.good(batches)
+        elif not rows.rejects:
+            at = min(reasons)
+            part, line = chunk.place(at)
+            raise _bad_row(part, line, reasons[at], _text(chunk.contents[at]))
+        else:
+            yield from _mixed(chunk, batches, reasons, rows)
+
+
+class _Places:
+    """Lines of a text's records."""
+
+    def __init__(self, text: Text) -> None:
+        self.part = text.part
+        self.shown = text.part.shown
+        self._text = text
+        self._ends: blocks.Offsets | None = None
+        self._first = 0
+
+    def lines(self, starts: blocks.Offsets) -> blocks.Offsets:
+        """Return the lines, from 1, of offsets in the text."""
+        if self._ends is None:
+            text = self._text
+            self._ends = blocks.line_ends(blocks.as_bytes(text.data))
+            self._first = text.part.lines_before(text.offset) + 1 if text.line is None else text.line
+        return np.searchsorted(self._ends, starts, side="right") + self._first
+
+
+@dataclass
+class _Chunk:
+    """Some records, of one text or of several: of each of these where its records begin."""
+
+    contents: list[bytes] = field(default_factory=list)
+    texts: list[tuple[_Places, blocks.Offsets]] = field(default_factory=list)
+    problems: dict[int, str] = field(default_factory=dict)
+
+    def place(self, record: int) -> tuple[Part, int]:
+        """Return the file of a record, and its line."""
+        behind = np.cumsum([len(starts) for _, starts in self.texts])
+        text = int(np.searchsorted(behind, record, side="right"))
+        places, starts = self.texts[text]
+        at = record - int(behind[text]) + len(starts)
+        return places.part, int(places.lines(starts[at : at + 1])[0])
+
+    def positions(self, records: blocks.Offsets) -> pa.Array:
+        """Return file and line of some records, which are given in order."""
+        borders = np.searchsorted(records, np.cumsum([0, *(len(starts) for _, starts in self.texts)]))
+        counts = np.diff(borders)
+        first = 0
+        lines = []
+        for (places, starts), begin, end in zip(self.texts, borders[:-1], borders[1:], strict=True):
+            if end > begin:
+                lines.append(places.lines(starts[records[begin:end] - first]))
+            first += len(starts)
+        paths = pa.array([places.shown for places, _ in self.texts], pa.string())
+        paths = paths[0] if len(paths) == 1 else paths.take(pa.array(np.repeat(np.arange(len(counts)), counts)))
+        return pc.binary_join_element_wise(paths, pa.array(np.concatenate(lines)).cast(pa.string()), ":")
+
+
+def _chunks(texts: Sequence[Text]) -> Iterator[_Chunk]:
+    chunk = _Chunk()
+    for text in texts:
+        places, data = _Places(text), text.data
+        starts, ends, problems = text.parser.records(data)
+        first = 0
+        while first < len(starts):
+            before = len(chunk.contents)
+            last = min(len(starts), first + _PARSED_TOGETHER - before)
+            chunk.contents += _contents(data, starts[first:last], ends[first:last])
+            chunk.texts.append((places, starts[first:last]))
+            if problems:
+                known = {before + at - first: problems[at] for at in range(first, last) if at in problems}
+                chunk.problems.update(known)
+            if len(chunk.contents) == _PARSED_TOGETHER:
+                yield chunk
+                chunk = _Chunk()
+            first = last
+    if chunk.contents:
+        yield chunk
+
+
+def _contents(data: bytes, starts: blocks.Offsets, ends: blocks.Offsets) -> list[bytes]:
+    """Return records as bytes; those that are lines, one behind the other, in a third of the time."""
+    if int((starts[1:] - ends[:-1]).sum()) == len(starts) - 1:
+        lines = data[starts[0] : ends[-1]].split(b"\n")
+        if len(lines) == len(starts):
+            return lines
+    return [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+
+class _Suspects(NamedTuple):
+    """Records that nothing is known against, and that Arrow may refuse.
+
+    Parameters
+    ----------
+    records : list of int
+        Their indices.
+    judged_from : int
+        They are judged if they are as few: twice as many were, and nothing was found.
+    taken_out : int
+        How many records were taken out, one by one, of what these are left of.
+    """
+
+    records: list[int]
+    judged_from: int
+    taken_out: int = 0
+
+
+class _Sieve:
+    """Tells good records from bad ones, chunk by chunk: what is wrong with one is likely wrong with the next.
+
+    Parameters
+    ----------
+    parser : Parser
+        Reads them.
+    """
+
+    def __init__(self, parser: Parser) -> None:
+        self._parser = parser
+        self._is_dense = False
+        self._error: Unreadable | None = None
+
+    def sifted(
+        self, contents: Sequence[bytes], problems: Mapping[int, str]
+    ) -> tuple[list[pa.RecordBatch], dict[int, str]]:
+        """Return the rows of the good records, and why the others are bad, by index."""
+        reasons = dict(problems)
+        left = _others(contents, reasons)
+        for _ in range(0 if self._is_dense else _TRIED):
+            try:
+                return self._parsed(contents, left), reasons
+            except Unreadable as error:
+                named = error.row
+                if named is None or named >= len(left):
+                    break
+                judged = self._parser.judge([contents[left[named]]])
+                if not judged:
+                    break  # Arrow counts from the begin of its own block
+                reasons[left.pop(named)] = judged[0]
+        judged = self._parser.judge(contents if not reasons else [contents[at] for at in left], self._error)
+        if judged:
+            reasons.update(judged if not reasons else {left[at]: reason for at, reason in judged.items()})
+            left = _others(contents, reasons)
+        self._error = None if left else self._error
+        batches = self._searched(contents, left, reasons)
+        self._is_dense = len(reasons) > _TRIED
+        return batches, reasons
+
+    def _searched(self, contents: Sequence[bytes], left: list[int], reasons: dict[int, str]) -> list[pa.RecordBatch]:
+        """Parse what nothing is known against; find by halves what Arrow refuses nevertheless, and say why."""
+        batches: list[pa.RecordBatch] = []
+        todo = [_Suspects(left, len(left))]  # a stack, the first records on top
+        while todo:
+            suspects = todo.pop()
+            some = suspects.records
+            try:
+                batches += self._parsed(contents, some)
+            except Unreadable as error:
+                self._error = error
+                is_due = len(some) <= suspects.judged_from
+                judged = self._parser.judge([contents[at] for at in some], error) if is_due else {}
+                reasons.update((some[at], reason) for at, reason in judged.items())
+                if judged:
+                    rest = [at for at in some if at not in reasons]
+                    todo.append(suspects._replace(records=rest, judged_from=len(rest)))
+                elif len(some) == 1:
+                    reasons[some[0]] = self._parser.reason(contents[some[0]], error)
+                else:
+                    judged_from = len(some) // 2 if is_due else suspects.judged_from
+                    todo += reversed(_split(suspects._replace(judged_from=judged_from), error.row))
+        return batches
+
+    def _parsed(self, contents: Sequence[bytes], some: Sequence[int]) -> list[pa.RecordBatch]:
+        return self._parser.parse(b"\n".join([contents[at] for at in some]) + b"\n") if some else []
+
+
+def _others(contents: Sequence[bytes], reasons: Mapping[int, str]) -> list[int]:
+    """Return the records that no reason is known for."""
+    if len(reasons) == len(contents):
+        return []
+    return [at for at in range(len(contents)) if at not in reasons] if reasons else list(range(len(contents)))
+
+
+def _split(suspects: _Suspects, row: int | None) -> list[_Suspects]:
+    """Split records around the one that the reader complains of, or in the middle.  A wrong hint costs time only."""
+    some, taken_out = suspects.records, suspects.taken_out
+    if row is None or row >= len(some) or taken_out == _TAKEN_OUT:
+        middle = len(some) // 2
+        parts = [some[:middle], some[middle:]]
+    else:
+        parts, taken_out = [some[:row], some[row : row + 1], some[row + 1 :]], taken_out + 1
+    return [_Suspects(part, suspects.judged_from, taken_out) for part in parts if part]
+
+
+def _mixed(
+    chunk: _Chunk, batches: list[pa.RecordBatch], reasons: dict[int, str], rows: Rows
+) -> Iterator[pa.RecordBatch]:
+    """Yield good and rejected rows in the order of their records."""
+    bad = sorted(reasons)
+    raws = chunk.contents if len(bad) == len(chunk.contents) else [chunk.contents[at] for at in bad]
+    try:
+        raw = pa.array(raws, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:  # not UTF-8
+        raw = pa.array([_text(one) for one in raws], pa.string())
+    positions = chunk.positions(np.array(bad))
+    rejected = rows.rejected(pa.array([reasons[at] for at in bad], pa.string()), raw, positions)
+    if len(bad) == len(chunk.contents):
+        yield rejected
+        return
+    is_bad = np.zeros(len(chunk.contents), np.bool_)
+    is_bad[bad] = True
+    # Rejected rows stand behind the good ones in the table, and each record names its row.
+    table = pa.Table.from_batches([*rows.good(batches), rejected], rows.read_schema).combine_chunks()
+    places = np.where(is_bad, np.cumsum(is_bad) - 1 + len(is_bad) - len(bad), np.cumsum(~is_bad) - 1)
+    yield from table.take(pa.array(places)).combine_chunks().to_batches()
+
+
+def _together(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Make small batches into some that are worth their name."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size > JOINED_SIZE:
+            yield from pa.Table.from_batches(waiting, schema).combine_chunks().to_batches()
+            waiting, size = [], 0
+    if waiting:
+        yield from pa.Table.from_batches(waiting, schema).combine_chunks().to_batches()
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", errors="replace")
+
+
+def _refused(refused: Refused, rows: Rows) -> pa.RecordBatch:
+    part, raw = refused.part, _text(refused.raw)
+    line = part.lines_before(refused.offset) + 1 if refused.line is None else refused.line
+    if rows.rejects:
+        return rows.bad(refused.reason, raw, f"{part.shown}:{line}")
+    raise _bad_row(part, line, refused.reason, raw)
+
+
+def _bad_row(part: Part, line: int, reason: str, raw: str) -> BadRow:
+    return BadRow(
+        f"{part.shown}, line {line}, cannot be read: {reason}.",
+        why=f"the line is {cut_short(raw, RAW_SHOWN)!r}.",
+        do='mend the line, correct schema=, or choose on_bad_row="reject" to go on with the good rows.',
+        participant=part.shown,
+    )

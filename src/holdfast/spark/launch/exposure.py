@@ -1,0 +1,41 @@
+"""What of a pipeline travels to other hosts that should not be read on the way, and whether Spark encrypts it.
+
+Executors stage rows by themselves, so a sink's writer factory goes to them with each task, a PostgreSQL DSN with its
+password in it; so do the options of Spark's own readers.  Both are part of task closures and plans, which Spark sends
+over its own connections (RPC and block transfer), in clear unless it is told otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.graph.pipeline import Pipeline
+
+Ask = Callable[[str], bool]
+"""Whether a switch of Spark's is on."""
+
+
+def exposed(pipeline: Pipeline, master: str, is_on: Ask) -> str:
+    """Return a warning if secrets of the pipeline would travel in clear to another host; else nothing.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        What is to run.
+    master : str
+        Spark's master.
+    is_on : callable
+        Asked for names of Spark settings.
+    """
+    if master.startswith("local"):  # threads of one JVM, or (local-cluster) processes of one machine
+        return ""
+    if is_on("spark.ssl.rpc.enabled") or (is_on("spark.authenticate") and is_on("spark.network.crypto.enabled")):
+        return ""
+    nodes = [node.name for node in pipeline.sources if getattr(node.spec, "sends_secret", False)]
+    nodes += [sink.name for sink in pipeline.sinks if getattr(sink.spec, "sends_secret", False)]
+    if not nodes:
+        return ""
+    return (
+        f"secrets of {', '.join(nodes)} travel to the executors of {master} in clear: set spark.authenticate and "
+        "spark.network.crypto.enabled (or spark.ssl.rpc.enabled) to true; docs/operations.md says what travels"
+    )

@@ -1,0 +1,59 @@
+"""The driver's side of the fork server: it is started beside the JVM, and Spark is told of a Python that asks it.
+
+Where anything about it does not work, processes are started as Spark starts them, only later.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from holdfast.spark.launch import forked_python
+
+log = logging.getLogger("holdfast.run")
+
+HASH_SEED = "PYTHONHASHSEED"
+
+
+def start(directory: Path) -> str | None:
+    """Start a fork server; return what Spark is to take for Python, None where that cannot be.
+
+    Parameters
+    ----------
+    directory : Path
+        For its socket and the script: where nobody else comes.
+    """
+    python, path = directory / "python", directory / "forks"
+    arguments = [sys.executable, "-I", "-S", os.fspath(Path(forked_python.__file__)), os.fspath(path)]
+    python.write_text(f'#!/bin/sh\nexec {shlex.join(arguments)} "$@"\n')
+    python.chmod(0o700)
+    # Spark gives this seed to its workers: what is hashed in several of them must be equal.
+    environment = {HASH_SEED: "0", "OMP_NUM_THREADS": "1", **os.environ}
+    try:
+        # Where nothing may be executed, not even a script of our own, Spark could start no process at all.
+        subprocess.run([python, "-c", ""], check=True, capture_output=True, timeout=60)
+        server = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.spark.launch.fork_server", path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        log.debug("no fork server: %s", error)
+        return None
+    atexit.register(_end, server)
+    return os.fspath(python)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """End the server.  Where this process is killed it ends too: nobody else holds this end of its standard input."""
+    assert server.stdin is not None
+    server.stdin.close()
+    server.wait()

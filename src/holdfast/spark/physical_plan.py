@@ -1,0 +1,209 @@
+"""A graph made ready to run: in one of three ways its rows are evaluated (design/0003, design/0010)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from holdfast.checkpoint.barriers import Barriers
+from holdfast.checkpoint.checkpointer import Intervals
+from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.snapshot import newest_buckets
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.program import Program
+from holdfast.plan.program_build import build_program
+from holdfast.positions import Positions
+from holdfast.quarantine.mask import Mask
+from holdfast.resume.graph_diff import Graph, described
+from holdfast.resume.state_upgrade import Means
+from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
+from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Observed, Reader, SparkEvaluation
+from holdfast.spark.quarantine.probe import Probe
+from holdfast.spark.read import SourceReader
+from holdfast.spark.resume.context import Asked, Ground
+from holdfast.spark.state.evaluation import StateEvaluation
+from holdfast.spark.state.operators_in_plan import stateful_operators
+from holdfast.spark.state.parts import BackgroundParts
+from holdfast.spark.state.plan import Shape, Stateful, compile_stateful, keeps_of, means_of, settle_shape
+from holdfast.spark.state.seed import DirectorySeeds
+from holdfast.spark.state.snapshots import Snapshotting
+
+log = logging.getLogger("holdfast.run")
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A graph that is ready to run.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    session : SparkSession
+        Of the run.
+    parallelism : int
+        Tasks that can run at a time.
+    reader : SourceReader
+        How its sources are read.
+    compiled : Compiled
+        What Spark is given.
+    program : Program, optional
+        Evaluates all rows as Arrow tables; None where Spark's plan or stages do.
+    stateful : Stateful, optional
+        The stages; None without state.
+    snapshotting : Snapshotting, optional
+        Makes snapshots of the state; None without state.
+    """
+
+    pipeline: Pipeline
+    session: SparkSession
+    parallelism: int
+    reader: SourceReader
+    compiled: Compiled
+    program: Program | None = None
+    stateful: Stateful | None = None
+    snapshotting: Snapshotting | None = None
+
+    @cached_property
+    def keeps(self) -> dict[str, Keeps]:
+        """What each stateful operator keeps."""
+        return {} if self.stateful is None else keeps_of(self.pipeline, self.stateful.stages)
+
+    @cached_property
+    def means(self) -> dict[str, Means]:
+        """With what each stateful operator takes over the state of another version of itself."""
+        return {} if self.stateful is None else means_of(self.pipeline, self.stateful.stages)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph as a checkpoint remembers it."""
+        return described(self.pipeline, self.keeps, 0 if self.snapshotting is None else self.snapshotting.shape.buckets)
+
+    @cached_property
+    def counted_filters(self) -> frozenset[str]:
+        """The filters that say how many rows they drop: those that Arrow evaluates."""
+        stages = [] if self.stateful is None else [stage.program for stage in self.stateful.stages.stages]
+        return frozenset().union(*(program.filters for program in (self.program, *stages) if program is not None))
+
+    def evaluation(
+        self,
+        observe: Callable[[], Mapping[str, Observed]],
+        barriers: Barriers,
+        masks: Mapping[str, Mask],
+        *,
+        retired: Positions,
+    ) -> Evaluation:
+        """Return how batches are evaluated."""
+        if self.stateful is not None:
+            return StateEvaluation(self.compiled.routes, self.stateful.stages.sinks, observe, barriers)
+        if self.program is None:
+            return SparkEvaluation(self.compiled.routes, observe)
+        return ColumnarEvaluation(self.session, self.program, self._readers, self.parallelism, masks, retired)
+
+    def probe(self, limit_s: float | None) -> Probe | None:
+        """Return what finds rows that end a worker; None where Spark's plan evaluates all rows."""
+        program = self.program if self.stateful is None else self.stateful.stages.stages[0].program
+        return None if program is None else Probe(self.session, program, self._readers, self.parallelism, limit_s)
+
+    @property
+    def _readers(self) -> dict[str, Reader]:
+        reader = self.reader
+        return {
+            node.name: Reader(reader.spec(node), node.name, reader.workspace(node)) for node in self.pipeline.sources
+        }
+
+
+def assemble(asked: Asked, ground: Ground) -> Assembly:
+    """Compile a graph in the way that fits it: in stages, as an Arrow program, or as Spark's plan."""
+    pipeline, settings = asked.pipeline, asked.settings
+    use_program = settings.columnar and not asked.is_stateful
+    program = build_program(pipeline, as_spark_has_it, ground.token) if use_program else None
+    reader = SourceReader(
+        ground.session,
+        ground.directory,
+        ground.parallelism,
+        settings.prefetch_max_bytes,
+        ground.stop_file,
+        ground.chosen.below,
+        has_rows=program is None,
+        keeps_replays=asked.is_stateful and settings.checkpoint_freq > 0,
+        pipeline=pipeline.name,
+        from_us=ground.from_us,
+    )
+    if asked.is_stateful:
+        way = "in stages, with state between them"
+        assembly = _with_state(asked, ground, reader)
+    elif program is None:
+        way = "through Spark's plan"
+        compiled = compile_pipeline(pipeline, reader.read, ground.token)
+        _refuse_state(pipeline, compiled.frame)
+        assembly = Assembly(pipeline, ground.session, ground.parallelism, reader, compiled)
+    else:
+        way = "as an Arrow program: its rows stay out of the JVM"
+        compiled = Compiled(_positions_only(pipeline, reader), program.routes)
+        assembly = Assembly(pipeline, ground.session, ground.parallelism, reader, compiled, program)
+    log.info("pipeline %r is evaluated %s", pipeline.name, way)
+    return assembly
+
+
+def _with_state(asked: Asked, ground: Ground, reader: SourceReader) -> Assembly:
+    shape = _shape(ground)
+    ground.session.conf.set("spark.sql.shuffle.partitions", str(shape.partitions))
+    stateful = compile_stateful(
+        asked.pipeline,
+        reader,
+        ground.token,
+        shape,
+        is_columnar=asked.settings.columnar,
+        seeds=DirectorySeeds(str(ground.directory), ground.chosen.below, ground.token),
+        parts=BackgroundParts(str(ground.directory), ground.token),
+    )
+    intervals = Intervals(
+        asked.settings.checkpoint_freq * 1000,
+        asked.settings.controller_checkpoint_freq * 1000,
+        asked.settings.checkpoint_keep,
+    )
+    return Assembly(
+        asked.pipeline,
+        ground.session,
+        ground.parallelism,
+        reader,
+        Compiled(stateful.frame, stateful.stages.routes),
+        stateful=stateful,
+        snapshotting=Snapshotting(
+            ground.store, ground.directory, ground.chosen.below, ground.base_session, shape, intervals, ground.token
+        ),
+    )
+
+
+def _shape(ground: Ground) -> Shape:
+    """Return how state is divided, and note it in Spark's directory."""
+    store, below, division = ground.store, ground.chosen.below, ground.division
+    previous = newest_buckets(store) if ground.before is None else ground.before.buckets
+    if ground.fork is not None:
+        store.delete(f"{below}/state.json")  # of a start that was refused: nothing has begun
+        division = replace(division, buckets=ground.fork.manifest.buckets)  # other buckets are for the next start
+    return settle_shape(store, below, ground.parallelism, division, previous=previous)
+
+
+def _positions_only(pipeline: Pipeline, reader: SourceReader) -> DataFrame:
+    """Return a frame that lets Spark plan epochs over all sources; nobody asks it for rows."""
+    frames = [reader.read(node).select(F.lit(1).alias("unread")) for node in pipeline.sources]
+    return reduce(DataFrame.union, frames)
+
+
+def _refuse_state(pipeline: Pipeline, frame: DataFrame) -> None:
+    kinds = sorted(set(stateful_operators(frame)))
+    if kinds:
+        raise InvalidPipeline(
+            f"pipeline {pipeline.name!r} keeps state in Spark: {', '.join(kinds)}.",
+            why="map and sql are row-wise here; state without a name could not be restored, moved or inspected.",
+            do="use row-wise expressions in map and sql.",
+            pipeline=pipeline.name,
+        )

@@ -1,0 +1,358 @@
+"""Isolation of rows on Spark: before a run begins, the epoch that killed the last ones is evaluated in trials.
+
+A system that does not answer, or an error of Spark itself, says nothing about rows: it ends the start, and the search
+goes on at the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.commit.coordinator import Coordinator
+from holdfast.errors import BadRow, HoldfastError, InvalidPipeline, Unavailable
+from holdfast.graph import hooks
+from holdfast.graph.nodes import Node
+from holdfast.graph.pipeline import Pipeline
+from holdfast.masking import masked
+from holdfast.ports import Source, Store
+from holdfast.positions import Positions
+from holdfast.quarantine.dead_letters import DeadLetters, Letter, one_row
+from holdfast.quarantine.mask import LETTERS, Address, LetteredSource, Mask, segment_of
+from holdfast.quarantine.search import Bounds, Search, count_attempt, isolate
+from holdfast.resume.directory_header import Origin
+from holdfast.resume.spark_log import plain
+from holdfast.sources.bounds import MarkedSource
+from holdfast.spark.failure import is_jvm_gone, is_worker_lost, translate
+from holdfast.spark.quarantine.probe import Probe
+from holdfast.spark.quarantine.probe_process import Part
+from holdfast.spark.quarantine.trials import Planned, Trials, planned
+from holdfast.store import durable
+
+log = logging.getLogger("holdfast.poison")
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """Which errors of a run may be those of rows.
+
+    Parameters
+    ----------
+    spark, origin : Path, Origin
+        Spark's directory, and how it began.
+    attempts : int
+        Starts after which rows are isolated.
+    """
+
+    spark: Path
+    origin: Origin
+    attempts: int
+
+    def of(self, error: HoldfastError) -> HoldfastError:
+        """Return the error, as a ``BadRow`` that names its epoch where an epoch was under way and code failed in it."""
+        found = planned(self.spark, self.origin)
+        is_code = isinstance(error, InvalidPipeline | BadRow) and not durable.is_forbidden(error)
+        if isinstance(error, BadRow) and error.is_decided:
+            return error  # no row can be left out of that epoch
+        if found is None or not is_code or error.participant in hooks.NAMES:
+            return error
+        suspected = BadRow(
+            error.what,
+            why=error.why,
+            do=f"start again: when {self.attempts} runs in a row have failed in this epoch, the rows that do it are "
+            "isolated; or mend the input or the function now.",
+            pipeline=error.pipeline,
+            participant=error.participant,
+            epoch=found.epoch,
+        )
+        suspected.__cause__ = error
+        return suspected
+
+
+class Rows:
+    """The rows of an epoch, numbered: source by source, position by position, in the order in which they are read.
+
+    Parameters
+    ----------
+    sources : mapping of str to LetteredSource
+        Opened, with what is sent again.
+    start, end : Positions
+        Of the epoch.
+    retired : Positions
+        Where a source begins that has come back.
+    """
+
+    def __init__(
+        self, sources: Mapping[str, LetteredSource], start: Positions, end: Positions, retired: Positions
+    ) -> None:
+        self.sources = sources
+        self._units: list[tuple[str, str, int]] = []
+        counts: list[int] = []
+        for name, source in sources.items():
+            if name not in end:
+                continue
+            first = start.get(name) or retired.get(name) or source.initial()
+            begin, until = plain(first)[0], plain(end[name])[0]
+            for segment in (segment_of(until), LETTERS):
+                low = int(begin.get(segment, source.initial().get(segment, 0)))
+                for position in range(low, int(until.get(segment, 0))):
+                    self._units.append((name, segment, position))
+                    counts.append(sum(batch.num_rows for batch in source.rows_at(segment, position)))
+        self._begins = [0, *accumulate(counts)]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._begins[-1]
+
+    def at(self, number: int) -> tuple[str, Address]:
+        """Return the source and the address of a row."""
+        unit = bisect_right(self._begins, number) - 1
+        source, segment, position = self._units[unit]
+        return source, Address(segment, position, number - self._begins[unit])
+
+    def row(self, number: int) -> bytes:
+        """Return a row."""
+        name, (segment, position, ordinal) = self.at(number)
+        for batch in self.sources[name].rows_at(segment, position):
+            if ordinal < batch.num_rows:
+                return one_row(batch, ordinal)
+            ordinal -= batch.num_rows
+        raise IndexError(number)
+
+    def window(self, source: str, low: int, high: int) -> tuple[Address, Address]:
+        """Return the borders, in one source, of the rows from ``low`` to below ``high``."""
+        mine = [(index, unit) for index, unit in enumerate(self._units) if unit[0] == source]
+        if not mine:
+            return Address("", 0, 0), Address("", 0, 0)
+        (begin, first), (end, last) = mine[0], mine[-1]
+        low, high = max(low, self._begins[begin]), min(high, self._begins[end + 1])
+        if low >= high:
+            nothing = Address(first[1], first[2], 0)
+            return nothing, nothing
+        behind = Address(last[1], last[2] + 1, 0)
+        return self.at(low)[1], self.at(high)[1] if high < self._begins[end + 1] else behind
+
+
+@dataclass(frozen=True)
+class Isolating:
+    """What is needed to isolate the rows of the planned epoch.
+
+    Parameters
+    ----------
+    pipeline, store : Pipeline, Store
+        What runs, and the checkpoint.
+    opened : callable
+        Opens a source of it.
+    spark, origin : Path, Origin
+        Spark's directory, and how it began.
+    coordinator : Coordinator
+        Opened: what was decided is published.
+    letters : DeadLetters
+        Of this run.
+    trials : Trials
+        Evaluates parts of the epoch.
+    probe : Probe, optional
+        Finds most rows before trials do; None where it cannot be had.
+    has_state : bool
+        Whether rows act on each other: then each trial has all rows before, too.
+    now_us : callable
+        The clock.
+    rows_max : int
+        So many rows of one epoch are isolated at most.
+    """
+
+    pipeline: Pipeline
+    store: Store
+    opened: Callable[[Node], Source]
+    spark: Path
+    origin: Origin
+    coordinator: Coordinator
+    letters: DeadLetters
+    trials: Trials
+    has_state: bool
+    now_us: Callable[[], int]
+    rows_max: int
+    probe: Probe | None = None
+
+    def settle(self, attempts: int) -> list[Letter]:
+        """Isolate if it is time; return the letters that were found.
+
+        Parameters
+        ----------
+        attempts : int
+            Starts in a row that must have found the same epoch unfinished.
+        """
+        found = planned(self.spark, self.origin)
+        name = None if found is None else f"{self.spark.name} from epoch {self.origin.base}: {found.epoch}"
+        count = count_attempt(self.store, name)
+        if found is None or name is None or count < attempts:
+            return []
+        lacking = self.coordinator.missing(found.epoch, found.end.positions, found.start.positions)
+        if lacking != {sink.name for sink in self.pipeline.sinks}:
+            log.warning("epoch %d is in some sinks already, as it is: no row of it can be left out", found.epoch)
+            return []
+        log.warning("%d runs in a row have died in epoch %d: it is evaluated in trials", count, found.epoch)
+        began = time.monotonic()
+        made = self._isolate(found, Search(self.store, name, lambda: len(self.letters.letters)))
+        took = time.monotonic() - began
+        if made:
+            log.warning("epoch %d: %d rows are dead letters, found in %.1f s", found.epoch, len(made), took)
+        else:
+            log.warning(
+                "epoch %d passes when it is evaluated alone (%.1f s): nothing is isolated; if it dies again, look at "
+                "the sinks and at the memory of this machine",
+                found.epoch,
+                took,
+            )
+        return made
+
+    def _isolate(self, epoch: Planned, search: Search) -> list[Letter]:
+        rows = Rows(self._sources(), epoch.start.positions, epoch.end.positions, self.origin.retired)
+        errors: list[HoldfastError] = []  # of what failed last
+        made: list[Letter] = []
+
+        def fails(low: int, high: int, known: Bounds) -> bool:
+            if not search.begin(low, high, known):
+                errors.append(_killed(epoch.epoch))
+                return True
+            try:
+                tries = 2 if high - low == 1 else 1  # before a row is condemned: somebody may have ended the worker
+                error = self._tried(epoch, rows, 0 if self.has_state else low, high, tries)
+            except Exception as failure:
+                if not is_jvm_gone(failure.__cause__ or failure):  # which the rows may have killed
+                    search.withdraw(known)
+                raise
+            errors.extend([] if error is None else [error])
+            return error is not None
+
+        def condemn(number: int) -> None:
+            error = errors[-1] if errors else _killed(epoch.epoch)
+            if sum(letter.epoch == epoch.epoch for letter in self.letters.letters) >= self.rows_max:
+                raise _too_many(self.pipeline.name, epoch.epoch, self.rows_max, error)
+            source, address = rows.at(number)
+            said = {"kind": type(error).__name__, "what": masked(error.what), "why": masked(error.why)}
+            letter = Letter(source, address, rows.row(number), epoch.epoch, said, self.now_us())
+            self.letters.add(letter, self.coordinator.check_fenced)
+            made.append(letter)
+            log.warning("row %s is a dead letter: %s %s", letter.name, error.what, error.why)
+
+        if search.is_new and (error := self._tried(epoch, rows, 0, 0)) is not None:
+            raise error  # it fails without any row
+        for number, error in self._probed(epoch, rows, search):
+            errors.append(error)
+            condemn(number)
+        isolate(rows.count, fails, condemn, search.known)
+        search.end()
+        return made
+
+    def _probed(self, epoch: Planned, rows: Rows, search: Search) -> list[tuple[int, HoldfastError]]:
+        """Return what a probe finds, as far as it is no letter yet; the trials that follow find whatever is left."""
+        if self.probe is None or not rows.count or not search.begin_probe():
+            return []
+        start = {
+            name: dict(epoch.start.positions.get(name) or self.origin.retired.get(name) or {}) for name in rows.sources
+        }
+        # NB in the order of the rows' numbers, which is not that of Spark's log, and without who only tells of ends.
+        end = {name: epoch.end.positions[name] for name in rows.sources if name in epoch.end.positions}
+        borders = [rows.count * part // self.probe.parallelism for part in range(self.probe.parallelism + 1)]
+        parts = []
+        for low, high in pairwise(borders):
+            masks = {}
+            for name, source in rows.sources.items():
+                first, last = rows.window(name, low, high)
+                masks[name] = replace(source.mask, first=first, last=last)
+            part = Part(self.probe.program, self.probe.readers, masks, start, end, low)
+            parts.append((part, high))
+        try:
+            found = self.probe.rows(parts, self.rows_max)
+        except Exception as failure:
+            if not is_jvm_gone(failure.__cause__ or failure):
+                search.withdraw(Bounds())
+            if not is_worker_lost(failure):
+                raise translate(failure, self.pipeline.name, f"a probe of epoch {epoch.epoch}") from failure
+            log.warning("a worker died in a probe of epoch %d: its rows are looked for by trials", epoch.epoch)
+            return []
+        known = {(letter.source, letter.address) for letter in self.letters.letters}
+        return [(number, error) for number, error in found if rows.at(number) not in known]
+
+    def _sources(self) -> dict[str, LetteredSource]:
+        """Open the sources with what is sent again, bound rows among their rows."""
+        found: dict[str, LetteredSource] = {}
+        masks = self.letters.masks()
+        for node in self.pipeline.sources:
+            source: Any = self.opened(node)
+            unmarked = source.source if isinstance(source, MarkedSource) else source
+            found[node.name] = LetteredSource(unmarked, Mask(again=masks.get(node.name, Mask()).again))
+        return found
+
+    def _tried(self, epoch: Planned, rows: Rows, low: int, high: int, tries: int = 2) -> HoldfastError | None:
+        masks = self.letters.masks()
+        for source in rows.sources:
+            first, last = rows.window(source, low, high)
+            masks[source] = replace(masks.get(source, Mask()), first=first, last=last)
+        error: HoldfastError | None = None
+        for _ in range(tries):
+            try:
+                self.trials.make(epoch, masks)
+            except Exception as failure:
+                error = translate(failure, self.pipeline.name, f"a trial of epoch {epoch.epoch}")
+                if isinstance(error, BadRow | InvalidPipeline) and not durable.is_forbidden(error):
+                    return error
+                if not is_worker_lost(failure):
+                    raise error from failure
+            else:
+                return None
+        return error  # a worker died of these rows
+
+
+def told_of(letters: Sequence[Letter]) -> Iterator[tuple[HoldfastError, pa.Table]]:
+    """Yield, for each row that was isolated, the error and the row: what ``on_error`` is given."""
+    for letter in letters:
+        error = BadRow(
+            f"row {letter.name} is a dead letter: {letter.error['what']}",
+            why=letter.error["why"],
+            do="mend what refuses it, then: holdfast dead-letters replay --checkpoint DIR",
+            epoch=letter.epoch,
+        )
+        yield error, letter.table
+
+
+def check_addresses(pipeline: Pipeline) -> None:
+    """Refuse isolation where rows have no addresses."""
+    for node in pipeline.sources:
+        if node.kind == "spark":
+            raise InvalidPipeline(
+                f'on_poison="isolate" cannot be had with source {node.name!r}.',
+                why="its positions are understood by Spark alone: a row has none that could be left out.",
+                do='read it with a source of Holdfast, or leave on_poison="stop".',
+                pipeline=pipeline.name,
+                participant=node.name,
+            )
+
+
+def _killed(epoch: int) -> HoldfastError:
+    return Unavailable(
+        f"the process was killed when a part of epoch {epoch} was evaluated alone.",
+        why="twice, with the same rows.",
+        do="look at the system's log for the out-of-memory killer.",
+        epoch=epoch,
+    )
+
+
+def _too_many(pipeline: str, epoch: int, rows_max: int, error: HoldfastError) -> InvalidPipeline:
+    return InvalidPipeline(
+        f"more than {rows_max} rows of epoch {epoch} fail, each by itself.",
+        why=f"so many speak against the code and not the input; the last one: {error.what} {error.why}",
+        do="mend the pipeline; or raise HOLDFAST_POISON_ROWS, and start again.",
+        pipeline=pipeline,
+        epoch=epoch,
+    )

@@ -1,0 +1,253 @@
+"""A probe: one job that finds the rows of an epoch which end or hang the process that evaluates them, or raise.
+
+A trial tells only whether a part of an epoch fails, and costs a job, and several dead workers where a row ends them.
+In a probe each task evaluates its part in a process beside the worker, which says with which rows it begins; so one
+death tells which few rows did it, and the next process looks at those more closely.  It comes before trials where an
+Arrow program computes what stands before state and sinks; what it leaves (rows that fail only together, or in the
+state, or in a sink) is found by trials.
+
+No row is named for what others did: the last look is at that row alone, twice where the process died of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from holdfast.errors import KINDS, BadRow, HoldfastError, Unavailable
+from holdfast.plan.program import Program
+from holdfast.quarantine.search import Failing, locate
+from holdfast.spark.evaluation import Reader
+from holdfast.spark.quarantine.probe_process import Part, Word
+
+log = logging.getLogger("holdfast.poison")
+
+IMPATIENT_S = 1.0
+"""A part of many rows may take this long, however quick others were."""
+
+BEGIN_S = 60.0
+"""A process may take this long, or the limit of its rows where that is longer, to begin with the first row."""
+
+FOUND = "number BIGINT, kind STRING, what STRING, why STRING"
+"""What a task yields: a row that fails; or, without a number, why no row of its part could be begun with."""
+
+
+class NotBegunError(Exception):
+    """There is no process, or it ended, or hung, before it began with a row."""
+
+
+class ProbeProcess:
+    """The process beside a worker; begun anew when it has died.
+
+    Parameters
+    ----------
+    part : Part
+        What it evaluates.
+    limit_s : float, optional
+        How long it may take for the rows of one ``begin``, and to come to the first one; None: as long as it takes.
+    """
+
+    def __init__(self, part: Part, limit_s: float | None) -> None:
+        self._pickled = cloudpickle.dumps(part)
+        self._limit_s = limit_s
+        self._limit_to_begin_s = None if limit_s is None else max(limit_s, BEGIN_S)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._read = b""
+        self._is_late = False
+        self._longest_s = 0.0
+
+    def scan(self, low: int, high: int, size: int) -> list[Failing]:
+        """Evaluate rows, so many at a time; return those that fail."""
+        found: list[Failing] = []
+        while low < high:
+            for word, number, count, *said in self._asked(low, high, size):
+                if word == Word.GIVE_UP:
+                    raise KINDS.get(said[0], Unavailable)(said[1], why=said[2])
+                found.append(Failing(number, number + count, (said[0], said[1], said[2])))
+                low = number + count
+                if word == Word.BEGIN:
+                    break  # it has died there: the next process goes on behind
+            else:
+                return found
+        return found
+
+    def end(self) -> None:
+        """End the process."""
+        process, self._process, self._read = self._process, None, b""
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def _asked(self, low: int, high: int, size: int) -> Iterator[list]:  # type: ignore[type-arg]
+        """Yield what failed, as the process tells; last, where it died, what it had begun, with how it ended."""
+        process = self._running()
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(f"{json.dumps([low, high, size])}\n".encode())
+            process.stdin.flush()
+        begun: list[int] | None = None
+        while True:
+            since = time.monotonic()
+            line = self._line(self._limit_to_begin_s if begun is None else self._limit_of(size))
+            if line is None:
+                break
+            if begun is not None:
+                self._longest_s = max(self._longest_s, time.monotonic() - since)
+            word, number, count, *said = json.loads(line)
+            if word == Word.END:
+                return
+            begun = [number, count] if word == Word.BEGIN else begun
+            if word != Word.BEGIN:
+                yield [word, number, count, *said]
+        how = self._how_it_ended(self._limit_to_begin_s if begun is None else self._limit_s)
+        if begun is None:
+            raise NotBegunError(f"the process has ended before it began with a row: {how}")
+        yield [Word.BEGIN, *begun, BadRow.__name__, "the process that evaluated it has ended.", how]
+
+    def _limit_of(self, size: int) -> float | None:
+        """Return how long so many rows may take: the whole limit for one row, which is condemned by it.
+
+        Of many, one that hangs is noticed by how long others took.  When that is wrong no row is named for it.
+        """
+        if self._limit_s is None or size == 1 or not self._longest_s:
+            return self._limit_s
+        return min(self._limit_s, max(IMPATIENT_S, 20 * self._longest_s))
+
+    def _line(self, limit_s: float | None) -> bytes | None:
+        """Return the next line; None when the process has ended, or takes longer than it may."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        number = self._process.stdout.fileno()
+        poll = select.poll()
+        poll.register(number, select.POLLIN)
+        until = None if limit_s is None else time.monotonic() + limit_s
+        while b"\n" not in self._read:
+            left_ms = None if until is None else max(0, int((until - time.monotonic()) * 1000))
+            if not poll.poll(left_ms):
+                self._is_late = True
+                return None
+            data = os.read(number, 1 << 16)
+            if not data:
+                return None
+            self._read += data
+        line, _, self._read = self._read.partition(b"\n")
+        return line
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            self._process = _begun()
+            assert self._process.stdin is not None
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(f"{len(self._pickled)}\n".encode() + self._pickled)
+                self._process.stdin.flush()
+        return self._process
+
+    def _how_it_ended(self, limit_s: float | None) -> str:
+        assert self._process is not None
+        is_late, self._is_late = self._is_late, False
+        code = 0 if is_late else self._process.wait()
+        self.end()
+        if is_late:
+            return f"it was not done within {limit_s:g} s."
+        return f"signal {signal.Signals(-code).name}." if code < 0 else f"exit code {code}."
+
+
+def _begun() -> subprocess.Popen[bytes]:
+    paths = os.pathsep.join(path for path in sys.path if path)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "holdfast.spark.quarantine.probe_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
+    except OSError as error:
+        raise NotBegunError(f"a process cannot be started: {error}") from error
+
+
+@dataclass(frozen=True)
+class ProbeTask:
+    """The tasks of a probe: task ``n`` looks at part ``n``.  Picklable; called by ``mapInArrow``."""
+
+    parts: tuple[Part, ...]
+    highs: tuple[int, ...]
+    limit_s: float | None
+    most: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that fail, as far as they can be found: trials come behind, and find the others."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                found = self._found(self.parts[number], self.highs[number])
+                columns = [[row for row, _ in found], *([said[i] for _, said in found] for i in range(3))]
+                kinds = [pa.int64(), pa.string(), pa.string(), pa.string()]
+                arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+                yield pa.RecordBatch.from_arrays(arrays, names=["number", "kind", "what", "why"])
+
+    def _found(self, part: Part, high: int) -> Sequence[tuple[int | None, tuple[str, str, str]]]:
+        process = ProbeProcess(part, self.limit_s)
+        try:
+            return locate(part.low, high, process.scan, most=self.most)
+        except NotBegunError as failure:
+            return [(None, ("", str(failure), ""))]
+        finally:
+            process.end()
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Makes probes.  Lives on the driver.
+
+    Parameters
+    ----------
+    session : SparkSession
+        For its jobs.
+    program : Program
+        What evaluates rows.
+    readers : mapping of str to Reader
+        The sources.
+    parallelism : int
+        Tasks that can run at a time.
+    limit_s : float, optional
+        How long some rows may take.
+    """
+
+    session: SparkSession
+    program: Program
+    readers: Mapping[str, Reader]
+    parallelism: int
+    limit_s: float | None
+
+    def rows(self, parts: Sequence[tuple[Part, int]], most: int) -> list[tuple[int, HoldfastError]]:
+        """Return the numbers of the rows that fail, ascending, with why; of more than ``most`` not all.
+
+        Parameters
+        ----------
+        parts : sequence of (Part, int)
+            Each with the number behind its last row.
+        most : int
+            So many are of interest in one part.
+        """
+        task = ProbeTask(tuple(part for part, _ in parts), tuple(high for _, high in parts), self.limit_s, most)
+        numbers = self.session.range(0, len(parts), 1, len(parts))
+        rows = numbers.mapInArrow(task, FOUND).collect()
+        for row in rows:
+            if row["number"] is None:
+                log.warning("a probe has not looked at all rows, which are looked for by trials: %s", row["what"])
+        found = [row for row in rows if row["number"] is not None]
+        return sorted(
+            ((row["number"], KINDS[row["kind"]](row["what"], why=row["why"])) for row in found), key=lambda one: one[0]
+        )

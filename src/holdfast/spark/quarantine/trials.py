@@ -1,0 +1,175 @@
+"""Trials: a part of an epoch is evaluated, and nothing is published.
+
+Where an Arrow program evaluates the pipeline, a trial is a job over some of the rows.  Otherwise it is a query over a
+*copy* of Spark's directory, which evaluates the planned batch as the run would, and is stopped before the batch ends:
+stores of state must not see rows that are then left out.
+
+All sinks take part, since they refuse rows too: their writers stage, and then each is asked whether it takes the epoch.
+What was staged is swept as what any dead run left.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from holdfast.commit.coordinator import Coordinator
+from holdfast.errors import Unavailable
+from holdfast.ports import EpochRecord, Sink
+from holdfast.positions import Positions
+from holdfast.quarantine.mask import Mask, write_masks
+from holdfast.resume.directory_header import Origin
+from holdfast.resume.spark_log import Offsets, last_logged, read_offsets
+from holdfast.spark.evaluation import Evaluated, Evaluation
+from holdfast.spark.quarantine.time_limit import limited
+from holdfast.spark.staging import Staging
+from holdfast.spark.state.evaluation import StateEvaluation
+
+COPY = ".trial"
+"""Below the checkpoint: the copy of Spark's directory that trials use; no object of the store."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The epoch that is planned and not finished."""
+
+    batch: int
+    epoch: int
+    start: Offsets
+    end: Offsets
+
+
+def clear_copy(checkpoint: Path) -> None:
+    """Remove the copy that a process has left which was killed in a trial: its links keep old state on the disk."""
+    shutil.rmtree(checkpoint / COPY, ignore_errors=True)
+
+
+def planned(spark: Path, origin: Origin) -> Planned | None:
+    """Return the epoch that Spark's next query begins with, where it has begun before; else None."""
+    offsets, commits = last_logged(spark, "offsets"), last_logged(spark, "commits")
+    if offsets <= commits:
+        return None
+    start = read_offsets(spark, offsets - 1) if offsets else Offsets(origin.start, {}, {}, {})
+    return Planned(offsets, origin.base + offsets, start, read_offsets(spark, offsets))
+
+
+def reads_on(spark: Path, origin: Origin) -> Positions:
+    """Return where Spark's next query begins to read: behind its last finished batch."""
+    finished = last_logged(spark, "commits")
+    return read_offsets(spark, finished).positions if finished >= 0 else origin.start
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Evaluates parts of an epoch and publishes nothing.
+
+    Parameters
+    ----------
+    pipeline : str
+        Its name.
+    frame : DataFrame, optional
+        The pipeline's plan; None where an Arrow program evaluates it: then a trial is a job.
+    evaluation : callable
+        Returns, given masks, how batches are evaluated.
+    sinks, coordinator : mapping of str to Sink, Coordinator
+        Where rows would go; opened.
+    spark, copy : Path
+        Spark's directory, and where its copy goes.
+    masks_file : str
+        Where planning processes look for masks.
+    origin : Origin
+        How the directory began.
+    limit_s : float, optional
+        How long a trial may take.
+    """
+
+    pipeline: str
+    frame: DataFrame | None
+    evaluation: Callable[[Mapping[str, Mask]], Evaluation]
+    sinks: Mapping[str, Sink]
+    coordinator: Coordinator
+    spark: Path
+    copy: Path
+    masks_file: str
+    origin: Origin
+    limit_s: float | None = None
+
+    def make(self, epoch: Planned, masks: Mapping[str, Mask]) -> None:
+        """Evaluate an epoch with masks; raises what the evaluation raises."""
+        evaluation = self.evaluation(masks)
+        writers = {name: sink.writer_factory() for name, sink in self.sinks.items()}
+        staging = Staging(self.pipeline, self.coordinator.generation, epoch.epoch, writers)
+        try:
+            if self.frame is None:
+                nothing: Any = None
+                self._admit(epoch, self._staged(nothing, evaluation, epoch, staging))
+                return
+            self.clear()
+            shutil.copytree(self.spark, self.copy, copy_function=_linked)
+            write_masks(self.masks_file, masks)
+            self._evaluate(self.frame, evaluation, epoch, staging)
+        finally:
+            self.clear()
+            with suppress(Unavailable):  # or later: no decision names what was staged
+                self.coordinator.sweep(epoch.epoch + 1)
+
+    def _staged(self, batch: DataFrame, evaluation: Evaluation, epoch: Planned, staging: Staging) -> Evaluated:
+        with limited(self.limit_s, f"a trial of epoch {epoch.epoch}"):
+            return evaluation.stage(batch, epoch.start.positions, epoch.end.positions, staging)
+
+    def _admit(self, epoch: Planned, evaluated: Evaluated) -> None:
+        record = EpochRecord(self.pipeline, epoch.epoch, self.coordinator.generation, epoch.end.positions)
+        self.coordinator.admit(record, evaluated.parts)
+
+    def clear(self) -> None:
+        """Remove what a trial leaves, here or in a process that was killed."""
+        shutil.rmtree(self.copy, ignore_errors=True)
+        Path(self.masks_file).unlink(missing_ok=True)  # of a part of the epoch
+
+    def _evaluate(self, frame: DataFrame, evaluation: Evaluation, epoch: Planned, staging: Staging) -> None:
+        failures: list[BaseException] = []
+        passed: list[int] = []
+
+        def evaluate(batch: DataFrame, batch_id: int) -> None:
+            try:
+                if isinstance(evaluation, StateEvaluation):
+                    at = self.origin.step_time(batch_id, epoch.end.batch_us)
+                    evaluation.begin(batch, *at, epoch.end.positions)
+                self._admit(epoch, self._staged(batch, evaluation, epoch, staging))
+                passed.append(batch_id)
+            except Exception as failure:
+                failures.append(failure)
+            raise _TrialOver
+
+        writer = frame.writeStream.foreachBatch(evaluate).outputMode("append")
+        query = writer.option("checkpointLocation", str(self.copy)).trigger(processingTime="1 day").start()
+        try:
+            query.awaitTermination()
+        except Exception as failure:
+            if not passed and not failures:
+                failures.append(failure)  # before the batch: where its rows are read
+        finally:
+            with suppress(Exception):  # the JVM may be gone
+                query.stop()
+        if failures:
+            raise failures[0]
+
+
+class _TrialOver(Exception):
+    """Ends the batch of a trial before Spark takes it for done."""
+
+
+def _linked(source: str, target: str) -> str:
+    """Copy a file of Spark's directory: Spark replaces files and never changes one, so a link to it is a copy."""
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copy2(source, target)
+    return target

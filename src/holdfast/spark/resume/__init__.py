@@ -1,0 +1,1 @@
+"""A start on Spark: the steps of it, and what becomes of the Spark checkpoint directory."""

@@ -1,0 +1,139 @@
+"""Sinks that lie behind are brought up: what they lack is replayed, or the start is refused.
+
+What a sink holds is compared with Spark's log at every start, before the first epoch, whether new rows come or not
+(:mod:`holdfast.resume.behind`).  Where every source can still give the range, Spark's directory is *left*
+(``left.json`` in it, one durable write) and the start begins anew, as after the loss of that directory: reading begins
+where the sink stands that holds least, and each sink is given what it lacks (:mod:`holdfast.spark.resume.beginning`). A
+crash before the new directory counts finds the note, and the sinks as they are then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from holdfast.errors import Diverged
+from holdfast.ports import Held, Store
+from holdfast.positions import Positions
+from holdfast.resume.behind import Behind, behind, reached, unreadable
+from holdfast.resume.spark_log import CONTROLS, plain
+from holdfast.spark.resume.beginning import Beginning, read_again_from
+from holdfast.spark.resume.directory import LEFT
+from holdfast.store import checked_json
+
+log = logging.getLogger("holdfast.checkpoint")
+
+
+class DirectoryIsLeft(Exception):
+    """Spark's directory is not used again: the start begins anew."""
+
+
+def check_none_is_behind(beginning: Beginning, held: Mapping[str, Held]) -> None:
+    """Leave Spark's directory if a sink lies behind it, and everything can be replayed; else say why it cannot.
+
+    Parameters
+    ----------
+    beginning : Beginning
+        Spark's directory, and the sources.
+    held : mapping of str to Held
+        What each sink holds that remembers it.
+
+    Raises
+    ------
+    DirectoryIsLeft
+        If it is left.
+    Diverged
+        If what is lost cannot be replayed.  Nothing is changed.
+    """
+    found = behind(_spark(beginning), held)
+    if not found:
+        return
+    for each in found:
+        log.warning("%s", each)
+    start, ends = _replay(beginning, found, held)
+    _note_left(beginning.store, beginning.below, found, ends)
+    log.warning("what is missing is read again, from %s on, and given to the sinks that lack it", _shown(start))
+    raise DirectoryIsLeft
+
+
+def check_replayable(beginning: Beginning, lost_it: Collection[str], held: Mapping[str, Held]) -> None:
+    """Refuse a sink that has lost what is done in it, if that cannot be replayed, while open decisions stay open.
+
+    Once they are resolved, what was decided for the sink and not yet published in it is nowhere but in the sources: a
+    copy of the sink that has all of what was published would not have that either.
+
+    Parameters
+    ----------
+    beginning, held
+        As for :func:`check_none_is_behind`.
+    lost_it : collection of str
+        The sinks.
+
+    Raises
+    ------
+    Diverged
+        If it cannot.  Nothing is changed.
+    """
+    found = [each for each in behind(_spark(beginning), held) if each.sink in lost_it]
+    if found:
+        _replay(beginning, found, held)
+
+
+def _spark(beginning: Beginning) -> Path:
+    below = beginning.below if beginning.change is None else beginning.previous
+    return beginning.directory / below
+
+
+def _replay(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, Held]) -> tuple[Positions, Positions]:
+    """Return from where to where everything is read again; raise ``Diverged`` where that cannot be."""
+    if beginning.change is not None:
+        raise _refused(
+            beginning,
+            found,
+            "the graph has changed as well, and what was published by the old one is for the old one to replay.",
+            "start the old graph with this sink once: it replays what is missing; then the changed one. Or give the "
+            "sink another name: it is a new one then.",
+        )
+    again = replace(beginning, previous=beginning.below)
+    holders = {name: each for name, each in held.items() if each.epoch}
+    ends = reached(found)
+    start, why = read_again_from(again, holders, ends)
+    reasons = [why] if why else list(unreadable(found, start, beginning.sources, beginning.directory, beginning.store))
+    if reasons:
+        raise _refused(beginning, found, " ".join(reasons), "")
+    return start, ends
+
+
+def _note_left(store: Store, below: str, found: Sequence[Behind], reached: Positions) -> None:
+    """Note that a directory is not used again, why, and up to where it had published."""
+    why = "; ".join(map(str, found))
+    store.put(f"{below}/{LEFT}", checked_json.dump({"why": why, "reached": reached}))
+
+
+def _shown(positions: Positions) -> str:
+    """Return positions as people read them."""
+    parts = [
+        f"{name!r} {', '.join(f'{segment}={at}' for segment, at in plain(of)[0].items()) or 'its beginning'}"
+        for name, of in positions.items()
+        if name != CONTROLS
+    ]
+    return "; ".join(parts) or "the beginning"
+
+
+def _refused(beginning: Beginning, found: Sequence[Behind], why: str, do: str) -> Diverged:
+    first = min(found, key=lambda each: each.held.epoch)
+    sinks = " and ".join(repr(each.sink) for each in found)
+    return Diverged(
+        f"sink {first.sink!r} has lost what was published behind epoch {first.held.epoch}, up to epoch "
+        f"{first.published}.",
+        why=f"the sink failed over to a copy that lagged, was restored from a backup, or replaced. {why}",
+        do=do
+        or f"restore sink {sinks} to a state that holds epoch {first.published}; or bring back what the source needs "
+        "to give its rows again, and start: the rest is done by itself; or restore the checkpoint and all sinks from "
+        "the same moment; or start over with a new checkpoint and empty targets.",
+        pipeline=beginning.pipeline,
+        participant=first.sink,
+        epoch=first.published,
+    )

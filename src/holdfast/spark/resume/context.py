@@ -1,0 +1,171 @@
+"""What a start is asked for, and what it finds: the checkpoint, where in it the run goes on, a session of Spark."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from holdfast.checkpoint.portable import Kept, find
+from holdfast.clock import SystemClock
+from holdfast.config import Settings
+from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.trigger import Trigger
+from holdfast.plan.cutting import has_state
+from holdfast.ports import Store
+from holdfast.resume.directory_header import noted_beginning
+from holdfast.resume.graph_diff import Graph, state_fingerprint
+from holdfast.spark.launch import stop_directory
+from holdfast.spark.launch.session import create_session, run_session
+from holdfast.spark.resume.directory import Directory, choose_directory, newest
+from holdfast.spark.resume.fork import Begins
+from holdfast.spark.resume.rewind import Rewinding
+from holdfast.spark.resume.state_change import outgrown, read_graph
+from holdfast.spark.state.plan import Division
+from holdfast.store.local import open_store
+from holdfast.store.paths import checkpoint_directory
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a start is asked for: the arguments of :func:`holdfast.spark.resume.start.start`, in units of the engine."""
+
+    pipeline: Pipeline
+    checkpoint: str
+    trigger: Trigger
+    commit_every_ticks: int | None
+    commit_thread: bool
+    session: SparkSession | None
+    settings: Settings
+    from_checkpoint: str | None = None
+    at_us: int | None = None
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether an operator keeps state."""
+        return has_state(self.pipeline)
+
+    @property
+    def isolates(self) -> bool:
+        """Whether rows that kill the run become dead letters."""
+        return self.settings.on_poison == "isolate"
+
+    @property
+    def poison_limit_s(self) -> float | None:
+        """How long an epoch may be evaluated, seconds; None where nothing is isolated."""
+        return self.settings.poison_timeout_s if self.isolates else None
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a start stands on; nothing of the graph is compiled yet, and nobody is fenced.
+
+    Parameters
+    ----------
+    store, directory : Store, Path
+        The checkpoint, and where it lies.
+    clock : SystemClock
+        The clock.
+    rewinding : Rewinding
+        Has carried through what was unfinished.
+    begins : Begins, optional
+        How the pipeline begins; None where it has begun, or begins at the beginning.
+    fork : Kept, optional
+        The named checkpoint that it begins with.
+    from_us : int, optional
+        No row before this time is delivered.
+    base_session, session : SparkSession
+        The session that was given or made, and the run's own on the same context.
+    parallelism : int
+        Tasks that can run at a time.
+    token : str
+        Of this run alone.
+    stop_directory : Path
+        Temporary files by which the driver talks to the processes of its sources.
+    chosen : Directory
+        Spark's directory in the checkpoint.
+    before : Graph, optional
+        The graph of the directory before, where this run begins a new one because it changed.
+    division : Division
+        How state is to be divided.
+    """
+
+    store: Store
+    directory: Path
+    clock: SystemClock
+    rewinding: Rewinding
+    begins: Begins | None
+    fork: Kept | None
+    from_us: int | None
+    base_session: SparkSession
+    session: SparkSession
+    parallelism: int
+    token: str
+    stop_directory: Path
+    chosen: Directory
+    before: Graph | None
+    division: Division
+
+    @property
+    def spark(self) -> Path:
+        """Where Spark's own part of the checkpoint lies."""
+        return self.directory / self.chosen.below
+
+    @property
+    def stop_file(self) -> str:
+        """The file that tells the sources to stop."""
+        return str(self.stop_directory / "stop")
+
+    def new_session(self) -> SparkSession:
+        """Return one more session on the same context, with the settings of a run."""
+        return run_session(self.base_session, self.parallelism)
+
+
+def ground_of(asked: Asked) -> Ground:
+    """Open the checkpoint, carry through an unfinished rewind, get a session, and choose Spark's directory."""
+    pipeline = asked.pipeline
+    directory = checkpoint_directory(asked.checkpoint)
+    store = open_store(str(directory))
+    store.prepare()  # before a JVM is started for nothing
+    rewinding = Rewinding(pipeline, store, directory, asked.settings)
+    rewinding.carry_through()
+    begins = _begins(asked, store)
+    fork = None if begins is None or begins.where is None else find(store, begins.where)
+    begun = noted_beginning(store)
+    memory = f"{asked.settings.driver_memory_mib}m"
+    base_session = asked.session or create_session(asked.settings.master, memory)
+    parallelism = max(1, base_session.sparkContext.defaultParallelism)
+    session = run_session(base_session, parallelism)
+    division = Division(asked.settings.buckets, asked.settings.partitions)
+    chosen = choose_directory(
+        store, directory, state_fingerprint(pipeline), partial(outgrown, pipeline, store, division)
+    )
+    before = read_graph(store, chosen.previous) if chosen.is_changed else None
+    return Ground(
+        store=store,
+        directory=directory,
+        clock=SystemClock(),
+        rewinding=rewinding,
+        begins=begins,
+        fork=fork,
+        from_us=begins.at_us if begins is not None else None if begun is None else begun[1].from_us,
+        base_session=base_session,
+        session=session,
+        parallelism=parallelism,
+        token=uuid.uuid4().hex,
+        stop_directory=stop_directory.create(),
+        chosen=chosen,
+        before=before,
+        division=division,
+    )
+
+
+def _begins(asked: Asked, store: Store) -> Begins | None:
+    wanted = Begins(asked.from_checkpoint, asked.at_us)
+    if wanted == Begins():
+        return None
+    wanted.check_sources(asked.pipeline)
+    return wanted if wanted.is_due(store, asked.pipeline.name, has_begun=newest(store) > 0) else None

@@ -1,0 +1,164 @@
+"""Which of Spark's directories a run uses: one for each shape of state, and a new one for each that was damaged.
+
+Directories are numbered, ``spark/1/``, ``spark/2/``, ...; the highest that has its record (``origin.json``) counts.  An
+older one is kept until a snapshot of the newer one is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.snapshot import snapshot_keys
+from holdfast.errors import Corrupt, HoldfastError
+from holdfast.masking import masked
+from holdfast.ports import Store
+from holdfast.resume.directory_header import FILE_NAME, read_origin
+from holdfast.resume.spark_log import check_logs
+from holdfast.spark.failure import STATE
+from holdfast.spark.state.seed import seed_of
+
+log = logging.getLogger("holdfast.checkpoint")
+
+DAMAGED = "damaged.json"
+LEFT = "left.json"
+"""In a directory that is used no more: sinks have lost what it published (:mod:`holdfast.spark.resume.catching_up`)."""
+
+
+@dataclass(frozen=True)
+class Directory:
+    """The directory that a run uses.
+
+    Parameters
+    ----------
+    below : str
+        Where it is, below the checkpoint.
+    previous : str
+        The one that was used before, where this one is new; empty when there is none.
+    is_changed : bool
+        Whether it is new because the graph has another state, and not because the one before is damaged.
+    reasons : tuple of str
+        Why the one before does not serve, apart from the graph.
+    """
+
+    below: str
+    previous: str = ""
+    is_changed: bool = False
+    reasons: tuple[str, ...] = ()
+
+
+def choose_directory(
+    store: Store, checkpoint: Path, graph: str, outgrown: Callable[[str], Iterable[str]] = lambda below: ()
+) -> Directory:
+    """Return the directory that a run uses.
+
+    Parameters
+    ----------
+    store, checkpoint : Store, Path
+        The checkpoint, and where it lies.
+    graph : str
+        Fingerprint of the graph's state (:func:`~holdfast.resume.graph_diff.state_fingerprint`); empty without
+        state.  Without it a damaged directory is a person's to remove, as it always was.
+    outgrown : callable
+        Returns why a directory does not serve any more although the state is the same: it is divided otherwise, for
+        instance.
+    """
+    number = newest(store)
+    if number == 0:
+        return Directory("spark/1")
+    below, following = f"spark/{number}", f"spark/{number + 1}"
+    why = _damage(store, checkpoint / below) if graph and snapshot_keys(store) else ""
+    try:
+        before = graph_of(store, checkpoint, below, graph)
+    except Corrupt as error:
+        before, why = graph, why or error.what
+    reasons = tuple(outgrown(below))
+    if before != graph or reasons:
+        log.info("the graph has another state than that in %s: it goes to %s", below, following)
+        for reason in reasons:
+            log.info("%s", reason)
+        return Directory(following, below, is_changed=True, reasons=reasons)
+    if store.get(f"{below}/{LEFT}") is not None:
+        return Directory(following, below)
+    if why and graph and snapshot_keys(store):
+        log.warning("%s is not used again: %s", below, why)
+        return Directory(following, below)
+    return Directory(below)
+
+
+def graph_of(store: Store, checkpoint: Path, below: str, graph: str) -> str:
+    """Return the fingerprint of the state in a directory; that of the present graph where nobody noted it.
+
+    Raises
+    ------
+    Corrupt
+        If the record of the directory cannot be read.
+    """
+    noted = read_origin(checkpoint / below / FILE_NAME).graph
+    if noted is not None:
+        return noted
+    has_state = store.get(f"{below}/state.json") is not None
+    return graph if has_state == bool(graph) else "" if graph else "unknown"
+
+
+def newest(store: Store) -> int:
+    """Return the number of the directory that counts; 0 when there is none."""
+    found = (key.split("/") for key in store.keys("spark/"))
+    return max((int(parts[1]) for parts in found if parts[2:] == [FILE_NAME] and parts[1].isdigit()), default=0)
+
+
+def give_up(store: Store, below: str, seed: Manifest | None, error: HoldfastError) -> bool:
+    """Note that the state of a directory could not be read, so that the next start takes it from a snapshot.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    below : str
+        The directory.
+    seed : Manifest, optional
+        The snapshot that it began with: buckets that were not called since have their state there.
+    error : HoldfastError
+        What ended the run; it is made to say where the state is, and what to do.
+
+    Returns
+    -------
+    bool
+        Whether it was because of the state, and there is a snapshot; else nothing is noted.
+    """
+    # NB by its text: on the way through the JVM the error of a worker lost its fields.
+    is_of_seed = seed is not None and any(repr(file.key) in error.what for file in seed.files)
+    if not (error.participant == STATE or is_of_seed) or not snapshot_keys(store):
+        return False
+    store.put(f"{below}/{DAMAGED}", masked(error.what).encode())
+    if error.participant == STATE:
+        error.why = f"what it keeps in {below}/state cannot be read: {error.why}"
+    error.participant = STATE  # by which a supervisor knows that a start mends it
+    error.do = "start again: the state is then restored from the newest good snapshot."
+    return True
+
+
+def remove_older(checkpoint: Path, below: str) -> None:
+    """Remove the directories before one of which there is a snapshot: nothing is taken from them any more."""
+    spark = checkpoint / "spark"
+    number = int(below.rpartition("/")[2])
+    for path in spark.iterdir():
+        if path.name.isdigit() and int(path.name) < number:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _damage(store: Store, spark: Path) -> str:
+    noted = store.get(f"spark/{spark.name}/{DAMAGED}")
+    if noted is not None:
+        return noted.decode(errors="replace")
+    try:
+        read_origin(spark / FILE_NAME)
+        check_logs(spark)
+        seed_of(spark.parent.parent, f"spark/{spark.name}")
+    except Corrupt as error:
+        return error.what
+    return ""

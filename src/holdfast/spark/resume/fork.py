@@ -1,0 +1,233 @@
+"""How a pipeline begins that does not begin at the beginning: at a named checkpoint (a *fork*), at a time, or both.
+
+Durable writes: 1. of a fork, what the sources of the checkpoint remember, and its files; 2. its manifest, as a snapshot
+of this pipeline; 3. ``beginning.json``: from here on the pipeline begins there, whatever becomes of Spark's directory
+before the first epoch is published.  A crash before leaves objects that the next try writes again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.portable import Kept
+from holdfast.checkpoint.snapshot import commit
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.pipeline import Pipeline
+from holdfast.ports import Held, SourceSpec, Store
+from holdfast.positions import Positions
+from holdfast.resume.directory_header import Origin, noted_beginning
+from holdfast.resume.graph_diff import Described, Graph, GraphChange, Role, compare
+from holdfast.resume.refusals import check_change
+from holdfast.resume.spark_log import plain
+from holdfast.resume.state_upgrade import Means
+from holdfast.sources import from_time
+from holdfast.spark.read import SourceReader
+from holdfast.spark.resume.state_change import told
+from holdfast.spark.state.transfer import Transfer
+
+log = logging.getLogger("holdfast.checkpoint")
+
+
+@dataclass(frozen=True)
+class Begins:
+    """What a start is asked for.
+
+    Parameters
+    ----------
+    where : str, optional
+        The named checkpoint, as the user wrote it.
+    at_us : int, optional
+        The time, microseconds of Unix time.
+    """
+
+    where: str | None = None
+    at_us: int | None = None
+
+    def __str__(self) -> str:
+        parts = [] if self.where is None else [f"from_checkpoint={self.where!r}"]
+        return ", ".join([*parts, *([] if self.at_us is None else [f"at={self.at_us}"])])
+
+    def is_due(self, store: Store, pipeline: str, *, has_begun: bool) -> bool:
+        """Tell whether the pipeline still has to begin.
+
+        Raises
+        ------
+        InvalidPipeline
+            If it has begun otherwise.
+        """
+        begun = noted_beginning(store)
+        if begun is None and not has_begun:
+            return True
+        if begun is not None and begun[0] == str(self):
+            return False  # a restart of the same program
+        raise InvalidPipeline(
+            f"pipeline {pipeline!r} cannot begin with {self}: it has begun already.",
+            why=f"this checkpoint began {'with ' + begun[0] if begun else 'at the beginning of its sources'}.",
+            do="leave the option out, to go on where it is; or begin with a new checkpoint, another name and new "
+            "targets.",
+            pipeline=pipeline,
+        )
+
+    def check_sources(self, pipeline: Pipeline) -> None:
+        """Refuse sources that cannot begin at a time.
+
+        Raises
+        ------
+        InvalidPipeline
+            Naming the source.
+        """
+        for node in pipeline.sources if self.at_us is not None else ():
+            why = from_time.obstacle(cast("SourceSpec", node.spec))
+            if why:
+                raise InvalidPipeline(
+                    f"source {node.name!r} cannot begin at a time.",
+                    why=why,
+                    do='declare timestamp="<column>" at the source; or leave at= out, and use hf.clip(...).',
+                    pipeline=pipeline.name,
+                    participant=node.name,
+                )
+
+
+@dataclass(frozen=True)
+class First:
+    """The beginning of a pipeline.
+
+    Parameters
+    ----------
+    begins : Begins
+        Where.
+    found : Kept, optional
+        The named checkpoint; None for the beginning of the sources, or a time.
+    store, directory : Store, Path
+        The checkpoint of the pipeline that begins, and where it lies.
+    pipeline : Pipeline
+        The pipeline.
+    reader : SourceReader
+        How its sources are read.
+    generation : int
+        Of this run.
+    graph : Graph
+        Its graph.
+    transfer : Transfer
+        Brings state of other names, and of another form, over.
+    is_forced : bool
+        Whether operators may begin without state where theirs does not fit.
+    drop_state : frozenset of str
+        Operators whose state is not wanted.
+    """
+
+    begins: Begins
+    found: Kept | None
+    store: Store
+    directory: Path
+    pipeline: Pipeline
+    reader: SourceReader
+    generation: int
+    graph: Graph
+    transfer: Transfer
+    is_forced: bool
+    drop_state: frozenset[str] = frozenset()
+
+    @property
+    def given(self) -> str:
+        """The options that say so."""
+        return str(self.begins)
+
+    def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
+        """Copy what is needed, and return where the first directory begins.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a sink holds epochs of this pipeline, or the state of an operator does not fit.
+        Corrupt
+            If a file of the checkpoint is damaged: names it.
+        """
+        self._check_sinks_are_new(held)
+        began = replace(origin, from_us=self.begins.at_us)
+        if self.found is not None:
+            return self._fork(began, self.found)
+        return replace(began, seek=(self._access_points(),))
+
+    def _access_points(self) -> Positions:
+        """Return where each source begins: at its random access point at or before the time."""
+        return {
+            node.name: dict(self.reader.spec(node).open(node.name, self.reader.workspace(node)).initial())
+            for node in self.pipeline.sources
+        }
+
+    def _fork(self, origin: Origin, found: Kept) -> Origin:
+        ended = found.manifest.ended
+        change = stateful_change(found.manifest.keeps, self.graph, self.transfer.means)
+        check_change(change, self.pipeline.name, is_forced=self.is_forced, drop_state=self.drop_state)
+        for line in told(change):
+            log.info("%s", line)
+        for key, data in found.files():
+            self.store.put(key, data)
+        for key, data in found.workspaces():
+            self.store.put(key, data)
+        self._check_can_read_on(ended.positions)
+        ours = replace(found.plain, pipeline=self.pipeline.name, generation=self.generation)
+        if change.sources and self.transfer.is_needed(ours, change.sources):
+            ours = self.transfer.made(ours, change.sources)
+        else:
+            commit(self.store, ours)
+        log.warning(
+            "pipeline %r begins at checkpoint %s: the end of epoch %d of %r",
+            self.pipeline.name,
+            found.shown,
+            ended.epoch,
+            found.manifest.pipeline,
+        )
+        return replace(
+            origin,
+            base=max(origin.base, ended.epoch + 1),
+            seek=(ended.positions,),
+            seed=ours.key.path if change.restored else "",
+            kept=change.restored,
+        )
+
+    def _check_sinks_are_new(self, held: Mapping[str, Held]) -> None:
+        for name, each in held.items():
+            if each.epoch > 0:
+                raise InvalidPipeline(
+                    f"pipeline {self.pipeline.name!r} cannot begin with {self.begins}: sink {name!r} holds epoch "
+                    f"{each.epoch}.",
+                    why="what the sink holds was published from other positions: rows would be missing, or there "
+                    "twice.",
+                    do="give the pipeline another name and new targets; or leave the option out, to go on where it is.",
+                    pipeline=self.pipeline.name,
+                    participant=name,
+                    epoch=each.epoch,
+                )
+
+    def _check_can_read_on(self, positions: Positions) -> None:
+        for node in self.pipeline.sources:
+            if node.name not in positions:
+                continue  # nothing of it was read
+            spec = cast("SourceSpec", node.spec)
+            workspace = str(self.directory / "sources" / node.name)
+            why = spec.obstacle(node.name, workspace, plain(positions[node.name])[0])
+            if why:
+                raise InvalidPipeline(
+                    f"source {node.name!r} cannot be read from where checkpoint {self.begins.where!r} is.",
+                    why=why,
+                    do="give the source another name, so that it begins at its beginning; or choose another "
+                    "checkpoint.",
+                    pipeline=self.pipeline.name,
+                    participant=node.name,
+                )
+
+
+def stateful_change(before: Mapping[str, Keeps], after: Graph, means: Mapping[str, Means]) -> GraphChange:
+    """Compare what a checkpoint keeps with the stateful operators of a graph; of the other nodes it says nothing."""
+    new = {name: node for name, node in after.nodes.items() if node.role is Role.STATEFUL}
+    now = {of.past.renamed_from: name for name, of in means.items()} | {name: name for name in new}
+    inputs = {name: new[now[name]].inputs if name in now else () for name in before}  # of then they are not known
+    old = {name: Described(Role.STATEFUL, of.kind, of.arguments, inputs[name]) for name, of in before.items()}
+    return compare(Graph("", old, before), Graph("", new, after.keeps), means=means)

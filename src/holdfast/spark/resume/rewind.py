@@ -1,0 +1,382 @@
+"""``holdfast rewind``: go back on purpose, and make the sinks right (design/0012).
+
+A rewind needs neither Spark nor Java.  It takes the pipeline over, resolves what is in doubt, and commits an epoch
+that withdraws rows; then it begins a Spark directory that starts at the target.  If it is interrupted, the next start,
+or the next rewind, first carries it through.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from holdfast.checkpoint import portable
+from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.participation import have_taken_part
+from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
+from holdfast.checkpoint.snapshot import commit
+from holdfast.checkpoint.source_history import forget_behind, stood
+from holdfast.clock import SystemClock
+from holdfast.commit.coordinator import Coordinator, Resumption
+from holdfast.commit.retry import Retry
+from holdfast.config import Settings
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline, Unavailable
+from holdfast.graph.nodes import SinkNode
+from holdfast.graph.pipeline import Pipeline
+from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
+from holdfast.positions import Positions
+from holdfast.resume.directory_header import FILE_NAME, read_origin
+from holdfast.resume.restore import Restoration
+from holdfast.resume.rewind import (
+    Rewound,
+    Target,
+    known_steps,
+    note_rewind,
+    pts_of,
+    take_back,
+    target,
+    unfinished,
+    withdrawn_by,
+)
+from holdfast.resume.spark_log import last_logged, newest_positions, plain
+from holdfast.spark.resume.beginning import Beginning, above_all, all_steps, restorable, settle_origin
+from holdfast.spark.resume.directory import newest, remove_older
+from holdfast.spark.resume.state_change import GRAPH, read_graph, write_graph
+from holdfast.spark.state.plan import Shape, note_shape, noted_shape
+
+log = logging.getLogger("holdfast.rewind")
+
+
+@dataclass(frozen=True)
+class Rewinding:
+    """A pipeline, its checkpoint, and what both are opened with.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    store, directory : Store, Path
+        The checkpoint, and where it lies.
+    settings : Settings
+        For retries, and the length of the ledger.
+    """
+
+    pipeline: Pipeline
+    store: Store
+    directory: Path
+    settings: Settings
+
+    def plan(self, to: str) -> Rewound:
+        """Return what a rewind would do; takes nothing over, changes nothing.
+
+        Raises
+        ------
+        InvalidPipeline
+            If it cannot be done: names the sink or source, or says how far back it can go.
+        """
+        self.check_finished("what a sink would withdraw")
+        with self._connected() as sinks:
+            found, withdrawn = self._planned(to, sinks)
+            return self._told(0, found, withdrawn)
+
+    def do(self, to: str) -> Rewound:
+        """Go back.
+
+        Raises
+        ------
+        InvalidPipeline
+            As :meth:`plan`.
+        HoldfastError
+            Whatever a takeover raises.  After the decision the next start carries the rewind through.
+
+        Notes
+        -----
+        Durable writes: those of a takeover; 1. with a name, its snapshot; 2. the decision: from here on the rewind
+        happens; 3. one transaction for each sink; 4. "done"; 5. a note of the rewind; what is untrue now is removed
+        from the checkpoint; 6. the next directory, whose ``origin.json`` comes last.
+        """
+        self.plan(to)  # nobody is fenced for something that cannot be done
+        with self._opened() as (coordinator, sinks, last_epoch):
+            found, withdrawn = self._planned(to, sinks)
+            if found.named is not None and found.restored is not None:
+                for key, data in portable.kept(self.store, to).files():
+                    self.store.put(key, data)
+                commit(self.store, portable.kept(self.store, to).plain)
+            record = EpochRecord(
+                self.pipeline.name,
+                self._next_epoch(last_epoch),
+                coordinator.generation,
+                found.ended.positions,
+                pts_of(self.store, found.ended),
+                found.ended.epoch,
+            )
+            number = newest(self.store)
+            coordinator.rewind(record)
+            self._begin(record, number, coordinator.check_fenced)
+            return self._told(record.epoch, found, withdrawn)
+
+    def carry_through(self) -> EpochRecord | None:
+        """Finish a rewind that was decided and then interrupted; return it, or None when there is none."""
+        if self._unfinished() is None:
+            return None
+        with self._opened() as (coordinator, _, last_epoch):  # which publishes the decision, or finds it void
+            number, record = newest(self.store), self._unfinished()
+            if record is None or last_epoch > record.epoch:
+                return None  # epochs were published behind it: its directory was there, and is lost
+            log.warning("the rewind to epoch %d, decided as epoch %d, goes on", record.rewound_to, record.epoch)
+            self._begin(record, number, coordinator.check_fenced)
+            return record
+
+    def check_finished(self, what: str) -> None:
+        """Refuse to answer while a rewind is unfinished: it changes what there is.
+
+        Raises
+        ------
+        InvalidPipeline
+            Says that ``what`` is not known before it is finished.
+        """
+        interrupted = self._unfinished()
+        if interrupted is not None:
+            raise InvalidPipeline(
+                f"the rewind to epoch {interrupted.rewound_to} was interrupted, and is not finished.",
+                why=f"{what} is not known before that.",
+                do=f"finish it: holdfast rewind --to {interrupted.rewound_to}. Every start does so first, too.",
+                pipeline=self.pipeline.name,
+            )
+
+    def check_none_was_resolved(self, resumption: Resumption) -> None:
+        """Refuse to go on with the old directory if recovery has published a rewind since it was chosen.
+
+        Raises
+        ------
+        Unavailable
+            If it has.
+        """
+        record = self._unfinished()
+        if record is not None and record.epoch in {each.epoch for each in resumption.resolved}:
+            raise Unavailable(
+                f"pipeline {self.pipeline.name!r} was taken back to epoch {record.rewound_to} just now.",
+                why="the rewind was decided while this run started, and Spark's directory is that of before.",
+                do="start again: the rewind is finished first.",
+                pipeline=self.pipeline.name,
+                epoch=record.epoch,
+            )
+
+    def check_none_holds_withdrawn(self, sinks: Collection[str], held: Mapping[str, Held]) -> None:
+        """Refuse a sink that no rewind has reached: it went back to before one, or was not in the graph then.
+
+        By its positions it holds everything up to them, and would be left out of the epochs that came instead of what
+        was withdrawn.
+
+        Parameters
+        ----------
+        sinks : collection of str
+            Those to look at; they remember what they hold.
+        held : mapping of str to Held
+            What each sink holds.
+
+        Raises
+        ------
+        Diverged
+            If there is one.
+        """
+        for name in sorted(name for name in sinks if held[name].epoch):
+            epoch, positions = held[name].epoch, held[name].positions
+            number = withdrawn_by(self.store, epoch, positions)
+            if number is not None:
+                raise Diverged(
+                    f"sink {name!r} holds epoch {epoch}, which epoch {number}, a rewind, has withdrawn.",
+                    why="it was not in the graph when that was rewound; or it failed over to a copy that lagged, or "
+                    "was restored from a backup of before the rewind. What came instead of the withdrawn rows is not "
+                    "in it, and its ledger says that it has everything up to there.",
+                    do="holdfast rewind once more, to where that one went or further back: it takes all sinks there; "
+                    f"or restore sink {name!r} to a state of behind the rewind; or, where it cannot withdraw rows, "
+                    "give it another name: it then begins at the present, or, with another target and backfill=True, "
+                    "at the beginning.",
+                    pipeline=self.pipeline.name,
+                    participant=name,
+                    epoch=number,
+                )
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _unfinished(self) -> EpochRecord | None:
+        number = newest(self.store)
+        try:
+            base = read_origin(self.directory / f"spark/{number}" / FILE_NAME).base if number else 0
+        except Corrupt:
+            return None  # a start leaves such a directory, for one that begins where the sinks are
+        return unfinished(self.store, base)
+
+    def _planned(self, to: str, sinks: Mapping[str, Sink]) -> tuple[Target, dict[str, Withdrawal]]:
+        number = newest(self.store)
+        if number == 0:
+            raise InvalidPipeline(
+                f"pipeline {self.pipeline.name!r} has not run on this checkpoint.",
+                why="there is nothing to go back from.",
+                do="name the checkpoint that it runs with.",
+                pipeline=self.pipeline.name,
+            )
+        below = f"spark/{number}"
+        steps = known_steps(self.store, all_steps(self.directory))
+        keeps = read_graph(self.store, below).keeps
+        found = target(self.store, self.pipeline.name, to, steps, has_state=bool(keeps))
+        self._check_state(to, found, keeps, read_origin(self.directory / below / FILE_NAME).graph)
+        withdrawn = {node.name: self._asked(node, sinks, found.ended.positions) for node in self.pipeline.sinks}
+        for name, each in withdrawn.items():
+            if each.obstacle:
+                raise InvalidPipeline(
+                    f"pipeline {self.pipeline.name!r} cannot go back to {to}: sink {name!r} cannot.",
+                    why=f"{each.obstacle}.",
+                    do="choose another epoch; or take the sink out of the graph: it then keeps its rows, and comes "
+                    "back under another name only.",
+                    pipeline=self.pipeline.name,
+                    participant=name,
+                )
+        self._check_sources(to, found.read_from, newest_positions(self.directory / below))
+        return found, withdrawn
+
+    def _check_state(self, to: str, found: Target, keeps: Mapping[str, Keeps], graph: str | None) -> None:
+        """Refuse a snapshot of another graph, unless its state fits: what is behind it the next graph replays."""
+        restored = found.restored
+        if restored is None and not keeps:
+            return
+        fits = restored is not None and (restored.manifest.graph == graph or _fits(restored, keeps))
+        if not fits:
+            raise InvalidPipeline(
+                f"pipeline {self.pipeline.name!r} cannot go back to {to}: its graph has changed since.",
+                why="the state of then is another graph's: it does not fit, or it is of an operator that the graph has "
+                "no more, or under another name.",
+                do="choose a later epoch; or start the graph of then once (renamed_from= takes the state back to an "
+                "old name), and rewind to a named checkpoint of that time after it.",
+                pipeline=self.pipeline.name,
+            )
+
+    def _asked(self, node: SinkNode, sinks: Mapping[str, Sink], to: Positions) -> Withdrawal:
+        sink = sinks.get(node.name)
+        if node.guarantee is Guarantee.AT_LEAST_ONCE:
+            return Withdrawal(obstacle="it is at-least-once: it does not know what it holds")
+        if node.kind in OUT_OF_REACH:
+            return Withdrawal(obstacle=OUT_OF_REACH[node.kind])
+        if sink is None:
+            return Withdrawal()  # added to the graph and never opened: it holds nothing of this pipeline
+        if not isinstance(sink, Rewindable):
+            return Withdrawal(obstacle=f"a sink of kind {node.kind!r} cannot withdraw rows")
+        return sink.withdrawal(to)
+
+    def _check_sources(self, to: str, positions: Positions, now: Positions) -> None:
+        for node in self.pipeline.sources:
+            if node.name not in positions and node.name not in now:
+                continue  # nothing of it was read
+            spec = cast("SourceSpec", node.spec)
+            workspace = str(self.directory / "sources" / node.name)
+            why = spec.obstacle(node.name, workspace, plain(positions.get(node.name, {}))[0])
+            if why:
+                raise InvalidPipeline(
+                    f"pipeline {self.pipeline.name!r} cannot go back to {to}: source {node.name!r} cannot be read "
+                    "from there.",
+                    why=why,
+                    do="choose a later epoch.",
+                    pipeline=self.pipeline.name,
+                    participant=node.name,
+                )
+
+    def _next_epoch(self, last_epoch: int) -> int:
+        """Return a number above all that were ever used, planned epochs included."""
+        spark = self.directory / f"spark/{newest(self.store)}"
+        planned = read_origin(spark / FILE_NAME).base + last_logged(spark, "offsets")
+        return max(above_all(self.store, last_epoch), planned) + 1
+
+    def _begin(self, record: EpochRecord, number: int, check_fenced: Callable[[], None]) -> None:
+        """Begin the directory behind a rewind that every sink has followed.
+
+        ``number`` is that of the directory before, as this generation found it: whoever takes over meanwhile finishes
+        the rewind, and runs on in the one behind it.
+        """
+        previous, below = f"spark/{number}", f"spark/{number + 1}"
+        assert record.rewound_to is not None
+        check_fenced()
+        forget_behind(self.store, record.rewound_to)
+        to = {**stood(self.store), **record.positions}
+        note_rewind(self.store, record.epoch, to)
+        take_back(self.store, to, record.generation, all_steps(self.directory))
+        if not number:
+            return  # Spark's directory is lost besides: the next start begins one where the sinks are
+        before = read_origin(self.directory / previous / FILE_NAME)
+        graph = read_graph(self.store, previous)
+        beginning = Beginning(
+            self.store,
+            self.directory,
+            below,
+            self.pipeline.name,
+            (),
+            graph.keeps,
+            before.graph or "",
+            previous,
+            check_fenced=check_fenced,
+        )
+        held = {"all sinks": Held(record.epoch, record.generation, record.positions, record.pts)}
+        shape = noted_shape(self.store, previous)
+        check_fenced()  # reading and removing snapshots takes its time
+        if shape is not None:  # that of the snapshot: keys are found where the hash of so many buckets has put them
+            found = restorable(beginning, [*held.values()])
+            buckets = shape.buckets if found is None else found.manifest.buckets
+            note_shape(self.store, below, Shape(buckets, min(shape.partitions, buckets)))
+            graph = replace(graph, buckets=buckets)
+        if self.store.get(f"{previous}/{GRAPH}") is not None:  # else an older version made it: nobody knows its sinks
+            write_graph(self.store, below, graph)
+        settle_origin(beginning, held, record.epoch)
+        check_fenced()
+        remove_older(self.directory, below)
+
+    @contextmanager
+    def _connected(self) -> Iterator[dict[str, Sink]]:
+        """Yield the sinks that have run with this checkpoint, connected with the schemas of then."""
+        with ExitStack() as closing:
+            sinks: dict[str, Sink] = {}
+            for node in self.pipeline.sinks:
+                schema = None if node.kind in OUT_OF_REACH else noted_schema(self.store, node.name)
+                if schema is None:
+                    continue
+                sinks[node.name] = node.spec.connect(node.name, self.pipeline.name, schema)
+                closing.callback(sinks[node.name].close)
+            yield sinks
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Coordinator, dict[str, Sink], int]]:
+        """Take the pipeline over and resolve what is in doubt."""
+        with self._connected() as sinks, ExitStack() as closing:
+            coordinator = Coordinator(
+                pipeline=self.pipeline.name,
+                store=self.store,
+                sinks=list(sinks.values()),
+                clock=SystemClock(),
+                retry=Retry(self.settings.retry_attempts, self.settings.retry_first_s, self.settings.retry_cap_s),
+                commit_thread=False,
+                ledger_keep=self.settings.ledger_keep,
+            )
+            closing.callback(coordinator.close)
+            resumption = coordinator.open()
+            yield coordinator, sinks, resumption.last_epoch
+
+    def _told(self, epoch: int, found: Target, withdrawn: Mapping[str, Withdrawal]) -> Rewound:
+        restored = found.restored
+        return Rewound(
+            epoch,
+            found.ended.epoch,
+            found.ended.positions,
+            None if restored is None else restored.manifest.ended.epoch,
+            0 if restored is None else len(restored.replayed),
+            withdrawn,
+            tuple(sorted({*have_taken_part(self.store)} - {node.name for node in self.pipeline.sinks})),
+        )
+
+
+def _fits(restored: Restoration, keeps: Mapping[str, Keeps]) -> bool:
+    """Tell whether all state in the snapshot of another graph can be kept."""
+    before = restored.manifest.keeps
+    return all(name in keeps and before[name].fits(keeps[name]) for name in before)

@@ -1,0 +1,177 @@
+"""Starts: what a user asks for, in the units of the engine, and the hooks around it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from holdfast.config import Settings, mistaken_variables
+from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.graph.event_time import begin_at, commit_every_ticks
+from holdfast.graph.hooks import Lifecycle
+from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.trigger import Trigger
+from holdfast.spark.failure import translate
+from holdfast.spark.resume.context import Asked
+from holdfast.spark.resume.starting import Starting
+from holdfast.spark.run import Run
+
+log = logging.getLogger("holdfast.run")
+
+
+def start(
+    pipeline: Pipeline,
+    *,
+    checkpoint: str,
+    trigger: Trigger,
+    commit_every: str | int | None = None,
+    commit_thread: bool = True,
+    master: str | None = None,
+    session: SparkSession | None = None,
+    settings: Settings | None = None,
+    checkpoint_freq: int | None = None,
+    keep: int | None = None,
+    force: bool | None = None,
+    drop_state: Sequence[str] | None = None,
+    from_checkpoint: str | None = None,
+    at: str | datetime | int | None = None,
+    on_poison: str | None = None,
+) -> Run:
+    """Start a pipeline: take it over, resolve what is in doubt, then run epochs.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    checkpoint : str
+        Directory that belongs to this pipeline alone; created when absent.
+    trigger : Trigger
+        ``hf.every(interval)`` or ``hf.available_now()``.
+    commit_every : str or int, optional
+        Publish only when the minimum timestamp over the inputs has moved by this much: fewer, larger transactions.
+        Text with a unit (``"1 s"``) where the sources' timestamps are TIMESTAMPs, a number of ticks where they are
+        BIGINTs.  Epochs are decided as they come, so nothing is lost; every source needs ``timestamp=``.
+    commit_thread : bool, default True
+        Publish decided epochs in the background, in order, while the next one is evaluated.  Applies to epochs that
+        executors staged for several sinks.
+    master : str, optional
+        Spark master for a session that Holdfast creates; default is the setting ``HOLDFAST_MASTER``.
+    session : SparkSession, optional
+        Use this session's context.  Settings of the run are made on a new session of it.
+    settings : Settings, optional
+        Default: read from ``HOLDFAST_*`` variables.
+    checkpoint_freq : int, optional
+        Milliseconds between two snapshots of state; 0 makes none by itself.  Default is the setting
+        ``HOLDFAST_CHECKPOINT_FREQ``.
+    keep : int, optional
+        Snapshots that are kept.  Default is the setting ``HOLDFAST_CHECKPOINT_KEEP``.
+    force : bool, optional
+        Start a changed graph also where the state of an operator does not fit, which then begins without, or a source
+        is finished.  Default is the setting ``HOLDFAST_FORCE_GRAPH_CHANGE``.
+    drop_state : sequence of str, optional
+        Operators that the graph has no more and whose state is not wanted any more.  Only asked for where a new
+        operator of the same kind begins without state: it may be the old one, and want ``renamed_from=``.  Default is
+        the setting ``HOLDFAST_DROP_STATE``.
+    from_checkpoint : str, optional
+        Begin with the state and the positions of a named checkpoint: its name, ``<checkpoint directory>/<name>`` of
+        another pipeline's, or the directory of an export.  For the first start, with new sinks; a later start goes on
+        where the pipeline is.
+    at : str, datetime or int, optional
+        Begin at a time (ISO 8601, UTC without a zone; or microseconds of Unix time, or ticks where timestamps are
+        BIGINTs): each source at its random access point at or before it, and no row whose timestamp lies before it is
+        delivered.  For the first start, with new
+        sinks; every source needs ``timestamp=``.
+    on_poison : str, optional
+        ``"isolate"`` makes dead letters of rows that kill the run again and again; ``"stop"`` does not.  Default is the
+        setting ``HOLDFAST_ON_POISON``.
+
+    Returns
+    -------
+    Run
+
+    Raises
+    ------
+    InvalidPipeline
+        If the graph, a schema, the checkpoint's owner or a setting is wrong.  Nothing has run.
+    Fenced
+        If a newer generation took over in the meantime.
+    Unavailable
+        If a sink does not answer.
+    """
+    if settings is None:  # whoever brought settings has looked at the variables himself
+        settings = Settings()
+        for warning in mistaken_variables():
+            log.warning("%s", warning)
+    given = {
+        "checkpoint_freq": checkpoint_freq,
+        "checkpoint_keep": keep,
+        "force_graph_change": force,
+        "drop_state": drop_state if drop_state is None or isinstance(drop_state, str) else ",".join(drop_state),
+        "on_poison": on_poison,
+        "master": master,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if chosen:
+        settings = Settings(**{**settings.model_dump(), **chosen})
+    lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
+    asked = Asked(
+        pipeline=pipeline,
+        checkpoint=checkpoint,
+        trigger=trigger,
+        commit_every_ticks=commit_every_ticks(commit_every, pipeline.sources),
+        commit_thread=commit_thread,
+        session=session,
+        settings=settings,
+        from_checkpoint=from_checkpoint,
+        at_us=begin_at(at, pipeline.sources),
+    )
+    starting = Starting(asked, lifecycle)
+    lifecycle.set_up()
+    try:
+        return starting.run()
+    except Exception as error:
+        lifecycle.fail(error if isinstance(error, HoldfastError) else translate(error, pipeline.name, "the start"))
+        raise
+    finally:
+        if not starting.has_begun:
+            lifecycle.tear_down()
+
+
+def start_all(pipelines: Sequence[Pipeline], *, checkpoint: str, **options: Any) -> list[Run]:
+    """Start several independent pipelines in one process: each with its own coordinator, epochs and pts.
+
+    Parameters
+    ----------
+    pipelines : sequence of Pipeline
+        Their names must differ.
+    checkpoint : str
+        Directory; each pipeline gets ``<checkpoint>/<pipeline>``.
+    **options
+        As for :func:`start`.
+
+    Returns
+    -------
+    list of Run
+        In the order of ``pipelines``.  When one cannot be started, those already started are stopped.
+    """
+    names = [pipeline.name for pipeline in pipelines]
+    if len(set(names)) != len(names):
+        raise InvalidPipeline(
+            f"start_all was given several pipelines of one name: {', '.join(names)}.",
+            why="the name is the identity of a pipeline in its checkpoint and in every sink.",
+            do="give each pipeline a name of its own.",
+        )
+    runs: list[Run] = []
+    try:
+        for pipeline in pipelines:
+            runs.append(pipeline.start(checkpoint=str(Path(checkpoint) / pipeline.name), **options))
+    except BaseException:
+        for run in runs:
+            run.stop()
+        raise
+    return runs

@@ -1,0 +1,277 @@
+"""The steps of a start, in their order: compiled, compared, taken over, settled where to begin, set running."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.checkpoint import named
+from holdfast.checkpoint.descriptions import note_description
+from holdfast.checkpoint.participation import Participation
+from holdfast.checkpoint.schemas import note_schema
+from holdfast.commit.coordinator import Coordinator, Resumption
+from holdfast.commit.delivery import remembers
+from holdfast.commit.retry import Retry
+from holdfast.graph.event_time import common_unit
+from holdfast.graph.hooks import Lifecycle
+from holdfast.ports import Held, Sink
+from holdfast.resume.backfill import Backfill
+from holdfast.resume.directory_header import Origin
+from holdfast.resume.graph_diff import GraphChange, state_fingerprint
+from holdfast.resume.refusals import check_change
+from holdfast.spark.launch.exposure import exposed
+from holdfast.spark.physical_plan import Assembly, assemble
+from holdfast.spark.quarantine.isolate import check_addresses
+from holdfast.spark.read import timestamp_of
+from holdfast.spark.resume.beginning import Beginning, settle_origin
+from holdfast.spark.resume.catching_up import DirectoryIsLeft, check_none_is_behind, check_replayable
+from holdfast.spark.resume.context import Asked, Ground, ground_of
+from holdfast.spark.resume.fork import First
+from holdfast.spark.resume.stale_checkpoint import check_reached
+from holdfast.spark.resume.state_change import StateChange, compared, told, write_graph
+from holdfast.spark.run import Run
+from holdfast.spark.state.transfer import Transfer
+from holdfast.spark.wiring import RunParts
+
+log = logging.getLogger("holdfast.run")
+
+
+@dataclass
+class Starting:
+    """A start, up to a run that is alive.
+
+    Parameters
+    ----------
+    asked : Asked
+        What the user asked for.
+    lifecycle : Lifecycle
+        The user's hooks.
+    has_begun : bool
+        Whether the run is alive: from then on it calls the hooks itself.
+    """
+
+    asked: Asked
+    lifecycle: Lifecycle
+    has_begun: bool = False
+
+    def run(self) -> Run:
+        """Start; a second time, if sinks lie behind Spark's directory and it is left for that."""
+        try:
+            return self._begun()
+        except DirectoryIsLeft:
+            return self._begun()
+
+    def _begun(self) -> Run:
+        pipeline = self.asked.pipeline
+        has_pts = common_unit(pipeline.sources) is not None  # TIMESTAMPs and BIGINT ticks have no minimum
+        timed = [node.name for node in pipeline.sources if has_pts and timestamp_of(node) is not None]
+        if self.asked.isolates:
+            check_addresses(pipeline)
+        ground = ground_of(self.asked)
+        try:
+            self._warn_of_exposure(ground)
+            assembly = assemble(self.asked, ground)
+            change = self._change(ground, assembly)
+            sinks = self._connected(ground, assembly)
+            coordinator = self._coordinator(ground, sinks)
+            try:
+                remembering = [name for name, sink in sinks.items() if remembers(sink)]
+                participation = Participation(pipeline.name, ground.store, remembering)
+                owned = _Owned(self.asked, ground, assembly, change, sinks, coordinator, participation, remembering)
+                resumption = coordinator.open(on_behind=owned.check_replayable)
+                origin = owned.settled(resumption)
+                held = resumption.held.values()
+                parts = RunParts(
+                    self.asked, self.lifecycle, ground, assembly, sinks, coordinator, origin, participation
+                )
+                run = parts.begun(timed, pts=min((each.pts for each in held if each.pts is not None), default=None))
+            except BaseException:
+                coordinator.close()
+                raise
+        except BaseException:
+            shutil.rmtree(ground.stop_directory, ignore_errors=True)
+            raise
+        self.has_begun = True
+        return run
+
+    def _warn_of_exposure(self, ground: Ground) -> None:
+        context = ground.base_session.sparkContext
+        conf = context.getConf()
+        said = exposed(self.asked.pipeline, context.master, lambda name: conf.get(name, "false").lower() == "true")
+        if said:
+            log.warning("%s", said)
+
+    def _change(self, ground: Ground, assembly: Assembly) -> GraphChange | None:
+        """Return what becomes of each node of the graph before; refuse what would lose state."""
+        pipeline = self.asked.pipeline
+        change = compared(ground.store, ground.directory, ground.chosen, assembly.graph, assembly.means, pipeline)
+        if change is not None:
+            for line in told(change):
+                log.info("%s", line)
+            settings = self.asked.settings
+            check_change(change, pipeline.name, is_forced=settings.force_graph_change, drop_state=settings.dropped)
+            if change.backfilled:
+                Backfill(pipeline, ground.directory, self.asked.is_stateful).check(change)
+        return change
+
+    def _connected(self, ground: Ground, assembly: Assembly) -> dict[str, Sink]:
+        pipeline = self.asked.pipeline
+        sinks: dict[str, Sink] = {}
+        for node, schema in zip(pipeline.sinks, assembly.compiled.routes.schemas, strict=True):
+            sink = node.spec.connect(node.name, pipeline.name, schema)
+            bind = getattr(sink, "bind", None)
+            if bind is not None:  # foreach_batch: the only sink that wants a DataFrame
+                bind(_to_dataframe(ground.session), str(ground.directory / "foreach_batch" / node.name))
+            sinks[node.name] = sink
+        return sinks
+
+    def _coordinator(self, ground: Ground, sinks: Mapping[str, Sink]) -> Coordinator:
+        settings = self.asked.settings
+        return Coordinator(
+            pipeline=self.asked.pipeline.name,
+            store=ground.store,
+            sinks=list(sinks.values()),
+            clock=ground.clock,
+            retry=Retry(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s),
+            commit_every_ticks=self.asked.commit_every_ticks,
+            commit_thread=self.asked.commit_thread,
+            queue_size=settings.commit_queue,
+            ledger_keep=settings.ledger_keep,
+            backfilled=[sink.name for sink in self.asked.pipeline.sinks if sink.backfill],
+        )
+
+
+@dataclass(frozen=True)
+class _Owned:
+    """A pipeline that is taken over: nobody else writes it."""
+
+    asked: Asked
+    ground: Ground
+    assembly: Assembly
+    change: GraphChange | None
+    sinks: Mapping[str, Sink]
+    coordinator: Coordinator
+    participation: Participation
+    remembering: Sequence[str]
+
+    def check_replayable(self, behind: Collection[str], held: Mapping[str, Held]) -> None:
+        """Refuse sinks that have lost what is done in them, all of it too, if it cannot be replayed.
+
+        Nothing is resolved yet: of a sink that is another one by mistake, what is decided for it must stay.
+        """
+        self.participation.check({name: held[name] for name in behind})
+        self.ground.rewinding.check_none_holds_withdrawn(behind, held)
+        check_replayable(self._beginning(), behind, self._remembered(held))
+
+    def settled(self, resumption: Resumption) -> Origin:
+        """Check the sinks, note the graph; return where Spark's directory begins, settled now if it is new.
+
+        What was in doubt is resolved.
+        """
+        self.ground.rewinding.check_none_was_resolved(resumption)
+        self.participation.check(resumption.held)
+        self.ground.rewinding.check_none_holds_withdrawn(self.remembering, resumption.held)
+        named.settle_floor(self.ground.store)
+        self._note_graph()
+        beginning = self._beginning()
+        check_reached(beginning, resumption.held)
+        check_none_is_behind(beginning, self._remembered(resumption.held))
+        self.coordinator.check_fenced()  # who has taken over meanwhile may have begun the same directory
+        write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)
+        return settle_origin(beginning, resumption.held, resumption.last_epoch)
+
+    def _remembered(self, held: Mapping[str, Held]) -> dict[str, Held]:
+        filled = () if self.change is None else self.change.backfilled  # one that comes back gets everything anyway
+        return {name: held[name] for name in self.remembering if name not in filled}
+
+    # --- what the checkpoint is told ----------------------------------------------------------------------------
+
+    def _note_graph(self) -> None:
+        store, pipeline = self.ground.store, self.asked.pipeline
+        for sink, schema in zip(pipeline.sinks, self.assembly.compiled.routes.schemas, strict=True):
+            note_schema(store, sink.name, schema)
+        note_description(store, pipeline)
+
+    # --- where it begins ----------------------------------------------------------------------------------------
+
+    def _beginning(self) -> Beginning:
+        ground, assembly, pipeline = self.ground, self.assembly, self.asked.pipeline
+        fingerprint = state_fingerprint(pipeline)
+        transfer = Transfer(
+            ground.store,
+            pipeline.name,
+            fingerprint,
+            assembly.keeps,
+            assembly.means,
+            assembly.graph.buckets,
+            self.coordinator.generation,
+            ground.clock,
+        )
+        return Beginning(
+            ground.store,
+            ground.directory,
+            ground.chosen.below,
+            pipeline.name,
+            pipeline.sources,
+            assembly.keeps,
+            fingerprint,
+            ground.chosen.previous,
+            transfer=transfer,
+            change=self._state_change(transfer),
+            first=self._first(transfer),
+            backfilled=frozenset(sink.name for sink in pipeline.sinks if sink.backfill),
+            drop_state=self.asked.settings.dropped,
+            check_fenced=self.coordinator.check_fenced,
+        )
+
+    def _state_change(self, transfer: Transfer) -> StateChange | None:
+        ground = self.ground
+        if ground.before is None or self.change is None:
+            return None
+        return StateChange(
+            ground.store,
+            ground.directory,
+            ground.chosen.previous,
+            self.asked.pipeline.name,
+            ground.new_session(),
+            self.change,
+            ground.before,
+            self.coordinator.generation,
+            ground.clock,
+            transfer,
+            Backfill(self.asked.pipeline, ground.directory, self.asked.is_stateful),
+        )
+
+    def _first(self, transfer: Transfer) -> First | None:
+        ground = self.ground
+        if ground.begins is None:
+            return None
+        return First(
+            ground.begins,
+            ground.fork,
+            ground.store,
+            ground.directory,
+            self.asked.pipeline,
+            self.assembly.reader,
+            self.coordinator.generation,
+            self.assembly.graph,
+            transfer,
+            self.asked.settings.force_graph_change,
+            self.asked.settings.dropped,
+        )
+
+
+def _to_dataframe(session: SparkSession) -> Any:
+    def to_dataframe(rows: Any, schema: Any) -> DataFrame:
+        if isinstance(rows, list):
+            if rows:
+                return session.read.parquet(*rows)
+            rows = schema.empty_table()
+        return session.createDataFrame(rows)
+
+    return to_dataframe

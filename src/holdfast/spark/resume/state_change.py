@@ -1,0 +1,271 @@
+"""A changed graph: the state of the old Spark directory at the change point becomes the seed of a new one.
+
+The change point is the end of the last epoch that the old graph finished: Spark's commit log has it, or a sink holds it
+(a run may die between publishing an epoch and telling Spark).  A snapshot of exactly that point serves, if a clean stop
+left one; else one is made now, out of the old directory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from pyspark.sql import SparkSession
+
+from holdfast.checkpoint.manifest import Ended, Manifest
+from holdfast.checkpoint.snapshot import commit
+from holdfast.errors import Diverged, InvalidPipeline
+from holdfast.graph.nodes import Node, SinkNode
+from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.cutting import has_state
+from holdfast.ports import Clock, Held, SourceSpec, Store
+from holdfast.positions import Positions, covers_all
+from holdfast.resume.backfill import Backfill
+from holdfast.resume.directory_header import FILE_NAME, Origin, read_origin
+from holdfast.resume.graph_diff import Graph, GraphChange, Role, Verdict, compare, state_fingerprint
+from holdfast.resume.replays import is_backfill, last_finished, left_to_replay
+from holdfast.resume.restore import restoration
+from holdfast.resume.spark_log import ended, newest_positions, plain, read_offsets
+from holdfast.resume.state_upgrade import Means
+from holdfast.spark.failure import translate
+from holdfast.spark.resume.directory import Directory
+from holdfast.spark.state.plan import Division, noted_shape
+from holdfast.spark.state.reader import StateReader
+from holdfast.spark.state.seed import seed_of
+from holdfast.spark.state.transfer import Transfer
+
+log = logging.getLogger("holdfast.checkpoint")
+
+GRAPH = "graph.json"
+"""Record of the graph in a Spark directory: what each node was, and what it keeps."""
+
+
+def read_graph(store: Store, below: str) -> Graph:
+    """Return the graph that ran in a directory last.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it was not noted: an older version of Holdfast made the directory.
+    Corrupt
+        If the record is damaged.
+    """
+    key = f"{below}/{GRAPH}"
+    data = store.get(key)
+    if data is not None:
+        return Graph.from_json(data, key)
+    if store.get(f"{below}/state.json") is None:
+        return Graph("", {}, {})  # without state there is nothing to compare
+    raise InvalidPipeline(
+        f"what the operators keep in {below} is not known.",
+        why=f"the graph has changed, and there is no {key} in the checkpoint: it was made by an older version.",
+        do="start the unchanged graph once with this version.",
+        participant=key,
+    )
+
+
+def write_graph(store: Store, below: str, graph: Graph) -> None:
+    """Note the graph that runs in a directory."""
+    key, data = f"{below}/{GRAPH}", graph.to_json()
+    if store.get(key) != data:
+        store.put(key, data)
+
+
+def compared(
+    store: Store,
+    checkpoint: Path,
+    chosen: Directory,
+    graph: Graph,
+    means: Mapping[str, Means],
+    pipeline: Pipeline,
+) -> GraphChange | None:
+    """Return what becomes of each node; None where nothing has run, or the directory before is only damaged."""
+    below = chosen.previous if chosen.is_changed else chosen.below
+    if chosen.previous and not chosen.is_changed:
+        return None
+    if not (checkpoint / below / FILE_NAME).exists():
+        return None
+    if not chosen.is_changed and store.get(f"{below}/{GRAPH}") is None:
+        return None
+    before = read_graph(store, below)
+    change = compare(before, graph, means, backfilled(pipeline.sinks, before) if chosen.is_changed else ())
+    if chosen.is_changed:
+        left = left_to_replay(store, checkpoint, below, state_fingerprint(pipeline))
+        change = replace(change, replay=left)
+    return change if change.is_empty else change.over(_finished(checkpoint, below, pipeline))
+
+
+def backfilled(sinks: Sequence[SinkNode], before: Graph) -> tuple[str, ...]:
+    """Return the sinks that are to get everything, and were not in the graph before."""
+    return tuple(sink.name for sink in sinks if sink.backfill and sink.name not in before.nodes)
+
+
+def outgrown(pipeline: Pipeline, store: Store, asked: Division, below: str) -> Iterator[str]:
+    """Yield why a directory does not serve a pipeline any more, although its state is the same."""
+    shape = noted_shape(store, below)
+    if shape is not None and has_state(pipeline):
+        yield from asked.outgrown(shape)
+    if store.get(f"{below}/{GRAPH}") is None:
+        return  # an older version has made it: nobody knows which sinks it had
+    before = read_graph(store, below)
+    for name in backfilled(pipeline.sinks, before):
+        yield f"sink {name!r} is new and gets everything from the beginning (backfill=True)"
+    if not has_state(pipeline) and all(node.kind != "spark" for node in pipeline.sources):
+        yield from _other_sources(before, [node.name for node in pipeline.sources])
+
+
+def _other_sources(before: Graph, sources: Sequence[str]) -> Iterator[str]:
+    """Yield which sources have come or gone: Spark's log forgets where one stood that it does not read."""
+    known = [name for name, node in before.nodes.items() if node.role is Role.SOURCE]
+    yield from (f"source {name!r} has come" for name in sources if name not in known)
+    yield from (f"source {name!r} has gone" for name in known if name not in sources)
+
+
+def told(change: GraphChange) -> Iterator[str]:
+    """Say what becomes of each node that is another than it was, one line for each."""
+    if change.replay is not None:
+        yield change.replay.told(change.backfilled)
+    for node in change.nodes:
+        if node.verdict is not Verdict.KEPT:
+            details = f" ({'; '.join(node.details)})" if node.details else ""
+            effect = node.effect or "nothing is lost"
+            yield f"{node.role.value} {node.name!r} is {node.verdict.value}: {effect}{details}"
+
+
+@dataclass(frozen=True)
+class StateChange:
+    """How the state of another graph becomes the beginning of a directory.
+
+    Parameters
+    ----------
+    store, checkpoint : Store, Path
+        The checkpoint, and where it lies.
+    previous : str
+        The directory of the old graph.
+    pipeline : str
+        Its name.
+    session : SparkSession
+        For reading the state.
+    change : GraphChange
+        What becomes of each node.
+    before : Graph
+        The old graph.
+    generation : int
+        Of this run.
+    clock : Clock
+        For the time of the snapshot.
+    transfer : Transfer, optional
+        Brings state of another form over; None: there is none.
+    backfill : Backfill, optional
+        Begins at the beginning, where a sink is to get everything.
+    """
+
+    store: Store
+    checkpoint: Path
+    previous: str
+    pipeline: str
+    session: SparkSession
+    change: GraphChange
+    before: Graph
+    generation: int
+    clock: Clock
+    transfer: Transfer | None = None
+    backfill: Backfill | None = None
+
+    def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
+        """Return the record of the new directory.
+
+        Raises
+        ------
+        Diverged
+            If the state of the old graph cannot be read, and no snapshot serves.
+
+        Notes
+        -----
+        What the directory before had still to replay, the new one replays by the new graph, with the ends and batch
+        times that it would have had; whether it may was asked before (:mod:`holdfast.resume.replays`).
+        """
+        spark = self.checkpoint / self.previous
+        began = read_origin(spark / FILE_NAME)
+        batch_id = last_finished(spark, held, began)
+        left = began.seek[batch_id + 2 :]  # where the epochs end that are still to be replayed
+        if self.change.backfilled and self.backfill is not None and (batch_id >= 0 or began.seek):
+            is_through = batch_id >= 0 and not left
+            point = read_offsets(spark, batch_id).positions if is_through else began.seek[-1]
+            seek = self.backfill.seek(point, held)
+            log.warning("%s: everything is read again, in %d epochs", ", ".join(self.change.backfilled), len(seek) - 1)
+            return replace(origin, seek=seek, kept=(), backfilled=self.change.backfilled)
+        if left:
+            replayed, filled = began.replayed[batch_id + 1 :], began.backfilled if is_backfill(began) else ()
+            origin = replace(origin, replayed=replayed, backfilled=filled)
+        if batch_id < 0:  # nothing was finished: it is where it began
+            manifest = seed_of(self.checkpoint, self.previous)
+            there = {} if manifest is None else manifest.operators
+            sources = {name: was for name, was in self.change.sources.items() if was in there}
+            seed = self._moved(manifest, sources) if manifest is not None and sources else ""
+            return replace(origin, seek=began.seek, seed=seed, kept=tuple(sources))
+        found = read_offsets(spark, batch_id)
+        step_epoch, batch_us = began.step_time(batch_id, found.batch_us)
+        last = Ended(began.base + batch_id, step_epoch, found.positions, batch_us)
+        seed = self._seed(batch_id, last, held, began) if self.change.restored else ""
+        log.warning(
+            "the graph has changed: the old one holds up to the end of epoch %d, the new one from there on", last.epoch
+        )
+        return replace(origin, seek=(last.positions, *left), seed=seed, kept=self.change.restored)
+
+    def _seed(self, batch_id: int, last: Ended, held: Mapping[str, Held], began: Origin) -> str:
+        """Return the key of a snapshot of the change point, for the new graph; made now if there is none."""
+        here = [each for each in held.values() if covers_all(each.positions, last.positions)]
+        graph = began.graph or ""
+        there = restoration(self.store, self.pipeline, here, (), last.positions, graph=graph)
+        # A backfill computes state anew: what was there before it is of other rows.
+        is_ours = there is not None and (there.manifest.ended.epoch >= began.base or not is_backfill(began))
+        if there is not None and is_ours and set(self.change.sources.values()) <= set(there.manifest.operators):
+            return self._moved(there.manifest, self.change.sources)
+        reader = StateReader(self.session, self.checkpoint, self.previous)
+        seed = seed_of(self.checkpoint, self.previous)
+        try:
+            operators = reader.read(self.store, batch_id, self.before.keeps, self.before.buckets, seed=seed)
+        except Exception as error:
+            raise Diverged(
+                f"the graph has changed, and the state of the old one in {self.previous} cannot be read.",
+                why=f"{translate(error, self.pipeline, 'reading the state').what} No snapshot is of the end of epoch "
+                f"{last.epoch}, which is the last that was published.",
+                do="start the old graph once: it takes its state from an older snapshot, and leaves a new one when it "
+                "is stopped; then start the changed one.",
+                pipeline=self.pipeline,
+                epoch=last.epoch,
+            ) from error
+        read = Manifest(
+            self.pipeline, self.generation, self.clock.now_us(), graph, last, self.before.buckets, operators
+        )
+        if self.transfer is None or not self.transfer.is_needed(read, self.change.sources):
+            commit(self.store, read)
+        return self._moved(read, self.change.sources)
+
+    def _moved(self, manifest: Manifest, sources: Mapping[str, str]) -> str:
+        """Return the key of a snapshot that the new graph can begin with."""
+        if self.transfer is not None and self.transfer.is_needed(manifest, sources):
+            manifest = self.transfer.made(manifest, sources)
+        return manifest.key.path
+
+
+def _finished(checkpoint: Path, below: str, pipeline: Pipeline) -> tuple[str, ...]:
+    """Return the sources that have ended: those that were told of, and bounded ones of which all is read."""
+    spark = checkpoint / below
+    positions = newest_positions(spark) or read_origin(spark / FILE_NAME).start  # behind a rewind nothing is planned
+    told = ended(positions)
+    others = [node for node in pipeline.sources if node.name not in told]
+    return (*told, *(node.name for node in others if _is_read(checkpoint, node, positions)))
+
+
+def _is_read(checkpoint: Path, node: Node, positions: Positions) -> bool:
+    """Tell whether a bounded source lies behind its end; without state nobody was told of it."""
+    workspace = checkpoint / "sources" / node.name
+    if not getattr(node.spec, "bounded", False) or node.name not in positions or not workspace.is_dir():
+        return False
+    source: Any = cast("SourceSpec", node.spec).open(node.name, str(workspace))
+    return bool(source.has_ended(plain(positions[node.name])[0]))

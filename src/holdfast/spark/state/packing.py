@@ -1,0 +1,159 @@
+"""Stage 0 of a pipeline with state: rows of a source become chunks before they leave the worker that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from holdfast.plan.bounds import Bounding, all_keys
+from holdfast.plan.chunks import Chunk, Packer, Routing, rank_of
+from holdfast.plan.program import Program
+from holdfast.plan.routes import Routes
+from holdfast.ports import Source, Span
+from holdfast.spark.evaluation import Counts
+from holdfast.state.step import CLOSED, UNBOUNDED
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What the reader of one source needs to give chunks instead of rows.  Picklable.
+
+    Parameters
+    ----------
+    source : str
+        The source.
+    number : int
+        Its number among the sources.
+    program : Program, optional
+        Stage 0; None where Spark's plan computes it, and this source only gives control chunks.
+    routing : Routing
+        Where chunks go.
+    timestamp : str, optional
+        The source's timestamp column, for the counts.
+    closing : mapping of str to tuple of int
+        Source -> targets that are told when it has ended.
+    waking : tuple of int
+        Targets that are called in every epoch.
+    tick_us : int, optional
+        An epoch without rows is planned after so long without any; None: never.
+    bounding : Bounding, optional
+        How bound rows are read, where the source gives any.
+    """
+
+    source: str
+    number: int
+    program: Program | None
+    routing: Routing
+    timestamp: str | None
+    closing: Mapping[str, tuple[int, ...]]
+    waking: tuple[int, ...]
+    tick_us: int | None = None
+    bounding: Bounding | None = None
+
+    def read(self, source: Source, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span, with its bound rows where the source gives any."""
+        marked = getattr(source, "read_marked", None)
+        yield from source.read(span) if self.bounding is None or marked is None else marked(span)
+
+    def rows(self, ordinal: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the chunks of one span."""
+        assert self.program is not None
+        packer = Packer(self.routing, rank_of(0, self.number, ordinal), ordinal)
+        counts = Counts({self.source: self.timestamp})
+        told: list[pa.RecordBatch] = []
+        highest = UNBOUNDED
+        for batch in batches:
+            for rows, bounds in [(batch, None)] if self.bounding is None else self.bounding.cut(batch):
+                if self.bounding is not None and told and self.bounding.lowest(rows) < highest:
+                    yield from self._sent(self._bounds(packer, told))
+                    told, highest = [], UNBOUNDED
+                counts.add(self.source, rows)
+                for target, made in self.program.run(self.source, rows, counts.passed):
+                    yield from self._sent(list(packer.add(int(target), made)))
+                if self.bounding is not None and bounds is not None and bounds.num_rows:
+                    told.append(bounds)
+                    highest = max(highest, self.bounding.highest(bounds))
+        yield from self._sent(self._bounds(packer, told))
+        if counts.found:
+            yield from self._sent([packer.counts("", counts.to_json())])
+
+    def controls(self, ordinal: int, ended: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the control chunks of one epoch: the end of sources, and calls of steps that watch the clock."""
+        packer = Packer(self.routing, rank_of(0, self.number, ordinal), ordinal)
+        buckets = range(self.routing.buckets)
+        chunks = [packer.wake(target, bucket) for target in self.waking for bucket in buckets]
+        for source in ended:
+            for target in self.closing[source]:
+                bounds = all_keys(self.routing.targets[target].key, CLOSED)
+                chunks += [packer.bounds(target, bucket, source, bounds) for bucket in buckets]
+        yield from self._sent(chunks)
+
+    def _bounds(self, packer: Packer, told: Sequence[pa.RecordBatch]) -> list[Chunk]:
+        """Return what the packer holds, and behind it the bounds."""
+        chunks = list(packer.rows())
+        for target in self.bounding.targets if self.bounding is not None and told else ():
+            assert self.bounding is not None
+            key = self.routing.targets[target.number].key
+            for bucket, bounds in self.bounding.told(told, target, key, self.routing.buckets):
+                packed = packer.placed if target.is_direct else packer.bounds
+                chunks.append(packed(target.number, bucket, self.source, bounds))
+        return chunks
+
+    def _sent(self, chunks: Sequence[Chunk]) -> Iterator[pa.RecordBatch]:
+        if chunks:
+            yield self.routing.to_batch(chunks, 1)
+
+
+@dataclass(frozen=True)
+class PackTask:
+    """Stage 0 where Spark computes it: the tagged rows of a task become chunks.  Called by ``mapInArrow``.
+
+    The order of arrival is that of Spark's partitions, which a replay has in the same order.
+    """
+
+    routes: Routes
+    routing: Routing
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the chunks of this task."""
+        context = TaskContext.get()
+        assert context is not None
+        number = context.partitionId()
+        packer = Packer(self.routing, rank_of(0, 0, number), number)
+        for batch in batches:
+            for target, rows in self.routes.split(batch):
+                chunks = list(packer.add(int(target), rows))
+                if chunks:
+                    yield self.routing.to_batch(chunks, 1)
+        chunks = list(packer.rows())
+        if chunks:
+            yield self.routing.to_batch(chunks, 1)
+
+
+def packings(
+    program: Program,
+    routing: Routing,
+    timestamps: Mapping[str, str | None],
+    closing: Mapping[str, tuple[int, ...]],
+    waking: tuple[int, ...],
+    tick_us: int | None,
+    bounding: Mapping[str, Bounding],
+) -> dict[str, Packing]:
+    """Return the packing of each source; the first one makes epochs when nothing arrives."""
+    return {
+        name: Packing(
+            name,
+            number,
+            program,
+            routing,
+            timestamps[name],
+            {name: closing[name]},
+            waking,
+            tick_us if number == 0 else None,
+            bounding.get(name),
+        )
+        for number, name in enumerate(timestamps)
+    }

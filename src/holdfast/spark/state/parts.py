@@ -1,0 +1,91 @@
+"""A worker's part of a snapshot: the tables of a bucket, written beside the epochs by a thread of the worker.
+
+In a barrier (:mod:`holdfast.checkpoint.barriers`) a level offers the tables of each bucket that is called.  They are
+immutable, and what writes them (Parquet, checksum, disk) leaves Python to others; so the epoch does not wait for it.
+The last thing that is written is a note; as long as there is none, the driver does not use the files, and when none
+comes it reads the state out of Spark's store.  So it does not matter whether a worker dies over it.
+
+Of each bucket one offer waits at most, the newest: a disk that is slower than barriers come would else let tables pile
+up in memory.  What it replaces was of an older barrier, whose snapshot was made or given up before the next one was
+wished for, or of another attempt.  Should somebody wait for it all the same, no note comes, and the store is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.checkpoint.snapshot import Bucket, write_part
+from holdfast.ports import Store
+from holdfast.store.local import open_store
+
+log = logging.getLogger("holdfast.checkpoint")
+
+
+class Parts(Protocol):
+    """Takes a worker's part of snapshots.  Picklable; used in workers."""
+
+    def offer(self, bucket: Bucket) -> None:
+        """Take the tables of a bucket as they are at the end of the epoch that runs.
+
+        They need not be written: those of an older barrier are dropped where newer ones come first.
+        """
+
+
+@dataclass(frozen=True)
+class BackgroundParts:
+    """Writes parts into the checkpoint, one after the other, in a thread of the worker.
+
+    Parameters
+    ----------
+    checkpoint : str
+        Our directory, which every worker sees.
+    run : str
+        Unique for the run, which heeds no other's notes.
+    """
+
+    checkpoint: str
+    run: str
+
+    def offer(self, bucket: Bucket) -> None:
+        """Hand the tables to the thread."""
+        _begin()
+        with _changed:
+            _offered[self, bucket.operator, bucket.number] = bucket  # keeps the turn of the one that it replaces
+            _changed.notify()
+
+
+_offered: dict[tuple[BackgroundParts, str, int], Bucket] = {}
+"""The newest offer of each bucket that nobody has begun to write, by its run: a worker serves several."""
+_changed = threading.Condition()
+_begun: list[threading.Thread] = []
+
+
+def _begin() -> None:
+    """Start the thread with the first bucket: a worker is forked, and most of them never need it."""
+    if not _begun:
+        _begun.append(threading.Thread(target=_write, name="holdfast-parts", daemon=True))
+        _begun[0].start()
+
+
+def _next() -> tuple[BackgroundParts, Bucket]:
+    with _changed:
+        _changed.wait_for(lambda: _offered)
+        first = next(iter(_offered))
+        return first[0], _offered.pop(first)
+
+
+def _write() -> None:
+    opened: dict[str, Store] = {}
+    while True:
+        parts, bucket = _next()
+        try:
+            if parts.checkpoint not in opened:
+                opened = {parts.checkpoint: open_store(parts.checkpoint)}
+            write_part(opened[parts.checkpoint], bucket, parts.run)
+        except Exception:  # of whatever kind: the driver misses the note, and reads the store
+            opened.clear()
+            log.warning("bucket %d of %r was not written for a snapshot", bucket.number, bucket.operator, exc_info=True)
+        del bucket

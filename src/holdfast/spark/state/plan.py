@@ -1,0 +1,266 @@
+"""The Spark plan of a pipeline with state: sources as chunks, the levels, and how many buckets and tasks there are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from holdfast.checkpoint.manifest import Keeps
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.naming import canonical_json
+from holdfast.graph.nodes import is_stateful
+from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.chunks import CHUNKS
+from holdfast.plan.cutting import Part, build_stages, has_idle_rule
+from holdfast.plan.routes import Routes
+from holdfast.plan.stages import Stages
+from holdfast.ports import Store
+from holdfast.resume.directory_header import FILE_NAME
+from holdfast.resume.graph_diff import unreadable
+from holdfast.resume.state_upgrade import Means
+from holdfast.sources.bounds import MarkedSpec
+from holdfast.spark.compile import as_spark_has_it, compile_pipeline
+from holdfast.spark.controls import NAME
+from holdfast.spark.read import SourceReader, timestamp_of
+from holdfast.spark.state.host import with_levels
+from holdfast.spark.state.packing import Packing, PackTask, packings
+from holdfast.spark.state.parts import Parts
+from holdfast.spark.state.seed import Seeds
+from holdfast.store import checked_json
+
+log = logging.getLogger("holdfast.run")
+
+TICK_US = 1_000_000
+"""An epoch without rows, where one can release something, is planned so long after the last one at the earliest."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How state is divided: fixed when a Spark checkpoint directory is new.
+
+    Parameters
+    ----------
+    buckets : int
+        Of each operator.
+    partitions : int
+        Tasks of a level: Spark keeps a store for each, and cannot change their number.
+    """
+
+    buckets: int
+    partitions: int
+
+
+@dataclass(frozen=True)
+class Division:
+    """How the settings ask for state to be divided; 0 leaves it as it is, or to the number of cores.
+
+    Parameters
+    ----------
+    buckets, partitions : int
+        As in :class:`Shape`.
+    """
+
+    buckets: int = 0
+    partitions: int = 0
+
+    def shape(self, parallelism: int, previous: int = 0) -> Shape:
+        """Return the shape of a new directory whose state comes from so many buckets; 0: from none.
+
+        Examples
+        --------
+        >>> Division().shape(4), Division(partitions=5).shape(2, previous=2), Division(8).shape(2, previous=4)
+        (Shape(buckets=4, partitions=4), Shape(buckets=5, partitions=5), Shape(buckets=8, partitions=2))
+        """
+        count = self.buckets or max(previous or parallelism, self.partitions)
+        return Shape(count, min(self.partitions or parallelism, count))
+
+    def outgrown(self, shape: Shape) -> Iterator[str]:
+        """Yield what is asked for and is not what there is.
+
+        Examples
+        --------
+        >>> list(Division(8, 2).outgrown(Shape(4, 2))), list(Division().outgrown(Shape(4, 2)))
+        (['state is divided into 8 buckets, and no longer into 4'], [])
+        """
+        wanted = self.shape(shape.partitions, shape.buckets)
+        if wanted.buckets != shape.buckets:
+            yield f"state is divided into {wanted.buckets} buckets, and no longer into {shape.buckets}"
+        if wanted.partitions != shape.partitions:
+            yield f"{wanted.partitions} tasks work on it at a time, and no longer {shape.partitions}"
+
+
+def settle_shape(store: Store, directory: str, parallelism: int, asked: Division, *, previous: int = 0) -> Shape:
+    """Return how state is divided, decided now if the directory is new.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    directory : str
+        Spark's directory below it.
+    parallelism : int
+        Tasks that can run at a time.
+    asked : Division
+        What the settings ask for.
+    previous : int
+        Buckets of the state that a new directory begins with; 0 when it begins with none.
+
+    Raises
+    ------
+    Corrupt
+        If the record is damaged.
+    """
+    noted = noted_shape(store, directory)
+    # A directory without an origin does not count: a start that died may have wanted another shape.
+    if noted is None or store.get(f"{directory}/{FILE_NAME}") is None:
+        noted = asked.shape(parallelism, previous)
+        note_shape(store, directory, noted)
+    return noted
+
+
+def note_shape(store: Store, directory: str, shape: Shape) -> None:
+    """Note how state is divided in a directory."""
+    record = {"buckets": shape.buckets, "partitions": shape.partitions}
+    store.put(f"{directory}/state.json", checked_json.dump(record))
+
+
+def noted_shape(store: Store, directory: str) -> Shape | None:
+    """Return how state is divided in a directory; None where there is none.
+
+    Raises
+    ------
+    Corrupt
+        If the record is damaged.
+    """
+    key = f"{directory}/state.json"
+    noted = store.get(key)
+    if noted is None:
+        return None
+    try:
+        value = checked_json.load(noted)
+        return Shape(int(value["buckets"]), int(value["partitions"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise unreadable(key, error, "it says into how many buckets state is divided") from error
+
+
+def keeps_of(pipeline: Pipeline, stages: Stages) -> dict[str, Keeps]:
+    """Return what each stateful operator keeps."""
+    arguments = {node.name: (node.kind, canonical_json(dict(node.arguments()))) for node in pipeline.nodes}
+    hosted = {name: one for stage in stages.stages for name, one in stage.hosted.items()}
+    return {name: Keeps(*arguments[name], one.step.key, one.step.tables) for name, one in hosted.items()}
+
+
+def means_of(pipeline: Pipeline, stages: Stages) -> dict[str, Means]:
+    """Return with what each stateful operator takes over the state of another version of itself."""
+    pasts = {node.name: node.past for node in pipeline.nodes}
+    return {name: Means(pasts[name], one.step) for stage in stages.stages for name, one in stage.hosted.items()}
+
+
+def _refuse_lost_bounds(pipeline: Pipeline) -> None:
+    """Refuse sources with bound rows that a stateful operator would wait for in vain."""
+    waiting = {node: node for node in pipeline.nodes if is_stateful(node)}
+    for node in reversed(pipeline.nodes):  # inputs stand before
+        if node in waiting:
+            waiting.update(dict.fromkeys(node.inputs, waiting[node]))
+    for node, operator in waiting.items():
+        if isinstance(node.spec, MarkedSpec):
+            raise InvalidPipeline(
+                f"{operator.name!r} would never hear of the bound rows of source {node.name!r}.",
+                why="Spark's plan computes what stands before the state, and it knows rows only: some operator there "
+                "is map or sql, or has an expression that Arrow does not evaluate, or the setting columnar is off.",
+                do="write the operators before the state as filter, select, split, clip or union; "
+                "pipeline.explain() shows them.",
+            )
+
+
+@dataclass(frozen=True)
+class Stateful:
+    """A pipeline with state as Spark will run it.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Chunks for the sinks, and counts.
+    stages : Stages
+        What they mean.
+    """
+
+    frame: DataFrame
+    stages: Stages
+
+
+def compile_stateful(
+    pipeline: Pipeline,
+    reader: SourceReader,
+    token: str,
+    shape: Shape,
+    *,
+    is_columnar: bool,
+    seeds: Seeds | None = None,
+    parts: Parts | None = None,
+) -> Stateful:
+    """Return a pipeline with state as one linear plan.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The checked graph.
+    reader : SourceReader
+        Opens its sources.
+    token : str
+        Unique for the run.
+    shape : Shape
+        Buckets and tasks.
+    is_columnar : bool
+        Whether sources may be evaluated as an Arrow program.
+    seeds : Seeds, optional
+        Where state begins.
+    parts : Parts, optional
+        Takes the workers' parts of snapshots.
+
+    Raises
+    ------
+    InvalidPipeline
+        If an operator cannot be compiled where it stands, a step refuses its inputs, or bound rows cannot reach it.
+    """
+    compiled: list[tuple[DataFrame, Routes]] = []
+    reader = replace(reader, notes_silence=has_idle_rule(pipeline))
+
+    def through_spark(part: Part) -> Sequence[pa.Schema]:
+        found = compile_pipeline(part, replace(reader, marks_ends=True).read, token)
+        compiled.append((found.frame, found.routes))
+        return found.routes.schemas
+
+    stages = build_stages(
+        pipeline,
+        as_spark_has_it,
+        token,
+        buckets=shape.buckets,
+        partitions=shape.partitions,
+        prefix=through_spark,
+        is_columnar=is_columnar,
+    )
+    if compiled:
+        log.info("pipeline %r: Spark's plan computes what stands before the state", pipeline.name)
+        _refuse_lost_bounds(pipeline)
+        frame, routes = compiled[0]
+        chunks = frame.mapInArrow(PackTask(routes, stages.routing), CHUNKS)
+        ending = [node.name for node in pipeline.sources if getattr(node.spec, "bounded", False)]
+        if ending or stages.waking:
+            tick_us = TICK_US if stages.ticks else None
+            number = len(pipeline.sources)
+            packing = Packing(NAME, number, None, stages.routing, None, stages.closing, stages.waking, tick_us)
+            chunks = chunks.union(reader.controls(ending, packing))
+    else:
+        program = stages.stages[0].program
+        assert program is not None
+        timestamps = {node.name: timestamp_of(node) for node in pipeline.sources}
+        tick_us = TICK_US if stages.ticks else None
+        each = packings(program, stages.routing, timestamps, stages.closing, stages.waking, tick_us, stages.bounding)
+        chunks = reduce(DataFrame.union, [reader.read(node, each[node.name]) for node in pipeline.sources])
+    return Stateful(with_levels(chunks, stages.stages, stages.routing, token, seeds, parts), stages)

@@ -1,0 +1,256 @@
+"""State as it was at the end of an epoch, out of Spark's state store, into the files of a snapshot.
+
+Spark's state reader reads committed versions, which never change, beside the running query.  It refuses a batch that
+Spark's commit log lacks; but an epoch that ``foreachBatch`` came back from, or that a sink holds, has complete stores:
+every task had committed its version before the driver had its handles.  So the reader is shown a *view*: a directory
+with that batch in its commit log, and a link to the state.  Spark's own log is left as it is.
+
+Two jobs: the records of all buckets come to the driver; what changed since the last snapshot is assembled from base
+and deltas by the executors, and written by them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.checkpoint.manifest import BucketState, Keeps, Manifest, OperatorState, TableFile
+from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
+from holdfast.errors import Corrupt
+from holdfast.ports import Store
+from holdfast.spark.state.store import Record, load
+from holdfast.state.step import StateTable
+from holdfast.store import durable
+from holdfast.store.local import open_store
+
+COMMITTED = 'v1\n{"nextBatchWatermarkMs":0}'
+"""An entry of Spark's commit log for a query without a watermark."""
+
+VIEWS = ".reading"
+
+_FOUND = "operator string, number int, state string"
+_FOUND_SCHEMA = pa.schema([("operator", pa.string()), ("number", pa.int32()), ("state", pa.string())])
+
+
+@dataclass(frozen=True)
+class StateReader:
+    """Reads the state of one Spark directory.
+
+    Parameters
+    ----------
+    session : SparkSession
+        A session of its own: it is used from another thread than the query's.
+    checkpoint : Path
+        Our directory, which executors see too.
+    below : str
+        Spark's directory below it.
+    tasks : int
+        Tasks that read at a time; the epochs want cores too.
+    """
+
+    session: SparkSession
+    checkpoint: Path
+    below: str
+    tasks: int = 1
+
+    def read(
+        self,
+        store: Store,
+        batch_id: int,
+        keeps: Mapping[str, Keeps],
+        buckets: int,
+        *,
+        known: Manifest | None = None,
+        seed: Manifest | None = None,
+        only: frozenset[tuple[str, int]] | None = None,
+    ) -> dict[str, OperatorState]:
+        """Write the files of all operators as of the end of a batch, and return what the manifest says of them.
+
+        Parameters
+        ----------
+        store : Store
+            The checkpoint.
+        batch_id : int
+            Spark's number.
+        keeps : mapping of str to Keeps
+            The operators whose state is wanted.
+        buckets : int
+            Of each operator.
+        known : Manifest, optional
+            The last snapshot: buckets that did not change since are taken from it, if their files are whole.
+        seed : Manifest, optional
+            The snapshot that the directory began with: buckets that were not called since have their state there.
+        only : frozenset of (str, int), optional
+            The buckets that are wanted, by operator and number; default is all.
+
+        Raises
+        ------
+        Corrupt
+            If what Spark stored cannot be read.
+        """
+        with self._view(batch_id) as view:
+            records = self._records(view, batch_id, keeps)
+            if only is not None:
+                records = {key: of for key, of in records.items() if (key[0], key[1] % buckets) in only}
+            found: dict[tuple[str, int], BucketState] = {}
+            for operator, label in list(records):
+                at = (operator, label % buckets)
+                before = _same(store, known, at, records[operator, label])
+                if before is not None:
+                    found[at] = before
+            wanted = {key: record for key, record in records.items() if (key[0], key[1] % buckets) not in found}
+            tables = {name: dict(of.tables) for name, of in keeps.items()}
+            assembly = Assembly(str(self.checkpoint), tables, wanted, buckets)
+            for operator, number, state in self._written(view, batch_id, assembly):
+                found[operator, number] = state
+        states = {}
+        for name, of in keeps.items():
+            began = seed.operators[name].buckets if seed is not None and name in seed.operators else {}
+            wished = {number: state for number, state in began.items() if only is None or (name, number) in only}
+            called = {number: state for (operator, number), state in found.items() if operator == name}
+            states[name] = OperatorState(of, {**wished, **called})
+        return states
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _view(self, batch_id: int) -> Iterator[Path]:
+        """Yield a directory that Spark's reader takes for the query's, with the batch committed."""
+        spark = self.checkpoint / self.below
+        view = self.checkpoint / VIEWS / uuid.uuid4().hex
+        try:
+            for log, content in (("offsets", None), ("commits", COMMITTED)):
+                durable.make_directory(str(view / log), is_synced=False)
+                target = view / log / str(batch_id)
+                target.write_bytes((spark / log / str(batch_id)).read_bytes() if content is None else content.encode())
+            shutil.copyfile(spark / "metadata", view / "metadata")
+            os.symlink(spark / "state", view / "state")
+            yield view
+        finally:
+            shutil.rmtree(view, ignore_errors=True)
+
+    def _records(self, view: Path, batch_id: int, keeps: Mapping[str, Keeps]) -> dict[tuple[str, int], Record]:
+        frame = self._variable(view, batch_id, "record", {}).select("key.operator", "key.label", "value.value")
+        rows = frame.coalesce(self.tasks).collect()
+        return {(row[0], row[1]): Record.from_json(row[2]) for row in rows if row[0] in keeps}
+
+    def _written(self, view: Path, batch_id: int, assembly: Assembly) -> Iterator[tuple[str, int, BucketState]]:
+        empty = [key for key, record in assembly.records.items() if not record.parts]
+        for operator, label in empty:
+            record = assembly.records[operator, label]
+            yield operator, label % assembly.buckets, BucketState(record.version, record.token, record.feeds, {})
+        if len(empty) == len(assembly.records):
+            return
+        options = {"flattenCollectionTypes": "true"}
+        frame = self._variable(view, batch_id, "parts", options).select(
+            "key.operator", "key.label", "user_map_key.part", "user_map_key.piece", "user_map_value.data"
+        )
+        rows = frame.coalesce(self.tasks).mapInArrow(assembly, _FOUND).collect()
+        for row in rows:
+            yield row[0], row[1], _state_of(json.loads(row[2]))
+
+    def _variable(self, view: Path, batch_id: int, name: str, options: Mapping[str, str]) -> DataFrame:
+        frames = []
+        for operator_id in sorted(int(path.name) for path in (view / "state").iterdir() if path.name.isdigit()):
+            reader = self.session.read.format("statestore").option("stateVarName", name)
+            for key, value in {**options, "batchId": str(batch_id), "operatorId": str(operator_id)}.items():
+                reader = reader.option(key, value)
+            frames.append(reader.load(str(view)))
+        return reduce(DataFrame.union, frames)
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """One task of the second job: parts to tables to files.  Picklable; called by ``mapInArrow``."""
+
+    checkpoint: str
+    tables: Mapping[str, Mapping[str, StateTable]]
+    records: Mapping[tuple[str, int], Record]
+    buckets: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield one row for each bucket whose files are written."""
+        store = open_store(self.checkpoint)
+        cells: dict[tuple[str, int], _Pieces] = {}
+        for batch in batches:
+            keys = batch.select(["operator", "label", "part", "piece"]).to_pylist()
+            data = batch.column("data")
+            for at, row in enumerate(keys):
+                key = (row["operator"], row["label"])
+                if key not in self.records:
+                    continue
+                cells.setdefault(key, _Pieces()).pieces[row["part"], row["piece"]] = data[at].as_py()
+                if len(cells[key].pieces) == sum(part.pieces for part in self.records[key].parts):
+                    yield self._written(store, key, cells.pop(key))
+        for key, incomplete in cells.items():
+            raise Corrupt(
+                f"the stored state of operator {key[0]!r} is incomplete.",
+                why=f"of bucket {key[1]} there are {len(incomplete.pieces)} pieces, and its record names more.",
+                do="nothing, if an older snapshot serves; else restore the checkpoint from a copy.",
+                participant=key[0],
+            )
+
+    def _written(self, store: Store, key: tuple[str, int], cells: _Pieces) -> pa.RecordBatch:
+        operator, label = key
+        record = self.records[key]
+        number = label % self.buckets
+        state = load(cells, record, _Kept(self.tables[operator]), None)  # type: ignore[arg-type]
+        bucket = Bucket(operator, number, record.version, record.token, record.feeds, state)
+        row = {"operator": operator, "number": number, "state": json.dumps(_json_of(write_bucket(store, bucket)))}
+        return pa.RecordBatch.from_pylist([row], _FOUND_SCHEMA)
+
+
+@dataclass
+class _Pieces:
+    """The pieces of one bucket, as cells to load from."""
+
+    pieces: dict[tuple[int, int], bytes] = field(default_factory=dict)
+
+    def piece(self, part: int, number: int) -> bytes:
+        return self.pieces[part, number]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """As much of a step as loading its state takes."""
+
+    tables: Mapping[str, StateTable]
+
+
+def _same(store: Store, known: Manifest | None, at: tuple[str, int], record: Record) -> BucketState | None:
+    """Return what the last snapshot has of a bucket, if that is what the store has, and its files are whole."""
+    operator, number = at
+    of = None if known is None else known.operators.get(operator)
+    before = None if of is None else of.buckets.get(number)
+    if before is None or (before.version, before.digest) != (record.version, record.token):
+        return None
+    try:
+        for file in before.files.values():
+            checked(store.get(file.key), file)
+    except Corrupt:
+        return None  # written again
+    return BucketState(record.version, record.token, record.feeds, before.files)
+
+
+def _json_of(state: BucketState) -> list[object]:
+    files = {name: [file.key, file.sha256, file.size_bytes, file.rows] for name, file in state.files.items()}
+    return [state.version, state.digest, {name: dict(of) for name, of in state.feeds.items()}, files]
+
+
+def _state_of(value: list[object]) -> BucketState:
+    version, digest, feeds, files = value
+    assert isinstance(version, int)
+    assert isinstance(digest, str)
+    assert isinstance(feeds, dict)
+    assert isinstance(files, dict)
+    return BucketState(version, digest, feeds, {name: TableFile(*of) for name, of in files.items()})

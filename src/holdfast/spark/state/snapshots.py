@@ -1,0 +1,170 @@
+"""The checkpointer of a run on Spark: whose state it reads, from which directory, beginning with which seed."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from holdfast.checkpoint.barriers import At, Barriers, Taken, gathered, taken_from
+from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
+from holdfast.checkpoint.manifest import BucketState, Ended, Manifest, OperatorState
+from holdfast.checkpoint.snapshot import checked, read_part
+from holdfast.errors import Corrupt
+from holdfast.graph.pipeline import Pipeline
+from holdfast.ports import Clock, Store
+from holdfast.resume.directory_header import Origin
+from holdfast.resume.graph_diff import state_fingerprint
+from holdfast.spark.failure import translate
+from holdfast.spark.launch.session import run_session
+from holdfast.spark.resume.directory import remove_older
+from holdfast.spark.state.plan import Shape, Stateful, keeps_of
+from holdfast.spark.state.reader import VIEWS, StateReader
+from holdfast.spark.state.seed import seed_of
+
+log = logging.getLogger("holdfast.checkpoint")
+
+_PART_WAIT_S = 5.0
+"""So long workers have to write their parts.  Spark keeps the versions of many epochs more than end meanwhile."""
+
+_LOOK_S = 0.02
+
+
+def waited_for(store: Store, taken: Taken, run: str, wait_s: float) -> tuple[dict[At, BucketState], frozenset[At]]:
+    """Return the buckets that have their files, once workers have written theirs; and those that must be read."""
+    found, missing = dict(taken.there), dict(taken.written)
+    until = time.monotonic() + wait_s
+    while missing:
+        for at, of in list(missing.items()):
+            state = read_part(store, *at, of, run)
+            if state is not None:
+                found[at] = state
+                del missing[at]
+        if not missing:
+            break
+        if time.monotonic() > until:
+            log.warning("%d buckets were not written by their workers: they are read from Spark's store", len(missing))
+            break
+        time.sleep(_LOOK_S)
+    return found, taken.read | frozenset(missing)
+
+
+@dataclass(frozen=True)
+class Snapshotting:
+    """What a run's checkpointer is made of.
+
+    Parameters
+    ----------
+    store, directory : Store, Path
+        The checkpoint, and where it lies.
+    below : str
+        Spark's directory below it.
+    session : SparkSession
+        Any session of the context.
+    shape : Shape
+        Buckets and tasks.
+    intervals : Intervals
+        How often.
+    token : str
+        Unique for the run.
+    """
+
+    store: Store
+    directory: Path
+    below: str
+    session: SparkSession
+    shape: Shape
+    intervals: Intervals
+    token: str
+
+    def checkpointer(
+        self,
+        pipeline: Pipeline,
+        stateful: Stateful,
+        origin: Origin,
+        generation: int,
+        clock: Clock,
+        check_fenced: Callable[[], None],
+        user_data: Callable[[], Mapping[str, Any] | None],
+        barriers: Barriers,
+    ) -> Checkpointer:
+        """Return the checkpointer of a run, which has not begun to work."""
+        # What killed runs left; a run that is fenced and still reads notices, and has nothing to say any more.
+        shutil.rmtree(self.directory / VIEWS, ignore_errors=True)
+        reader = StateReader(
+            run_session(self.session, self.shape.partitions),
+            self.directory,
+            self.below,
+            max(1, self.shape.partitions // 2),
+        )
+        seed = seed_of(self.directory, self.below)
+        if seed is not None and seed.buckets != self.shape.buckets:
+            raise Corrupt(
+                f"{self.below}/state.json says {self.shape.buckets} buckets, and its state begins with {seed.buckets}.",
+                why="a key must be found in the bucket where it was put; the record was changed.",
+                do="restore it from a copy of the checkpoint.",
+                pipeline=pipeline.name,
+                participant=f"{self.below}/state.json",
+            )
+        keeps = keeps_of(pipeline, stateful.stages)
+
+        def read(ended: Ended, known: Manifest | None) -> dict[str, OperatorState]:
+            batch_id = ended.epoch - origin.base
+            try:
+                known_of_buckets = barriers.as_of(ended.step_epoch)
+                taken = taken_from(keeps, self.shape.buckets, known_of_buckets, known, seed)
+                found, missing = waited_for(self.store, taken, self.token, _PART_WAIT_S)
+                missing |= self._spoilt(seed, found, known).keys()
+                if missing:
+                    states = reader.read(
+                        self.store, batch_id, keeps, self.shape.buckets, known=known, seed=seed, only=missing
+                    )
+                    found |= {(name, at): of for name, each in states.items() for at, of in each.buckets.items()}
+                    anew = {at: found[at] for at in missing if at in found}
+                    for error in self._spoilt(seed, anew, known).values():
+                        raise error  # the store does not have it, so nobody has
+                return gathered(keeps, found)
+            except Exception as error:
+                raise translate(error, pipeline.name, f"the snapshot of epoch {ended.epoch}") from error
+
+        return Checkpointer(
+            pipeline=pipeline.name,
+            graph=state_fingerprint(pipeline),
+            generation=generation,
+            buckets=self.shape.buckets,
+            store=self.store,
+            clock=clock,
+            read=read,
+            check_fenced=check_fenced,
+            intervals=self.intervals,
+            seed=seed,
+            tidy=partial(remove_older, self.directory, self.below),
+            user_data=user_data,
+            barriers=barriers,
+        )
+
+    def _spoilt(
+        self, seed: Manifest | None, found: Mapping[At, BucketState], known: Manifest | None
+    ) -> dict[At, Corrupt]:
+        """Return the buckets of which a file of the seed is missing, cut or changed, with the error that says so.
+
+        A snapshot must not name such a file: for its sake older ones, which may be whole, would be pruned.  The
+        first snapshot of a run looks, and no other.
+        """
+        taken_over = set() if seed is None or known is not None else {file.key for file in seed.files}
+        spoilt = {}
+        for at, state in found.items():
+            for file in state.files.values():
+                if file.key in taken_over:
+                    try:
+                        checked(self.store.get(file.key), file)
+                    except Corrupt as error:
+                        spoilt[at] = error
+        return spoilt

@@ -1,0 +1,301 @@
+"""One bucket's state: base and deltas in Spark's state store, decoded tables cached in the worker.
+
+What is stored under a bucket's key is a *record* (JSON) and *parts* (binary): one base, which is the tables as they
+were, and deltas, each the changes of some epochs.  An epoch writes one delta.  A delta is merged with the one before
+it unless that is more than twice as large, and with the base once it has the base's size: so there are few parts, and
+a row is written anew about as often as the state has doublings, not in every epoch.
+
+A worker keeps the tables that it last had of a bucket.  They are used only if the record's list of recent versions
+has their version with their *token*, a digest over all that was ever written: a retried task, a replayed epoch or
+another run cannot pass for it.  What they lack is read from the deltas; so it does not matter that Spark gives the
+next epoch's task to another worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from holdfast.errors import Corrupt
+from holdfast.state import tables
+from holdfast.state.step import Change, StateTable, Step
+
+PIECE_BYTES = 8 * 2**20
+"""A part is stored in pieces up to this size: each goes through one message to the JVM."""
+
+CACHE_BYTES = 2**30
+"""Tables that one worker keeps; beyond it the bucket that was used longest ago is dropped and read again."""
+
+_RECENT = 64
+_CHUNKS_MAX = 64
+
+
+class Cells(Protocol):
+    """Where a bucket's state is kept: Spark's state variables, or a dictionary in a test."""
+
+    def record(self) -> str | None:
+        """Return the record; None when there is none."""
+
+    def put_record(self, record: str) -> None:
+        """Replace the record."""
+
+    def piece(self, part: int, number: int) -> bytes:
+        """Return a piece of a part."""
+
+    def put_piece(self, part: int, number: int, data: bytes) -> None:
+        """Store a piece of a part."""
+
+    def drop_piece(self, part: int, number: int) -> None:
+        """Remove a piece of a part."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A base or a delta.
+
+    Parameters
+    ----------
+    serial : int
+        Its key in the store.
+    last : int
+        The version that is reached with it.
+    size_bytes, pieces : int
+        Its size.
+    is_base : bool
+        Whether it is whole tables.
+    """
+
+    serial: int
+    last: int
+    size_bytes: int
+    pieces: int
+    is_base: bool
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of a bucket without reading its tables.
+
+    Parameters
+    ----------
+    version : int
+        The epoch that last changed it; 0 when there was none.
+    token : str
+        Digest over everything written so far.
+    recent : tuple of (int, str)
+        The latest versions with their tokens.
+    parts : tuple of Part
+        Base first.
+    serial : int
+        Of the next part.
+    feeds : mapping of str to mapping of str to int
+        Input -> where its rows come from -> bound for all keys.
+    """
+
+    version: int = 0
+    token: str = ""
+    recent: tuple[tuple[int, str], ...] = ()
+    parts: tuple[Part, ...] = ()
+    serial: int = 0
+    feeds: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the stored state."""
+        return sum(part.size_bytes for part in self.parts)
+
+    def to_json(self) -> str:
+        """Return the record as it is stored."""
+        parts = [[p.serial, p.last, p.size_bytes, p.pieces, p.is_base] for p in self.parts]
+        value = {"format": 1, "version": self.version, "token": self.token, "recent": self.recent, "parts": parts}
+        return json.dumps({**value, "serial": self.serial, "feeds": self.feeds})
+
+    @staticmethod
+    def from_json(text: str | None) -> Record:
+        """Return the record that :meth:`to_json` wrote; the first one for None."""
+        if text is None:
+            return Record()
+        value: dict[str, Any] = json.loads(text)
+        if value["format"] != 1:
+            raise Corrupt(
+                f"stored state has the format {value['format']}.",
+                why="this version of Holdfast knows format 1.",
+                do="start with the version that wrote the checkpoint.",
+            )
+        return Record(
+            value["version"],
+            value["token"],
+            tuple((version, token) for version, token in value["recent"]),
+            tuple(Part(*part) for part in value["parts"]),
+            value["serial"],
+            value["feeds"],
+        )
+
+
+@dataclass(frozen=True)
+class Held:
+    """Tables of a bucket at one version."""
+
+    version: int
+    token: str
+    state: Mapping[str, pa.Table]
+    size_bytes: int
+
+
+class Cache:
+    """The tables that this worker has, by bucket."""
+
+    def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
+        self._limit = limit_bytes
+        self._held: OrderedDict[tuple[str, ...], Held] = OrderedDict()
+
+    def get(self, key: tuple[str, ...]) -> Held | None:
+        """Return what is held for a bucket."""
+        return self._held.get(key)
+
+    def put(self, key: tuple[str, ...], held: Held) -> None:
+        """Hold tables for a bucket; the oldest are dropped beyond the limit."""
+        self._held[key] = held
+        self._held.move_to_end(key)
+        while sum(each.size_bytes for each in self._held.values()) > self._limit and len(self._held) > 1:
+            self._held.popitem(last=False)
+
+    def drop_others(self, run: str) -> None:
+        """Drop what older runs left in this worker."""
+        for key in [key for key in self._held if key[0] != run]:
+            del self._held[key]
+
+
+def load(cells: Cells, record: Record, step: Step, held: Held | None) -> dict[str, pa.Table]:
+    """Return a bucket's tables as the record says.
+
+    Parameters
+    ----------
+    cells : Cells
+        The store.
+    record : Record
+        What it says.
+    step : Step
+        The operator.
+    held : Held, optional
+        What this worker has of the bucket.
+
+    Raises
+    ------
+    Corrupt
+        If stored bytes cannot be read.
+    """
+    state: dict[str, pa.Table] = tables.empty_state(step)
+    version = 0
+    is_usable = held is not None and (held.version, held.token) in record.recent
+    base = next((part for part in record.parts if part.is_base), None)
+    if held is not None and is_usable and (base is None or base.last <= held.version):
+        state, version = dict(held.state), held.version
+    for part in record.parts:
+        if part.last <= version:
+            continue
+        data = _read(cells, part)
+        if part.is_base:
+            stored = tables.decode(data)
+            state = {name: tables.fitted(stored[name], table.schema) for name, table in step.tables.items()}
+        else:
+            # A delta that began before the version held is right as well: it says of each key how it ended.
+            state = tables.apply_changes(state, step.tables, tables.decode_changes(data))
+        version = part.last
+    return state
+
+
+def advance(
+    cells: Cells,
+    record: Record,
+    declared: Mapping[str, StateTable],
+    changes: Mapping[str, Change],
+    state: Mapping[str, pa.Table],
+    version: int,
+) -> Record:
+    """Write an epoch's changes and return the new record, which is not written yet.
+
+    Parameters
+    ----------
+    cells : Cells
+        The store.
+    record : Record
+        What it says so far.
+    declared : mapping of str to StateTable
+        The operator's tables.
+    changes : mapping of str to Change
+        What the epoch did; not empty.
+    state : mapping of str to pa.Table
+        The tables after it.
+    version : int
+        The epoch.
+    """
+    data = tables.encode_changes(changes)
+    token = hashlib.blake2b(data, digest_size=8, key=record.token.encode()).hexdigest()
+    parts = list(record.parts)
+    is_base = not parts
+    joining: list[Part] = []
+    size = len(data)
+    # Decided by sizes alone: a delta that ends in the base is neither read nor written on the way there.
+    for last in reversed(parts):
+        if last.size_bytes > (size if last.is_base else 2 * size):
+            break
+        if last.is_base:
+            is_base = True
+            break
+        joining.append(last)
+        size += last.size_bytes
+    gone = parts if is_base else joining
+    if is_base:
+        data = tables.encode(state)
+    elif joining:
+        merged: Mapping[str, Change] = changes
+        for part in joining:
+            merged = _merged(tables.decode_changes(_read(cells, part)), merged, declared)
+        data = tables.encode_changes(merged)
+    for part in gone:
+        _drop(cells, part)
+    parts = [part for part in parts if part not in gone]
+    pieces = [data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)]
+    for number, piece in enumerate(pieces):
+        cells.put_piece(record.serial, number, piece)
+    parts.append(Part(record.serial, version, len(data), len(pieces), is_base))
+    recent = (*record.recent, (version, token))[-_RECENT:]
+    return replace(record, version=version, token=token, recent=recent, parts=tuple(parts), serial=record.serial + 1)
+
+
+def compacted(state: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """Return tables in few chunks: each epoch adds one, and every scan visits all."""
+    return {
+        name: table.combine_chunks() if _chunk_count(table) > _CHUNKS_MAX else table for name, table in state.items()
+    }
+
+
+def _chunk_count(table: pa.Table) -> int:
+    return max((column.num_chunks for column in table.columns), default=0)
+
+
+def _read(cells: Cells, part: Part) -> bytes:
+    pieces = [cells.piece(part.serial, number) for number in range(part.pieces)]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _drop(cells: Cells, part: Part) -> None:
+    for number in range(part.pieces):
+        cells.drop_piece(part.serial, number)
+
+
+def _merged(
+    first: Mapping[str, Change], then: Mapping[str, Change], declared: Mapping[str, StateTable]
+) -> dict[str, Change]:
+    both = {**first, **then}
+    for name in first.keys() & then.keys():
+        both[name] = tables.merged_change(first[name], then[name], declared[name])
+    names: Sequence[str] = [name for name in declared if name in both]
+    return {name: both[name] for name in names}

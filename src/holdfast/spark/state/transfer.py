@@ -1,0 +1,332 @@
+"""State that moves to a changed graph: a snapshot of the old one becomes a snapshot for the new one, file by file.
+
+Renamed operators get their state under the new name; tables that have another form are grown or migrated; and where the
+number of buckets is another, every key goes to the bucket that its hash now says.  What need not change is not read: a
+bucket that stays as it is keeps its files.
+
+The order of durable writes is that of every snapshot: files, then the manifest.  A crash leaves files that no manifest
+names, or a snapshot of a graph that does not run yet; the next start makes both again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.checkpoint.manifest import BucketState, Keeps, Manifest, OperatorState
+from holdfast.checkpoint.snapshot import Bucket, checked, commit, from_parquet, write_bucket
+from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.graph.naming import callable_text
+from holdfast.operators.stateful.spec import brought
+from holdfast.plan.chunks import bucket_of
+from holdfast.ports import Clock, Store
+from holdfast.resume.state_upgrade import Means, StateMove, TableMove, Way, state_move
+from holdfast.state import tables
+from holdfast.state.step import ALL_KEYS, Moment, StateTable
+
+log = logging.getLogger("holdfast.checkpoint")
+
+Feeds = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """How the state of an old graph becomes that of a new one.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    pipeline : str
+        Its name.
+    graph : str
+        Fingerprint of the new graph's state.
+    keeps : mapping of str to Keeps
+        What each of its operators keeps.
+    means : mapping of str to Means
+        With what tables of another form are brought over.
+    buckets : int
+        Into how many the state of each operator is divided from now on.
+    generation : int
+        Of this run.
+    clock : Clock
+        For the time of the snapshot.
+    """
+
+    store: Store
+    pipeline: str
+    graph: str
+    keeps: Mapping[str, Keeps]
+    means: Mapping[str, Means]
+    buckets: int
+    generation: int
+    clock: Clock
+
+    def sources(self, found: Mapping[str, OperatorState]) -> dict[str, str]:
+        """Return the operators that find state in a snapshot of another graph, with the names that it is under."""
+        names = {name: self._means(name).past.renamed_from for name in self.keeps}
+        pairs = {name: name if name in found else names[name] for name in self.keeps}
+        return {name: was for name, was in pairs.items() if was in found}
+
+    def move(self, name: str, was: Keeps) -> StateMove:
+        """Return where the tables of an operator come from."""
+        return state_move(was, self.keeps[name], self._means(name))
+
+    def is_needed(self, manifest: Manifest, sources: Mapping[str, str]) -> bool:
+        """Tell whether a snapshot cannot be taken as it is."""
+        return manifest.buckets != self.buckets or any(
+            name != was or not self.move(name, manifest.operators[was].keeps).is_plain for name, was in sources.items()
+        )
+
+    def made(self, manifest: Manifest, sources: Mapping[str, str]) -> Manifest:
+        """Write the state of a snapshot as that of the new graph, and return the snapshot that holds it.
+
+        Parameters
+        ----------
+        manifest : Manifest
+            The state before.
+        sources : mapping of str to str
+            The operators that take state over, with the names that it is under.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a migration fails, or gives what does not fit, or rows cannot be given to other buckets.
+        Corrupt
+            If a file of the snapshot is missing or damaged.
+        """
+        at = Moment(manifest.ended.step_epoch, manifest.ended.batch_us)
+        renamed = {was: name for name, was in sources.items()}
+        redistributed = {
+            name
+            for name, was in sources.items()
+            if manifest.buckets != self.buckets or not manifest.operators[was].keeps.key.equals(self.keeps[name].key)
+        }
+        operators = {}
+        for name, was in sources.items():
+            before = manifest.operators[was]
+            move = self.move(name, before.keeps)
+            feeds = _Feeding(renamed, redistributed, manifest.buckets, self.buckets)
+            if move.is_plain and name not in redistributed:
+                buckets = {
+                    number: BucketState(of.version, of.digest, feeds.renamed(of.feeds), of.files)
+                    for number, of in before.buckets.items()
+                }
+                if name != was:
+                    log.info("operator %r takes over the state of %r", name, was)
+            else:
+                buckets = self._rewritten(name, was, before, move, feeds, at)
+            operators[name] = OperatorState(self.keeps[name], buckets)
+        made = Manifest(
+            self.pipeline, self.generation, self.clock.now_us(), self.graph, manifest.ended, self.buckets, operators
+        )
+        commit(self.store, made)
+        return made
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _means(self, name: str) -> Means:
+        return self.means.get(name, Means())
+
+    def _rewritten(
+        self, name: str, was: str, before: OperatorState, move: StateMove, feeds: _Feeding, at: Moment
+    ) -> dict[int, BucketState]:
+        """Read all state of an operator, bring its tables over, and write it into the buckets of now."""
+        if not before.buckets:
+            return {}
+        known = {
+            table: _united(self._read(before, table), of, self._flag(name, table, of.schema))
+            for table, of in before.keeps.tables.items()
+        }
+        state = {table: self._brought(name, table, each, known, at) for table, each in move.tables.items()}
+        for table, each in move.tables.items():
+            rows = (known[each.source].num_rows if each.source else 0, state[table].num_rows)
+            if each.way is not Way.AS_IS:
+                log.info("state table %r of operator %r, %s: %d rows, then %d", table, name, each.way.value, *rows)
+        for table in move.dropped:
+            log.warning("state table %r of operator %r is dropped, with %d rows", table, was, known[table].num_rows)
+        version = max(of.version for of in before.buckets.values())
+        of_all = feeds.united([of.feeds for of in before.buckets.values()])
+        written = {}
+        for number, parts in self._divided(name, state):
+            digest = hashlib.blake2b(tables.encode(parts), digest_size=8).hexdigest()
+            written[number] = write_bucket(self.store, Bucket(name, number, version, digest, of_all, parts))
+        rows_held = sum(table.num_rows for table in state.values())
+        log.info("state of operator %r: %d rows in %d buckets", name, rows_held, self.buckets)
+        return written
+
+    def _read(self, before: OperatorState, table: str) -> list[pa.Table]:
+        schema = before.keeps.tables[table].schema
+        found = [of.files[table] for _, of in sorted(before.buckets.items()) if table in of.files]
+        return [from_parquet(checked(self.store.get(file.key), file), schema, file.key) for file in found]
+
+    def _brought(
+        self, name: str, table: str, move: TableMove, known: Mapping[str, pa.Table], at: Moment
+    ) -> pa.Table:  # fmt: skip
+        declared = self.keeps[name].tables[table]
+        if move.way is Way.AS_IS:
+            return known[move.source]
+        if move.migrate is None:
+            found = self._means(name).grown(table, known[move.source] if move.source else None, at)
+            assert found is not None, "it was asked before whether it can"
+            return found
+        where = f"migrate= of operator {name!r}"
+        try:
+            given = move.migrate(known[move.source])
+            given = (
+                given if isinstance(given, pa.Table) or not hasattr(given, "__arrow_c_stream__") else pa.table(given)
+            )
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise InvalidPipeline(
+                f"{where} failed: {callable_text(move.migrate)} raised {error!r}.",
+                why=f"it was given state table {move.source!r}, {known[move.source].num_rows} rows with the columns "
+                f"{tables.spelled(known[move.source].schema)}.",
+                do="mend the function; nothing has happened yet.",
+                pipeline=self.pipeline,
+                participant=name,
+            ) from error
+        what = f"state table {table!r}"
+        if isinstance(given, pa.Table) and set(given.schema.names) < set(declared.schema.names):
+            part = pa.schema([column for column in declared.schema if column.name in given.schema.names])
+            grown = self._means(name).grown(table, brought(given, part, what, where), at)
+            given = given if grown is None else grown
+        if given is None:
+            raise InvalidPipeline(
+                f"{where} returned None for {what}.",
+                why="it would lose every row without a word.",
+                do="return the table; to begin without rows, return table.slice(0, 0) with the columns of now.",
+                pipeline=self.pipeline,
+                participant=name,
+            )
+        found = brought(given, declared.schema, what, where)
+        if tables.distinct_keys(found, declared.key).num_rows < found.num_rows:
+            raise InvalidPipeline(
+                f"{where} returned state table {table!r} with two rows of one key.",
+                why=f"its key is {', '.join(declared.key) or 'empty: it holds one row'}.",
+                do="return one row for each key.",
+                pipeline=self.pipeline,
+                participant=name,
+            )
+        return found
+
+    def _flag(self, name: str, table: str, schema: pa.Schema) -> str | None:
+        """Return the column that marks rows for all keys; empty where all rows are such, None where none is."""
+        declared: Mapping[str, str] = getattr(self._means(name).step, "for_all_keys", {})
+        if table in declared:
+            return declared[table]
+        return ALL_KEYS if ALL_KEYS in schema.names else None
+
+    def _divided(self, name: str, state: Mapping[str, pa.Table]) -> Iterator[tuple[int, dict[str, pa.Table]]]:
+        """Yield every bucket that gets rows, with all tables."""
+        keeps = self.keeps[name]
+        places = {}
+        for table, rows in state.items():
+            is_shared = _is_shared(rows, self._flag(name, table, rows.schema))
+            numbers = np.zeros(rows.num_rows, np.int64)
+            if not is_shared.all() and len(keeps.key):
+                numbers = bucket_of(self._keys(name, table, rows, keeps.key), keeps.key, self.buckets)
+            places[table] = (numbers, is_shared)
+        for number in range(self.buckets):
+            parts = {
+                table: rows.filter(pa.array((places[table][0] == number) | places[table][1])).combine_chunks()
+                for table, rows in state.items()
+            }
+            if any(part.num_rows for part in parts.values()):
+                yield number, parts
+
+    def _keys(self, name: str, table: str, rows: pa.Table, key: pa.Schema) -> pa.Table:
+        there = {column.lower(): column for column in rows.schema.names}
+        missing = [column for column in key.names if column.lower() not in there]
+        if missing:
+            raise InvalidPipeline(
+                f"state table {table!r} of operator {name!r} cannot be divided into {self.buckets} buckets.",
+                why=f"it does not hold the key column {missing[0]!r}, so nobody knows to which keys its rows belong.",
+                do="start with the buckets that there are (HOLDFAST_BUCKETS), or add the key columns to the table "
+                "first.",
+                pipeline=self.pipeline,
+                participant=name,
+            )
+        columns = [rows.column(there[field.name.lower()]).cast(field.type) for field in key]
+        return pa.Table.from_arrays(columns, names=key.names)
+
+
+def _united(parts: Sequence[pa.Table], table: StateTable, flag: str | None) -> pa.Table:
+    """Return the rows of all buckets; of those that hold for all keys one each, with the greatest values."""
+    rows = pa.concat_tables(parts) if parts else table.schema.empty_table()
+    is_shared = _is_shared(rows, flag)
+    if not is_shared.any():
+        return rows
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows.filter(pa.array(is_shared)).to_pylist():  # a few for each bucket
+        known = found.setdefault(tuple(row[name] for name in table.key), row)
+        known.update({name: _greater(known[name], row[name]) for name in row if name not in table.key})
+    shared = pa.Table.from_pylist(list(found.values()), schema=table.schema)
+    return pa.concat_tables([rows.filter(pa.array(~is_shared)), shared])
+
+
+def _greater(one: Any, other: Any) -> Any:
+    return other if one is None else one if other is None else max(one, other)
+
+
+def _is_shared(rows: pa.Table, flag: str | None) -> npt.NDArray[np.bool_]:
+    if not flag:
+        return np.full(rows.num_rows, flag is not None)
+    return np.asarray(rows.column(flag).cast(pa.bool_()))
+
+
+@dataclass(frozen=True)
+class _Feeding:
+    """What operators were told by those before them: who told it may have another name, or other buckets, now.
+
+    Parameters
+    ----------
+    names : mapping of str to str
+        Operator before -> now.
+    redistributed : set of str
+        Operators (as they are called now) whose keys are in other buckets than before.
+    before, now : int
+        How many buckets there were and are.
+    """
+
+    names: Mapping[str, str]
+    redistributed: set[str]
+    before: int
+    now: int
+
+    def renamed(self, feeds: Feeds) -> dict[str, dict[str, int]]:
+        """Return the bounds that one bucket was told, as told by the operators of now."""
+        return {name: self._of_now(of) for name, of in feeds.items()}
+
+    def united(self, several: Sequence[Feeds]) -> dict[str, dict[str, int]]:
+        """Return the bounds that any of several buckets was told: each holds for all keys, wherever it was heard."""
+        greatest: dict[str, dict[str, int]] = {}
+        for feeds in several:
+            for name, of in feeds.items():
+                known = greatest.setdefault(name, {})
+                for source, bound in of.items():
+                    known[source] = max(bound, known.get(source, bound))
+        return self.renamed(greatest)
+
+    def _of_now(self, of: Mapping[str, int]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        told: dict[str, dict[int, int]] = {}
+        for source, bound in of.items():
+            operator, slash, bucket = source.rpartition("/")
+            now = self.names.get(operator, operator)
+            if slash and now in self.redistributed:
+                told.setdefault(now, {})[int(bucket)] = bound
+            else:
+                found[f"{now}{slash}{bucket}"] = bound
+        for operator, bounds in told.items():
+            if len(bounds) == self.before:  # its keys may have come from any bucket: the least of them holds
+                found |= {f"{operator}/{bucket}": min(bounds.values()) for bucket in range(self.now)}
+        return found

@@ -1,0 +1,1 @@
+"""What every stateful step uses: tables, keys, bounds, and the contract of a step."""

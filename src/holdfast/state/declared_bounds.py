@@ -1,0 +1,108 @@
+"""Bounds that an input was told, for operators whose rows promise nothing by themselves: who is below one, and is late.
+
+A bound of a key, and one for all keys, holds from the place where it stood.  Both stay in the state table ``bounds``;
+the row for all keys has null key columns.  A bound that a higher one for all keys has overtaken is forgotten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.state import keyed, tables
+from holdfast.state.input_bounds import told
+from holdfast.state.keyed import Ticks
+from holdfast.state.keys import coded, found, numbers
+from holdfast.state.step import ALL_KEYS, BOUND, UNBOUNDED, Arrivals, Change, StateTable
+
+WHY = "that was told before"
+"""What the bound of a late row follows from."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What holds of an epoch's rows by the bounds that were told.
+
+    Parameters
+    ----------
+    of_rows : numpy array of int64
+        For each row the bound that stood when it arrived; a row below it is late.
+    everywhere : int
+        The bound for all keys behind the epoch.
+    change : Change, optional
+        How the table ``bounds`` changes.
+    """
+
+    of_rows: Ticks
+    everywhere: int
+    change: Change | None
+
+
+def declared(key: pa.Schema) -> StateTable:
+    """Return the state table ``bounds`` of an operator with this key."""
+    fields = [field.with_nullable(True) for field in key]
+    schema = pa.schema([*fields, pa.field(ALL_KEYS, pa.bool_()), pa.field(BOUND, pa.int64())])
+    return StateTable(schema, (*key.names, ALL_KEYS))
+
+
+def limits(table: pa.Table, given: Arrivals, key: pa.Schema, time: str, needless: int = UNBOUNDED) -> Limits:
+    """Return what an epoch's rows are held to.
+
+    Parameters
+    ----------
+    table : pa.Table
+        State.
+    given : Arrivals
+        Rows and bound rows of the input; no row without a key or a timestamp.
+    key : pa.Schema
+        Key columns; one or more.
+    time : str
+        Timestamp column.
+    needless : int
+        Bounds of keys up to this need not be kept: something else holds all keys to it.
+    """
+    if not table.num_rows and not given.bounds.num_rows:
+        return Limits(np.full(given.rows.num_rows, UNBOUNDED, np.int64), UNBOUNDED, None)
+    names = key.names
+    everywhere = pc.max(table.column(BOUND).filter(table.column(ALL_KEYS))).as_py()
+    everywhere = UNBOUNDED if everywhere is None else int(everywhere)
+    fields = pa.schema([field.with_nullable(True) for field in key])
+    of_keys = given.bounds.filter(pc.invert(given.bounds.column(ALL_KEYS)))
+    pool = pa.concat_tables([tables.fitted(part.select(names), fields) for part in (given.rows, of_keys)])
+    keys = pool.take(pa.array(coded(pool)[1]))
+    before = np.full(keys.num_rows, UNBOUNDED, np.int64)
+    positions, codes = found(table, keys)
+    is_own = ~np.asarray(table.column(ALL_KEYS).take(pa.array(positions))).astype(bool)
+    before[codes[is_own]] = numbers(table.column(BOUND).take(pa.array(positions[is_own])))
+    news = told(given, time, None, keys, before, everywhere)
+    floor = max(news.everywhere, needless)
+    risen = np.flatnonzero((news.bounds > before) & (news.bounds > floor))
+    return Limits(
+        news.before, news.everywhere, _change(table, keys, news.bounds, risen, everywhere, news.everywhere, floor)
+    )
+
+
+def _change(
+    table: pa.Table, keys: pa.Table, bounds: Ticks, risen: Ticks, before: int, everywhere: int, floor: int
+) -> Change | None:
+    """Return the bounds that have risen, and without those that nobody needs any more."""
+    state = StateTable(table.schema, tuple(name for name in table.schema.names if name != BOUND))
+    flags = pa.array(np.zeros(len(risen), np.bool_))
+    columns = [*keys.take(pa.array(risen)).columns, flags, pa.array(bounds[risen])]
+    upserts = pa.Table.from_arrays(columns, schema=table.schema)
+    if everywhere > before:
+        row = pa.Table.from_pylist([{ALL_KEYS: True, BOUND: everywhere}], schema=table.schema)
+        upserts = pa.concat_tables([upserts, row])
+    gone = tables.empty(tables.key_schema(state))
+    if floor > UNBOUNDED and table.num_rows:
+        is_gone = pc.and_(pc.invert(table.column(ALL_KEYS)), pc.less_equal(table.column(BOUND), floor))
+        gone = table.filter(is_gone).select(list(state.key))
+    return Change(upserts, gone) if upserts.num_rows or gone.num_rows else None
+
+
+def late_rows(schema: pa.Schema, source: str, rows: pa.Table, time: str, of_rows: Ticks) -> pa.Table:
+    """Return rows below a bound that was told as rows of the output ``late``."""
+    return keyed.late_rows(schema, source, rows, time, of_rows, WHY)

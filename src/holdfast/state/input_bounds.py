@@ -1,0 +1,75 @@
+"""Bounds of an input: what an epoch's rows and bound rows make of them, and who is late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.state import keyed, tables
+from holdfast.state.keyed import Ticks
+from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals
+from holdfast.state.timeline import UNBOUNDED, Promise, bound_at, bounds_before, raised_by
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one epoch told of one input.
+
+    Parameters
+    ----------
+    is_late : numpy array of bool
+        For each row.
+    before : numpy array of int64
+        For each row the bound when it arrived.
+    bounds : numpy array of int64
+        For each key its own bound now.
+    everywhere : int
+        The bound for all keys now.
+    """
+
+    is_late: npt.NDArray[np.bool_]
+    before: Ticks
+    bounds: Ticks
+    everywhere: int
+
+
+def told(given: Arrivals, time: str, promise: Promise | None, keys: pa.Table, bounds: Ticks, everywhere: int) -> Told:
+    """Return what an epoch tells of one input.
+
+    Parameters
+    ----------
+    given : Arrivals
+        Rows and bound rows.
+    time : str
+        Timestamp column.
+    promise : Promise, optional
+        What rows say about rows to come; None: nothing.
+    keys : pa.Table
+        Every key that any input touches in this epoch.
+    bounds : numpy array of int64
+        For each of these keys its own bound before.
+    everywhere : int
+        The bound for all keys before.
+    """
+    names = keys.schema.names
+    is_for_all = given.bounds.column(ALL_KEYS)
+    of_keys = given.bounds.filter(pc.invert(is_for_all))
+    for_all = given.bounds.filter(is_for_all)
+    times = keyed.ticks(given.rows.column(time))
+    places = np.concatenate([keyed.ticks(given.rows.column(PLACE)), keyed.ticks(of_keys.column(PLACE))])
+    codes = np.concatenate([tables.index_in(given.rows, keys, names), tables.index_in(of_keys, keys, names)])
+    of_rows = np.full(len(times), UNBOUNDED) if promise is None else promise.bounds_after(times)
+    says = np.concatenate([of_rows, keyed.ticks(of_keys.column(BOUND))])
+    order = np.lexsort((places, codes))
+    before = np.empty(len(order), np.int64)
+    before[order] = bounds_before(codes[order], says[order], bounds[codes[order]])
+    steps = keyed.ticks(for_all.column(BOUND))
+    below = np.maximum(
+        before[: len(times)], bound_at(places[: len(times)], keyed.ticks(for_all.column(PLACE)), steps, everywhere)
+    )
+    highest = max(everywhere, int(steps.max())) if len(steps) else everywhere
+    return Told(times < below, below, raised_by(bounds, codes[order], says[order]), highest)

@@ -1,0 +1,230 @@
+"""What operators with keys and times share: their arguments, ticks, durations, and the form of late rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.checks import a_type, no_such_column
+from holdfast.graph.nodes import Stream
+from holdfast.state.timeline import CLOSED
+from holdfast.types import units
+
+Ticks = npt.NDArray[np.int64]
+LATE = ("timestamp", "input", "reason")
+"""Columns of a late row between its key and the row itself."""
+
+
+def key_names(by: Any, argument: str = "by") -> tuple[str, ...]:
+    """Return key columns, given as one name or several.
+
+    Raises
+    ------
+    InvalidPipeline
+        If one is no text, or is there twice.
+    """
+    names = [by] if isinstance(by, str) else list(by) if isinstance(by, Sequence) else [by]
+    odd = next((name for name in names if not isinstance(name, str) or not name), None)
+    if odd is not None or not names:
+        raise InvalidPipeline(
+            f"{argument}={by!r} does not name columns.",
+            why="a column's name or a list of names is expected.",
+            do=f'write for instance {argument}="origin" or {argument}=["origin", "dest"].',
+        )
+    if len({name.lower() for name in names}) < len(names):
+        raise InvalidPipeline(f"{argument}={by!r} names a column twice.", do="name each column once.")
+    return tuple(names)
+
+
+def timestamp_of(stream: Stream, given: str | None) -> str:
+    """Return the timestamp column of a stream.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the stream declares none and none is given.
+    """
+    if (column := given or stream.timestamp) is None:
+        raise InvalidPipeline(
+            f"stream {stream.name!r} has no known timestamp column.",
+            why="its source declares none, or an operator before (map, or a computed column) has hidden it.",
+            do='write timestamp="..." where the source is built, or where this operator is.',
+        )
+    return column
+
+
+def field_of(schema: pa.Schema, name: str, argument: str) -> pa.Field:
+    """Return a column of a schema, found without regard to case, as Spark does."""
+    found = next((field for field in schema if field.name.lower() == name.lower()), None)
+    if found is None:
+        raise no_such_column(name, schema.names, argument)
+    return found
+
+
+def key_schema(schema: pa.Schema, by: Sequence[str]) -> pa.Schema:
+    """Return the key columns of a schema.
+
+    Raises
+    ------
+    InvalidPipeline
+        If one is missing, or of a type whose values cannot be compared for equality (struct, array, map).
+    """
+    fields = [field_of(schema, name, "by=") for name in by]
+    for field in fields:
+        if pa.types.is_nested(field.type):
+            raise InvalidPipeline(
+                f"by= names the column {field.name!r}, which is of type {field.type}.",
+                why="a key is a plain value.",
+                do=f'take a part of it: stream | hf.select("*", key="{field.name}.part")',
+            )
+    return pa.schema(fields)
+
+
+def time_field(schema: pa.Schema, name: str) -> pa.Field:
+    """Return the timestamp column of a schema.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is missing, or neither TIMESTAMP nor BIGINT.
+    """
+    field = field_of(schema, name, "timestamp=")
+    if field.type not in (pa.int64(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        raise InvalidPipeline(
+            f"timestamp= names the column {field.name!r}, which is of type {field.type}.",
+            why="event time is a TIMESTAMP, or a BIGINT of ticks.",
+            do=f'read it as one: schema="... {field.name} TIMESTAMP ..."',
+        )
+    return field
+
+
+def ticks(column: pa.ChunkedArray | pa.Array) -> Ticks:
+    """Return a timestamp column without nulls as int64: microseconds of a TIMESTAMP, the numbers of a BIGINT."""
+    return np.asarray(pc.cast(column, pa.int64())).astype(np.int64, copy=False)
+
+
+def check_duration(value: Any, argument: str, *, least: int = 1) -> str | int:
+    """Return a duration, checked: text with a unit, or a number of ticks."""
+    amount = units.duration_us(value, argument=argument) if isinstance(value, str) else value
+    if not isinstance(amount, int) or isinstance(amount, bool):
+        raise InvalidPipeline(
+            f"{argument}={value!r} is no duration.",
+            why=f"{a_type(value)} was given.",
+            do=f'write text with a unit, {argument}="5 s", or ticks for a BIGINT timestamp, {argument}=100.',
+        )
+    if amount < least:
+        raise InvalidPipeline(f"{argument}={value!r} is too small.", do=f"give {least} tick(s) or more.")
+    return value  # type: ignore[no-any-return]
+
+
+def duration_ticks(value: str | int, time: pa.Field, argument: str) -> int:
+    """Return a duration in the ticks of a timestamp column.
+
+    Raises
+    ------
+    InvalidPipeline
+        If text meets a BIGINT, whose unit only the user knows, or a bare number a TIMESTAMP.
+    """
+    if isinstance(value, str) and time.type != pa.int64():
+        return units.duration_us(value, argument=argument)
+    if isinstance(value, int) and time.type == pa.int64():
+        return value
+    right = f"{argument}=5000000" if isinstance(value, str) else f'{argument}="5 s"'
+    kind = "BIGINT ticks of your own unit" if isinstance(value, str) else "a TIMESTAMP"
+    raise InvalidPipeline(
+        f"{argument}={value!r} does not fit the timestamp column {time.name!r}.",
+        why=f"that column holds {kind}.",
+        do=f"write for instance {right}.",
+    )
+
+
+def late_schema(key: pa.Schema, time: pa.DataType, inputs: Mapping[str, pa.Schema]) -> pa.Schema:
+    """Return the schema of late rows: key, timestamp, input, reason, and a struct column per input.
+
+    Raises
+    ------
+    InvalidPipeline
+        If two of these columns would have one name.
+    """
+    names = [*key.names, *LATE, *inputs]
+    twice = next((name for at, name in enumerate(names) if name.lower() in {n.lower() for n in names[:at]}), None)
+    if twice is not None:
+        raise InvalidPipeline(
+            f"late rows would have two columns {twice!r}.",
+            why=f"they have the key columns, {', '.join(LATE)} and a column per input.",
+            do=f'give the column another name before: stream | hf.select("*", other="{twice}")',
+        )
+    return pa.schema(
+        [
+            *key,
+            pa.field("timestamp", time),
+            pa.field("input", pa.string()),
+            pa.field("reason", pa.string()),
+            *(pa.field(name, pa.struct(list(schema))) for name, schema in inputs.items()),
+        ]
+    )
+
+
+def late_rows(schema: pa.Schema, source: str, rows: pa.Table, time: str, bound: Ticks, why: str | pa.Array) -> pa.Table:
+    """Return late rows of one input.
+
+    Parameters
+    ----------
+    schema : pa.Schema
+        Of :func:`late_schema`.
+    source : str
+        The input.
+    rows : pa.Table
+        Rows of it that came too late; other columns than the input's are left out.
+    time : str
+        Its timestamp column.
+    bound : numpy array of int64
+        For each row, the bound that it is below.
+    why : str or pa.Array
+        What the bound follows from, for the reason; one for all rows, or one for each.
+    """
+    count = rows.num_rows
+    kind = schema.field("timestamp").type
+    stamps = pc.cast(rows.column(time), kind)
+    texts = pc.cast(stamps, pa.string())
+    bounds = pc.cast(pa.array(bound, pa.int64()).cast(kind), pa.string())
+    reasons = pc.if_else(
+        pa.array(bound == CLOSED),
+        pc.binary_join_element_wise("timestamp ", texts, ": the input has ended", ""),
+        pc.binary_join_element_wise("timestamp", texts, "is below the bound", bounds, why, " "),
+    )
+    columns: list[Any] = []
+    for field in schema:
+        if field.name == "timestamp":
+            columns.append(stamps)
+        elif field.name == "input":
+            columns.append(pa.repeat(pa.scalar(source), count))
+        elif field.name == "reason":
+            columns.append(reasons)
+        elif field.name == source:
+            columns.append(structs(rows, field.type))
+        elif pa.types.is_struct(field.type):
+            columns.append(pa.nulls(count, field.type))
+        else:
+            columns.append(rows.column(field.name))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def structs(rows: pa.Table, kind: pa.StructType, present: npt.NDArray[np.bool_] | None = None) -> pa.StructArray:
+    """Return rows as one column of structs, null where ``present`` is false."""
+    whole = rows.combine_chunks()
+    parts = [_one(whole.column(field.name)) for field in kind]
+    mask = None if present is None else pa.array(~present)
+    return pa.StructArray.from_arrays(parts, fields=list(kind), mask=mask)
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

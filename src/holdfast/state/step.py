@@ -1,0 +1,182 @@
+"""Steps: what a stateful operator does, as a pure function over Arrow tables.
+
+A step is called once per bucket and epoch, never per key or row.  It must be a function of its arguments alone: no
+clock, no random number, no memory of its own, so that a replayed epoch gives the same bytes.  State is a set of named
+tables; a step returns what *changed* in them, so that an epoch writes what changed and not what exists.
+
+Where it runs is not its business: Spark's state store hosts it in production, a dictionary in
+``holdfast.testing.drive``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.state.timeline import CLOSED as CLOSED
+from holdfast.state.timeline import UNBOUNDED as UNBOUNDED
+
+PLACE = "__place__"
+"""Column (BIGINT, unique within bucket and epoch) that orders the rows and bounds of *all* inputs by their arrival."""
+
+BOUND = "__bound__"
+"""Column (BIGINT ticks) of a bound row: no row below it comes any more on this input for this key."""
+
+ALL_KEYS = "__all_keys__"
+"""Column (BOOLEAN) of a bound row: it holds for every key, also for those not yet seen; its key columns are null."""
+
+
+@dataclass(frozen=True)
+class StateTable:
+    """One named table of an operator's state.
+
+    Parameters
+    ----------
+    schema : pa.Schema
+        Its columns.
+    key : tuple of str
+        The columns that identify a row: two rows of one table never agree in all of them.  Null is a value like others.
+    """
+
+    schema: pa.Schema
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What an epoch did to one state table: deletes first, then upserts.
+
+    Parameters
+    ----------
+    upserts : pa.Table
+        Whole rows in the table's schema; a row with the same key is replaced.
+    deletes : pa.Table
+        Key columns of rows that are gone; a key that is not there is no error.
+    """
+
+    upserts: pa.Table
+    deletes: pa.Table
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What one input brings to one bucket in one epoch.
+
+    Parameters
+    ----------
+    rows : pa.Table
+        The input's schema and :data:`PLACE`, ascending by place.
+    bounds : pa.Table
+        The key columns, :data:`ALL_KEYS`, :data:`BOUND` and :data:`PLACE`, ascending by place.
+    """
+
+    rows: pa.Table
+    bounds: pa.Table
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The only time that a step may look at: what Spark logged for the epoch before it ran.
+
+    Parameters
+    ----------
+    epoch : int
+        Number of the epoch.
+    batch_us : int
+        Batch time, microseconds of Unix time; the same in every replay.
+    heard_us : mapping of str to int
+        Input -> the time up to which its silence says nothing, because its sources had more to give then; the batch
+        time itself while they still have.  An input that is left out was never behind.  Logged like the batch time.
+    """
+
+    epoch: int
+    batch_us: int
+    heard_us: Mapping[str, int] = field(default_factory=dict)
+
+    def silent_since(self, name: str, waits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return since when waits on an input count: none of the time in which its sources had more to give."""
+        return np.maximum(waits, self.heard_us.get(name, UNBOUNDED))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a step made of one epoch in one bucket.
+
+    Parameters
+    ----------
+    outputs : mapping of str to pa.Table
+        For each of the step's outputs, its rows in the declared schema; a missing one is empty.
+    changes : mapping of str to Change
+        For each state table that changed, how.
+    bounds : pa.Table, optional
+        Bounds of the output ``rows`` for the stateful operators behind: key columns of the output, ALL_KEYS, BOUND.
+    counts : mapping of str to int
+        For the status: ``late`` rows, rows ``shed``, and so on; summed over buckets.
+    due_us : int, optional
+        The earliest batch time after this one at which something leaves although nothing arrives; None: at none.  An
+        epoch without rows is made then, and only then: state that is forgotten, and of which nothing leaves, waits for
+        the next one.
+    """
+
+    outputs: Mapping[str, pa.Table] = field(default_factory=dict)
+    changes: Mapping[str, Change] = field(default_factory=dict)
+    bounds: pa.Table | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    due_us: int | None = None
+
+
+class Step(Protocol):
+    """One stateful operator with its schemas known.  Frozen and picklable.
+
+    What a step may have besides, for the day on which the graph or the number of buckets changes: a method ``grown``
+    (:mod:`holdfast.state.growth`), and an attribute ``for_all_keys``.  That maps state tables to the column that
+    marks the rows which hold for all keys, empty where all of them do: such rows are in every bucket, and of several
+    buckets the greatest values count.  A column ``__all_keys__`` says the same unasked.
+    """
+
+    @property
+    def key(self) -> pa.Schema:
+        """The key columns: rows of one key meet in one bucket.  Empty: all rows are of one key."""
+
+    @property
+    def inputs(self) -> Mapping[str, pa.Schema]:
+        """Input name -> schema of its rows, key columns included; in the order the user gave them."""
+
+    @property
+    def tables(self) -> Mapping[str, StateTable]:
+        """Table name -> what the state holds."""
+
+    @property
+    def outputs(self) -> Mapping[str, pa.Schema]:
+        """Output name -> schema: ``rows``, and ``late`` where rows can come too late."""
+
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+        """Return what the epoch gives.
+
+        Parameters
+        ----------
+        state : mapping of str to pa.Table
+            Every table of the bucket, in its schema, in no particular order of rows; empty when there is nothing.
+        arrivals : mapping of str to Arrivals
+            Every input, also those that bring nothing.
+        at : Moment
+            The epoch and its logged time.
+        """
+
+
+class StatefulSpec(Protocol):
+    """What the declaration of a stateful operator has besides that of a stateless one."""
+
+    def step(self, inputs: Mapping[str, pa.Schema]) -> Step:
+        """Return the step for inputs of these schemas.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a column is missing or has a type that the operator cannot work with.
+        """

@@ -1,0 +1,1 @@
+"""Small durable objects: put if absent, whole or absent, with checksums."""

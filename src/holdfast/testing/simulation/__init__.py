@@ -1,0 +1,1 @@
+"""A world in which drivers die: simulated engine, drivers and seeds, without Spark."""

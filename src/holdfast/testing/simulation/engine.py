@@ -1,0 +1,242 @@
+"""An engine that behaves as Spark's micro-batches do, without a JVM; it drives any sink, real or simulated.
+
+What it does as Spark does: an epoch's end positions are logged before it runs (put-if-absent, so that two drivers
+collide), its end in a commit log afterwards; after a restart the last logged epoch without a commit is run again with
+the same positions.  Tasks fail, before or after they staged, and are repeated with another layout; values differ from
+one evaluation to the next; and workers outlive their driver and stage late (measured with PySpark: the Python workers
+are in a process group of their own).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast import faults
+from holdfast.commit.coordinator import Coordinator
+from holdfast.errors import HoldfastError
+from holdfast.ports import Carried, EpochRecord, Part, Sink, Staged, Store, Task, Writer
+from holdfast.positions import Positions
+from holdfast.testing.simulation.evaluation import Evaluation, NumberedRows, TaskRun
+from holdfast.testing.simulation.process import Process, SimulatedCrash
+from holdfast.testing.simulation.rows import ROW_US
+
+SOURCE = "numbers"
+
+
+class EngineConflict(Exception):
+    """Two drivers log the same epoch: Spark's "Multiple streaming queries are concurrently using" the checkpoint."""
+
+
+class Workers:
+    """Workers that outlived their driver; they stage when the test says so."""
+
+    def __init__(self) -> None:
+        self._late: list[Writer] = []
+
+    def add(self, writer: Writer) -> None:
+        """Leave a worker behind."""
+        self._late.append(writer)
+
+    def stage_late(self, how_many: int | None = None) -> None:
+        """Let the oldest ones take the cut of their input for its end, and stage."""
+        count = len(self._late) if how_many is None else how_many
+        late, self._late = self._late[:count], self._late[count:]
+        for writer in late:
+            try:
+                writer.stage()
+            except HoldfastError:
+                writer.abort()  # its place is gone: a sink may refuse it
+
+
+@dataclass(frozen=True)
+class Load:
+    """What an engine runs.
+
+    Parameters
+    ----------
+    row_count : int
+        Rows of the source in all.
+    epoch_rows_min, epoch_rows_max : int
+        How many rows a new epoch has, as far as there are so many.
+    carried_share : float
+        Probability that an epoch is carried.
+    task_failure_rate : float
+        Probability that a task attempt fails, before or after it staged, or lives on as a stray worker.
+    """
+
+    row_count: int = 12
+    epoch_rows_max: int = 5
+    carried_share: float = 0.5
+    task_failure_rate: float = 0.0
+    epoch_rows_min: int = 1
+
+
+class SimulatedEngine:
+    """One driver's engine.
+
+    Parameters
+    ----------
+    pipeline : str
+        Its name.
+    sinks : mapping of str to Sink
+        In the order in which :func:`holdfast.testing.simulation.rows.is_for` counts them.
+    coordinator : Coordinator
+        Opened.
+    store : Store
+        For the engine's own logs.
+    process : Process
+        The life that this engine is part of.
+    random_ : random.Random
+        Decides sizes, layouts, failures and values.
+    load : Load
+        What is run.
+    workers : Workers
+        Where stray workers go.
+    evaluation : Evaluation, optional
+        Makes the rows of epochs; by default the numbered ones.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        sinks: Mapping[str, Sink],
+        coordinator: Coordinator,
+        store: Store,
+        process: Process,
+        random_: random.Random,
+        load: Load,
+        workers: Workers,
+        evaluation: Evaluation | None = None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._sinks = sinks
+        self._coordinator = coordinator
+        self._store = store
+        self._process = process
+        self._random = random_
+        self.load = load
+        self._workers = workers
+        self._evaluation: Evaluation = evaluation or NumberedRows(list(sinks), random_)
+
+    def run(self, epochs_max: int | None = None) -> None:
+        """Replay what the last driver left, then run new epochs until the source is drained (or so many)."""
+        if self._last("offsets/") > self._last("commits/"):
+            self._run_batch(self._last("offsets/"))
+        count = 0
+        while (epochs_max is None or count < epochs_max) and (batch := self._plan()) is not None:
+            self._run_batch(batch)
+            count += 1
+        if epochs_max is None:
+            self._coordinator.flush()
+        self._coordinator.sweep(below_epoch=self._last("offsets/") + 1)
+
+    def resumes_at(self) -> int:
+        """Return the epoch that :meth:`run` would start with."""
+        return self._last("commits/") + 2
+
+    def _plan(self) -> int | None:
+        """Return the next batch, its end positions logged; None when the source is drained."""
+        planned = self._last("offsets/")
+        start = self._offset(planned)
+        if start >= self.load.row_count:
+            return None
+        size = self._random.randint(self.load.epoch_rows_min, self.load.epoch_rows_max)
+        end = min(start + size, self.load.row_count)
+        self._put(f"offsets/{planned + 1:08d}", {"end": end})
+        return planned + 1
+
+    def _run_batch(self, batch: int) -> None:
+        self._run_epoch(batch + 1, self._offset(batch - 1), self._offset(batch))
+        self._put(f"commits/{batch:08d}", {})
+
+    def _run_epoch(self, epoch: int, start: int, end: int) -> None:
+        positions = {SOURCE: {"log": end}}
+        missing = self._coordinator.missing(epoch, positions, {SOURCE: {"log": start}} if start else {})
+        if not missing:
+            self._evaluation.mute(epoch, start, end)
+            return
+        faults.reach("before-stage", epoch)
+        if self._random.random() < self.load.carried_share:
+            tables = self._evaluation.carry(epoch, start, end, missing)
+            parts: dict[str, tuple[Part, ...]] = {name: (Carried(table),) for name, table in tables.items()}
+        else:
+            parts = self._stage(epoch, start, end, missing)
+        faults.reach("after-stage", epoch)
+        self._coordinator.commit(self._record(epoch, positions, end), parts)
+
+    def _record(self, epoch: int, positions: Positions, end: int) -> EpochRecord:
+        return EpochRecord(self._pipeline, epoch, self._coordinator.generation, positions, (end - 1) * ROW_US)
+
+    def _stage(self, epoch: int, start: int, end: int, missing: frozenset[str]) -> dict[str, tuple[Part, ...]]:
+        """Run the tasks; when one fails, now and then the whole stage again with another layout."""
+        attempt = 0
+        while True:
+            received: dict[str, list[Part]] = {name: [] for name in self._sinks if name in missing}
+            for task, run in enumerate(self._evaluation.tasks(epoch, start, end)):
+                while (handles := self._attempt(epoch, task, attempt, run, missing)) is None:
+                    attempt += 1
+                    if self._random.random() < 0.3:
+                        break
+                if handles is None:
+                    break
+                for name, handle in handles.items():
+                    received[name].append(handle)
+            else:
+                return {name: tuple(parts) for name, parts in received.items()}
+
+    def _attempt(
+        self, epoch: int, task: int, attempt: int, run: TaskRun, missing: frozenset[str]
+    ) -> dict[str, Staged] | None:
+        """Run one attempt of one task; None when it failed, whatever it left behind."""
+        tables = run(missing)
+        fate = self._fate()
+        handles = {}
+        for name, table in tables.items():
+            identity = Task(self._pipeline, self._coordinator.generation, epoch, task, attempt)
+            writer = self._sinks[name].writer_factory()(identity)
+            for batch in table.to_batches():
+                writer.write(batch)
+            if fate == "aborts":
+                writer.abort()
+            elif fate == "lives on":
+                self._workers.add(writer)
+            else:
+                handles[name] = self._heard(f"stage {name} {identity.name}", writer)
+        return handles if fate == "succeeds" else None
+
+    def _heard(self, label: str, writer: Writer) -> Staged:
+        """Let a worker stage, and hear of it; if the driver dies before, the worker lives on and stages late."""
+        has_begun = False
+
+        def stage() -> Staged:
+            nonlocal has_begun
+            has_begun = True
+            return writer.stage()
+
+        try:
+            return self._process.write(label, stage)
+        except SimulatedCrash:
+            if not has_begun:
+                self._workers.add(writer)
+            raise
+
+    def _fate(self) -> str:
+        if self._random.random() >= self.load.task_failure_rate:
+            return "succeeds"
+        return self._random.choice(("aborts", "lives on", "is not heard"))
+
+    def _last(self, prefix: str) -> int:
+        keys = self._store.keys(prefix)
+        return int(keys[-1].rpartition("/")[2]) if keys else -1
+
+    def _offset(self, batch: int) -> int:
+        data = self._store.get(f"offsets/{batch:08d}") if batch >= 0 else None
+        return int(json.loads(data)["end"]) if data else 0
+
+    def _put(self, key: str, content: Mapping[str, int]) -> None:
+        if not self._store.put_if_absent(key, json.dumps(dict(content)).encode()):
+            raise EngineConflict(key)

@@ -1,0 +1,369 @@
+"""A graph with state in simulation: the real levels, on tasks, workers and stores that stand in for Spark's.
+
+What runs is what runs in production: the graph cut into stages, chunks, buckets and labels, the processor of each
+level, base and deltas, the cache of a worker.  Simulated is what Spark does with it:
+
+- A task has the store of one level and partition.  It begins with the version of the epoch before, whatever was
+  committed since, and its own version is there once it has ended; a task that fails before leaves nothing.
+- A task that failed, before or after its version was there, is tried again, by any worker.
+- Rows of a key come to the task in any order; sources are read in tasks and batches of any size.
+- An epoch that all sinks hold is evaluated all the same (muted): the next one needs its state, and what tasks of a dead
+  driver left of it may be gone as long as the epoch is not in the commit log.
+- Workers live on when their driver dies, with all that they hold.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.checkpoint.barriers import Barriers
+from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.chunks import COUNTS, Chunk, from_batch, spark_partition
+from holdfast.plan.cutting import build_stages
+from holdfast.plan.stages import Stages
+from holdfast.sources.rows import to_batch
+from holdfast.spark.state import host
+from holdfast.spark.state.evaluation import StateEvaluation, counted
+from holdfast.spark.state.packing import Packing, packings
+from holdfast.spark.state.parts import Parts
+from holdfast.spark.state.seed import Seeds
+from holdfast.spark.state.store import Cache
+from holdfast.state.step import Moment
+from holdfast.testing.simulation.evaluation import TaskRun
+from holdfast.testing.simulation.process import Process
+
+Event = tuple[str, Mapping[str, Any] | None]
+"""Source, and a row of it; None: it has ended."""
+
+EPOCH_US = 1_000_000
+"""Batch times of two epochs are so far apart."""
+
+_Cells = dict[tuple[Any, ...], Any]
+
+
+class Stores:
+    """The versions of all state stores: what is durable of state.
+
+    Parameters
+    ----------
+    begin : int
+        The epoch after which they were made, empty: 0, or that of the snapshot that the state begins with.
+    """
+
+    def __init__(self, begin: int = 0) -> None:
+        self._begin = begin
+        self._versions: dict[tuple[int, int], dict[int, _Cells]] = {}
+
+    def load(self, level: int, partition: int, version: int) -> _Cells:
+        """Return what a task may change: the store of a level and partition as it was after an epoch."""
+        return dict(self._versions[level, partition][version]) if version > self._begin else {}
+
+    def cells(self, version: int) -> _Cells:
+        """Return everything that is stored as of an epoch, over all levels and partitions."""
+        found: _Cells = {}
+        for versions in self._versions.values():
+            found |= versions.get(version, {})
+        return found
+
+    def commit(self, level: int, partition: int, version: int, cells: _Cells) -> None:
+        """Keep the store as it is after an epoch; a task that is repeated does so again."""
+        self._versions.setdefault((level, partition), {})[version] = cells
+
+    def newest(self, level: int, partition: int) -> int:
+        """Return the latest version; 0 when there is none."""
+        return max(self._versions.get((level, partition), {}), default=0)
+
+    def lose(self, epochs_done: int, chance: random.Random) -> None:
+        """Lose some of what belongs to no epoch of the commit log: nobody promised that it stays."""
+        for versions in self._versions.values():
+            for version in [version for version in versions if version > epochs_done]:
+                if chance.random() < 0.5:
+                    del versions[version]
+
+
+@dataclass(frozen=True)
+class StatefulWorkload:
+    """A pipeline with state and all that its sources will ever give, for :class:`holdfast.testing.World`.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        Its sinks have the names of the world's.
+    events : sequence of Event
+        All sources in one line: an epoch is a piece of it.
+    judge : callable
+        Told what each sink shows, as tuples; returns the problems in words.
+    buckets, partitions : int
+        How state is divided.
+    failure_rate : float
+        Probability that an attempt of a task fails.
+    stores : Stores
+        What is durable.
+    workers : tuple of Cache
+        What each worker holds.
+    mutes : bool
+        False forgets to evaluate epochs that all sinks hold: for tests of the simulation.
+    seeds : Seeds, optional
+        Where state begins that the stores do not have.
+    parts : Parts, optional
+        Takes what the levels give for snapshots.
+    barriers : Barriers, optional
+        Says which epochs are barriers; told what buckets report in epochs that are carried.
+    """
+
+    pipeline: Pipeline
+    events: Sequence[Event]
+    judge: Callable[[Mapping[str, Sequence[Sequence[object]]]], list[str]]
+    buckets: int = 2
+    partitions: int = 2
+    failure_rate: float = 0.0
+    stores: Stores = field(default_factory=Stores)
+    workers: tuple[Cache, ...] = field(default_factory=lambda: (Cache(), Cache(), Cache()))
+    mutes: bool = True
+    seeds: Seeds | None = None
+    parts: Parts | None = None
+    barriers: Barriers | None = None
+
+    def evaluation(self, process: Process, random_: random.Random, epochs_done: int) -> StatefulEvaluation:
+        """Return the evaluation of a new driver: the graph is cut anew, under a token of its own."""
+        self.stores.lose(epochs_done, random_)
+        token = f"run{random_.getrandbits(32)}"
+        stages = build_stages(
+            self.pipeline, _as_it_is, token, buckets=self.buckets, partitions=self.partitions, prefix=_no_prefix
+        )
+        return StatefulEvaluation(self, stages, token, process, random_)
+
+    def audit(self, visible: Mapping[str, Sequence[Sequence[object]]]) -> list[str]:
+        """Let the judge look."""
+        return self.judge(visible)
+
+
+def _as_it_is(schema: pa.Schema) -> pa.Schema:
+    return schema
+
+
+def _no_prefix(part: object) -> Sequence[pa.Schema]:
+    raise AssertionError("the simulation has no plan of Spark: what stands before state must be evaluated by Arrow")
+
+
+class StatefulEvaluation:
+    """One driver's evaluation of a graph with state.
+
+    Parameters
+    ----------
+    workload : StatefulWorkload
+        What is run.
+    stages : Stages
+        Its graph, cut.
+    token : str
+        Unique for the run.
+    process : Process
+        Each commit of a store is a durable write.
+    random_ : random.Random
+        Decides layouts, workers and failures.
+    """
+
+    def __init__(
+        self, workload: StatefulWorkload, stages: Stages, token: str, process: Process, random_: random.Random
+    ) -> None:
+        self._workload = workload
+        self._stages = stages
+        self._process = process
+        self._random = random_
+        levels = [
+            host.Level(number, stage, stages.routing, token, workload.seeds, workload.parts)
+            for number, stage in enumerate(stages.stages[1:], start=1)
+        ]
+        self._levels = [pickle.dumps(level) for level in levels]
+        program = stages.stages[0].program
+        assert program is not None
+        sources = {node.name: node for node in workload.pipeline.sources}
+        timestamps = {name: node.timestamp for name, node in sources.items()}
+        self._packings: dict[str, Packing] = packings(
+            program, stages.routing, timestamps, stages.closing, stages.waking, None, stages.bounding
+        )
+        self._sources: dict[str, Any] = {name: node.spec for name, node in sources.items()}
+        self._sinks = StateEvaluation(stages.routes, stages.sinks, dict)
+        self._is_barrier = False
+        self._counts: list[Chunk] = []
+
+    def tasks(self, epoch: int, start: int, end: int) -> Sequence[TaskRun]:
+        """Run everything before the last level; return the tasks of that one, which write."""
+        at = Moment(epoch, epoch * EPOCH_US)
+        barriers = self._workload.barriers
+        self._is_barrier = barriers is not None and barriers.begin(epoch)
+        self._counts = []
+        chunks = self._read(self._workload.events[start:end])
+        last = len(self._levels)
+        for level in range(1, last):
+            parts = self._shuffled(chunks, level)
+            chunks = [chunk for partition, part in enumerate(parts) for chunk in self._task(level, partition, part, at)]
+        return [
+            partial(self._last_task, last, partition, part, at)
+            for partition, part in enumerate(self._shuffled(chunks, last))
+        ]
+
+    def carry(self, epoch: int, start: int, end: int, sinks: frozenset[str]) -> Mapping[str, pa.Table]:
+        """Run every task, and gather the rows of each sink."""
+        found = [run(sinks) for run in self.tasks(epoch, start, end)]
+        if self._workload.barriers is not None:
+            self._workload.barriers.hear(counted([json.loads(bytes(chunk.data)) for chunk in self._counts])[1])
+        return {sink: pa.concat_tables([tables[sink] for tables in found]) for sink in sorted(sinks)}
+
+    def mute(self, epoch: int, start: int, end: int) -> None:
+        """Run every task for its state."""
+        if self._workload.mutes:
+            self.carry(epoch, start, end, frozenset())
+            if self._workload.barriers is not None:
+                self._workload.barriers.forget()
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _read(self, events: Sequence[Event]) -> list[Chunk]:
+        """Read an epoch of every source in spans and batches of any size."""
+        chunks = []
+        for source, packing in self._packings.items():
+            rows, schema = self._given(source, [row for name, row in events if name == source and row is not None])
+            ordinal = 0
+            for span in self._cut(rows):
+                batches = [to_batch(part, schema) for part in self._cut(span)]
+                chunks += [chunk for batch in packing.rows(ordinal, iter(batches)) for chunk in from_batch(batch)]
+                ordinal += 1
+            for batch in packing.controls(ordinal, [source] if (source, None) in events else []):
+                chunks += from_batch(batch)
+        return chunks
+
+    def _given(self, source: str, rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], pa.Schema]:
+        """Return a source's rows as it reads them, bound rows among them only where somebody asks for these."""
+        spec = self._sources[source]
+        marker = getattr(spec, "marker", None)
+        if marker is None:
+            return rows, spec.schema
+        if self._packings[source].bounding is not None:
+            return rows, spec.given.schema
+        plain = [{name: value for name, value in row.items() if name != marker} for row in rows if not row[marker]]
+        return plain, spec.schema
+
+    def _cut(self, rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+        start = 0
+        while start < len(rows):
+            end = self._random.randint(start + 1, len(rows))
+            yield rows[start:end]
+            start = end
+
+    def _shuffled(self, chunks: Sequence[Chunk], level: int) -> list[list[Chunk]]:
+        """Divide chunks among the partitions of a level; there they are in any order."""
+        routing = self._stages.routing
+        parts: list[list[Chunk]] = [[] for _ in range(routing.partitions)]
+        for chunk in self._random.sample(chunks, len(chunks)):
+            parts[spark_partition(*routing.address(chunk, level), routing.partitions)].append(chunk)
+        return parts
+
+    def _last_task(
+        self, level: int, partition: int, chunks: Sequence[Chunk], at: Moment, sinks: frozenset[str]
+    ) -> Mapping[str, pa.Table]:
+        made = self._task(level, partition, chunks, at)
+        self._counts += [chunk for chunk in made if chunk.kind == COUNTS]
+        routes = self._stages.routes
+        found: dict[str, list[pa.RecordBatch]] = {sink: [] for sink in sinks}
+        if made:
+            for sink, batch in self._sinks.split(self._stages.routing.to_batch(made, level + 1)):
+                if sink in found:
+                    found[sink].append(batch)
+        schemas = dict(zip(routes.sinks, routes.schemas, strict=True))
+        return {sink: pa.Table.from_batches(batches, schemas[sink]) for sink, batches in found.items()}
+
+    def _task(self, level: int, partition: int, chunks: Sequence[Chunk], at: Moment) -> list[Chunk]:
+        """Run a task until an attempt of it is heard."""
+        stores = self._workload.stores
+        while True:
+            cells = stores.load(level, partition, at.epoch - 1)
+            with _worker(self._random.choice(self._workload.workers), at, self._is_barrier):
+                made = self._attempt(level, chunks, cells)
+            if self._fails():
+                continue  # the store was not committed: nobody will see this version
+            commit = partial(stores.commit, level, partition, at.epoch, cells)
+            self._process.write(f"state {level}/{partition} {at.epoch}", commit)
+            if not self._fails():
+                return made
+
+    def _attempt(self, level: int, chunks: Sequence[Chunk], cells: _Cells) -> list[Chunk]:
+        processor: host.Level = pickle.loads(self._levels[level - 1])
+        variables = _Variables(cells)
+        processor.init(variables)
+        by_key: dict[tuple[str, int], list[Chunk]] = {}
+        for chunk in chunks:
+            by_key.setdefault(self._stages.routing.address(chunk, level), []).append(chunk)
+        made = []
+        for key in sorted(by_key):
+            variables.key = key
+            for row in processor.handleInputRows(key, iter(by_key[key]), None):
+                made.append(Chunk(row.target, row.bucket, row.kind, row.rank, row.seq, row.source, bytes(row.data)))
+        return made
+
+    def _fails(self) -> bool:
+        return self._random.random() < self._workload.failure_rate
+
+
+@contextmanager
+def _worker(held: Cache, at: Moment, is_barrier: bool) -> Iterator[None]:
+    """Be a worker: what a process of its own would have is in three places of the host's module."""
+    before = host._cache, host._moment, host._is_barrier
+    host._cache, host._moment = held, lambda hosted: at
+    host._is_barrier = lambda: is_barrier
+    try:
+        yield
+    finally:
+        host._cache, host._moment, host._is_barrier = before
+
+
+class _Variables:
+    """State variables of one task; those of the key that is set."""
+
+    def __init__(self, cells: _Cells) -> None:
+        self.cells = cells
+        self.key: tuple[str, int] = ("", 0)
+
+    def getValueState(self, name: str, schema: object) -> _Value:
+        return _Value(self, name)
+
+    def getMapState(self, name: str, key_schema: object, schema: object) -> _Map:
+        return _Map(self, name)
+
+
+@dataclass(frozen=True)
+class _Value:
+    of: _Variables
+    name: str
+
+    def get(self) -> tuple[Any, ...] | None:
+        found: tuple[Any, ...] | None = self.of.cells.get((self.of.key, self.name))
+        return found
+
+    def update(self, value: tuple[Any, ...]) -> None:
+        self.of.cells[self.of.key, self.name] = value
+
+
+@dataclass(frozen=True)
+class _Map:
+    of: _Variables
+    name: str
+
+    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = self.of.cells[self.of.key, self.name, key]
+        return found
+
+    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
+        self.of.cells[self.of.key, self.name, key] = value
+
+    def removeKey(self, key: tuple[Any, ...]) -> None:
+        del self.of.cells[self.of.key, self.name, key]

@@ -1,0 +1,85 @@
+"""The pipeline in words."""
+
+import holdfast as hf
+from holdfast.graph.explain import arguments_text, sinks_behind, warnings
+from holdfast.ports import Guarantee
+from tests.graphs import paper, source
+
+
+def test_it_says_of_every_node_its_kind_arguments_line_and_guarantee():
+    flights = source(timestamp="time_hour")
+    late = flights | hf.filter("dep_delay > 15", name="late")
+    pipeline = hf.Pipeline("departures", late | paper("late_table"))
+    assert (
+        pipeline.explain()
+        == f"""\
+pipeline 'departures', built at {pipeline.origin}, fingerprint {pipeline.fingerprint()}
+  guarantee: exactly-once in every sink
+
+sources
+  flights: paper, exactly-once, built at {flights.origin}
+      path="data/flights"
+      columns origin, dest, dep_delay, arr_delay, time_hour; timestamp time_hour
+
+operators
+  late: filter, exactly-once, built at {late.origin}
+      condition="dep_delay > 15"
+      takes flights
+      columns origin, dest, dep_delay, arr_delay, time_hour; timestamp time_hour
+
+sinks
+  late_table: paper_sink, exactly-once, built at {pipeline.sinks[0].origin}
+      path="late_table"
+      takes late
+"""
+    )
+
+
+def test_it_says_what_several_sinks_share():
+    flights = source()
+    clean = flights | hf.filter("dep_delay is not null", name="clean")
+    late = clean | hf.filter("dep_delay > 15", name="late")
+    pipeline = hf.Pipeline("p", clean | paper("clean_table"), late | paper("late_table"))
+    assert {node.name: sinks for node, sinks in sinks_behind(pipeline).items()} == {
+        "flights": ("clean_table", "late_table"),
+        "clean": ("clean_table", "late_table"),
+        "late": ("late_table",),
+    }
+    assert pipeline.explain().count("shared by the sinks clean_table and late_table") == 2
+
+
+def test_it_warns_of_derived_names_of_sources_and_sinks():
+    pipeline = hf.Pipeline("p", source(None) | paper(path="out"))
+    assert [text.split(" ")[0] for text in warnings(pipeline)] == ["source", "sink"]
+    assert all('Write name="..."' in text for text in warnings(pipeline))
+    assert "(derived name)" in pipeline.explain()
+
+
+def test_it_warns_where_rows_can_come_twice():
+    flights = source()
+    pipeline = hf.Pipeline("p", flights | paper("a"), flights | paper("b", guarantee=Guarantee.AT_LEAST_ONCE))
+    assert "exactly-once, except at-least-once where b takes part" in pipeline.explain()
+    assert any("sink 'b'" in text and "at-least-once" in text for text in warnings(pipeline))
+
+
+def test_it_warns_when_rejects_are_written_nowhere():
+    flights = source(rejects=True)
+    silent = hf.Pipeline("p", flights | paper("a"))
+    assert any("flights.rejects" in text for text in warnings(silent))
+    kept = hf.Pipeline("p", flights | paper("a"), flights.rejects | paper("b"))
+    assert warnings(kept) == []
+
+
+def test_long_arguments_are_cut():
+    assert len(arguments_text({"query": "x" * 500})) < 120
+
+
+def test_it_says_who_keeps_state_and_minds_a_derived_name_for_it():
+    flights = source(timestamp="time_hour")
+    named = flights | hf.accumulate(by="origin", n=hf.count(), name="running")
+    assert "keeps state under its name" in hf.Pipeline("p", named | paper("table")).explain()
+    assert warnings(hf.Pipeline("p", named | paper("table"))) == []
+    unnamed = flights | hf.accumulate(by="origin", n=hf.count())
+    (warning,) = warnings(hf.Pipeline("p", unnamed | paper("table")))
+    assert "keeps state and has no name of its own" in warning
+    assert str(unnamed.origin) in warning

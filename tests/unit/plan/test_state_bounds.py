@@ -1,0 +1,218 @@
+"""Bound rows between rows (design/0010, section 4): packed, and unpacked again as a bucket sees them; no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import holdfast as hf
+from holdfast.errors import BadRow
+from holdfast.operators.aggregate.aggregates import count
+from holdfast.operators.aggregate.spec import aggregate
+from holdfast.operators.aggregate.window import tumbling
+from holdfast.operators.stateful.merge import merge
+from holdfast.operators.sync.spec import sync
+from holdfast.plan.chunks import BOUNDS, PLACED, ROWS, Chunk, from_batch, in_order
+from holdfast.plan.cutting import build_stages
+from holdfast.plan.stages import Stages
+from holdfast.spark.state.host import _Feeds, arrivals_of
+from holdfast.spark.state.packing import Packing, packings
+from holdfast.state.step import ALL_KEYS, BOUND, PLACE, UNBOUNDED
+from holdfast.testing.drive import bound, drive
+
+SCHEMA = "k STRING, t BIGINT, is_bound BOOLEAN"
+MARKED = hf.read.rows([], schema=SCHEMA, timestamp="t", bounds="is_bound", name="marked")
+PLAIN = hf.read.rows([], schema="k STRING, t BIGINT", timestamp="t", name="plain")
+BUCKETS = 2
+
+
+def cut(pipeline: hf.Pipeline) -> Stages:
+    def never(part: object) -> list[pa.Schema]:
+        raise AssertionError("stage 0 is Arrow's")
+
+    return build_stages(pipeline, lambda schema: schema, "test", buckets=BUCKETS, partitions=2, prefix=never)
+
+
+def packed(stages: Stages, batches: Sequence[Sequence[dict[str, Any]]], source: str = "marked") -> list[Chunk]:
+    """Return the chunks of one span, given batch by batch."""
+    program = stages.stages[0].program
+    assert program is not None
+    names = [name for name in program.schemas if "/" not in name]
+    none: Any = dict.fromkeys(names, ())
+    packing: Packing = packings(program, stages.routing, dict.fromkeys(names), none, (), None, stages.bounding)[source]
+    spec: Any = MARKED.node.spec
+    read = [pa.RecordBatch.from_pylist(list(batch), schema=spec.given.schema) for batch in batches]
+    return [chunk for batch in packing.rows(0, iter(read)) for chunk in from_batch(batch)]
+
+
+def heard(stages: Stages, chunks: Sequence[Chunk], operator: str, name: str) -> list[tuple[Any, ...]]:
+    """Return what an input of an operator hears, over all buckets: rows, and bounds, with their key and ticks."""
+    hosted = next(stage.hosted[operator] for stage in stages.stages if operator in stage.hosted)
+    found: list[tuple[Any, ...]] = []
+    for bucket in range(BUCKETS):
+        feeds = _Feeds(hosted, {}, BUCKETS)
+        mine = in_order([c for c in chunks if c.bucket == bucket and c.target in hosted.targets.values()])
+        arrivals = arrivals_of(hosted, mine, feeds)[name]
+        rows = [(row[PLACE], row["k"], row["t"]) for row in arrivals.rows.to_pylist()]
+        bounds = [
+            (b[PLACE], "for all" if b[ALL_KEYS] else f"for {b['k']}", b[BOUND]) for b in arrivals.bounds.to_pylist()
+        ]
+        assert len({place for place, *_ in rows + bounds}) == len(rows) + len(bounds)
+        found += [(bucket, what, t) for _, what, t in sorted(rows + bounds)]
+    return found
+
+
+def synced(*, through: Any = None) -> Stages:
+    stream = MARKED if through is None else through(MARKED)
+    both = sync({"x": stream, "y": PLAIN}, by="k", timestamps="ascending", name="both")
+    return cut(hf.Pipeline("p", both | hf.write.console(name="out")))
+
+
+SYNCED = synced()
+
+
+def row(k: str | None, t: int, *, is_bound: bool = False) -> dict[str, Any]:
+    return {"k": k, "t": t, "is_bound": is_bound or None}
+
+
+def test_a_bound_reaches_its_key_and_one_without_a_key_every_bucket() -> None:
+    stages = synced()
+    chunks = packed(stages, [[row("a", 1), row("a", 5, is_bound=True), row(None, 3, is_bound=True), row("b", 8)]])
+    said = heard(stages, chunks, "both", "x")
+    assert [bucket for bucket, what, _ in said if what == "for all"] == [0, 1]
+    assert sorted((what, t) for _, what, t in said if what != "for all") == [("a", 1), ("b", 8), ("for a", 5)]
+
+
+def test_bounds_that_keep_their_word_travel_together_behind_the_rows() -> None:
+    stages = synced()
+    many = [line for t in range(100) for line in (row("a", t), row("a", t, is_bound=True))]
+    chunks = packed(stages, [many[:51], many[51:]])
+    assert [chunk.kind for chunk in chunks if chunk.kind in (ROWS, PLACED)] == [ROWS, PLACED]
+    assert heard(stages, chunks, "both", "x")[-1][1:] == ("for a", 99)
+
+
+lines = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 12), st.booleans()).filter(
+        lambda line: line[0] is not None or line[2]
+    ),
+    max_size=25,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=150)
+@given(lines, st.lists(st.integers(0, 25), max_size=3))
+def test_a_row_below_a_bound_is_below_it_however_batches_are_cut(
+    drawn: list[tuple[str | None, int, bool]], cuts: list[int]
+) -> None:
+    """The bound at each row's place is what the lines before it said of its key, or less than the row: never more."""
+    all_lines = [row(k, t, is_bound=b) for k, t, b in drawn]
+    borders = sorted({0, *[min(c, len(all_lines)) for c in cuts], len(all_lines)})
+    stages = SYNCED
+    chunks = packed(stages, [all_lines[a:b] for a, b in pairwise(borders)])
+    late: list[tuple[str | None, int]] = []
+    known: dict[str | None, int] = {}
+    for k, t, is_bound in drawn:
+        if is_bound:
+            known[k] = max(t, known.get(k, t))
+        elif t < max(known.get(k, UNBOUNDED), known.get(None, UNBOUNDED)):
+            late.append((k, t))
+    found: list[tuple[str, int]] = []
+    after: dict[tuple[int, str], int] = {}
+    for bucket, what, t in heard(stages, chunks, "both", "x"):
+        if what.startswith("for "):
+            after[bucket, what] = max(t, after.get((bucket, what), t))
+        elif t < max(after.get((bucket, f"for {what}"), UNBOUNDED), after.get((bucket, "for all"), UNBOUNDED)):
+            found.append((what, t))
+    assert sorted(found) == sorted(late)
+    final = {what.removeprefix("for "): t for (_, what), t in after.items()}
+    assert final == {"all" if k is None else k: t for k, t in known.items()}
+
+
+def passes(through: Any) -> list[tuple[Any, ...]]:
+    """Return which bounds come through a stateless operator."""
+    stages = synced(through=through)
+    if not stages.bounding:
+        return []
+    chunks = packed(stages, [[row("a", 4, is_bound=True), row(None, 2, is_bound=True)]])
+    return sorted({(what, t) for _, what, t in heard(stages, chunks, "both", "x")})
+
+
+def test_bounds_pass_where_key_and_timestamp_come_through_unchanged() -> None:
+    both = [("for a", 4), ("for all", 2)]
+    assert passes(lambda s: s | hf.filter("t > 100", name="no_row_passes")) == both
+    assert passes(lambda s: s | hf.select("k", "t", twice="t * 2", name="chosen")) == both
+    assert passes(lambda s: s | hf.select("* except (k)", "k AS k", name="starred")) == both
+    renamed = hf.select("k AS who", "t AS at", name="renamed")
+    assert passes(lambda s: s | renamed | hf.select("who AS k", "at", name="back")) == both
+
+
+def test_a_computed_key_hears_bounds_for_all_keys_only() -> None:
+    assert passes(lambda s: s | hf.select("t", k="concat(k, 'x')", name="computed")) == [("for all", 2)]
+
+
+def test_an_operator_that_goes_by_another_column_hears_no_bound() -> None:
+    def counted(timestamp: str | None) -> Stages:
+        stream = MARKED | hf.select("k", "t", later="t + 5", name="chosen")
+        sums = aggregate(by="k", window=tumbling(10), n=count(), timestamp=timestamp, name="sums")
+        return cut(hf.Pipeline("p", stream | sums | hf.write.console(name="out")))
+
+    assert counted(None).bounding
+    assert not counted("later").bounding
+
+
+def test_a_bound_names_the_keys_of_all_operators_that_its_source_feeds() -> None:
+    """For one that has another key it says nothing: of ``j`` alone it promises nothing for a whole ``k``."""
+    schema = "k STRING, j STRING, t BIGINT, is_bound BOOLEAN"
+    given = hf.read.rows([], schema=schema, timestamp="t", bounds="is_bound", name="marked")
+    other = hf.read.rows([], schema="k STRING, j STRING, t BIGINT", timestamp="t", name="plain")
+    by_k = sync({"x": given, "y": other}, by="k", name="by_k")
+    by_j = sync({"x": given, "y": other}, by="j", name="by_j")
+    by_k_j = merge(given, {"y": other}, by=["k", "j"], name="by_k_j")
+    stages = cut(hf.Pipeline("p", *[s | hf.write.console(name=f"{s.name}_out") for s in (by_k, by_j, by_k_j)]))
+    bounding = stages.bounding["marked"]
+    assert bounding.scope == ("k", "j")
+    spec: Any = given.node.spec
+    table = [{"k": "a", "t": 4}, {"j": "b", "t": 5}, {"k": "a", "j": "b", "t": 6}, {"t": 1}]
+    batch = pa.RecordBatch.from_pylist(table, schema=spec.schema)
+    said = {}
+    for target in bounding.targets:
+        of = stages.routing.targets[target.number]
+        told = [row for _, part in bounding.told([batch], target, of.key, 1) for row in part.to_pylist()]
+        said[of.operator] = sorted(row[BOUND] for row in told)
+    assert said == {"by_k": [1, 4], "by_j": [1, 5], "by_k_j": [1, 6]}
+
+
+def test_a_bound_row_without_a_timestamp_is_an_error() -> None:
+    nothing: Any = {"k": "a", "t": None, "is_bound": True}
+    with pytest.raises(BadRow, match="has no 't'"):
+        packed(synced(), [[nothing]])
+
+
+def test_bounds_stand_behind_all_rows_where_rows_are_packed_anew_on_their_way() -> None:
+    first = hf.sync({"x": MARKED, "y": PLAIN}, by="k", timestamps="ascending", name="first")
+    given = hf.union(first | hf.select("k", "timestamp AS t", name="shaped"), MARKED, name="with_the_source")
+    second = hf.sync({"x": given, "y": PLAIN}, by="k", timestamps="ascending", name="second")
+    stages = cut(hf.Pipeline("p", second | hf.write.console(name="out")))
+    direct = {stages.routing.targets[t.number].operator: t.is_direct for t in stages.bounding["marked"].targets}
+    assert direct == {"first": True, "second": False}
+    chunks = packed(stages, [[row("a", 5, is_bound=True), row("a", 1)]])
+    kinds = {(stages.routing.targets[c.target].operator, c.kind) for c in chunks if c.kind in (BOUNDS, PLACED)}
+    assert kinds == {("first", PLACED), ("second", BOUNDS)}
+
+
+def test_a_driven_graph_hears_marked_rows_as_a_run_does() -> None:
+    both = hf.sync({"x": MARKED, "y": PLAIN}, by="k", timestamps="ascending", name="both")
+    given = [[row("a", 1), row("a", 9, is_bound=True), row("b", 2)], [row(None, 9, is_bound=True)]]
+    plain: Any = [[{"k": "a", "t": 3}, {"k": "b", "t": 3}, bound(9)]]
+    sets = drive(both, {"marked": given, "plain": plain})
+    assert [[(each["k"], each["timestamp"]) for each in epoch] for epoch in sets] == [
+        [("a", 1), ("a", 3)],
+        [("b", 2), ("b", 3)],
+    ]

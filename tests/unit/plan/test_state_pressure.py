@@ -1,0 +1,165 @@
+"""Back-pressure: who is held, when that ends, and that it changes no set; no JVM."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast.operators.sync.step import SyncStep
+from holdfast.plan.cutting import build_stages
+from holdfast.plan.holds import is_held
+from holdfast.plan.pressure import (
+    PATIENCE_US,
+    PRESSURE,
+    BackPressure,
+    Limited,
+    limited_operators,
+    pressure_of,
+)
+from holdfast.state import tables
+from holdfast.state.call import call
+from holdfast.state.step import PLACE, Arrivals, Moment
+
+LIMIT = 15
+ROW = pa.schema([("k", pa.string()), ("t", pa.int64())])
+FAST = hf.read.rows([], schema="k STRING, t BIGINT", timestamp="t", name="fast")
+SLOW = hf.read.rows([], schema="k STRING, t BIGINT", timestamp="t", name="slow")
+TWO_SIDES = {"x": frozenset({"fast"}), "y": frozenset({"slow"})}
+
+
+def step_of(limit: int | None) -> SyncStep:
+    spec: Any = hf.sync({"x": FAST, "y": SLOW}, by="k", max_waiting_rows=limit).node.spec
+    step: SyncStep = spec.step({"x": ROW, "y": ROW})
+    return step
+
+
+class Bucket:
+    """One bucket of a sync, called epoch by epoch."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.step = step_of(limit)
+        self.state = tables.empty_state(self.step)
+        self.epoch = 0
+
+    def run(self, x: Sequence[int], y: Sequence[int]) -> list[dict[str, Any]]:
+        """Take timestamps on both inputs; return the sets."""
+        self.epoch += 1
+        arrivals = {}
+        place = 0
+        for name, times in (("x", x), ("y", y)):
+            rows = [{"k": "a", "t": t, PLACE: place + at} for at, t in enumerate(times)]
+            place += len(times)
+            bounds = tables.bounds_schema(self.step.key).append(pa.field(PLACE, pa.int64())).empty_table()
+            arrivals[name] = Arrivals(pa.Table.from_pylist(rows, ROW.append(pa.field(PLACE, pa.int64()))), bounds)
+        at = Moment(self.epoch, self.epoch)
+        result = call(self.step, self.state, arrivals, at, operator="both", bucket=0)
+        self.state = tables.apply_changes(self.state, self.step.tables, result.changes)
+        return result.outputs["rows"].to_pylist() if "rows" in result.outputs else []
+
+    @property
+    def waiting(self) -> int:
+        return sum(self.state[f"waiting_{name}"].num_rows for name in ("x", "y"))
+
+
+def read_all(limit: int | None, tmp_path: Path) -> tuple[list[Any], int]:
+    """Read 60 ticks, ten a list from one source and two a list from the other; return sets, and the most waiting."""
+    lists = {
+        "fast": [list(range(at, at + 10)) for at in range(0, 60, 10)],
+        "slow": [list(range(at, at + 2)) for at in range(0, 60, 2)],
+    }
+    path = str(tmp_path / f"held-{limit}")
+    limits = {} if limit is None else {"both": Limited(limit, TWO_SIDES)}
+    pressure, bucket = BackPressure(limits, path, is_bounded=True), Bucket(limit)
+    sets: list[Any] = []
+    most = 0
+    while any(lists.values()):
+        given = {name: [] if is_held(path, name) or not left else left.pop(0) for name, left in lists.items()}
+        sets += bucket.run(given["fast"], given["slow"])
+        most = max(most, bucket.waiting)
+        said = pressure_of(bucket.step, bucket.state)
+        reported: dict[str, Any] = {"both/0": {} if said is None else {PRESSURE: said}}
+        moved = [name for name, rows in given.items() if rows]
+        assert pressure.note(reported, moved, bucket.epoch) == {"both/0": {}}
+    return sets, most
+
+
+def test_a_source_that_runs_ahead_waits_and_the_sets_are_the_same(tmp_path: Path) -> None:
+    free, most_free = read_all(None, tmp_path)
+    held, most_held = read_all(LIMIT, tmp_path)
+    assert held == free
+    assert most_free >= 45
+    assert most_held < LIMIT + 10  # the epoch that reached the limit is there whole
+
+
+def test_a_bucket_says_who_is_ahead_and_who_lags() -> None:
+    bucket = Bucket(3)
+    bucket.run([1, 2], [])
+    assert pressure_of(bucket.step, bucket.state) == {"most": 0, "ahead": [], "lagging": []}
+    bucket.run([3], [])
+    assert pressure_of(bucket.step, bucket.state) == {"most": 3, "ahead": ["x"], "lagging": ["y"]}
+    assert pressure_of(step_of(None), bucket.state) is None
+
+
+def full(most: int = 20, ahead: str = "x", lagging: str = "y") -> dict[str, Any]:
+    return {"both/0": {"late": 0, PRESSURE: {"most": most, "ahead": [ahead], "lagging": [lagging]}}}
+
+
+def test_the_limit_is_relaxed_when_who_lags_has_nothing_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pressure = BackPressure({"both": Limited(LIMIT, TWO_SIDES)}, str(tmp_path / "held"), is_bounded=True)
+    with caplog.at_level(logging.INFO, "holdfast.run"):
+        assert pressure.note(full(), ["fast", "slow"], 1) == {"both/0": {"late": 0}}
+        assert is_held(str(tmp_path / "held"), "fast")
+        assert pressure.note({}, ["slow"], 2) == {}
+        assert pressure.held == {"fast"}
+        assert pressure.note({}, [], 3) == {"both/limit": {"limit_relaxed": 1}}
+        assert not is_held(str(tmp_path / "held"), "fast")
+        assert pressure.note(full(39), ["fast"], 4) == {"both/0": {"late": 0}}
+        assert pressure.held == frozenset()
+        pressure.note(full(40), ["fast"], 5)
+        assert pressure.held == {"fast"}
+        assert pressure.note({}, [], 6) == {"both/limit": {"limit_relaxed": 1}}
+    assert [record.levelno for record in caplog.records].count(logging.WARNING) == 1
+
+
+def test_a_run_that_waits_for_more_has_patience_with_who_lags(tmp_path: Path) -> None:
+    pressure = BackPressure({"both": Limited(LIMIT, TWO_SIDES)}, str(tmp_path / "held"), is_bounded=False)
+    pressure.note(full(), ["fast"], 0)
+    assert pressure.note({}, [], PATIENCE_US - 1) == {}
+    assert pressure.note({}, ["slow"], PATIENCE_US) == {}
+    assert pressure.note({}, [], 2 * PATIENCE_US - 1) == {}
+    assert pressure.note({}, [], 2 * PATIENCE_US) == {"both/limit": {"limit_relaxed": 1}}
+
+
+def test_where_one_source_feeds_both_sides_the_limit_is_relaxed_at_once(tmp_path: Path) -> None:
+    one = Limited(LIMIT, {"x": frozenset({"fast"}), "y": frozenset({"fast"})})
+    pressure = BackPressure({"both": one}, str(tmp_path / "held"), is_bounded=False)
+    assert pressure.note(full(), ["fast"], 1) == {"both/0": {"late": 0}, "both/limit": {"limit_relaxed": 1}}
+    assert pressure.held == frozenset()
+
+
+def test_two_operators_never_hold_each_others_sources(tmp_path: Path) -> None:
+    """What one runs ahead with, the other waits for: nobody is held, both limits are relaxed."""
+    both = {"both": Limited(LIMIT, TWO_SIDES), "other": Limited(LIMIT, TWO_SIDES)}
+    pressure = BackPressure(both, str(tmp_path / "held"), is_bounded=True)
+    said = pressure.note({**full(), "other/1": full(ahead="y", lagging="x")["both/0"]}, ["fast", "slow"], 1)
+    assert {"both/limit", "other/limit"} <= set(said)
+    assert pressure.held == frozenset()
+
+
+def test_sources_are_found_through_operators_before(tmp_path: Path) -> None:
+    def never(part: object) -> list[pa.Schema]:
+        raise AssertionError("stage 0 is Arrow's")
+
+    third = hf.read.rows([], schema="k STRING, timestamp BIGINT", timestamp="timestamp", name="third")
+    first = hf.sync({"x": FAST, "y": SLOW}, by="k", name="first")
+    second = hf.sync({"sets": first, "third": third}, by="k", max_waiting_rows=7, name="second")
+    pipeline = hf.Pipeline("p", second | hf.write.console(name="out"))
+    stages = build_stages(pipeline, lambda schema: schema, "test", buckets=2, partitions=2, prefix=never)
+    sources = {"sets": frozenset({"fast", "slow"}), "third": frozenset({"third"})}
+    assert limited_operators(stages) == {"second": Limited(7, sources)}

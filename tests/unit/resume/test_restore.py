@@ -1,0 +1,136 @@
+"""Which snapshot a directory begins with, and what is replayed behind it (design/0011, section 4)."""
+
+from __future__ import annotations
+
+from holdfast.checkpoint import progress
+from holdfast.checkpoint.manifest import Ended, SnapshotKey
+from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.snapshot import FILES
+from holdfast.ports import Held
+from holdfast.positions import Positions
+from holdfast.resume.restore import Restoration, restoration
+from holdfast.testing.store import SimulatedStore
+from tests.unit.checkpoint.snapshots import ended, snapshot
+
+
+def at(position: int) -> Positions:
+    return {"given": {"log": position}}
+
+
+def held(*positions: int) -> list[Held]:
+    return [Held(epoch, 1, at(epoch), None) for epoch in positions]
+
+
+def steps(first: int, last: int) -> list[Step]:
+    return [Step(at(epoch - 1), ended(epoch)) for epoch in range(first, last + 1)]
+
+
+def restored(store: SimulatedStore, sinks: list[Held], known: list[Step]) -> Restoration:
+    found = restoration(store, "counts", sinks, known)
+    assert found is not None
+    return found
+
+
+def test_the_epochs_behind_the_snapshot_are_replayed_as_they_were() -> None:
+    store = SimulatedStore()
+    snapshot(store, 3)
+    found = restored(store, held(6, 6), steps(1, 8))
+    assert found.manifest.ended.epoch == 3
+    assert [each.epoch for each in found.replayed] == [4, 5, 6], "7 and 8 are in no sink: they are planned anew"
+    assert found.stops == ()
+    assert found.seek == (at(3), at(4), at(5), at(6))
+
+
+def test_what_no_record_tells_is_replayed_up_to_each_sink() -> None:
+    store = SimulatedStore()
+    snapshot(store, 3)
+    found = restored(store, held(9, 6), steps(1, 5))
+    assert [each.epoch for each in found.replayed] == [4, 5]
+    assert found.stops == (at(6), at(9))
+    assert restored(store, held(9, 6), []).seek == (at(3), at(6), at(9))
+    assert restored(store, held(9), steps(6, 9)).seek == (at(3), at(9)), "a record that does not begin here is no use"
+
+
+def test_a_sink_that_stands_between_two_recorded_ends_makes_them_useless() -> None:
+    store = SimulatedStore()
+    snapshot(store, 3)
+    odd = [Step(at(3), Ended(4, 4, at(5), 0)), Step(at(5), Ended(5, 5, at(9), 0))]
+    found = restored(store, held(9, 4), odd)
+    assert (found.replayed, found.stops) == ((), (at(4), at(9)))
+
+
+def test_a_snapshot_beyond_what_a_sink_holds_is_passed_over() -> None:
+    store = SimulatedStore()
+    for epoch in (2, 5):
+        snapshot(store, epoch)
+    found = restored(store, held(6, 4), steps(1, 6))
+    assert found.manifest.ended.epoch == 2
+    assert [key for key, _ in found.refused] == [SnapshotKey(5, 1)]
+    assert found.seek == (at(2), at(3), at(4), at(5), at(6))
+    assert restoration(store, "counts", held(1), steps(1, 6)) is None
+    assert restoration(store, "other", held(6), steps(1, 6)) is None
+
+
+class Counted(SimulatedStore):
+    """Notes which objects are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    def get(self, key: str) -> bytes | None:
+        self.read.append(key)
+        return super().get(key)
+
+
+def test_state_is_read_of_the_snapshot_that_is_taken_and_of_no_other() -> None:
+    """Only its files are verified: each is read whole, and there may be gigabytes of them."""
+    store = Counted()
+    made = {epoch: {file.key for file in snapshot(store, epoch).files} for epoch in (2, 5)}
+    assert made[2].isdisjoint(made[5])
+    store.read.clear()
+    assert restored(store, held(6), steps(1, 6)).manifest.ended.epoch == 5
+    assert {key for key in store.read if key.startswith(FILES)} == made[5]
+    store.read.clear()
+    assert restoration(store, "counts", held(6), [], at(6), graph="0123") is None
+    assert not {key for key in store.read if key.startswith(FILES)}
+
+
+def test_only_one_of_exactly_these_positions_is_taken_where_that_is_asked() -> None:
+    store = SimulatedStore()
+    for epoch in (2, 5):
+        snapshot(store, epoch)
+    assert restoration(store, "counts", held(5), [], at(5), graph="0123") is not None
+    assert restoration(store, "counts", held(6), [], at(6), graph="0123") is None
+    assert restoration(store, "counts", held(5), [], at(5), graph="of another one") is None
+
+
+def test_ends_of_epochs_are_in_the_order_of_their_numbers_however_many_digits_they_have():
+    """As text 1000000000000 stands before 999999999999."""
+    store = SimulatedStore()
+    for first in (10**12 - 2, 10**12):
+        progress.write(store, steps(first, first + 1), generation=1)
+    found = [step.ended.epoch for step in progress.read(store)]
+    assert found == sorted(found)
+    assert len(found) == 4
+
+
+def test_records_are_written_together_and_followed_by_positions() -> None:
+    store = SimulatedStore()
+    progress.write(store, steps(1, 3), generation=1)
+    # The directory was lost: what came after epoch 1 was replayed under new numbers.
+    replayed = [Step(at(1), Ended(11, 2, at(2), 2000)), Step(at(2), Ended(12, 3, at(3), 3000))]
+    progress.write(store, replayed, generation=2)
+    found = list(progress.chain(progress.read(store), at(0)))
+    assert [(each.epoch, each.step_epoch) for each in found] == [(1, 1), (11, 2), (12, 3)]
+    progress.prune(store, 3)
+    assert [step.ended.epoch for step in progress.read(store)] == [11, 12]
+
+
+def test_a_damaged_record_is_left_out() -> None:
+    store = SimulatedStore()
+    progress.write(store, steps(1, 2), generation=1)
+    progress.write(store, steps(3, 4), generation=1)
+    store.damage(store.keys("progress/")[0], keep=20)
+    assert [step.ended.epoch for step in progress.read(store)] == [3, 4]
+    assert list(progress.chain(progress.read(store), at(0))) == []
