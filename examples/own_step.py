@@ -25,7 +25,7 @@ positions = hf.read.rows(
 
 
 def moved(
-    tables: Mapping[str, pa.Table] | None, rows: pa.Table, at: hf.Moment
+    tables: Mapping[str, pa.Table] | None, rows: pa.Table, at: hf.StepTime
 ) -> tuple[dict[str, hf.Change], pa.Table]:
     """Return the last port of each ship as a change, and the ships that are elsewhere now.  Called once a bucket."""
     newest = rows.group_by("ship", use_threads=False).aggregate([("port", "last")]).rename_columns(["ship", "port"])

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from holdfast.operators.union import union
     from holdfast.spark.resume.start import start_all
     from holdfast.spark.run import Run
-    from holdfast.state.step import Change, Moment, StateTable
+    from holdfast.state.step import Change, StateTable, StepTime
 
 __version__ = "0.1.0"
 
@@ -74,11 +74,11 @@ __all__ = [
     "InternalError",
     "InvalidPipeline",
     "KeyState",
-    "Moment",
     "Pipeline",
     "Run",
     "SinkNode",
     "StateTable",
+    "StepTime",
     "Stream",
     "Trigger",
     "Unavailable",
@@ -171,7 +171,7 @@ _HOMES = {
     "holdfast.operators.split": ("split",),
     "holdfast.operators.sql": ("sql",),
     "holdfast.operators.stateful.spec": ("stateful",),
-    "holdfast.state.step": ("Change", "Moment", "StateTable"),
+    "holdfast.state.step": ("Change", "StateTable", "StepTime"),
     "holdfast.operators.sync.spec": ("sync",),
     "holdfast.operators.union": ("union",),
     "holdfast.graph.pipeline": ("Pipeline",),

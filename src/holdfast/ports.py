@@ -26,7 +26,7 @@ from holdfast.values import (
     Part,
     Publication,
     Refused,
-    Run,
+    RunIdentity,
     Span,
     Staged,
     Task,
@@ -49,7 +49,7 @@ __all__ = [
     "Refused",
     "Rejecting",
     "Rewindable",
-    "Run",
+    "RunIdentity",
     "Sink",
     "SinkSpec",
     "Source",
@@ -106,7 +106,7 @@ class Sink(Protocol):
     def staging(self) -> str:
         """How large epochs are staged here, in a word or two for people: ``inspect`` shows it."""
 
-    def open(self, run: Run) -> Held:
+    def open(self, run: RunIdentity) -> Held:
         """Create the sink's own ledger, **fence** lower generations, finish what the sink itself had begun to publish,
         and return what is held.
 

@@ -34,7 +34,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True)
-class Run:
+class RunIdentity:
     """One generation of one pipeline, as sinks see it.
 
     Parameters

@@ -120,7 +120,7 @@ def test_every_policy_is_on_the_page_of_sync(name):
 
 
 def test_what_a_stateful_operator_is_written_with_is_exported():
-    for name in ("Change", "KeyState", "Moment", "StateTable"):
+    for name in ("Change", "KeyState", "StateTable", "StepTime"):
         assert inspect.getdoc(getattr(hf, name))
 
 

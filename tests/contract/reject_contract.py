@@ -10,7 +10,19 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import BadRow
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Refused, Rejecting, Run, Sink, Task
+from holdfast.ports import (
+    Carried,
+    EpochRecord,
+    Held,
+    Outcome,
+    Part,
+    Publication,
+    Refused,
+    Rejecting,
+    RunIdentity,
+    Sink,
+    Task,
+)
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row
 
 
@@ -104,7 +116,7 @@ class RejectContract:
 
 def opened(target: RefusingTarget) -> Sink:
     sink = target.connect()
-    sink.open(Run(PIPELINE, 1))
+    sink.open(RunIdentity(PIPELINE, 1))
     return sink
 
 

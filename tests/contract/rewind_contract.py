@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import Diverged, Fenced
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, Rewindable, Run, Sink, Task
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, Rewindable, RunIdentity, Sink, Task
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row
 
 
@@ -126,7 +126,7 @@ def back(epoch: int, end: int) -> Publication:
 
 def opened(target: RewindableTarget, generation: int) -> tuple[Sink, Held]:
     sink = target.connect()
-    return sink, sink.open(Run(PIPELINE, generation))
+    return sink, sink.open(RunIdentity(PIPELINE, generation))
 
 
 def filled(target: RewindableTarget, epochs: int) -> Sink:

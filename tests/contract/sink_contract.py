@@ -34,7 +34,7 @@ from holdfast.ports import (
     Outcome,
     Part,
     Publication,
-    Run,
+    RunIdentity,
     Sink,
     Staged,
     Task,
@@ -71,7 +71,7 @@ class SinkContract:
 
     def test_a_fresh_sink_holds_nothing(self, target: Target) -> None:
         sink = target.connect()
-        assert sink.open(Run(PIPELINE, 1)) == Held()
+        assert sink.open(RunIdentity(PIPELINE, 1)) == Held()
         assert sink.guarantee is Guarantee.EXACTLY_ONCE
         assert sink.name == "target"
         assert sink.staging
@@ -81,7 +81,7 @@ class SinkContract:
     def test_a_sink_remembers_the_generation_that_opened_it_before(self, target: Target) -> None:
         _opened(target, 1).close()
         sink = target.connect()
-        assert sink.open(Run(PIPELINE, 4)) == Held(generation=1)
+        assert sink.open(RunIdentity(PIPELINE, 4)) == Held(generation=1)
         sink.close()
 
     @pytest.mark.parametrize("generation", [1, 2])
@@ -91,7 +91,7 @@ class SinkContract:
         owner = _opened(target, 2)
         stale = target.connect()
         with pytest.raises(Fenced):
-            stale.open(Run(PIPELINE, generation))
+            stale.open(RunIdentity(PIPELINE, generation))
         owner.publish([_carried(1, [(1, "one")], generation=2)], Held())
         assert target.rows() == [(1, "one")]
         stale.close()
@@ -103,7 +103,7 @@ class SinkContract:
         first.publish([_carried(2, [(2, "two")], pts=17)], Held())
         first.close()
         second = target.connect()
-        assert second.open(Run(PIPELINE, 2)) == Held(epoch=2, generation=1, positions=_positions(2), pts=17)
+        assert second.open(RunIdentity(PIPELINE, 2)) == Held(epoch=2, generation=1, positions=_positions(2), pts=17)
         second.close()
 
     def test_opening_keeps_what_a_lower_generation_staged_because_a_decision_may_name_it(self, target: Target) -> None:
@@ -233,7 +233,7 @@ class SinkContract:
         assert target.leftovers() == []
         sink.close()
         again = target.connect()
-        assert again.open(Run(PIPELINE, 2)).positions == _positions(1)
+        assert again.open(RunIdentity(PIPELINE, 2)).positions == _positions(1)
         again.close()
 
     # --- idempotence --------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class SinkContract:
         assert sink.outcome(2) is Outcome.PUBLISHED
         sink.close()
         again = target.connect()
-        assert again.open(Run(PIPELINE, 2)).epoch == 2
+        assert again.open(RunIdentity(PIPELINE, 2)).epoch == 2
         again.close()
 
     # --- several epochs in one transaction ------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class SinkContract:
         assert target.leftovers() == []
         sink.close()
         again = target.connect()
-        assert again.open(Run(PIPELINE, 2)) == Held(epoch=3, generation=1, positions=_positions(3), pts=30)
+        assert again.open(RunIdentity(PIPELINE, 2)) == Held(epoch=3, generation=1, positions=_positions(3), pts=30)
         again.close()
 
     def test_a_held_epoch_is_left_out_of_a_group(self, target: Target) -> None:
@@ -512,7 +512,7 @@ class SinkContract:
         others = []
         for name, pipeline in [("target", "words2"), ("target", "w_rds"), ("target2", "words"), ("t_rget", "words")]:
             other = target.connect(name, pipeline)
-            other.open(Run(pipeline, 1))
+            other.open(RunIdentity(pipeline, 1))
             others.append((other, _staged(other, 1, [(1, "theirs")], pipeline=pipeline), pipeline))
         sink = _opened(target, 5)
         assert sink.sweep(below_epoch=9) == 0
@@ -524,7 +524,7 @@ class SinkContract:
 
     def test_two_pipelines_into_one_target_keep_their_own_ledgers(self, target: Target) -> None:
         ours, theirs = _opened(target, 1), target.connect("target", "numbers")
-        assert theirs.open(Run("numbers", 1)) == Held()
+        assert theirs.open(RunIdentity("numbers", 1)) == Held()
         ours.publish([_carried(1, [(1, "ours")])], Held())
         assert theirs.outcome(1) is Outcome.ABSENT
         theirs.publish([_carried(1, [(2, "theirs")], pipeline="numbers")], Held())
@@ -562,7 +562,7 @@ def _interruption(*, at: str) -> Iterator[None]:
 
 def _opened(target: Target, generation: int = 1) -> Sink:
     sink = target.connect()
-    sink.open(Run(PIPELINE, generation))
+    sink.open(RunIdentity(PIPELINE, generation))
     return sink
 
 

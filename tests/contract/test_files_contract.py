@@ -10,7 +10,7 @@ import pyarrow.dataset as dataset
 import pytest
 
 from holdfast.ports import Sink
-from holdfast.sinks.files.spec import FilesSpec
+from holdfast.sinks.files.spec import FilesSinkSpec
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
@@ -21,7 +21,7 @@ TestRewindContract = RewindContract
 @dataclass(frozen=True)
 class FilesTarget:
     directory: Path
-    spec: FilesSpec
+    spec: FilesSinkSpec
 
     def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
         return self.spec.connect(name, pipeline, SCHEMA)
@@ -44,7 +44,7 @@ class FilesTarget:
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> FilesTarget:
     directory = tmp_path / "out"
     format_name, _, partition_by = request.param.partition(" by ")
-    spec = FilesSpec(os.fspath(directory), format_name, (partition_by,) if partition_by else ())
+    spec = FilesSinkSpec(os.fspath(directory), format_name, (partition_by,) if partition_by else ())
     return FilesTarget(directory, spec)
 
 

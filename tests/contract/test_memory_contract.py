@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.ports import Carried, EpochRecord, Held, Publication, Run, Sink, Staged, Task
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink, Staged, Task
 from holdfast.sinks import memory
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract, Target
 
@@ -42,7 +42,7 @@ class TestMemoryContract(SinkContract):
 
     def test_only_the_handle_that_the_driver_received_is_published(self, target: Target) -> None:
         sink = target.connect()
-        sink.open(Run(PIPELINE, 1))
+        sink.open(RunIdentity(PIPELINE, 1))
         staged = []
         for attempt in (0, 1):
             writer = sink.writer_factory()(Task(PIPELINE, 1, 1, 0, attempt))
@@ -55,7 +55,7 @@ class TestMemoryContract(SinkContract):
     def test_publishing_rows_that_were_swept_fails_and_changes_nothing(self, target: Target) -> None:
         """Rows cannot be swept apart from their handle; a handle without its rows is refused."""
         sink = target.connect()
-        sink.open(Run(PIPELINE, 1))
+        sink.open(RunIdentity(PIPELINE, 1))
         with pytest.raises(HoldfastError):
             sink.publish([_publication(1, Staged(f"{PIPELINE}/1/1/0/0", 1))], Held())
         assert target.rows() == []
@@ -64,7 +64,7 @@ class TestMemoryContract(SinkContract):
 
     def test_sweep_drops_lower_generations_and_earlier_epochs_and_keeps_the_rest(self, target: Target) -> None:
         sink = target.connect()
-        sink.open(Run(PIPELINE, 1))
+        sink.open(RunIdentity(PIPELINE, 1))
         sink.publish([_publication(1, _rows((1, "one")))], Held())
         assert sink.sweep(below_epoch=9) == 0
         assert target.rows() == [(1, "one")]

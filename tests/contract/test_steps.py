@@ -16,7 +16,7 @@ from holdfast.operators.stateful.distinct import distinct
 from holdfast.operators.stateful.limit_in_flight import limit_in_flight
 from holdfast.operators.stateful.merge import merge
 from holdfast.operators.stateful.spec import stateful
-from holdfast.state.step import Arrivals, Change, Moment, Result, StateTable
+from holdfast.state.step import Arrivals, Change, Result, StateTable, StepTime
 from holdfast.testing import step_contract
 from holdfast.testing.drive import Bound
 from holdfast.testing.step_contract import StepCase
@@ -177,7 +177,7 @@ def test_the_batch_time_is_the_same_however_epochs_are_cut():
     seen = set()
 
     class Watching(Broken):
-        def apply(self, state, arrivals, at: Moment):
+        def apply(self, state, arrivals, at: StepTime):
             seen.add(at.batch_us)
             return Result()
 

@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from holdfast.ports import Run, Sink
+from holdfast.ports import RunIdentity, Sink
 from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.testing import SCHEMA, Failures, Process, SinkUnderTest
 from holdfast.testing.simulation.world import PIPELINE
@@ -126,7 +126,7 @@ class Database:
         """Let a run have existed before: tables and ledger row are there, owned by generation 1."""
         self._process = Process()
         first = PostgresSpec(self.dsn, name, **arguments).connect(name, PIPELINE, SCHEMA)
-        first.open(Run(PIPELINE, 1))
+        first.open(RunIdentity(PIPELINE, 1))
         first.close()
 
     def rows(self, table: str) -> list[tuple[Any, ...]]:

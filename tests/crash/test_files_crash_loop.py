@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.sinks.files.spec import FilesSpec
+from holdfast.sinks.files.spec import FilesSinkSpec
 from holdfast.store.local import LocalStore
 from holdfast.testing import SCHEMA, Load, Setting, SinkUnderTest, World, crash_loop, real_sink, simulated_sink
 from holdfast.testing.simulation.world import PIPELINE
@@ -22,7 +22,7 @@ _SHORT = Setting(load=Load(row_count=6))
 """A few epochs: the number of pairs grows with the square."""
 
 
-def _files(name: str, directory: Path, spec: FilesSpec) -> SinkUnderTest:
+def _files(name: str, directory: Path, spec: FilesSinkSpec) -> SinkUnderTest:
     def rows() -> list[tuple[object, ...]]:
         found = dataset.dataset(directory, format=spec.format, schema=SCHEMA, partitioning="hive").to_table()
         return [tuple(row[column] for column in SCHEMA.names) for row in found.to_pylist()]
@@ -35,11 +35,11 @@ def _files(name: str, directory: Path, spec: FilesSpec) -> SinkUnderTest:
 
 
 def _parquet(name: str, directory: Path) -> SinkUnderTest:
-    return _files(name, directory, FilesSpec(os.fspath(directory)))
+    return _files(name, directory, FilesSinkSpec(os.fspath(directory)))
 
 
 def _json_by_segment(name: str, directory: Path) -> SinkUnderTest:
-    return _files(name, directory, FilesSpec(os.fspath(directory), "json", ("segment",), None))
+    return _files(name, directory, FilesSinkSpec(os.fspath(directory), "json", ("segment",), None))
 
 
 @pytest.mark.slow

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Run, Task
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Task
 from holdfast.sinks.files.sink import FilesSink
-from holdfast.sinks.files.spec import FilesSpec
+from holdfast.sinks.files.spec import FilesSinkSpec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 PIPELINE = "numbers"
@@ -88,7 +88,7 @@ class Driver:
     def __init__(self, directory: Path, *, is_decided: bool, partition_by: tuple[str, ...]) -> None:
         self.directory = directory
         self.is_decided = is_decided
-        self.spec = FilesSpec(os.fspath(directory), partition_by=partition_by)
+        self.spec = FilesSinkSpec(os.fspath(directory), partition_by=partition_by)
         self.generation = 0
         self.decisions: dict[int, Publication] = {}
 
@@ -96,7 +96,7 @@ class Driver:
         """Start, recover, go on to the last epoch, sweep."""
         self.generation += 1
         sink = self.spec.connect("out", PIPELINE, SCHEMA)
-        held = sink.open(Run(PIPELINE, self.generation))
+        held = sink.open(RunIdentity(PIPELINE, self.generation))
         for epoch, decided in sorted(self.decisions.items()):
             if sink.outcome(epoch) is not Outcome.PUBLISHED:
                 sink.publish([decided], Held())

@@ -22,7 +22,7 @@ import holdfast as hf
 from holdfast import faults
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.resume.graph_diff import Verdict
+from holdfast.resume.graph_diff import NodeVerdict
 from holdfast.spark.resume.plan import plan
 from holdfast.store.local import LocalStore
 from tests.crash.changing_pipeline import CHANGES, GIVEN, MORE, Change, Memory, Version, pipeline_of
@@ -101,7 +101,7 @@ class Story:
             self.pipeline(version, given), LocalStore(str(directory)), directory, self.settings(version)
         ).change
         assert change is not None
-        return {node.name: node.verdict.value for node in change.nodes if node.verdict is not Verdict.KEPT}
+        return {node.name: node.verdict.value for node in change.nodes if node.verdict is not NodeVerdict.KEPT}
 
     def live(self, ending: str, *, is_real: bool = False) -> None:
         """Run every version, the first one to its ending."""

@@ -15,9 +15,9 @@ import pyarrow.dataset
 
 import holdfast as hf
 from holdfast.checkpoint import progress
-from holdfast.checkpoint.manifest import Ended
+from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.checkpoint.participation import Participation
-from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
@@ -86,8 +86,8 @@ class Flow:
         missing = coordinator.missing(epoch, positions, before)
         record = EpochRecord("flow", epoch, coordinator.generation, positions, epoch)
         coordinator.commit(record, {sink: (Carried(rows),) for sink in missing})
-        ended = Ended(epoch, epoch, positions, epoch * MINUTE_US)
-        progress.write(self.store, [Step(before, ended)], coordinator.generation)
+        ended = EpochEnd(epoch, epoch, positions, epoch * MINUTE_US)
+        progress.write(self.store, [EpochSpan(before, ended)], coordinator.generation)
         (spark / "commits").mkdir(exist_ok=True)
         (spark / "commits" / str(batch)).write_text("v1\n{}")
 

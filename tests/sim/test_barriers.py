@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.barriers import Barriers, gathered, taken_from
-from holdfast.checkpoint.manifest import Ended, Manifest
+from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.snapshot import Bucket, commit, good_snapshots, prune, read_part, verify, write_part
 from holdfast.plan.cutting import build_stages
 from holdfast.spark.state.plan import keeps_of
@@ -166,8 +166,8 @@ class Run:
             assert tables_of(of, ours, self.steps[name]) == tables_of(other, stored, self.steps[name])
 
 
-def ended(number: int) -> Ended:
-    return Ended(number, number, {"given": {"log": number}}, number)
+def ended(number: int) -> EpochEnd:
+    return EpochEnd(number, number, {"given": {"log": number}}, number)
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
+from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import Bucket, commit, snapshot_keys, verify, write_bucket
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Held, Store
-from holdfast.resume.directory_header import Origin, read_origin
+from holdfast.resume.directory_header import DirectoryHeader, read_origin
 from holdfast.resume.graph_diff import Graph, described, state_fingerprint
 from holdfast.resume.refusals import check_change
 from holdfast.resume.rewind import note_rewind
@@ -57,7 +57,7 @@ def run_once(directory: Path) -> None:
     store, (graph, means) = LocalStore(str(directory)), remembered(OLD)
     fingerprint = state_fingerprint(OLD)
     write_graph(store, "spark/1", graph)
-    store.put("spark/1/origin.json", Origin(1, graph=fingerprint).to_json())
+    store.put("spark/1/origin.json", DirectoryHeader(1, graph=fingerprint).to_json())
     offset = '{"positions": {"rows": 3}, "size_bytes": 0, "row_count": 0}'
     store.put("spark/1/offsets/0", f'v2\n{{"batchTimestampMs": 4}}\nfew:{offset}'.encode())
     store.put("spark/1/commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
@@ -65,13 +65,13 @@ def run_once(directory: Path) -> None:
     bucket = write_bucket(store, Bucket("sums", 0, 1, "d", {}, state))
     commit(
         store,
-        Manifest("trips", 1, 0, fingerprint, Ended(1, 1, AT, 4), BUCKETS, {
+        Manifest("trips", 1, 0, fingerprint, EpochEnd(1, 1, AT, 4), BUCKETS, {
             "sums": OperatorState(graph.keeps["sums"], {0: bucket})
         }),
     )  # fmt: skip
 
 
-def rewind(directory: Path) -> Origin:
+def rewind(directory: Path) -> DirectoryHeader:
     """Leave what a rewind leaves to a target two epochs behind the snapshot."""
     store = LocalStore(str(directory))
     graph, _ = remembered(OLD)
@@ -79,7 +79,7 @@ def rewind(directory: Path) -> Origin:
     note_rewind(store, 9, ends[-1])
     write_graph(store, "spark/2", graph)
     seed = next(iter(snapshot_keys(store))).path
-    origin = Origin(10, ends, seed, ((2, 20), (3, 30)), graph=state_fingerprint(OLD))
+    origin = DirectoryHeader(10, ends, seed, ((2, 20), (3, 30)), graph=state_fingerprint(OLD))
     store.put("spark/2/origin.json", origin.to_json())
     shutil.rmtree(directory / "spark" / "1")
     return origin
@@ -107,7 +107,7 @@ def start(directory: Path, pipeline: hf.Pipeline, store: Store | None = None, dr
         store, directory, chosen.below, "trips", pipeline.sources, graph.keeps, fingerprint, chosen.previous,
         transfer=transfer, change=state_change,
     )  # fmt: skip
-    origin = read_origin(directory / chosen.previous / "origin.json") if chosen.previous else Origin(1)
+    origin = read_origin(directory / chosen.previous / "origin.json") if chosen.previous else DirectoryHeader(1)
     position, epoch = (origin.seek[-1], origin.base - 1) if origin.seek else (AT, 3)
     settle_origin(beginning, {"table": Held(epoch, 1, position)}, epoch)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState, TableFile
+from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, TableFile
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.stages import Stages
@@ -76,7 +76,7 @@ class Moving:
             bucket = Bucket(operator, label % buckets, record.version, record.token, record.feeds, state)
             found[operator][label % buckets] = write_bucket(self.store, bucket)
         operators = {name: OperatorState(keeps[name], of) for name, of in found.items()}
-        return Manifest("p", 1, 0, "g", Ended(epoch, epoch, {}, epoch * EPOCH_US), buckets, operators)
+        return Manifest("p", 1, 0, "g", EpochEnd(epoch, epoch, {}, epoch * EPOCH_US), buckets, operators)
 
     def moved(self, manifest: Manifest, buckets: int) -> Snapshots:
         stages = self.stages(buckets)

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from holdfast import faults
-from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
+from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
 from holdfast.checkpoint.source_history import note_stood
 from holdfast.config import Settings
 from holdfast.errors import Diverged, Fenced, InvalidPipeline
-from holdfast.ports import Carried, EpochRecord, Held, Publication, Run
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.resume.directory_header import FILE_NAME, read_origin
 from holdfast.resume.graph_diff import Graph, Replay
 from holdfast.resume.replays import left_to_replay
 from holdfast.spark.resume.beginning import Beginning, settle_origin
 from holdfast.spark.resume.plan import plan
 from holdfast.spark.resume.state_change import read_graph, write_graph
-from holdfast.spark.state.plan import Shape, noted_shape
+from holdfast.spark.state.plan import StateShape, noted_shape
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 from tests.sim.rewinding import MINUTE_US, SCHEMA, Flow, expected
@@ -94,7 +94,7 @@ def test_snapshots_behind_the_target_do_not_count_any_more(tmp_path: Path) -> No
     flow = Flow(tmp_path)
     flow.run(5, version=1)
     for epoch in (2, 4):
-        ended = Ended(epoch, epoch, {"rows": {"log": epoch}}, epoch)
+        ended = EpochEnd(epoch, epoch, {"rows": {"log": epoch}}, epoch)
         commit(flow.store, Manifest("flow", 1, epoch, "", ended, 0))
     flow.rewinding().do("3")
     assert [key.epoch for key in snapshot_keys(flow.store)] == [2]
@@ -121,7 +121,7 @@ def test_a_run_that_is_alive_is_fenced_before_anything_is_withdrawn(tmp_path: Pa
     flow.run(3, version=1)
     (node, _) = flow.pipeline.sinks
     alive = node.spec.connect(node.name, "flow", SCHEMA)
-    alive.open(Run("flow", 50))
+    alive.open(RunIdentity("flow", 50))
     flow.rewinding().do("2")
     with pytest.raises(Fenced):
         alive.publish(
@@ -357,7 +357,7 @@ def with_state(flow: Flow, graph: str, of_snapshot: str, *operators: str) -> Non
     first = flow.work / "checkpoint" / "spark" / "1" / FILE_NAME
     first.write_bytes(replace(read_origin(first), graph=graph).to_json())
     write_graph(flow.store, "spark/1", Graph("", {}, {"counted": KEEPS}, 2))
-    ended = Ended(2, 2, {"rows": {"log": 2}}, 2 * MINUTE_US)
+    ended = EpochEnd(2, 2, {"rows": {"log": 2}}, 2 * MINUTE_US)
     states = {name: OperatorState(KEEPS, {}) for name in operators}
     commit(flow.store, Manifest("flow", 1, 0, of_snapshot, ended, 2, states))
 
@@ -402,10 +402,10 @@ def test_state_of_another_number_of_buckets_goes_on_in_as_many(tmp_path: Path) -
     first.write_bytes(replace(read_origin(first), graph="0123").to_json())
     flow.store.put("spark/1/state.json", b'{"buckets": 4, "partitions": 3}')
     write_graph(flow.store, "spark/1", Graph("", {}, {"counted": KEEPS}, 4))
-    ended = Ended(2, 2, {"rows": {"log": 2}}, 2 * MINUTE_US)
+    ended = EpochEnd(2, 2, {"rows": {"log": 2}}, 2 * MINUTE_US)
     commit(flow.store, Manifest("flow", 1, 0, "0123", ended, 2, {"counted": OperatorState(KEEPS, {})}))
     flow.rewinding().do("3")
     origin = read_origin(spark / "2" / FILE_NAME)
     assert read_manifest(flow.store, *snapshot_keys(flow.store)).key.path == origin.seed
-    assert noted_shape(flow.store, "spark/2") == Shape(buckets=2, partitions=2)
+    assert noted_shape(flow.store, "spark/2") == StateShape(buckets=2, partitions=2)
     assert read_graph(flow.store, "spark/2").buckets == 2

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
-from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
+from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.progress import chain, read
 from holdfast.checkpoint.snapshot import FILES, good_snapshots, read_manifest, snapshot_keys, write_bucket
 from holdfast.ports import Store
@@ -50,7 +50,7 @@ class World:
         return True
 
     def _checkpointer(self, store: Store, generation: int) -> Checkpointer:
-        def write(at: Ended, known: Manifest | None) -> dict[str, OperatorState]:
+        def write(at: EpochEnd, known: Manifest | None) -> dict[str, OperatorState]:
             # One bucket changes in every epoch, the other in every third.
             states = {number: write_bucket(store, bucket(number, at.epoch // (1 + 2 * number))) for number in (0, 1)}
             return {"counted": OperatorState(KEEPS, states)}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.sinks.files.spec import FilesSpec
+from holdfast.sinks.files.spec import FilesSinkSpec
 from holdfast.sinks.sqlite.spec import SqliteSpec
 from holdfast.store.local import LocalStore
 from holdfast.testing import SCHEMA, Load, Setting, World, crash_loop, real_sink, simulated_sink
@@ -38,7 +38,7 @@ def sqlite(name, path):
 
 
 def files(name, directory):
-    spec = FilesSpec(os.fspath(directory))
+    spec = FilesSinkSpec(os.fspath(directory))
 
     def rows():
         found = dataset.dataset(directory, format="parquet", schema=SCHEMA).to_table().to_pylist()

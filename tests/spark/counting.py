@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from holdfast.graph.naming import origin
 from holdfast.graph.nodes import Shape, Stream, apply
 from holdfast.state import tables
-from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Change, Moment, Result, StateTable
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Change, Result, StateTable, StepTime
 
 # Workers cannot import the tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -69,7 +69,7 @@ class CountingStep:
     def outputs(self) -> Mapping[str, pa.Schema]:
         return {"rows": OUT, "late": LATE}
 
-    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         parts, late = [], []
         places: list[int] = []
         for name, given in arrivals.items():

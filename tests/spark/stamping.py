@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 from holdfast.graph.naming import origin
 from holdfast.graph.nodes import Shape, Stream, apply
 from holdfast.state import tables
-from holdfast.state.step import Arrivals, Change, Moment, Result, StateTable
+from holdfast.state.step import Arrivals, Change, Result, StateTable, StepTime
 
 # Workers cannot import the tests.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -54,7 +54,7 @@ class StampingStep:
     def outputs(self) -> Mapping[str, pa.Schema]:
         return {"rows": SEEN}
 
-    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         known = {row["k"]: row for row in state["seen"].to_pylist()}
         keys = sorted(set(arrivals["rows"].rows.column("k").to_pylist()))
         new = [{"k": k, "first_us": at.batch_us, "epoch": at.epoch} for k in keys if k not in known]

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.plan.chunks import ROWS, Chunk, Packer, Routing, Target, decode, divided, in_order, rank_of
+from holdfast.plan.chunks import ROWS, Chunk, ChunkTarget, Packer, Routing, decode, divided, in_order, rank_of
 from holdfast.spark.state import store
-from holdfast.spark.state.store import Cache, Held, Record, advance, load
+from holdfast.spark.state.store import Cache, HeldTables, Record, advance, load
 from holdfast.state import tables
 from holdfast.state.step import Change
 from tests.spark.counting import COUNTS, CountingStep
@@ -65,7 +65,7 @@ def test_the_state_is_what_the_changes_made_whatever_the_worker_holds(seed: int,
     """Workers take turns at random: each has what it had when it was last asked, or nothing."""
     chance = random.Random(seed)
     cells, record = Cells(), Record()
-    workers: list[Held | None] = [None, None, None]
+    workers: list[HeldTables | None] = [None, None, None]
     wanted: dict[str, int] = {}
     for epoch in range(1, 60):
         number = chance.randrange(3)
@@ -77,9 +77,9 @@ def test_the_state_is_what_the_changes_made_whatever_the_worker_holds(seed: int,
         for attempt in attempts[1:]:  # an attempt that is never committed leaves its tables in a worker
             lost = advance(Cells(dict(cells.stored)), record, STEP.tables, attempt, state, epoch)
             other = tables.apply_changes(state, STEP.tables, attempt)
-            workers[chance.randrange(3)] = Held(lost.version, lost.token, other, 0)
+            workers[chance.randrange(3)] = HeldTables(lost.version, lost.token, other, 0)
         record = advance(cells, record, STEP.tables, changes, state, epoch)
-        workers[number] = Held(record.version, record.token, state, 0)
+        workers[number] = HeldTables(record.version, record.token, state, 0)
         wanted = as_dict(state)
     assert as_dict(load(cells, record, STEP, None)) == wanted
     assert {part for part, _ in cells.stored} == {part.serial for part in record.parts}
@@ -94,7 +94,7 @@ def test_a_worker_that_holds_the_last_version_reads_nothing() -> None:
         state = tables.apply_changes(state, STEP.tables, changes)
         record = advance(cells, record, STEP.tables, changes, state, epoch)
     cells.reads = 0
-    load(cells, record, STEP, Held(record.version, record.token, state, 0))
+    load(cells, record, STEP, HeldTables(record.version, record.token, state, 0))
     assert cells.reads == 0
 
 
@@ -127,7 +127,7 @@ def test_parts_larger_than_a_message_are_stored_in_pieces(monkeypatch: pytest.Mo
 def test_the_cache_drops_what_was_used_longest_ago() -> None:
     cache = Cache(limit_bytes=10)
     for name in ("a", "b", "c"):
-        cache.put(("run", name), Held(1, "", {}, 4))
+        cache.put(("run", name), HeldTables(1, "", {}, 4))
     assert cache.get(("run", "a")) is None
     assert cache.get(("run", "c")) is not None
     cache.drop_others("next run")
@@ -136,7 +136,7 @@ def test_the_cache_drops_what_was_used_longest_ago() -> None:
 
 def test_rows_keep_their_order_of_arrival_however_an_epoch_is_cut() -> None:
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
-    routing = Routing((Target(0, 1, "op", "rows", schema, pa.schema([schema.field("k")])),), 3, 2)
+    routing = Routing((ChunkTarget(0, 1, "op", "rows", schema, pa.schema([schema.field("k")])),), 3, 2)
     rows = pa.table({"k": [v % 7 for v in range(100)], "v": list(range(100))}, schema=schema)
 
     def arrived(cuts: list[int], batch_rows: int) -> list[list[int]]:

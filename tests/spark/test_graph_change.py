@@ -20,7 +20,7 @@ import holdfast as hf
 from holdfast import faults
 from holdfast.config import Settings
 from holdfast.errors import Diverged, HoldfastError, InvalidPipeline
-from holdfast.resume.graph_diff import Verdict
+from holdfast.resume.graph_diff import NodeVerdict
 from holdfast.spark.resume.plan import plan
 from holdfast.store.local import LocalStore
 from tests.spark.counting import counting
@@ -68,11 +68,11 @@ class Pipelines:
         options = {"settings": SETTINGS, **options}
         pipeline.run(checkpoint=checkpoint, trigger=hf.available_now(), session=self.spark, **options)
 
-    def planned(self, pipeline: hf.Pipeline) -> dict[str, Verdict]:
+    def planned(self, pipeline: hf.Pipeline) -> dict[str, NodeVerdict]:
         directory = self.work / "checkpoint"
         change = plan(pipeline, LocalStore(str(directory)), directory, SETTINGS).change
         assert change is not None
-        return {node.name: node.verdict for node in change.nodes if node.verdict is not Verdict.KEPT}
+        return {node.name: node.verdict for node in change.nodes if node.verdict is not NodeVerdict.KEPT}
 
     def rows(self, name: str) -> list[Any]:
         return sqlite_rows(self.work / f"{name}.db", "SELECT k, n FROM rows")
@@ -110,8 +110,8 @@ def test_three_changes_in_a_row_after_clean_stops(spark: SparkSession, tmp_path:
 
     # An operator behind the other, a source and a sink more.
     changed = pipelines.two(3, 2)
-    new = dict.fromkeys(("more", "both", "many", "second", "second_chosen", "second_table"), Verdict.NEW)
-    assert pipelines.planned(changed) == {**new, "given": Verdict.CHANGED, "first": Verdict.CHANGED}
+    new = dict.fromkeys(("more", "both", "many", "second", "second_chosen", "second_table"), NodeVerdict.NEW)
+    assert pipelines.planned(changed) == {**new, "given": NodeVerdict.CHANGED, "first": NodeVerdict.CHANGED}
     pipelines.run(changed)
     for text in (GIVEN[2] + MORE[0], MORE[1]):
         wanted.epoch(text, has_second=True)
@@ -120,8 +120,8 @@ def test_three_changes_in_a_row_after_clean_stops(spark: SparkSession, tmp_path:
 
     # All that goes again.
     changed = pipelines.one(4)
-    gone = dict.fromkeys(("more", "both", "many", "second", "second_chosen", "second_table"), Verdict.GONE)
-    assert pipelines.planned(changed) == {**gone, "given": Verdict.CHANGED, "first": Verdict.CHANGED}
+    gone = dict.fromkeys(("more", "both", "many", "second", "second_chosen", "second_table"), NodeVerdict.GONE)
+    assert pipelines.planned(changed) == {**gone, "given": NodeVerdict.CHANGED, "first": NodeVerdict.CHANGED}
     pipelines.run(changed)
     wanted.epoch(GIVEN[3], has_second=False)
     assert pipelines.rows("first") == wanted.sorted("first")
@@ -199,7 +199,7 @@ def test_state_that_does_not_fit_is_refused_before_anything_happens_unless_force
     pipelines.run(pipelines.one(2))
     total = source("given", GIVEN[:3]) | hf.accumulate(by="k", n=hf.count(), name="first")
     other = hf.Pipeline("changing", pipelines.table(total, "first"))
-    assert pipelines.planned(other)["first"] is Verdict.REFUSED
+    assert pipelines.planned(other)["first"] is NodeVerdict.REFUSED
     with pytest.raises(InvalidPipeline, match="does not fit the changed graph") as refused:
         pipelines.run(other)
     assert "it was counting, and is accumulate" in refused.value.why
@@ -230,8 +230,8 @@ def test_a_sink_that_gets_everything_goes_on_where_a_death_on_the_way_left_it(
         everything = chosen | hf.write.sqlite(tmp_path / "all.db", table="rows", name="all_table", backfill=True)
         return hf.Pipeline("changing", pipelines.table(first, "first"), everything)
 
-    new = dict.fromkeys(("all_chosen", "all_table"), Verdict.NEW)
-    assert pipelines.planned(filled(4)) == {**new, "given": Verdict.CHANGED, "first": Verdict.REBUILT}
+    new = dict.fromkeys(("all_chosen", "all_table"), NodeVerdict.NEW)
+    assert pipelines.planned(filled(4)) == {**new, "given": NodeVerdict.CHANGED, "first": NodeVerdict.REBUILT}
     # Epochs go on from the highest: 4 to 6 are those of before, and 7 is the first new one.
     for point, epoch in (("before-stage", 4), ("after-publish", 5)):
         die_at(point, epoch)

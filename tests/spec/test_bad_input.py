@@ -41,7 +41,7 @@ from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, Resumption, Retry
 from holdfast.errors import BadRow, Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.nodes import SinkNode
-from holdfast.ports import Carried, Clock, EpochRecord, Held, Publication, Run, Sink
+from holdfast.ports import Carried, Clock, EpochRecord, Held, Publication, RunIdentity, Sink
 from holdfast.store.local import open_store
 from holdfast.testing import SimulatedClock
 from tests.disks import small_disk, unprivileged
@@ -399,7 +399,7 @@ def test_a_checkpoint_that_cannot_be_written_can_be_read() -> None:
 def test_a_target_that_cannot_be_written_is_refused_and_named(kind: str, closed: Path) -> None:
     node = table(closed / "out.db") if kind == "sqlite" else archive(closed / "out")
     with unprivileged(), pytest.raises(InvalidPipeline) as caught:
-        node.spec.connect(node.name, "p", SCHEMA).open(Run("p", 1))
+        node.spec.connect(node.name, "p", SCHEMA).open(RunIdentity("p", 1))
     check_clear(caught.value, str(closed))
 
 

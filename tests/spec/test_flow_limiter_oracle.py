@@ -17,7 +17,7 @@ import holdfast as hf
 from holdfast.operators.stateful.limit_in_flight import limit_in_flight
 from holdfast.state import tables
 from holdfast.state.call import call
-from holdfast.state.step import Moment
+from holdfast.state.step import StepTime
 from holdfast.testing.drive import Item, bound, close
 from holdfast.testing.step_contract import Event, arrivals_of
 
@@ -67,7 +67,7 @@ def limited(case: dict[str, Any], epochs: Sequence[Sequence[Event]]) -> dict[str
     state = tables.empty_state(step)
     found: dict[str, list[int]] = {"rows": [], "shed": [], "late": []}
     for epoch, events in enumerate(epochs):
-        result = call(step, state, arrivals_of(step, events), Moment(epoch, 0), operator="limit")
+        result = call(step, state, arrivals_of(step, events), StepTime(epoch, 0), operator="limit")
         state = tables.apply_changes(state, step.tables, result.changes)
         for name, rows in result.outputs.items():
             found[name] += rows.column("timestamp" if name == "late" else "t").to_pylist()

@@ -28,7 +28,7 @@ from holdfast.commit.records import Done
 from holdfast.errors import BadRow
 from holdfast.ports import Carried, EpochRecord, Part, Refused, Sink, Task
 from holdfast.sinks.files.sink import FilesSink
-from holdfast.sinks.files.spec import FilesSpec
+from holdfast.sinks.files.spec import FilesSinkSpec
 from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.sinks.sqlite.spec import SqliteSink, SqliteSpec
 from holdfast.store.local import LocalStore
@@ -263,7 +263,7 @@ def test_a_row_that_sqlite_refuses_is_refused_before_the_decision(
 def test_a_row_that_files_cannot_keep_is_refused_before_the_decision(
     place: Place, staged: bool, tmp_path: Path
 ) -> None:
-    spec = FilesSpec(str(tmp_path / "ours"), **place.arguments)
+    spec = FilesSinkSpec(str(tmp_path / "ours"), **place.arguments)
     driver = Driver(tmp_path, lambda: spec.connect("ours", PIPELINE, place.schema))
     check_refused_before_the_decision(driver, place, staged=staged)
 
@@ -769,7 +769,7 @@ def test_files_of_a_decision_of_before_can_be_published_without_the_rows_that_ha
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decided by a version that did not ask: partition values that are too long for a directory's name."""
-    spec = FilesSpec(str(tmp_path / "ours"), partition_by=("word",))
+    spec = FilesSinkSpec(str(tmp_path / "ours"), partition_by=("word",))
     driver = Driver(tmp_path, lambda: spec.connect("ours", PIPELINE, TEXT))
     with monkeypatch.context() as before:
         before.setattr(FilesSink, "admit", lambda *asked: False)

@@ -12,12 +12,12 @@ import pytest
 from holdfast.checkpoint import manifest, named, progress, retention, source_history, user_data
 from holdfast.cli.supervision import RECORD
 from holdfast.observe import logs
-from holdfast.ports import EpochRecord, Held, Publication, Run, Sink, SinkSpec, Task
+from holdfast.ports import EpochRecord, Held, Publication, RunIdentity, Sink, SinkSpec, Task
 from holdfast.quarantine import dead_letters
 from holdfast.quarantine.search import ATTEMPTS, SEARCH
 from holdfast.resume.directory_header import BEGINNING
 from holdfast.resume.rewind import REWINDS
-from holdfast.sinks.files.spec import FilesSpec
+from holdfast.sinks.files.spec import FilesSinkSpec
 from holdfast.sinks.sqlite.spec import SqliteSpec
 from holdfast.spark.quarantine.trials import COPY
 from holdfast.spark.state.reader import VIEWS
@@ -38,7 +38,7 @@ def staged(sink: Sink, epoch: int) -> Publication:
 
 def opened(spec: SinkSpec) -> Sink:
     sink = spec.connect("sink", "words", SCHEMA)
-    sink.open(Run("words", 1))
+    sink.open(RunIdentity("words", 1))
     return sink
 
 
@@ -61,7 +61,7 @@ def test_the_log_is_too_and_so_are_the_files_that_it_is_set_aside_in(
 
 
 def test_files_are_published_as_the_umask_says_and_all_else_beside_them_is_private(tmp_path: Path, umask: int) -> None:
-    sink = opened(FilesSpec(str(tmp_path / "out"), partition_by=("day",)))
+    sink = opened(FilesSinkSpec(str(tmp_path / "out"), partition_by=("day",)))
     sink.publish([staged(sink, 1)], Held())
     waiting = staged(sink, 2)
     sink.close()

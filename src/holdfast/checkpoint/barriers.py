@@ -30,7 +30,7 @@ At = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Told:
+class BucketReport:
     """What a bucket reported last.
 
     Parameters
@@ -55,7 +55,7 @@ class Knowledge:
 
     Parameters
     ----------
-    told : mapping of At to Told
+    told : mapping of At to BucketReport
         What buckets reported.
     is_complete : bool
         Whether a bucket that reported nothing has the state of the directory's seed, or none.
@@ -63,7 +63,7 @@ class Knowledge:
         Whose tables a worker writes: those that were called in a barrier.
     """
 
-    told: Mapping[At, Told] = field(default_factory=dict)
+    told: Mapping[At, BucketReport] = field(default_factory=dict)
     is_complete: bool = False
     written: frozenset[At] = frozenset()
 
@@ -111,7 +111,7 @@ class Barriers:
                 for number, bucket in operator.buckets.items():
                     before = told.get((name, number))
                     if before is None or before.epoch <= epoch:
-                        told[name, number] = Told(epoch, bucket.version, bucket.digest, bucket.feeds)
+                        told[name, number] = BucketReport(epoch, bucket.version, bucket.digest, bucket.feeds)
                     elif before.feeds is None:  # they have not moved since
                         told[name, number] = replace(before, feeds=bucket.feeds)
             self._now = replace(self._now, told=told, is_complete=True)
@@ -142,7 +142,7 @@ class Barriers:
                 version, digest, *moved = report[KEPT]
                 before = told.get(at)
                 feeds = moved[0] if moved else None if before is None else before.feeds
-                told[at] = Told(self._epoch, version, digest, feeds)
+                told[at] = BucketReport(self._epoch, version, digest, feeds)
                 called.add(at)
             self._now = Knowledge(told, self._now.is_complete, frozenset(called if self._is_barrier else ()))
             return rest

@@ -21,8 +21,8 @@ from typing import Any
 from holdfast import faults
 from holdfast.checkpoint import named, progress
 from holdfast.checkpoint.barriers import Barriers
-from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState, SnapshotKey
-from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, SnapshotKey
+from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.retention import write_floor
 from holdfast.checkpoint.snapshot import commit, prune, read_manifest
 from holdfast.errors import Corrupt, Fenced, HoldfastError
@@ -41,7 +41,7 @@ _IDLE_US = 30_000_000
 _LOOK_US = 50_000
 """How often is looked whether the epoch still runs that a snapshot waits for."""
 
-Reading = Callable[[Ended, "Manifest | None"], Mapping[str, OperatorState]]
+Reading = Callable[[EpochEnd, "Manifest | None"], Mapping[str, OperatorState]]
 """Writes the files of all operators as of an epoch's end, given the last snapshot; returns what the manifest says."""
 
 
@@ -68,7 +68,7 @@ class Intervals:
 class _Moment:
     """The end of a barrier, and the value of ``on_checkpoint`` then: later ones may be there before the snapshot is."""
 
-    ended: Ended
+    ended: EpochEnd
     user_data: Mapping[str, Any] | None
 
 
@@ -137,8 +137,8 @@ class Checkpointer:
         self._at_barrier: _Moment | None = None
         self._last: Manifest | None = None
         self._lock = threading.Lock()
-        self._gathered: list[Step] = []
-        self._newest: Ended | None = None
+        self._gathered: list[EpochSpan] = []
+        self._newest: EpochEnd | None = None
         self._at_us = self._due_us = self._written_us = clock.now_us()
         self._status = CheckpointStatus()
         self._thread: threading.Thread | None = None
@@ -148,7 +148,7 @@ class Checkpointer:
 
     # --- what the run tells -----------------------------------------------------------------------------------------
 
-    def note(self, start: Positions, ended: Ended) -> None:
+    def note(self, start: Positions, ended: EpochEnd) -> None:
         """Take note of the end of an epoch, of which every sink's part is decided or published."""
         was_barrier = self._barriers is not None and self._barriers.end(ended.step_epoch)
         with self._lock:
@@ -157,7 +157,7 @@ class Checkpointer:
                 self._at_barrier = _Moment(ended, self._user_data())
             elif self._waits_since_us is not None:
                 self._waits_since_us = self._clock.now_us()
-            self._gathered.append(Step(start, ended))
+            self._gathered.append(EpochSpan(start, ended))
             is_full = len(self._gathered) >= _GATHERED_MAX
         if is_full or was_barrier:
             self._wake.set()

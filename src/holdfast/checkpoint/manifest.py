@@ -107,7 +107,7 @@ class BucketState:
 
 
 @dataclass(frozen=True)
-class Keeps:
+class StateSchema:
     """What a stateful operator keeps: enough to compare it with another version of itself.
 
     Parameters
@@ -127,7 +127,7 @@ class Keeps:
     key: pa.Schema
     tables: Mapping[str, StateTable]
 
-    def fits(self, other: Keeps) -> bool:
+    def fits(self, other: StateSchema) -> bool:
         """Tell whether state that was kept so can be kept by another version."""
         return (
             self.kind == other.kind
@@ -145,12 +145,12 @@ class Keeps:
         return {"kind": self.kind, "arguments": self.arguments, "key": _text(self.key), "tables": tables}
 
     @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Keeps:
+    def from_json(value: Mapping[str, Any]) -> StateSchema:
         """Return what :meth:`to_json` wrote."""
         tables = {
             name: StateTable(_schema(of["schema"]), tuple(of["key"])) for name, of in dict(value["tables"]).items()
         }
-        return Keeps(value["kind"], value["arguments"], _schema(value["key"]), tables)
+        return StateSchema(value["kind"], value["arguments"], _schema(value["key"]), tables)
 
 
 @dataclass(frozen=True)
@@ -159,18 +159,18 @@ class OperatorState:
 
     Parameters
     ----------
-    keeps : Keeps
+    keeps : StateSchema
         What it keeps.
     buckets : mapping of int to BucketState
         The buckets that hold anything.
     """
 
-    keeps: Keeps
+    keeps: StateSchema
     buckets: Mapping[int, BucketState]
 
 
 @dataclass(frozen=True)
-class Ended:
+class EpochEnd:
     """The end of an epoch.
 
     Parameters
@@ -219,7 +219,7 @@ class Manifest:
         When, microseconds of Unix time.
     graph : str
         Fingerprint of the graph's state.
-    ended : Ended
+    ended : EpochEnd
         The epoch at whose end the state is.
     buckets : int
         Into how many the state of each operator is divided.
@@ -233,7 +233,7 @@ class Manifest:
     generation: int
     at_us: int
     graph: str
-    ended: Ended
+    ended: EpochEnd
     buckets: int
     operators: Mapping[str, OperatorState] = field(default_factory=dict)
     user_data: Mapping[str, Any] | None = None
@@ -251,7 +251,7 @@ class Manifest:
                 yield from bucket.files.values()
 
     @property
-    def keeps(self) -> dict[str, Keeps]:
+    def keeps(self) -> dict[str, StateSchema]:
         """What each operator keeps."""
         return {name: of.keeps for name, of in self.operators.items()}
 
@@ -304,7 +304,7 @@ def decode(data: bytes, key: str) -> Manifest:
         body["generation"],
         body["at_us"],
         body["graph"],
-        Ended(**body["ended"]),
+        EpochEnd(**body["ended"]),
         body["buckets"],
         operators,
         body.get("user_data"),
@@ -344,7 +344,7 @@ def _operator(value: Mapping[str, Any]) -> OperatorState:
         )
         for number, bucket in value["buckets"].items()
     }
-    return OperatorState(Keeps.from_json(value), buckets)
+    return OperatorState(StateSchema.from_json(value), buckets)
 
 
 def _digest(text: bytes) -> bytes:

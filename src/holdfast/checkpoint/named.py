@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import reduce
 
-from holdfast.checkpoint.manifest import Ended, Manifest, decode, encode
+from holdfast.checkpoint.manifest import EpochEnd, Manifest, decode, encode
 from holdfast.checkpoint.retention import EVERY_PIPELINE, write_named_floor
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Store
@@ -181,7 +181,7 @@ def _remove_files(store: Store, name: str) -> None:
         store.delete(key)
 
 
-def hold(store: Store, pipeline: str, ended: Ended) -> None:
+def hold(store: Store, pipeline: str, ended: EpochEnd) -> None:
     """Keep what sources would drop from here on, for a name that is to come."""
     settle_floor(store, {pipeline: ended.positions})
 

@@ -38,7 +38,7 @@ SOURCES = "sources/"
 
 
 @dataclass(frozen=True)
-class Kept:
+class NamedCheckpoint:
     """A named checkpoint, wherever it lies.
 
     Parameters
@@ -94,7 +94,7 @@ class Kept:
         return _moved(self.manifest, self.below, "")
 
 
-def kept(store: Store, name: str) -> Kept:
+def kept(store: Store, name: str) -> NamedCheckpoint:
     """Return a named checkpoint of a store.
 
     Raises
@@ -106,10 +106,10 @@ def kept(store: Store, name: str) -> Kept:
     """
     manifest = named.read_named(store, name)
     is_imported = store.get(f"{PREFIX}{name}/{LIST}") is not None
-    return Kept(store, manifest, f"{PREFIX}{name}/" if is_imported else "", name)
+    return NamedCheckpoint(store, manifest, f"{PREFIX}{name}/" if is_imported else "", name)
 
 
-def find(store: Store, where: str) -> Kept:
+def find(store: Store, where: str) -> NamedCheckpoint:
     """Return the named checkpoint that somebody means.
 
     Parameters
@@ -133,7 +133,7 @@ def find(store: Store, where: str) -> Kept:
     return replace(kept(LocalStore(str(path.parent)), path.name), shown=where)
 
 
-def exported(directory: Path) -> Kept:
+def exported(directory: Path) -> NamedCheckpoint:
     """Return what lies in an exported directory, whose list is whole.
 
     Raises
@@ -151,10 +151,10 @@ def exported(directory: Path) -> Kept:
         )
     store = LocalStore(str(directory))
     _listed(store)
-    return Kept(store, decode(store.get(MANIFEST) or b"", MANIFEST), "", str(directory))
+    return NamedCheckpoint(store, decode(store.get(MANIFEST) or b"", MANIFEST), "", str(directory))
 
 
-def export(store: Store, name: str, directory: Path) -> Kept:
+def export(store: Store, name: str, directory: Path) -> NamedCheckpoint:
     """Write a named checkpoint into a directory that needs nothing else.
 
     Raises
@@ -212,7 +212,9 @@ def import_from(store: Store, directory: Path, name: str | None) -> str:
     return name
 
 
-def _import_claimed(store: Store, directory: Path, name: str, found: Kept, listed: Mapping[str, object]) -> None:
+def _import_claimed(
+    store: Store, directory: Path, name: str, found: NamedCheckpoint, listed: Mapping[str, object]
+) -> None:
     below = f"{PREFIX}{name}/"
     objects: dict[str, list[object]] = listed["objects"]  # type: ignore[assignment]
     for key, (size, digest) in sorted(objects.items()):

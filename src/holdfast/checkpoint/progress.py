@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from holdfast.checkpoint.manifest import Ended
+from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.ports import Store
 from holdfast.positions import Positions
 from holdfast.store import checked_json
@@ -26,14 +26,14 @@ PREFIX = "progress/"
 
 
 @dataclass(frozen=True)
-class Step:
+class EpochSpan:
     """One epoch: from where to where."""
 
     start: Positions
-    ended: Ended
+    ended: EpochEnd
 
 
-def write(store: Store, steps: list[Step], generation: int) -> str:
+def write(store: Store, steps: list[EpochSpan], generation: int) -> str:
     """Write the ends of epochs, in the order of their numbers, as one object; return its key."""
     first, last = steps[0].ended.epoch, steps[-1].ended.epoch
     ends = [{"start": step.start, **step.ended.to_json()} for step in steps]
@@ -42,7 +42,7 @@ def write(store: Store, steps: list[Step], generation: int) -> str:
     return key
 
 
-def read(store: Store) -> Iterator[Step]:
+def read(store: Store) -> Iterator[EpochSpan]:
     """Yield the ends of all epochs that were recorded, in the order of their numbers.
 
     A record that cannot be read is left out: what it held is replayed in one epoch.
@@ -56,7 +56,7 @@ def read(store: Store) -> Iterator[Step]:
         yield from found
 
 
-def chain(steps: Iterable[Step], start: Positions) -> Iterator[Ended]:
+def chain(steps: Iterable[EpochSpan], start: Positions) -> Iterator[EpochEnd]:
     """Yield the ends of the epochs that follow each other from some positions.
 
     Of two that begin alike the later one counts: it is the replay of the other, or what was planned instead of it.
@@ -64,7 +64,7 @@ def chain(steps: Iterable[Step], start: Positions) -> Iterator[Ended]:
     Examples
     --------
     >>> def step(start, end, epoch):
-    ...     return Step({"a": {"log": start}}, Ended(epoch, epoch, {"a": {"log": end}}, 0))
+    ...     return EpochSpan({"a": {"log": start}}, EpochEnd(epoch, epoch, {"a": {"log": end}}, 0))
     >>> known = [step(0, 2, 1), step(2, 3, 2), step(3, 9, 3), step(2, 4, 7)]
     >>> [ended.epoch for ended in chain(known, {"a": {"log": 0}})]
     [1, 7]
@@ -76,7 +76,7 @@ def chain(steps: Iterable[Step], start: Positions) -> Iterator[Ended]:
         at = step.ended.positions
 
 
-def keep_only(store: Store, stays: Callable[[Ended], bool]) -> None:
+def keep_only(store: Store, stays: Callable[[EpochEnd], bool]) -> None:
     """Remove the ends of epochs that do not count any more.  Of a record with others, what stays is written first."""
     for path in store.keys(PREFIX):
         try:
@@ -104,9 +104,9 @@ def _numbers(path: str) -> tuple[int, ...]:
     return tuple(map(int, numbers)) if len(numbers) == 3 and all(map(str.isdigit, numbers)) else ()
 
 
-def _steps(data: bytes | None) -> Iterator[Step]:
+def _steps(data: bytes | None) -> Iterator[EpochSpan]:
     for end in checked_json.load(data or b"")["ends"]:
-        yield Step(end["start"], Ended(**{name: of for name, of in end.items() if name != "start"}))
+        yield EpochSpan(end["start"], EpochEnd(**{name: of for name, of in end.items() if name != "start"}))
 
 
 def _text(positions: Positions) -> str:

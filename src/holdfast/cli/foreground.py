@@ -18,7 +18,7 @@ POLL_S = 0.2
 """How soon a signal is acted upon; signals wake the main thread from Python code only, not from a long wait."""
 
 
-class Run(Protocol):
+class Runnable(Protocol):
     """What the command line needs of a run."""
 
     def status(self) -> Status:
@@ -31,7 +31,7 @@ class Run(Protocol):
         """Stop after the current epoch."""
 
 
-def run_in_foreground(start: Callable[[], Run], settings: Settings, *, as_json: bool) -> None:
+def run_in_foreground(start: Callable[[], Runnable], settings: Settings, *, as_json: bool) -> None:
     """Start a run, show its progress, and return when it has ended.
 
     A signal that comes during the start is remembered, and stops the run as soon as it has begun: half a start cannot

@@ -75,7 +75,7 @@ def is_final(error: HoldfastError) -> bool:
 
 
 @dataclass(frozen=True)
-class Ended:
+class ChildEnd:
     """How a child ended.
 
     Parameters
@@ -108,7 +108,7 @@ class Ended:
 class Child(Protocol):
     """A process that runs the pipeline."""
 
-    def wait(self) -> Ended:
+    def wait(self) -> ChildEnd:
         """Wait for its end."""
 
     def signal(self, number: int) -> None:
@@ -192,12 +192,12 @@ class Supervisor:
             if self._is_asked_within(wait_s):
                 return ended.exit_code
 
-    def _one(self) -> Ended:
+    def _one(self) -> ChildEnd:
         """Start a child, and wait for its end; where the system has no room for a process, that is its end."""
         try:
             self._child = self._start()
         except OSError as error:
-            return Ended(1, f"no process could be started: {error.strerror or error}")
+            return ChildEnd(1, f"no process could be started: {error.strerror or error}")
         if self._undelivered is not None:  # it came while there was no child, or no name for it
             self._child.signal(self._undelivered)
         ended = self._child.wait()
@@ -230,13 +230,13 @@ class ProcessChild:
         environment = os.environ | {VARIABLE: str(said)}
         self._process = subprocess.Popen(list(command), env=environment, start_new_session=True)
 
-    def wait(self) -> Ended:
+    def wait(self) -> ChildEnd:
         """Wait for its end; read what it said."""
         code = self._process.wait()
         said: Mapping[str, Any] = {}
         with suppress(OSError, ValueError):  # killed: it said nothing, or not all
             said = json.loads(self._said.read_text())
-        return Ended(code, str(said.get("what", "")), bool(said.get("is_final", False)))
+        return ChildEnd(code, str(said.get("what", "")), bool(said.get("is_final", False)))
 
     def signal(self, number: int) -> None:
         """Pass a signal on."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from holdfast.commit.records import Decided
 from holdfast.errors import Diverged, InternalError, InvalidPipeline
-from holdfast.ports import EpochRecord, Held, Run
+from holdfast.ports import EpochRecord, Held, RunIdentity
 from holdfast.positions import Positions, covers_all
 
 _CONTINUE_WHERE_SINKS_STAND = (
@@ -15,7 +15,7 @@ _CONTINUE_WHERE_SINKS_STAND = (
 )
 
 
-def check_commit(decided: Decided, sinks: Collection[str], last_epoch: int, run: Run) -> None:
+def check_commit(decided: Decided, sinks: Collection[str], last_epoch: int, run: RunIdentity) -> None:
     """Raise ``InternalError`` unless the epoch belongs to this run, ascends, and names only sinks of the pipeline."""
     record, unknown = decided.record, sorted(set(decided.parts) - set(sinks))
     if not run.generation or (record.pipeline, record.generation) != (run.pipeline, run.generation):
@@ -26,7 +26,7 @@ def check_commit(decided: Decided, sinks: Collection[str], last_epoch: int, run:
         raise _misuse(record, run, f"epochs ascend, and the last one is {last_epoch}")
 
 
-def check_parts(decided: Decided, missing: frozenset[str], run: Run) -> None:
+def check_parts(decided: Decided, missing: frozenset[str], run: RunIdentity) -> None:
     """Raise ``InternalError`` unless there are parts for exactly the sinks that lack the epoch."""
     if not missing:
         raise _misuse(decided.record, run, "every sink holds it; epochs ascend")
@@ -35,7 +35,7 @@ def check_parts(decided: Decided, missing: frozenset[str], run: Run) -> None:
         raise _misuse(decided.record, run, f"it has parts for {given}, and what is missing is {sorted(missing)}")
 
 
-def check_known_sinks(decided: Decided, sinks: Collection[str], run: Run) -> None:
+def check_known_sinks(decided: Decided, sinks: Collection[str], run: RunIdentity) -> None:
     """Raise ``InvalidPipeline`` if a decision is open for a sink that was taken out of the graph."""
     unknown = sorted(set(decided.parts) - set(sinks))
     if unknown:
@@ -51,7 +51,7 @@ def check_known_sinks(decided: Decided, sinks: Collection[str], run: Run) -> Non
         )
 
 
-def check_no_gap(epoch: int, held: Mapping[str, Held], run: Run) -> None:
+def check_no_gap(epoch: int, held: Mapping[str, Held], run: RunIdentity) -> None:
     """Raise ``Diverged`` if a sink lacks epochs before the one that comes first in this run.
 
     With one sink there is no "done" in the ledger that could tell; this is how a restored sink is noticed.
@@ -71,7 +71,7 @@ def check_no_gap(epoch: int, held: Mapping[str, Held], run: Run) -> None:
             )
 
 
-def check_same_positions(epoch: int, holders: Mapping[str, Held], end: Positions, run: Run) -> None:
+def check_same_positions(epoch: int, holders: Mapping[str, Held], end: Positions, run: RunIdentity) -> None:
     """Raise ``Diverged`` if a sink is said to hold an epoch, and does not hold what lies before its end.
 
     The number alone proves nothing: when Spark's log is older than the sink, Spark counts on from there and gives
@@ -94,7 +94,7 @@ def check_same_positions(epoch: int, holders: Mapping[str, Held], end: Positions
             )
 
 
-def needs(name: str, epoch: int, held: Held, start: Positions, end: Positions, run: Run) -> bool:
+def needs(name: str, epoch: int, held: Held, start: Positions, end: Positions, run: RunIdentity) -> bool:
     """Tell whether a sink needs the first epoch of a run, by positions; nothing may lie between.
 
     Epochs are counted anew when Spark's checkpoint was lost; positions mean the same for ever.
@@ -119,7 +119,7 @@ def needs(name: str, epoch: int, held: Held, start: Positions, end: Positions, r
     )
 
 
-def _misuse(record: EpochRecord, run: Run, why: str) -> InternalError:
+def _misuse(record: EpochRecord, run: RunIdentity, why: str) -> InternalError:
     return InternalError(
         f"generation {run.generation} of pipeline {run.pipeline!r} cannot commit epoch {record.epoch}.",
         why=f"{why}.",

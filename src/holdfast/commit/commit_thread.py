@@ -16,7 +16,7 @@ from typing import Protocol
 Job = Iterator[None]
 
 
-class Lane(Protocol):
+class CommitThread(Protocol):
     """A bounded queue of jobs, worked off in order."""
 
     @property

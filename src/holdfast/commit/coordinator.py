@@ -25,9 +25,9 @@ from holdfast.commit.checks import (
     check_same_positions,
     needs,
 )
-from holdfast.commit.commit_thread import Lane, ThreadLane
+from holdfast.commit.commit_thread import CommitThread, ThreadLane
 from holdfast.commit.delivery import Delivery, Published, Resolution
-from holdfast.commit.group import Group, Underway
+from holdfast.commit.group import CommitGroup, Underway
 from holdfast.commit.ledger import Ledger, Takeover
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import Decision, Verdict
@@ -36,7 +36,7 @@ from holdfast.commit.story import Stories
 from holdfast.commit.takeover import Resumption, confirm_done, ledgers_word, open_decisions, take_over
 from holdfast.commit.transaction import Event, State, Transition
 from holdfast.errors import BadRow, HoldfastError, InternalError
-from holdfast.ports import Clock, EpochRecord, Held, Part, Publication, Refused, Run, Sink, Store
+from holdfast.ports import Clock, EpochRecord, Held, Part, Publication, Refused, RunIdentity, Sink, Store
 from holdfast.positions import Positions, covers_all
 
 __all__ = ["Coordinator", "Published", "Resolution", "Resumption", "Retry", "Statistics"]
@@ -107,7 +107,7 @@ class Coordinator:
         Finished epochs that stay readable in the ledger.
     on_transition : callable, optional
         Called with every :class:`Transition`, also from the commit thread.
-    lane : Lane, optional
+    lane : CommitThread, optional
         Instead of the commit thread: simulation.
     backfilled : collection of str
         Sinks that, while they hold nothing, are given what others hold already.
@@ -132,7 +132,7 @@ class Coordinator:
         carried_limit_bytes: int = 64_000_000,
         ledger_keep: int = 100,
         on_transition: Callable[[Transition], None] | None = None,
-        lane: Lane | None = None,
+        lane: CommitThread | None = None,
         backfilled: Collection[str] = (),
     ) -> None:
         self._pipeline = pipeline
@@ -161,7 +161,7 @@ class Coordinator:
         self._before: dict[str, int] = {}
         """Per sink that remembers, the last epoch decided for it; until there is one, what it held."""
         self._behind: frozenset[str] = frozenset()
-        self._group = Group(commit_every_ticks, carried_limit_bytes)
+        self._group = CommitGroup(commit_every_ticks, carried_limit_bytes)
         self._trying: frozenset[str] = frozenset()
         """Sinks whose last word on an epoch's rows depended on what they held."""
         self._unpublished: set[int] = set()
@@ -256,8 +256,8 @@ class Coordinator:
         return Underway(amended, entry.key)
 
     @property
-    def _run(self) -> Run:
-        return Run(self._pipeline, self._generation)
+    def _run(self) -> RunIdentity:
+        return RunIdentity(self._pipeline, self._generation)
 
     # --- one epoch ------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,18 @@ from holdfast.commit.retry import Patience, one_line
 from holdfast.commit.story import Stories
 from holdfast.commit.transaction import Event
 from holdfast.errors import BadRow, Diverged, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import EpochRecord, Guarantee, Held, Outcome, Part, Publication, Refused, Rejecting, Run, Sink
+from holdfast.ports import (
+    EpochRecord,
+    Guarantee,
+    Held,
+    Outcome,
+    Part,
+    Publication,
+    Refused,
+    Rejecting,
+    RunIdentity,
+    Sink,
+)
 
 log = logging.getLogger("holdfast.commit")
 
@@ -83,7 +94,7 @@ class Delivery:
     def open(self, generation: int) -> None:
         """Open every sink, which fences lower generations, and note what each holds."""
         self._generation = generation
-        run = Run(self._pipeline, generation, self._is_grouped)
+        run = RunIdentity(self._pipeline, generation, self._is_grouped)
         for name, sink in self._sinks.items():
             self.held[name] = self._patience.call(partial(sink.open, run), f"open sink {name!r}")
         self.published = {name: Published(held.epoch) for name, held in self.held.items()}

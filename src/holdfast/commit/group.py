@@ -27,7 +27,7 @@ class Underway:
         return self.decided.record
 
 
-class Group:
+class CommitGroup:
     """The epochs that wait to be published together; without ``every_ticks`` each is due at once.
 
     Parameters

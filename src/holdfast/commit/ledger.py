@@ -69,7 +69,7 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One decision as :func:`survey` shows it; ``content`` is None where it cannot be read."""
 
     key: Key
@@ -284,7 +284,7 @@ class Ledger:
             self._store.delete(self._done.popleft().path)
 
 
-def survey(store: Store, epochs: Collection[int] | None = None) -> list[Entry]:
+def survey(store: Store, epochs: Collection[int] | None = None) -> list[LedgerEntry]:
     """Return the decisions in a checkpoint, oldest first.  Reads only; runs beside a live pipeline.
 
     ``epochs`` are those that are asked for; None: all.
@@ -298,10 +298,10 @@ def survey(store: Store, epochs: Collection[int] | None = None) -> list[Entry]:
         try:
             content = decode(data, key.path)
         except Corrupt:
-            entries.append(Entry(key, Standing.DAMAGED, None))
+            entries.append(LedgerEntry(key, Standing.DAMAGED, None))
             continue
         standing = Standing.OPEN if rules.counts(key) else Standing.VOID
-        entries.append(Entry(key, Standing.DONE if isinstance(content, Done) else standing, content))
+        entries.append(LedgerEntry(key, Standing.DONE if isinstance(content, Done) else standing, content))
     return entries
 
 

@@ -16,7 +16,7 @@ from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import Decision
 from holdfast.commit.retry import Patience
 from holdfast.errors import Corrupt, Fenced, InDoubt
-from holdfast.ports import Clock, Held, Run
+from holdfast.ports import Clock, Held, RunIdentity
 
 log = logging.getLogger("holdfast.commit")
 
@@ -46,7 +46,7 @@ class Resumption:
     last_epoch: int
 
 
-def take_over(ledger: Ledger, delivery: Delivery, patience: Patience, clock: Clock, run: Run) -> int:
+def take_over(ledger: Ledger, delivery: Delivery, patience: Patience, clock: Clock, run: RunIdentity) -> int:
     """Take a generation above the checkpoint's and every sink's, open every sink with it, and return it.
 
     A sink that refuses knows a higher one.  If the checkpoint knows that one too, another run has just taken over.  If

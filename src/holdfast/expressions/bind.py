@@ -16,7 +16,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from holdfast.expressions import kernels, logic
-from holdfast.expressions.kernels import Constant, Fault, Node, Reference, Widened
+from holdfast.expressions.kernels import Constant, Expression, Fault, Reference, Widened
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _NUMBERS = (*_INTEGERS, pa.float32(), pa.float64())
@@ -64,7 +64,7 @@ def is_name(name: exp.Identifier) -> bool:
     return bool(name.args.get("quoted")) or _PLAIN_NAME.fullmatch(name.name) is not None
 
 
-def bound(tree: exp.Expression, schema: pa.Schema) -> Node:
+def bound(tree: exp.Expression, schema: pa.Schema) -> Expression:
     """Return the node of a tree.
 
     Raises
@@ -86,7 +86,7 @@ def _only(tree: exp.Expression, *keys: str) -> None:
     _require(all(key in keys for key, value in tree.args.items() if value))
 
 
-def _column(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _column(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _only(tree, "this", "table")
     _require(isinstance(tree.this, exp.Identifier) and is_name(tree.this))
     if "table" in tree.args and tree.args["table"] is not None:
@@ -97,7 +97,7 @@ def _column(tree: exp.Expression, schema: pa.Schema) -> Node:
     return reference(field)
 
 
-def _member(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _member(tree: exp.Expression, schema: pa.Schema) -> Expression:
     """Return a field of a struct column: there are no tables here that the first name could mean."""
     name = tree.args["table"]
     _require(isinstance(name, exp.Identifier) and is_name(name))
@@ -110,7 +110,7 @@ def _member(tree: exp.Expression, schema: pa.Schema) -> Node:
     return kernels.Member(reference(field), member.name, member.type, field.nullable or member.nullable)
 
 
-def _literal(tree: exp.Expression, schema: pa.Schema, minus: str = "") -> Node:
+def _literal(tree: exp.Expression, schema: pa.Schema, minus: str = "") -> Expression:
     if tree.args.get("is_string"):
         return Constant(tree.this, pa.string())
     text = minus + tree.this
@@ -128,7 +128,7 @@ def _literal(tree: exp.Expression, schema: pa.Schema, minus: str = "") -> Node:
     return Constant(number, pa.float64())
 
 
-def _negative(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _negative(tree: exp.Expression, schema: pa.Schema) -> Expression:
     if isinstance(tree.this, exp.Literal) and not tree.this.args.get("is_string"):
         return _literal(tree.this, schema, "-")  # the sign belongs to the number: -2147483648 is an INT
     _require(isinstance(tree.this, exp.Column | exp.Paren | exp.TryCast | exp.Func))
@@ -137,7 +137,7 @@ def _negative(tree: exp.Expression, schema: pa.Schema) -> Node:
     return _folded(kernels.Negative(of), of)
 
 
-def _folded(node: Node, *operands: Node) -> Node:
+def _folded(node: Expression, *operands: Expression) -> Expression:
     """Return what a node of literals gives; Spark, too, computes it once, and may do so without any row."""
     if not all(isinstance(operand, Constant) for operand in operands):
         return node
@@ -167,7 +167,7 @@ _LOOSE = (
 """What must stand in parentheses as an operand: Spark has one rank for all comparisons, sqlglot has three."""
 
 
-def _operand(tree: exp.Expression, schema: pa.Schema, *unlike: type[exp.Expression]) -> Node:
+def _operand(tree: exp.Expression, schema: pa.Schema, *unlike: type[exp.Expression]) -> Expression:
     _require(not isinstance(tree, (*_LOOSE, *unlike)))
     return bound(tree, schema)
 
@@ -186,7 +186,7 @@ def _common(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     return pa.float64()
 
 
-def _widened(node: Node, kind: pa.DataType) -> Node:
+def _widened(node: Expression, kind: pa.DataType) -> Expression:
     if node.type == kind:
         return node
     if isinstance(node, Constant):
@@ -195,15 +195,17 @@ def _widened(node: Node, kind: pa.DataType) -> Node:
     return Widened(node, kind)
 
 
-def _pair(tree: exp.Expression, schema: pa.Schema, unlike_left: Any = (), unlike_right: Any = ()) -> tuple[Node, Node]:
+def _pair(
+    tree: exp.Expression, schema: pa.Schema, unlike_left: Any = (), unlike_right: Any = ()
+) -> tuple[Expression, Expression]:
     _only(tree, "this", "expression", "typed", "safe")
     return _operand(tree.this, schema, *unlike_left), _operand(tree.expression, schema, *unlike_right)
 
 
-def _arithmetic(sign: str) -> Callable[[exp.Expression, pa.Schema], Node]:
+def _arithmetic(sign: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
     unlike = ((), _TERMS) if sign in "+-" else (_TERMS, (*_TERMS, *_FACTORS))
 
-    def bind(tree: exp.Expression, schema: pa.Schema) -> Node:
+    def bind(tree: exp.Expression, schema: pa.Schema) -> Expression:
         left, right = _pair(tree, schema, *unlike)
         kind = _common(left.type, right.type)
         _require(kind in _NUMBERS)
@@ -218,12 +220,12 @@ def _arithmetic(sign: str) -> Callable[[exp.Expression, pa.Schema], Node]:
     return bind
 
 
-def _require_order(first: Node, second: Node) -> None:
+def _require_order(first: Expression, second: Expression) -> None:
     """Require that Spark evaluates both: where the first is null it does not come to the second."""
     _require(not second.can_raise or not first.nullable)
 
 
-def raises_as_filter(node: Node) -> bool:
+def raises_as_filter(node: Expression) -> bool:
     """Return whether a condition raises for the same rows when it filters.
 
     A filter drops the rows first in which a column is null that the condition needs: ``i + 1 > j`` raises for no row
@@ -238,7 +240,7 @@ def raises_as_filter(node: Node) -> bool:
     return True
 
 
-def _chain(node: Node, sign: str) -> Iterator[Node]:
+def _chain(node: Expression, sign: str) -> Iterator[Expression]:
     """Yield the operands of ``a + b + ...``, in whatever parentheses."""
     if isinstance(node, kernels.Arithmetic) and node.sign == sign:
         yield from _chain(node.left, sign)
@@ -247,8 +249,8 @@ def _chain(node: Node, sign: str) -> Iterator[Node]:
         yield node
 
 
-def _quotient(sign: str) -> Callable[[exp.Expression, pa.Schema], Node]:
-    def bind(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _quotient(sign: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
+    def bind(tree: exp.Expression, schema: pa.Schema) -> Expression:
         left, right = _pair(tree, schema, _TERMS, (*_TERMS, *_FACTORS))
         kind = _common(left.type, right.type)
         _require(kind in (_INTEGERS if sign == "%" else _NUMBERS))
@@ -266,7 +268,7 @@ def _quotient(sign: str) -> Callable[[exp.Expression, pa.Schema], Node]:
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "<=>": "<=>"}
 
 
-def _compared(sign: str, left: Node, right: Node) -> Node:
+def _compared(sign: str, left: Expression, right: Expression) -> Expression:
     kind = _common(left.type, right.type)
     constant = isinstance(left, Constant) or isinstance(right, Constant)
     # Spark drops what it can prove: equal sides, and a small type that is compared with a large literal.
@@ -280,23 +282,23 @@ def _compared(sign: str, left: Node, right: Node) -> Node:
     return _folded(logic.Comparison(sign, left, right), left, right)
 
 
-def _comparison(sign: str) -> Callable[[exp.Expression, pa.Schema], Node]:
+def _comparison(sign: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
     return lambda tree, schema: _compared(sign, *_pair(tree, schema))
 
 
-def _boolean(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _boolean(tree: exp.Expression, schema: pa.Schema) -> Expression:
     node = bound(tree, schema)
     _require(node.type == pa.bool_())
     return node
 
 
-def _safe(*nodes: Node) -> None:
+def _safe(*nodes: Expression) -> None:
     """Require that no node can raise: Spark may not evaluate it, and Arrow would."""
     _require(not any(node.can_raise for node in nodes))
 
 
-def _logic(sign: str) -> Callable[[exp.Expression, pa.Schema], Node]:
-    def bind(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _logic(sign: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
+    def bind(tree: exp.Expression, schema: pa.Schema) -> Expression:
         left, right = _boolean(tree.this, schema), _boolean(tree.expression, schema)
         _safe(left, right)
         return logic.Logic(sign, left, right)
@@ -304,11 +306,11 @@ def _logic(sign: str) -> Callable[[exp.Expression, pa.Schema], Node]:
     return bind
 
 
-def _not(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _not(tree: exp.Expression, schema: pa.Schema) -> Expression:
     return logic.Negation(_boolean(tree.this, schema))
 
 
-def _is(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _is(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _require(isinstance(tree.expression, exp.Null))
     of = _operand(tree.this, schema)
     _safe(of)
@@ -316,7 +318,7 @@ def _is(tree: exp.Expression, schema: pa.Schema) -> Node:
     return logic.IsNull(of)
 
 
-def _in(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _in(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _only(tree, "this", "expressions")
     of = _operand(tree.this, schema)
     _safe(of)
@@ -328,7 +330,7 @@ def _in(tree: exp.Expression, schema: pa.Schema) -> Node:
     return logic.Membership(_widened(of, kind), values, len(listed) < len(tree.expressions))
 
 
-def _between(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _between(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _only(tree, "this", "low", "high")
     of, low, high = (_operand(tree.args[key], schema) for key in ("this", "low", "high"))
     _safe(of, low, high)
@@ -336,7 +338,7 @@ def _between(tree: exp.Expression, schema: pa.Schema) -> Node:
     return logic.Logic("AND", _compared(">=", of, low), _compared("<=", of, high))
 
 
-def _one_type(trees: Sequence[exp.Expression], schema: pa.Schema) -> list[Node]:
+def _one_type(trees: Sequence[exp.Expression], schema: pa.Schema) -> list[Expression]:
     """Return values brought to one type; NULL takes the type of the others."""
     known = {index: bound(tree, schema) for index, tree in enumerate(trees) if not isinstance(tree, exp.Null)}
     _require(bool(known))
@@ -346,19 +348,19 @@ def _one_type(trees: Sequence[exp.Expression], schema: pa.Schema) -> list[Node]:
     return [_widened(known[index], kind) if index in known else Constant(None, kind) for index in range(len(trees))]
 
 
-def _coalesce(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _coalesce(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _only(tree, "this", "expressions")
     return logic.Coalesce(tuple(_one_type([tree.this, *tree.expressions], schema)))
 
 
-def _condition(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _condition(tree: exp.Expression, schema: pa.Schema) -> Expression:
     node = _boolean(tree, schema)
     _safe(node)
     _require(not isinstance(node, Constant))  # Spark leaves out what it never comes to, and its nulls
     return node
 
 
-def _case(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _case(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _only(tree, "ifs", "default")
     branches = tree.args["ifs"]
     default = tree.args.get("default") or exp.Null()
@@ -370,14 +372,14 @@ def _case(tree: exp.Expression, schema: pa.Schema) -> Node:
     return chosen
 
 
-def _if(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _if(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _require(tree.args.get("false") is not None)
     condition = _condition(tree.this, schema)
     then, otherwise = _one_type([tree.args["true"], tree.args["false"]], schema)
     return logic.Choice(condition, then, otherwise)
 
 
-def _cast(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _cast(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _only(tree, "this", "to", "_type")
     kind = _CASTS.get(tree.args["to"].this)
     of = bound(tree.this, schema)
@@ -391,7 +393,7 @@ def _cast(tree: exp.Expression, schema: pa.Schema) -> Node:
     return _widened(of, kind)
 
 
-def _length(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _length(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _only(tree, "this")
     of = bound(tree.this, schema)
     _safe(of)
@@ -399,7 +401,7 @@ def _length(tree: exp.Expression, schema: pa.Schema) -> Node:
     return logic.Length(of)
 
 
-def _concat(tree: exp.Expression, schema: pa.Schema) -> Node:
+def _concat(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _only(tree, "expressions", "safe")
     items = tuple(bound(item, schema) for item in tree.expressions)
     _safe(*items)
@@ -408,7 +410,7 @@ def _concat(tree: exp.Expression, schema: pa.Schema) -> Node:
     return logic.Joined(items)
 
 
-_BINDINGS: dict[type[exp.Expression], Callable[[Any, pa.Schema], Node]] = {
+_BINDINGS: dict[type[exp.Expression], Callable[[Any, pa.Schema], Expression]] = {
     exp.Column: _column,
     exp.Literal: _literal,
     exp.Boolean: lambda tree, schema: Constant(bool(tree.this), pa.bool_()),

@@ -25,7 +25,7 @@ from holdfast.expressions.bind import (
     raises_as_filter,
     reference,
 )
-from holdfast.expressions.kernels import Node, Reference
+from holdfast.expressions.kernels import Expression, Reference
 from holdfast.expressions.nodes import Columnar
 from holdfast.expressions.text import item_of
 
@@ -134,7 +134,7 @@ def _columnar(tree: exp.Expression, text: str, schema: pa.Schema) -> Columnar | 
     return _whole(node, text)
 
 
-def _whole(node: Node, text: str) -> Columnar:
+def _whole(node: Expression, text: str) -> Columnar:
     return Columnar(node.type, node.nullable, node, text)
 
 

@@ -21,7 +21,7 @@ class Fault(Exception):
     """A row on which Spark raises; the text is Spark's name of the fault."""
 
 
-class Node(Protocol):
+class Expression(Protocol):
     """Part of an expression."""
 
     @property
@@ -95,7 +95,7 @@ class Constant:
 class Widened:
     """A number cast to a type that holds it, or to DOUBLE, which rounds a large BIGINT to the nearest as Java does."""
 
-    of: Node
+    of: Expression
     type: pa.DataType
 
     @property
@@ -122,8 +122,8 @@ class Arithmetic:
     """``+``, ``-`` or ``*`` of two numbers of one type; the result has that type, and integers must not overflow."""
 
     sign: str
-    left: Node
-    right: Node
+    left: Expression
+    right: Expression
 
     @property
     def type(self) -> pa.DataType:
@@ -155,7 +155,7 @@ class Arithmetic:
 class Negative:
     """``-`` of one number; the smallest integer has no counterpart."""
 
-    of: Node
+    of: Expression
 
     @property
     def type(self) -> pa.DataType:
@@ -188,8 +188,8 @@ class Quotient:
     """``/`` of two DOUBLE, or ``%`` of two integers of one type, with the dividend's sign."""
 
     sign: str
-    left: Node
-    right: Node
+    left: Expression
+    right: Expression
 
     @property
     def type(self) -> pa.DataType:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.expressions.kernels import FLOATS, Node
+from holdfast.expressions.kernels import FLOATS, Expression
 
 _PLAIN: dict[str, Callable[..., Any]] = {
     "=": pc.equal,
@@ -26,8 +26,8 @@ class Comparison:
     """A comparison of two values of one type; NaN equals NaN and is greater than every number."""
 
     sign: str
-    left: Node
-    right: Node
+    left: Expression
+    right: Expression
 
     @property
     def type(self) -> pa.DataType:
@@ -83,8 +83,8 @@ class Logic:
     """AND or OR of two truth values, three-valued.  Neither can raise, so their order does not show."""
 
     sign: str
-    left: Node
-    right: Node
+    left: Expression
+    right: Expression
     can_raise: bool = False
 
     @property
@@ -107,7 +107,7 @@ class Logic:
 class Negation:
     """NOT: null stays null."""
 
-    of: Node
+    of: Expression
 
     @property
     def type(self) -> pa.DataType:
@@ -133,7 +133,7 @@ class Negation:
 class IsNull:
     """IS NULL of any value; NaN is a value."""
 
-    of: Node
+    of: Expression
     nullable: bool = False
     can_raise: bool = False
 
@@ -151,7 +151,7 @@ class IsNull:
 class Membership:
     """IN a list of literals of the operand's type; without a match, a NULL in the list makes the answer null."""
 
-    of: Node
+    of: Expression
     values: tuple[Any, ...]
     has_null: bool
     can_raise: bool = False
@@ -180,9 +180,9 @@ class Membership:
 class Choice:
     """IF: the first value where the condition is true, the second where it is false or null.  Nothing can raise."""
 
-    condition: Node
-    then: Node
-    otherwise: Node
+    condition: Expression
+    then: Expression
+    otherwise: Expression
     can_raise: bool = False
 
     @property
@@ -205,7 +205,7 @@ class Choice:
 class Coalesce:
     """The first value of one type that is not null.  Nothing can raise."""
 
-    items: tuple[Node, ...]
+    items: tuple[Expression, ...]
     can_raise: bool = False
 
     @property
@@ -227,7 +227,7 @@ class Coalesce:
 class Length:
     """Count of code points of a STRING."""
 
-    of: Node
+    of: Expression
     can_raise: bool = False
 
     @property
@@ -249,7 +249,7 @@ class Length:
 class Joined:
     """``concat`` of STRING values: null when one of them is."""
 
-    items: tuple[Node, ...]
+    items: tuple[Expression, ...]
     can_raise: bool = False
 
     @property

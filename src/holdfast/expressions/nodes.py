@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.errors import BadRow
-from holdfast.expressions.kernels import Fault, Node, Reference, references
+from holdfast.expressions.kernels import Expression, Fault, Reference, references
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Columnar:
         As PySpark maps the type that Spark gives the expression.
     nullable : bool
         As Spark declares it.
-    node : Node
+    node : Expression
         The bound expression.
     expression : str
         Its text, for errors.
@@ -32,7 +32,7 @@ class Columnar:
 
     type: pa.DataType
     nullable: bool
-    node: Node
+    node: Expression
     expression: str
 
     @property

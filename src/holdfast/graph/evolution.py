@@ -21,7 +21,7 @@ _RIGHT = 'migrate=lambda table: table.append_column("n", ...), or migrate={"runn
 
 
 @dataclass(frozen=True)
-class Past:
+class Evolution:
     """What a stateful operator says of itself in the graph before.
 
     Parameters
@@ -37,12 +37,12 @@ class Past:
     migrate: Migration | Mapping[str, Migration] | None = None
 
 
-NOTHING = Past()
+NOTHING = Evolution()
 
 
 def past_of(
     renamed_from: str | None, migrate: Migration | Mapping[str, Migration] | None, *, kind: str, built_at: Origin
-) -> Past:
+) -> Evolution:
     """Return what a user said of an operator's past, checked.
 
     Raises
@@ -58,4 +58,4 @@ def past_of(
             why="it is a function from a state table to a state table, or a mapping of table names to such functions.",
             do=f"write for instance {_RIGHT}",
         )
-    return Past(renamed_from or "", migrate)
+    return Evolution(renamed_from or "", migrate)

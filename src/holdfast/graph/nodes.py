@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import checks, naming, unused
-from holdfast.graph.evolution import NOTHING, Past
+from holdfast.graph.evolution import NOTHING, Evolution
 from holdfast.graph.naming import Origin
 from holdfast.ports import REJECT_SCHEMA, Guarantee, SinkSpec, SourceSpec
 
@@ -87,7 +87,7 @@ class Node:
         The line of the user's code that built it.
     shape : Shape
         What is known of its rows.
-    past : Past
+    past : Evolution
         What it says of itself in the graph that ran before.
     """
 
@@ -97,7 +97,7 @@ class Node:
     is_named: bool
     origin: Origin
     shape: Shape
-    past: Past = NOTHING
+    past: Evolution = NOTHING
     side_outputs: weakref.WeakValueDictionary[str, Node] = field(
         default_factory=weakref.WeakValueDictionary, init=False, repr=False
     )
@@ -343,14 +343,14 @@ class Operator:
         The name the user gave.
     origin : Origin
         The line of the user's code that built it.
-    past : Past
+    past : Evolution
         What it says of itself in the graph that ran before.
     """
 
     spec: OperatorSpec
     name: str | None
     origin: Origin
-    past: Past = NOTHING
+    past: Evolution = NOTHING
 
     def attach(self, stream: Stream) -> Stream:
         """Return the stream that comes of this operator on ``stream``."""
@@ -364,7 +364,7 @@ def apply(
     name: str | None,
     built_at: Origin,
     is_derived: bool = False,
-    past: Past = NOTHING,
+    past: Evolution = NOTHING,
 ) -> Stream:
     """Put an operator in its place behind one or several streams.
 
@@ -380,7 +380,7 @@ def apply(
         The line of the user's code that built it.
     is_derived : bool
         Whether ``name`` was derived by the caller and not given by the user.
-    past : Past
+    past : Evolution
         What it says of itself in the graph that ran before.
     """
     chosen = name or naming.derived_name(spec.kind, spec.arguments(), [stream.name for stream in inputs])

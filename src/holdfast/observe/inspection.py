@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from holdfast.commit.ledger import Entry, Standing, newest_generation, survey
+from holdfast.commit.ledger import LedgerEntry, Standing, newest_generation, survey
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import CASES, Decision, Verdict
 from holdfast.errors import Corrupt
@@ -272,7 +272,7 @@ def as_json(value: Any) -> Any:
     return value
 
 
-def _summary(entry: Entry) -> DecisionSummary:
+def _summary(entry: LedgerEntry) -> DecisionSummary:
     content = entry.content
     key = entry.key
     if content is None:

@@ -12,13 +12,15 @@ from holdfast.operators.stateful.merge_step import INPUT, MAIN, SINCE, MergeStep
 from holdfast.operators.sync import report
 from holdfast.operators.sync.step import SyncStep
 from holdfast.state import keyed, tables
-from holdfast.state.step import BOUND, UNBOUNDED, Moment, Step
+from holdfast.state.step import BOUND, UNBOUNDED, Step, StepTime
 
 WAITS_MAX = 10
 """A report is bounded: the longest waits say what is wrong, the others say it again."""
 
 
-def longest_waits(step: Step, state: Mapping[str, pa.Table], at: Moment, most: int = WAITS_MAX) -> list[dict[str, Any]]:
+def longest_waits(
+    step: Step, state: Mapping[str, pa.Table], at: StepTime, most: int = WAITS_MAX
+) -> list[dict[str, Any]]:
     """Return the longest waits of a bucket, the longest first.
 
     Parameters
@@ -27,7 +29,7 @@ def longest_waits(step: Step, state: Mapping[str, pa.Table], at: Moment, most: i
         A step whose inputs wait for each other; of any other there is nothing to report.
     state : mapping of str to pa.Table
         All its tables of one bucket.
-    at : Moment
+    at : StepTime
         The last epoch's time.
     most : int
         How many at most.

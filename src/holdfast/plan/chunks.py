@@ -86,7 +86,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Target:
+class ChunkTarget:
     """Where chunks go.
 
     Parameters
@@ -117,7 +117,7 @@ class Target:
 class Routing:
     """All targets of a pipeline, and how many buckets and partitions there are.  Picklable."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[ChunkTarget, ...]
     buckets: int
     partitions: int
 

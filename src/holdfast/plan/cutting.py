@@ -20,7 +20,7 @@ from holdfast.operators.select import Select
 from holdfast.operators.split import SplitBranch
 from holdfast.operators.union import Union
 from holdfast.plan.bounds import Bounding, BoundTarget
-from holdfast.plan.chunks import Routing, Target
+from holdfast.plan.chunks import ChunkTarget, Routing
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import Builder
 from holdfast.plan.routes import Routes
@@ -43,14 +43,14 @@ class End:
 
 
 @dataclass(frozen=True)
-class Part:
+class FirstStage:
     """The first stage as a pipeline of its own."""
 
     nodes: tuple[Node, ...]
     sinks: tuple[End, ...]
 
 
-Prefix = Callable[[Part], Sequence[pa.Schema]]
+Prefix = Callable[[FirstStage], Sequence[pa.Schema]]
 """Compiles a part through Spark's plan; returns the schemas of its ends."""
 
 
@@ -125,7 +125,7 @@ class _Cutting:
         """(consumer, ordinal of its input), or (node, -1 - stage) for rows that go past a level -> target."""
         flat = [key for ends in self._ends for key, _ in ends]
         self._numbers = {key: number for number, key in enumerate(flat)}
-        self._targets: dict[int, Target] = {}
+        self._targets: dict[int, ChunkTarget] = {}
         self._operators = [node for node in pipeline.nodes if is_stateful(node)]
         self._sources: dict[str, frozenset[str]] = {}
         """Stateful operator -> the sources that stand before it."""
@@ -210,14 +210,14 @@ class _Cutting:
                 ends[sink, 0] = sink.inputs[0]
         return list(ends.items())
 
-    def _target(self, key: tuple[Node | SinkNode, int], schema: pa.Schema) -> Target:
+    def _target(self, key: tuple[Node | SinkNode, int], schema: pa.Schema) -> ChunkTarget:
         node, ordinal = key
         number = self._numbers[key]
         if isinstance(node, SinkNode):
-            return Target(number, self._levels + 1, "", node.name, schema)
+            return ChunkTarget(number, self._levels + 1, "", node.name, schema)
         if ordinal < 0:
-            return Target(number, -1 - ordinal, "", _relay(node), schema)
-        return Target(number, self._depth[node], node.name, input_names(node)[ordinal], schema)
+            return ChunkTarget(number, -1 - ordinal, "", _relay(node), schema)
+        return ChunkTarget(number, self._depth[node], node.name, input_names(node)[ordinal], schema)
 
     # --- stages -------------------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class _Cutting:
         return Program(heads, tuple(builder.steps), numbers, routes, has_user_code), relays
 
     def _through_spark(self, nodes: Sequence[Node], ends: Sequence[tuple[tuple[Node | SinkNode, int], Node]]) -> None:
-        part = Part(tuple(nodes), tuple(End(str(self._numbers[key]), before) for key, before in ends))
+        part = FirstStage(tuple(nodes), tuple(End(str(self._numbers[key]), before) for key, before in ends))
         self._note(ends, self._prefix(part))
 
     def _note(self, ends: Sequence[tuple[tuple[Node | SinkNode, int], Node]], schemas: Sequence[pa.Schema]) -> None:
@@ -291,7 +291,7 @@ class _Cutting:
         for ordinal, name in enumerate(names):
             number = self._numbers[node, ordinal]
             old = self._targets[number]
-            self._targets[number] = Target(number, old.level, node.name, name, old.schema, step.key)
+            self._targets[number] = ChunkTarget(number, old.level, node.name, name, old.schema, step.key)
             targets[name] = number
         feeds = {name: tuple(_heard(node, ordinal)) for ordinal, name in enumerate(names)}
         sources = {name: self._sources_of(of) for name, of in feeds.items()}

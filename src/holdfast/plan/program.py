@@ -36,7 +36,7 @@ class Operation(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgramStep:
     """One node of the program: what it does, and the numbers of the steps it reads; its name where rows are counted."""
 
     operation: Operation
@@ -53,7 +53,7 @@ class Program:
     ----------
     schemas : mapping of str to pa.Schema
         Source -> schema that its rows are read with.
-    steps : tuple of Step
+    steps : tuple of ProgramStep
         Inputs first.  The first ones are the sources, in the order of ``schemas``.
     ends : tuple of int
         For each sink of ``routes``, the step whose rows it takes.
@@ -64,7 +64,7 @@ class Program:
     """
 
     schemas: Mapping[str, pa.Schema]
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     ends: tuple[int, ...]
     routes: Routes
     runs_user_code: bool
@@ -185,7 +185,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Good:
+class WithoutRejects:
     """The rows of a source that could be read."""
 
     def apply(self, inputs: Sequence[Batches]) -> Batches:

@@ -18,7 +18,19 @@ from holdfast.operators.split import SplitBranch
 from holdfast.operators.union import Union
 from holdfast.plan.batches import BatchFunction
 from holdfast.plan.laziness import Evaluations, after_filter, after_select, after_union, at_border
-from holdfast.plan.program import Bad, Between, Call, Compute, Good, Keep, Operation, Pass, Program, Step, Unite
+from holdfast.plan.program import (
+    Bad,
+    Between,
+    Call,
+    Compute,
+    Keep,
+    Operation,
+    Pass,
+    Program,
+    ProgramStep,
+    Unite,
+    WithoutRejects,
+)
 from holdfast.plan.routes import Routes
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
 
@@ -55,7 +67,7 @@ def build_program(pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], 
     return Program(schemas, tuple(builder.steps), ends, routes, has_user_code)
 
 
-def _shared(steps: Sequence[Step], ends: Sequence[int]) -> frozenset[int]:
+def _shared(steps: Sequence[ProgramStep], ends: Sequence[int]) -> frozenset[int]:
     """Return the steps whose rows come from a step that several steps or sinks take rows of."""
     used = set(ends)
     taken = list(ends)
@@ -105,7 +117,7 @@ class Builder:
     """
 
     def __init__(self, normal: Callable[[pa.Schema], pa.Schema], token: str) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[ProgramStep] = []
         self._normal = normal
         self._token = token
         self._raw: dict[Node, int] = {}
@@ -137,7 +149,7 @@ class Builder:
             number = self._raw[node]
             if getattr(node.spec, "rejects", False):
                 kept = pa.schema([field for field in self.steps[number].schema if field.name != REJECT_COLUMN])
-                number = self._step(Good(), (number,), kept)
+                number = self._step(WithoutRejects(), (number,), kept)
             self._numbers[node] = number
             return True
         if isinstance(node.spec, Rejects):
@@ -161,7 +173,7 @@ class Builder:
         evaluations: Evaluations | None = None,
         counted_as: str = "",
     ) -> int:
-        self.steps.append(Step(operation, inputs, schema, counted_as))
+        self.steps.append(ProgramStep(operation, inputs, schema, counted_as))
         self._evaluations.append(evaluations or at_border(schema.names))
         return len(self.steps) - 1
 

@@ -18,7 +18,7 @@ from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Held, Source, SourceSpec
 from holdfast.positions import Position, Positions, SourcePositions, ascending, covers, covers_all
-from holdfast.resume.graph_diff import GraphChange, Role, Verdict
+from holdfast.resume.graph_diff import GraphChange, NodeVerdict, Role
 from holdfast.resume.spark_log import plain
 
 STOPS_MAX = 1000
@@ -87,7 +87,7 @@ class Backfill:
             {
                 node.name
                 for node in change.nodes
-                if node.role is Role.SOURCE and node.verdict in (Verdict.NEW, Verdict.GONE)
+                if node.role is Role.SOURCE and node.verdict in (NodeVerdict.NEW, NodeVerdict.GONE)
             }
         )
 

@@ -17,7 +17,7 @@ from holdfast.checkpoint.source_history import stood_since
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Position, Positions, lacking
-from holdfast.resume.directory_header import FILE_NAME, Origin, read_origin
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.resume.spark_log import CONTROLS, MARKS, OPAQUE_SEGMENT, last_logged, logged, plain, read_offsets
 
 Ranges = Mapping[str, Mapping[str, tuple[Position, Position]]]
@@ -83,7 +83,7 @@ def behind(spark: Path, held: Mapping[str, Held]) -> tuple[Behind, ...]:
     return tuple(found)
 
 
-def _ends_to_come(spark: Path, origin: Origin, finished: int) -> list[Positions]:
+def _ends_to_come(spark: Path, origin: DirectoryHeader, finished: int) -> list[Positions]:
     """Return where the next epochs end, as far as that is fixed: they are planned, or stops of the directory."""
     planned = last_logged(spark, "offsets")
     ends = [read_offsets(spark, planned).positions] if planned > finished else []

@@ -25,7 +25,7 @@ BEGINNING = "beginning.json"
 
 
 @dataclass(frozen=True)
-class Origin:
+class DirectoryHeader:
     """The beginning of one Spark checkpoint directory.
 
     Parameters
@@ -77,7 +77,7 @@ class Origin:
 
         Examples
         --------
-        >>> origin = Origin(101, replayed=((91, 7), (92, 8)))
+        >>> origin = DirectoryHeader(101, replayed=((91, 7), (92, 8)))
         >>> origin.step_time(1, 500), origin.step_time(2, 500)
         ((92, 8), (103, 500))
         """
@@ -100,7 +100,7 @@ class Origin:
         return replace(manifest, operators={n: of for n, of in manifest.operators.items() if n in self.kept})
 
 
-def read_origin(path: Path) -> Origin:
+def read_origin(path: Path) -> DirectoryHeader:
     """Return the record in a file.
 
     Raises
@@ -120,9 +120,9 @@ def read_origin(path: Path) -> Origin:
         ) from error
 
 
-def _parsed(record: dict[str, Any]) -> Origin:
+def _parsed(record: dict[str, Any]) -> DirectoryHeader:
     replayed = tuple((int(epoch), int(batch_us)) for epoch, batch_us in record.get("replayed", ()))
-    return Origin(
+    return DirectoryHeader(
         int(record["base"]),
         tuple(record["seek"]),
         str(record.get("seed", "")),
@@ -135,12 +135,12 @@ def _parsed(record: dict[str, Any]) -> Origin:
     )
 
 
-def note_beginning(store: Store, given: str, origin: Origin) -> None:
+def note_beginning(store: Store, given: str, origin: DirectoryHeader) -> None:
     """Note where a pipeline begins that does not begin at the beginning, and the option that said so."""
     store.put(BEGINNING, checked_json.dump({"given": given, "origin": checked_json.load(origin.to_json())}))
 
 
-def noted_beginning(store: Store) -> tuple[str, Origin] | None:
+def noted_beginning(store: Store) -> tuple[str, DirectoryHeader] | None:
     """Return what :func:`note_beginning` wrote; None where the pipeline begins at the beginning.
 
     Raises

@@ -16,12 +16,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.manifest import StateSchema
 from holdfast.errors import Corrupt
 from holdfast.graph.naming import canonical_json, where
 from holdfast.graph.nodes import Node, SinkNode, is_stateful
 from holdfast.graph.pipeline import Pipeline
-from holdfast.resume.state_upgrade import Means, StateMove, Way, state_move
+from holdfast.resume.state_upgrade import StateMove, StateUpgrade, Way, state_move
 from holdfast.sources import spark_options
 from holdfast.store import checked_json
 
@@ -35,7 +35,7 @@ class Role(Enum):
     SINK = "sink"
 
 
-class Verdict(Enum):
+class NodeVerdict(Enum):
     """What becomes of a node."""
 
     KEPT = "kept"
@@ -48,7 +48,7 @@ class Verdict(Enum):
     REFUSED = "refused"
 
 
-_RESTORED = (Verdict.KEPT, Verdict.CHANGED, Verdict.RENAMED, Verdict.MIGRATED)
+_RESTORED = (NodeVerdict.KEPT, NodeVerdict.CHANGED, NodeVerdict.RENAMED, NodeVerdict.MIGRATED)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Graph:
         Equal for equal graphs.
     nodes : mapping of str to Described
         All nodes, sinks included.
-    keeps : mapping of str to Keeps
+    keeps : mapping of str to StateSchema
         What each stateful operator keeps.
     buckets : int
         Into how many the state of each operator is divided; 0 without state.
@@ -89,7 +89,7 @@ class Graph:
 
     fingerprint: str
     nodes: Mapping[str, Described]
-    keeps: Mapping[str, Keeps]
+    keeps: Mapping[str, StateSchema]
     buckets: int = 0
 
     def to_json(self) -> bytes:
@@ -117,7 +117,7 @@ class Graph:
                 name: Described(Role[of["role"]], of["kind"], _hiding(of["kind"], of["arguments"]), tuple(of["inputs"]))
                 for name, of in value["nodes"].items()
             }
-            keeps = {name: Keeps.from_json(of) for name, of in value["keeps"].items()}
+            keeps = {name: StateSchema.from_json(of) for name, of in value["keeps"].items()}
             return Graph(value["fingerprint"], nodes, keeps, int(value["buckets"]))
         except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise unreadable(key, error, "it says what each operator of the graph that ran here keeps") from error
@@ -144,7 +144,7 @@ def unreadable(key: str, error: Exception, says: str) -> Corrupt:
     )
 
 
-def described(pipeline: Pipeline, keeps: Mapping[str, Keeps], buckets: int = 0) -> Graph:
+def described(pipeline: Pipeline, keeps: Mapping[str, StateSchema], buckets: int = 0) -> Graph:
     """Return a pipeline as a checkpoint remembers it."""
     everything: Sequence[Node | SinkNode] = (*pipeline.nodes, *pipeline.sinks)
     nodes = {
@@ -205,7 +205,7 @@ class NodeChange:
         The node.
     role : Role
         What it is.
-    verdict : Verdict
+    verdict : NodeVerdict
         What becomes of it.
     effect : str
         What that means, in words.
@@ -218,7 +218,7 @@ class NodeChange:
 
     name: str
     role: Role
-    verdict: Verdict
+    verdict: NodeVerdict
     effect: str
     details: tuple[str, ...] = ()
     was: str = ""
@@ -289,17 +289,17 @@ class GraphChange:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is another than it was."""
-        return all(node.verdict is Verdict.KEPT for node in self.nodes)
+        return all(node.verdict is NodeVerdict.KEPT for node in self.nodes)
 
     def over(self, finished: Sequence[str]) -> GraphChange:
         """Return the change as one over sources that have ended; those that are gone count no more."""
-        gone = {node.name for node in self.nodes if node.verdict is Verdict.GONE}
+        gone = {node.name for node in self.nodes if node.verdict is NodeVerdict.GONE}
         return replace(self, finished=tuple(name for name in finished if name not in gone))
 
     def problems(self) -> Iterator[str]:
         """Yield what stands in the way, unless it is forced."""
         for node in self.nodes:
-            if node.verdict is Verdict.REFUSED:
+            if node.verdict is NodeVerdict.REFUSED:
                 yield f"{node.role.value} {node.name!r}: {'; '.join(node.details)}"
         for name in self.finished:
             yield f"source {name!r} has ended, and is finished"
@@ -308,7 +308,7 @@ class GraphChange:
 def compare(
     before: Graph,
     after: Graph,
-    means: Mapping[str, Means] | None = None,
+    means: Mapping[str, StateUpgrade] | None = None,
     backfilled: Sequence[str] = (),
 ) -> GraphChange:
     """Return what becomes of every node.
@@ -317,32 +317,32 @@ def compare(
     ----------
     before, after : Graph
         The graph that ran last, and the one that is to run.
-    means : mapping of str to Means, optional
+    means : mapping of str to StateUpgrade, optional
         With what each stateful operator of the new graph takes over the state of another version of itself.
     backfilled : sequence of str
         Sinks that get everything from the beginning.
     """
     with_means = means or {}
-    found = [_compared(name, before, after, with_means.get(name, Means())) for name in after.nodes]
+    found = [_compared(name, before, after, with_means.get(name, StateUpgrade())) for name in after.nodes]
     taken = {node.was for node in found}
     found = [_told_of_its_target(node, before, after) for node in found]
     if backfilled:
         found = [_from_the_beginning(node, backfilled) for node in found]
     gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes and name not in taken]
     change = GraphChange((*found, *gone), backfilled=tuple(backfilled))
-    fresh = [node.name for node in found if node.role is Role.STATEFUL and node.verdict is Verdict.NEW]
-    unfit = [node.name for node in found if node.verdict is Verdict.REFUSED]
+    fresh = [node.name for node in found if node.role is Role.STATEFUL and node.verdict is NodeVerdict.NEW]
+    unfit = [node.name for node in found if node.verdict is NodeVerdict.REFUSED]
     return replace(change, unclaimed=unclaimed(before.keeps, after.keeps, [*change.sources.values(), *unfit], fresh))
 
 
 def unclaimed(
-    before: Mapping[str, Keeps], after: Mapping[str, Keeps], taken: Collection[str], fresh: Collection[str]
+    before: Mapping[str, StateSchema], after: Mapping[str, StateSchema], taken: Collection[str], fresh: Collection[str]
 ) -> tuple[tuple[str, str], ...]:
     """Return the operators whose state would be lost without a word, each with one that may be the same.
 
     Parameters
     ----------
-    before, after : mapping of str to Keeps
+    before, after : mapping of str to StateSchema
         What the operators kept, and what those of now keep.
     taken : collection of str
         The operators before of whose state something is known.
@@ -357,15 +357,17 @@ def unclaimed(
     return tuple(pairs)
 
 
-def _compared(name: str, before: Graph, after: Graph, means: Means) -> NodeChange:
+def _compared(name: str, before: Graph, after: Graph, means: StateUpgrade) -> NodeChange:
     old, new, was = before.nodes.get(name), after.nodes[name], ""
     if means.past.renamed_from and name not in before.nodes:
         was = means.past.renamed_from
         old = before.nodes.get(was)
         if old is None or old.role is not Role.STATEFUL:
-            return NodeChange(name, new.role, Verdict.REFUSED, "has no state to take over", (_no_past(was, before),))
+            return NodeChange(
+                name, new.role, NodeVerdict.REFUSED, "has no state to take over", (_no_past(was, before),)
+            )
     if old is None or old.role is not new.role:
-        return NodeChange(name, new.role, Verdict.NEW, _EFFECT_OF_NEW[new.role])
+        return NodeChange(name, new.role, NodeVerdict.NEW, _EFFECT_OF_NEW[new.role])
     details = []
     if old.kind != new.kind:
         details.append(f"it was {old.kind}, and is {new.kind}")
@@ -376,30 +378,30 @@ def _compared(name: str, before: Graph, after: Graph, means: Means) -> NodeChang
     if new.role is Role.STATEFUL:
         return _stateful(name, was, state_move(before.keeps[was or name], after.keeps[name], means), details)
     if not details:
-        return NodeChange(name, new.role, Verdict.KEPT, "")
+        return NodeChange(name, new.role, NodeVerdict.KEPT, "")
     is_moved = new.role is Role.SINK and _target(old) != _target(new)
     effect = _EFFECT_OF_ANOTHER_TARGET if is_moved else _EFFECT_OF_CHANGED[new.role]
-    return NodeChange(name, new.role, Verdict.CHANGED, effect, tuple(details))
+    return NodeChange(name, new.role, NodeVerdict.CHANGED, effect, tuple(details))
 
 
 def _stateful(name: str, was: str, move: StateMove, details: Sequence[str]) -> NodeChange:
     of = f"keeps the state of {was!r}" if was else "keeps its state"
     if move.reasons:
-        return NodeChange(name, Role.STATEFUL, Verdict.REFUSED, "its state does not fit", move.reasons)
+        return NodeChange(name, Role.STATEFUL, NodeVerdict.REFUSED, "its state does not fit", move.reasons)
     if not move.is_plain:
         is_migrated = any(table.way is Way.MIGRATED for table in move.tables.values()) or bool(move.dropped)
         effect = f"{of}, migrated" if is_migrated else f"{of}; what is new in it begins neutral"
         told = (*details, *move.told())
-        return NodeChange(name, Role.STATEFUL, Verdict.MIGRATED, effect, told, was)
+        return NodeChange(name, Role.STATEFUL, NodeVerdict.MIGRATED, effect, told, was)
     if details and not was:
         effect = f"{of}; what it does with it is the new arguments'"
-        return NodeChange(name, Role.STATEFUL, Verdict.CHANGED, effect, tuple(details))
-    return NodeChange(name, Role.STATEFUL, Verdict.RENAMED if was else Verdict.KEPT, of, tuple(details), was)
+        return NodeChange(name, Role.STATEFUL, NodeVerdict.CHANGED, effect, tuple(details))
+    return NodeChange(name, Role.STATEFUL, NodeVerdict.RENAMED if was else NodeVerdict.KEPT, of, tuple(details), was)
 
 
 def _from_the_beginning(node: NodeChange, backfilled: Sequence[str]) -> NodeChange:
     if node.role is Role.STATEFUL:
-        return NodeChange(node.name, node.role, Verdict.REBUILT, "its state is computed anew, from the beginning")
+        return NodeChange(node.name, node.role, NodeVerdict.REBUILT, "its state is computed anew, from the beginning")
     if node.role is Role.SOURCE:
         return NodeChange(node.name, node.role, node.verdict, "is read again from its beginning", node.details)
     if node.name in backfilled:
@@ -409,7 +411,7 @@ def _from_the_beginning(node: NodeChange, backfilled: Sequence[str]) -> NodeChan
 
 def _told_of_its_target(node: NodeChange, before: Graph, after: Graph) -> NodeChange:
     """Return a new sink with the one that is gone and wrote to the same place: who renames a sink should know."""
-    if node.role is not Role.SINK or node.verdict is not Verdict.NEW:
+    if node.role is not Role.SINK or node.verdict is not NodeVerdict.NEW:
         return node
     target = _target(after.nodes[node.name])
     for name, old in before.nodes.items():
@@ -434,7 +436,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _gone(name: str, node: Described) -> NodeChange:
-    return NodeChange(name, node.role, Verdict.GONE, _EFFECT_OF_GONE[node.role])
+    return NodeChange(name, node.role, NodeVerdict.GONE, _EFFECT_OF_GONE[node.role])
 
 
 _EFFECT_OF_NEW = {

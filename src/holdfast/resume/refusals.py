@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from holdfast.errors import InvalidPipeline
-from holdfast.resume.graph_diff import GraphChange, Replay, Role, Verdict
+from holdfast.resume.graph_diff import GraphChange, NodeVerdict, Replay, Role
 
 _FORCE = "or start with --force (HOLDFAST_FORCE_GRAPH_CHANGE=true)"
 
@@ -117,7 +117,7 @@ def _check_replay(change: GraphChange, replay: Replay, pipeline: str) -> None:
             pipeline=pipeline,
         )
     for node in change.nodes:
-        if node.role is Role.SOURCE and node.verdict in (Verdict.NEW, Verdict.GONE):
+        if node.role is Role.SOURCE and node.verdict in (NodeVerdict.NEW, NodeVerdict.GONE):
             raise InvalidPipeline(
                 f"source {node.name!r} comes or goes before the graph has caught up with its sinks.",
                 why=f"{left}, and they were cut with the sources of then.",
@@ -129,7 +129,7 @@ def _check_replay(change: GraphChange, replay: Replay, pipeline: str) -> None:
 
 
 def _check_fit(change: GraphChange, pipeline: str, *, is_forced: bool) -> None:
-    refused = [node for node in change.nodes if node.verdict is Verdict.REFUSED]
+    refused = [node for node in change.nodes if node.verdict is NodeVerdict.REFUSED]
     if refused and not is_forced:
         first = refused[0]
         raise InvalidPipeline(

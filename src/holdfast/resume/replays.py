@@ -18,7 +18,7 @@ from pathlib import Path
 from holdfast.errors import Corrupt
 from holdfast.ports import Held, Store
 from holdfast.positions import covers_all
-from holdfast.resume.directory_header import FILE_NAME, Origin, read_origin
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.resume.graph_diff import Replay
 from holdfast.resume.rewind import is_behind_rewind
 from holdfast.resume.spark_log import logged, read_offsets
@@ -44,12 +44,12 @@ def left_to_replay(store: Store, checkpoint: Path, below: str, graph: str) -> Re
     return Replay(left, is_of_old_graph=is_old and origin.graph != graph)
 
 
-def is_backfill(origin: Origin) -> bool:
+def is_backfill(origin: DirectoryHeader) -> bool:
     """Tell whether a directory fills a sink from the beginning, also one that an older version has begun."""
     return bool(origin.backfilled) or (origin.kept == () and not origin.seed and origin.replay_count > 0)
 
 
-def last_finished(spark: Path, held: Mapping[str, Held], origin: Origin) -> int:
+def last_finished(spark: Path, held: Mapping[str, Held], origin: DirectoryHeader) -> int:
     """Return the last batch that Spark's commit log has, or that a sink was given; -1 when there is none.
 
     Parameters
@@ -58,7 +58,7 @@ def last_finished(spark: Path, held: Mapping[str, Held], origin: Origin) -> int:
         Spark's directory.
     held : mapping of str to Held
         What each sink holds.
-    origin : Origin
+    origin : DirectoryHeader
         The record of the directory.
 
     Notes

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from holdfast.checkpoint.manifest import Ended, Manifest, SnapshotKey
-from holdfast.checkpoint.progress import Step, chain
+from holdfast.checkpoint.manifest import EpochEnd, Manifest, SnapshotKey
+from holdfast.checkpoint.progress import EpochSpan, chain
 from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys, verify
 from holdfast.errors import Corrupt
 from holdfast.ports import Held, Store
@@ -29,7 +29,7 @@ class Restoration:
     ----------
     manifest : Manifest
         The snapshot.
-    replayed : tuple of Ended
+    replayed : tuple of EpochEnd
         Epochs behind it whose ends are known, in order.
     stops : tuple of Positions
         What sinks hold beyond those, in order: replayed as one epoch each.
@@ -38,7 +38,7 @@ class Restoration:
     """
 
     manifest: Manifest
-    replayed: tuple[Ended, ...]
+    replayed: tuple[EpochEnd, ...]
     stops: tuple[Positions, ...]
     refused: tuple[tuple[SnapshotKey, str], ...] = ()
 
@@ -52,7 +52,7 @@ def restoration(
     store: Store,
     pipeline: str,
     held: Sequence[Held],
-    steps: Iterable[Step],
+    steps: Iterable[EpochSpan],
     at: Positions | None = None,
     *,
     graph: str = "",
@@ -69,7 +69,7 @@ def restoration(
         Its pipeline.
     held : sequence of Held
         What the sinks hold that hold anything.
-    steps : iterable of Step
+    steps : iterable of EpochSpan
         All epochs whose ends are known.
     at : Positions, optional
         The snapshot must be of exactly these positions, and of the graph.
@@ -119,7 +119,7 @@ def restoration(
 def _planned(
     manifest: Manifest,
     held: Sequence[Held],
-    steps: Iterable[Step],
+    steps: Iterable[EpochSpan],
     reached: Positions,
     refused: tuple[tuple[SnapshotKey, str], ...],
 ) -> Restoration:
@@ -136,9 +136,9 @@ def _planned(
     return Restoration(manifest, tuple(replayed), tuple(stops), refused)
 
 
-def replayed_from(start: Positions, steps: Iterable[Step], published: Sequence[Positions]) -> list[Ended]:
+def replayed_from(start: Positions, steps: Iterable[EpochSpan], published: Sequence[Positions]) -> list[EpochEnd]:
     """Return the ends of the epochs that follow some positions, as far as they are known and were published."""
-    found: list[Ended] = []
+    found: list[EpochEnd] = []
     for ended in chain(steps, start):
         if not any(covers_all(positions, ended.positions) for positions in published):
             break

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.checkpoint import named, progress
-from holdfast.checkpoint.manifest import Ended, Manifest
-from holdfast.checkpoint.progress import Step, chain
+from holdfast.checkpoint.manifest import EpochEnd, Manifest
+from holdfast.checkpoint.progress import EpochSpan, chain
 from holdfast.checkpoint.snapshot import good_snapshots, read_manifest, snapshot_keys
 from holdfast.commit.ledger import Standing, survey
 from holdfast.errors import Corrupt, InvalidPipeline
@@ -27,12 +27,12 @@ REWINDS = "rewinds.json"
 
 
 @dataclass(frozen=True)
-class Target:
+class RewindTarget:
     """Where a rewind goes.
 
     Parameters
     ----------
-    ended : Ended
+    ended : EpochEnd
         The end of the epoch.
     restored : Restoration, optional
         Where its state comes from; None without state.
@@ -40,7 +40,7 @@ class Target:
         The named checkpoint that was asked for.
     """
 
-    ended: Ended
+    ended: EpochEnd
     restored: Restoration | None = None
     named: Manifest | None = None
 
@@ -81,7 +81,7 @@ class Rewound:
     absent: tuple[str, ...] = ()
 
 
-def target(store: Store, pipeline: str, to: str, steps: Sequence[Step], *, has_state: bool) -> Target:
+def target(store: Store, pipeline: str, to: str, steps: Sequence[EpochSpan], *, has_state: bool) -> RewindTarget:
     """Return where somebody wants to go back to.
 
     Parameters
@@ -92,7 +92,7 @@ def target(store: Store, pipeline: str, to: str, steps: Sequence[Step], *, has_s
         Its pipeline.
     to : str
         Number of an epoch; a time in ISO 8601: the last epoch that was planned up to then; or the name of a checkpoint.
-    steps : sequence of Step
+    steps : sequence of EpochSpan
         All epochs whose ends are known.
     has_state : bool
         Whether operators keep state.
@@ -115,13 +115,13 @@ def target(store: Store, pipeline: str, to: str, steps: Sequence[Step], *, has_s
     restored = _restored(store, pipeline, found, steps) if has_state else None
     if has_state and restored is None:
         raise _out_of_reach(pipeline, to, ends, has_state=has_state)
-    return Target(found, restored)
+    return RewindTarget(found, restored)
 
 
-def reachable(store: Store, pipeline: str, steps: Iterable[Step]) -> dict[int, Ended]:
+def reachable(store: Store, pipeline: str, steps: Iterable[EpochSpan]) -> dict[int, EpochEnd]:
     """Return the ends of the epochs up to which a good snapshot, and the records behind it, reach; by number."""
     known = list(steps)
-    ends: dict[int, Ended] = {}
+    ends: dict[int, EpochEnd] = {}
     for manifest in good_snapshots(store, lambda key, why: None):
         if manifest.pipeline == pipeline:
             behind = {ended.epoch: ended for ended in chain(known, manifest.ended.positions)}
@@ -129,21 +129,21 @@ def reachable(store: Store, pipeline: str, steps: Iterable[Step]) -> dict[int, E
     return ends
 
 
-def known_steps(store: Store, logged: Iterable[Step]) -> list[Step]:
+def known_steps(store: Store, logged: Iterable[EpochSpan]) -> list[EpochSpan]:
     """Return all epochs whose ends are known: from progress records, and Spark's log.
 
     Parameters
     ----------
     store : Store
         The checkpoint.
-    logged : iterable of Step
+    logged : iterable of EpochSpan
         Those in Spark's own log.
     """
     steps = {step.ended.epoch: step for step in (*logged, *progress.read(store))}
     return [steps[epoch] for epoch in sorted(steps)]
 
 
-def pts_of(store: Store, ended: Ended) -> int | None:
+def pts_of(store: Store, ended: EpochEnd) -> int | None:
     """Return the minimum timestamp over the inputs at the end of an epoch, as far as anybody noted it."""
     for entry in survey(store):
         record = None if entry.content is None else entry.content.record
@@ -169,7 +169,7 @@ def unfinished(store: Store, base: int) -> EpochRecord | None:
     return newest if newest is not None and newest.rewound_to is not None and base <= newest.epoch else None
 
 
-def take_back(store: Store, to: Positions, generation: int, steps: Iterable[Step]) -> None:
+def take_back(store: Store, to: Positions, generation: int, steps: Iterable[EpochSpan]) -> None:
     """Remove snapshots and ends of epochs that a rewind has made untrue; keep the ends of those that stay.
 
     Parameters
@@ -180,7 +180,7 @@ def take_back(store: Store, to: Positions, generation: int, steps: Iterable[Step
         What the rewind went back to, with the sources that had left the graph by then.
     generation : int
         Of the rewind.
-    steps : iterable of Step
+    steps : iterable of EpochSpan
         The ends that Spark's logs have.
 
     Notes
@@ -189,7 +189,7 @@ def take_back(store: Store, to: Positions, generation: int, steps: Iterable[Step
     may be alone to have; 2. the snapshots go; 3. the records that speak of anything else go.
     """
 
-    def stays(ended: Ended) -> bool:
+    def stays(ended: EpochEnd) -> bool:
         """Tell whether an end lies at or before the target: by positions, as numbers of replays are higher."""
         return covers_all(to, ended.positions)
 
@@ -261,7 +261,7 @@ def withdrawn_by(store: Store, epoch: int, positions: Positions) -> int | None:
     return next(behind, None)
 
 
-def _at(at_us: int, ends: Mapping[int, Ended], steps: Iterable[Step]) -> Ended | None:
+def _at(at_us: int, ends: Mapping[int, EpochEnd], steps: Iterable[EpochSpan]) -> EpochEnd | None:
     """Return the last epoch that was planned up to a time; None where nobody knows which that is.
 
     Where ends are missing behind the last one that is known, the epoch that was asked for may be one of them.
@@ -279,7 +279,7 @@ def _goes_on(end: Positions, start: Positions) -> bool:
     return all(start[name] == of for name, of in end.items() if name in start)
 
 
-def _named(store: Store, pipeline: str, name: str) -> Target:
+def _named(store: Store, pipeline: str, name: str) -> RewindTarget:
     manifest = named.read_named(store, name)
     taken_back = withdrawn_by(store, manifest.ended.epoch, manifest.ended.positions)
     if taken_back is not None:
@@ -299,16 +299,16 @@ def _named(store: Store, pipeline: str, name: str) -> Target:
             pipeline=pipeline,
         )
     restored = Restoration(manifest, (), ()) if manifest.operators else None
-    return Target(manifest.ended, restored, manifest)
+    return RewindTarget(manifest.ended, restored, manifest)
 
 
-def _restored(store: Store, pipeline: str, ended: Ended, steps: Iterable[Step]) -> Restoration | None:
+def _restored(store: Store, pipeline: str, ended: EpochEnd, steps: Iterable[EpochSpan]) -> Restoration | None:
     """Return the snapshot and the epochs behind it that lead to exactly the end of an epoch."""
     found = restoration(store, pipeline, [Held(ended.epoch, 0, ended.positions)], steps)
     return None if found is None or found.stops else found
 
 
-def _out_of_reach(pipeline: str, to: str, ends: dict[int, Ended], *, has_state: bool) -> InvalidPipeline:
+def _out_of_reach(pipeline: str, to: str, ends: dict[int, EpochEnd], *, has_state: bool) -> InvalidPipeline:
     keeps = "snapshots are pruned, and with them the ends of older epochs" if has_state else "older ends are not kept"
     reach = f"it can go back to epoch {_spans(ends)}" if ends else "no end of an epoch is known"
     return InvalidPipeline(

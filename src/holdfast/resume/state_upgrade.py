@@ -11,9 +11,9 @@ from enum import Enum
 
 import pyarrow as pa
 
-from holdfast.checkpoint.manifest import Keeps
-from holdfast.graph.evolution import NOTHING, Migration, Past
-from holdfast.state.step import Moment, StateTable, Step
+from holdfast.checkpoint.manifest import StateSchema
+from holdfast.graph.evolution import NOTHING, Evolution, Migration
+from holdfast.state.step import StateTable, Step, StepTime
 
 
 class Way(Enum):
@@ -25,21 +25,21 @@ class Way(Enum):
 
 
 @dataclass(frozen=True)
-class Means:
+class StateUpgrade:
     """With what state can be brought over from another version of an operator.
 
     Parameters
     ----------
-    past : Past
+    past : Evolution
         What the user says.
     step : Step, optional
         What the operator knows of its own tables; None: nothing.
     """
 
-    past: Past = NOTHING
+    past: Evolution = NOTHING
     step: Step | None = None
 
-    def grown(self, table: str, known: pa.Table | None, at: Moment) -> pa.Table | None:
+    def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return a table of an earlier version under the present schema; None where nobody knows how."""
         grow = getattr(self.step, "grown", None)
         found: pa.Table | None = None if grow is None else grow(table, known, at)
@@ -101,17 +101,17 @@ class StateMove:
             yield f"state table {name!r} is dropped"
 
 
-_EPOCH_0 = Moment(0, 0)
+_EPOCH_0 = StepTime(0, 0)
 
 
-def state_move(old: Keeps, new: Keeps, means: Means) -> StateMove:
+def state_move(old: StateSchema, new: StateSchema, means: StateUpgrade) -> StateMove:
     """Return where the state of an operator comes from.
 
     Parameters
     ----------
-    old, new : Keeps
+    old, new : StateSchema
         What it kept, and what it is to keep.
-    means : Means
+    means : StateUpgrade
         With what tables that differ can be brought over.
     """
     migrate = means.past.migrate
@@ -146,14 +146,14 @@ def state_move(old: Keeps, new: Keeps, means: Means) -> StateMove:
     return StateMove(in_order, tuple(dropped), tuple(reasons))
 
 
-def _head_reasons(old: Keeps, new: Keeps) -> Iterator[str]:
+def _head_reasons(old: StateSchema, new: StateSchema) -> Iterator[str]:
     if old.kind != new.kind:
         yield f"it was {old.kind}, and is {new.kind}"
     if not old.key.equals(new.key):
         yield f"its key was ({columns_text(old.key)}), and is ({columns_text(new.key)})"
 
 
-def _can_grow(name: str, old: Keeps, new: Keeps, means: Means) -> bool:
+def _can_grow(name: str, old: StateSchema, new: StateSchema, means: StateUpgrade) -> bool:
     was = old.tables.get(name)
     if was is not None and was.key != new.tables[name].key:
         return False
@@ -164,7 +164,7 @@ def _functions(
     migrate: Migration | Mapping[str, Migration] | None,
     differ: list[str],
     grown: set[str],
-    new: Keeps,
+    new: StateSchema,
     reasons: list[str],
 ) -> dict[str, Migration]:
     """Return the user's function for each table that has one."""

@@ -19,7 +19,7 @@ from holdfast import faults
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
-from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Sink
+from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, RunIdentity, Sink
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of, check_carried
 
 _CELL_LENGTH_MAX = 200
@@ -93,7 +93,7 @@ class ConsoleSink:
         self._stream = stream
         self._epoch = 0
 
-    def open(self, run: Run) -> Held:
+    def open(self, run: RunIdentity) -> Held:
         """Return that nothing is held: a terminal cannot be asked."""
         return Held()
 

@@ -19,9 +19,9 @@ from holdfast import faults
 from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
 from holdfast.graph import naming, nodes
 from holdfast.graph.checks import building
-from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Sink, Staged, Task
+from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, RunIdentity, Sink, Staged, Task
 from holdfast.sinks.files import stage
-from holdfast.sinks.files.stage import Staging
+from holdfast.sinks.files.stage import FileStaging
 from holdfast.sinks.handle_rows import check_carried
 from holdfast.store import durable
 from holdfast.types.casting import fitted_table
@@ -117,12 +117,12 @@ class ForeachBatchSink:
         directory = os.path.abspath(work_directory)
         aside = os.path.join(directory, "writing")
         durable.prepare(directory, aside=aside)
-        staging = Staging(os.path.join(directory, "staging"), self._schema, suffix="", is_published=False)
+        staging = FileStaging(os.path.join(directory, "staging"), self._schema, suffix="", is_published=False)
         with durable.explained(f"opening {directory}"):
             durable.make_directory(staging.directory)
         self._bound = _Bound(to_dataframe, os.path.join(directory, "held.json"), aside, staging)
 
-    def open(self, run: Run) -> Held:
+    def open(self, run: RunIdentity) -> Held:
         """Note the generation; return what was noted last."""
         held = self._held()
         self._check(held, run.generation, is_open=True)
@@ -130,7 +130,7 @@ class ForeachBatchSink:
         self._note(replace(held, generation=run.generation))
         return held
 
-    def writer_factory(self) -> Staging:
+    def writer_factory(self) -> FileStaging:
         """Return the factory that executors call."""
         return self._engine.staging
 
@@ -262,4 +262,4 @@ class _Bound:
     to_dataframe: ToDataFrame
     note: str
     aside: str
-    staging: Staging
+    staging: FileStaging

@@ -18,7 +18,7 @@ from holdfast import faults
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
-from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, Run, Sink
+from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, RunIdentity, Sink
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of, check_carried
 
@@ -136,7 +136,7 @@ class MemorySink:
         self._schema = schema
         self._generation = 0
 
-    def open(self, run: Run) -> Held:
+    def open(self, run: RunIdentity) -> Held:
         """Fence lower generations; return what is held."""
         with _lock:
             held = self._held()

@@ -29,7 +29,7 @@ _view_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Good:
+class GoodRows:
     """The rows of a source that could be read: its rejects left out."""
 
 
@@ -45,7 +45,7 @@ def applied(spec: Any, inputs: Sequence[DataFrame]) -> DataFrame:
     """
     frame = inputs[0]
     match spec:
-        case Good():
+        case GoodRows():
             return frame.filter(F.col(REJECT_COLUMN).isNull()).drop(REJECT_COLUMN)
         case Rejects():
             return frame.filter(F.col(REJECT_COLUMN).isNotNull()).select(f"{REJECT_COLUMN}.*")

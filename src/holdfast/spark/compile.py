@@ -21,10 +21,10 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.map_batches import MapBatches
 from holdfast.operators.union import Union
 from holdfast.plan.batches import BatchFunction, BranchFunction
-from holdfast.plan.cutting import Part
+from holdfast.plan.cutting import FirstStage
 from holdfast.plan.routes import STEP, TAG, Routes, struct_name
 from holdfast.spark import apply
-from holdfast.spark.compile_steps import Step, Steps, explained_at, steps_of
+from holdfast.spark.compile_steps import CompileStep, Steps, explained_at, steps_of
 from holdfast.spark.fanout import WideFrame, column_name
 
 
@@ -44,7 +44,7 @@ class Compiled:
     routes: Routes
 
 
-def compile_pipeline(pipeline: Pipeline | Part, read: Callable[[Node], DataFrame], token: str) -> Compiled:
+def compile_pipeline(pipeline: Pipeline | FirstStage, read: Callable[[Node], DataFrame], token: str) -> Compiled:
     """Return the pipeline as one frame.
 
     Parameters
@@ -75,9 +75,9 @@ class _Compiler:
         self._steps = steps
         self._read = read
         self._token = token
-        self._plain: dict[Step, DataFrame] = {}
+        self._plain: dict[CompileStep, DataFrame] = {}
         self._wide_frames: dict[int, tuple[DataFrame, dict[int, StructType]]] = {}
-        self._consumers: dict[Step, list[Step | int]] = {step: [] for step in steps.steps}
+        self._consumers: dict[CompileStep, list[CompileStep | int]] = {step: [] for step in steps.steps}
         for step in steps.steps:
             for before in step.inputs:
                 self._consumers[before].append(step)
@@ -116,16 +116,16 @@ class _Compiler:
 
     # --- branches of their own ----------------------------------------------------------------------
 
-    def _is_shared(self, step: Step) -> bool:
+    def _is_shared(self, step: CompileStep) -> bool:
         return len(self._consumers[step]) > 1 or any(self._is_shared(before) for before in step.inputs)
 
-    def _frame(self, step: Step) -> DataFrame:
+    def _frame(self, step: CompileStep) -> DataFrame:
         if step not in self._plain:
             inputs = [self._frame(before) for before in step.inputs]
             self._plain[step] = self._applied(step, inputs)
         return self._plain[step]
 
-    def _applied(self, step: Step, inputs: Sequence[DataFrame]) -> DataFrame:
+    def _applied(self, step: CompileStep, inputs: Sequence[DataFrame]) -> DataFrame:
         with explained_at(step):
             if step.spec is None:
                 assert isinstance(step.node, Node)
@@ -134,7 +134,7 @@ class _Compiler:
                 return inputs[0].mapInArrow(self._batch_function(step), from_arrow_schema(step.spec.schema))
             return distinct(apply.applied(step.spec, inputs), step.title)
 
-    def _batch_function(self, step: Step) -> BatchFunction:
+    def _batch_function(self, step: CompileStep) -> BatchFunction:
         spec = step.spec
         assert isinstance(spec, MapBatches)
         schema = to_arrow_schema(from_arrow_schema(spec.schema), timezone="UTC")
@@ -144,7 +144,7 @@ class _Compiler:
 
     def _shared_groups(self, sinks: set[int]) -> list[list[int]]:
         """Return the sinks in groups that have a step in common."""
-        groups: list[tuple[set[int], set[Step]]] = []
+        groups: list[tuple[set[int], set[CompileStep]]] = []
         for sink in sorted(sinks):
             members, needed = {sink}, set(self._needed([sink]))
             for other in [group for group in groups if group[1] & needed]:
@@ -154,7 +154,7 @@ class _Compiler:
             groups.append((members, needed))
         return [sorted(members) for members, _ in groups]
 
-    def _needed(self, sinks: Sequence[int]) -> list[Step]:
+    def _needed(self, sinks: Sequence[int]) -> list[CompileStep]:
         wanted = {self._steps.ends[sink] for sink in sinks}
         for step in reversed(self._steps.steps):
             if step in wanted:
@@ -174,11 +174,11 @@ class _WideCompiler:
         self._sinks = sinks
         self._needed = parent._needed(sinks)
         self._next_tag = max(step.number for step in parent._steps.steps) + 1
-        self._columns: dict[Step, list[tuple[str, str]]] = {}
-        self._tag: dict[Step, int] = {}
-        self._branch: dict[tuple[Step, int], int] = {}
+        self._columns: dict[CompileStep, list[tuple[str, str]]] = {}
+        self._tag: dict[CompileStep, int] = {}
+        self._branch: dict[tuple[CompileStep, int], int] = {}
         """(step, ordinal of the consumer) -> tag of the rows that go there."""
-        self._taken: dict[Step, int] = {}
+        self._taken: dict[CompileStep, int] = {}
 
     def compiled(self) -> DataFrame:
         heads = [step for step in self._needed if self._is_head(step)]
@@ -196,7 +196,7 @@ class _WideCompiler:
                 self._fan_out(step)
         return self._finish()
 
-    def _is_head(self, step: Step) -> bool:
+    def _is_head(self, step: CompileStep) -> bool:
         if any(self._parent._is_shared(before) for before in step.inputs):
             return False
         consumers = self._parent._consumers[step]
@@ -205,7 +205,7 @@ class _WideCompiler:
         # A branch of its own that flows into a step which another input shares.
         return not isinstance(consumers[0], int) and any(self._parent._is_shared(b) for b in consumers[0].inputs)
 
-    def _fan_out(self, step: Step) -> None:
+    def _fan_out(self, step: CompileStep) -> None:
         consumers = self._parent._consumers[step]
         if len(consumers) == 1:
             self._branch[step, 0] = self._tag[step]
@@ -219,7 +219,7 @@ class _WideCompiler:
         self._next_tag += 1
         return self._next_tag
 
-    def _input_tag(self, step: Step, consumer: Step | int) -> int:
+    def _input_tag(self, step: CompileStep, consumer: CompileStep | int) -> int:
         """Return the tag of the rows that flow from ``step`` to a consumer; each branch is taken once."""
         ordinals = [
             i for i, other in enumerate(self._parent._consumers[step]) if other is consumer or other == consumer
@@ -228,7 +228,7 @@ class _WideCompiler:
         self._taken[step] = taken + 1
         return self._branch[step, ordinals[min(taken, len(ordinals) - 1)]]
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: CompileStep) -> None:
         tags = [self._input_tag(before, step) for before in step.inputs]
         if isinstance(step.spec, Union):
             into = self._new_tag()
@@ -245,7 +245,7 @@ class _WideCompiler:
         name = f"{step.node.kind} {step.node.name!r}"
         self._columns[step] = self._wide.graft(tag, proxy, applied, self._new_tag(), name)
 
-    def _add_batches(self, step: Step, tag: int, inputs: list[tuple[str, str]]) -> None:
+    def _add_batches(self, step: CompileStep, tag: int, inputs: list[tuple[str, str]]) -> None:
         function = self._parent._batch_function(step)
         into = self._new_tag()
         outputs = [(name, column_name(into, i)) for i, name in enumerate(function.schema.names)]

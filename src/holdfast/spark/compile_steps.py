@@ -10,17 +10,17 @@ from pyspark.errors import PySparkException
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.nodes import Node, OperatorSpec, Rejects, SinkNode
 from holdfast.graph.pipeline import Pipeline
-from holdfast.plan.cutting import Part
+from holdfast.plan.cutting import FirstStage
 from holdfast.spark import apply
 from holdfast.spark.failure import summary
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class CompileStep:
     """A node of the graph as the compiler sees it; a source with rejects becomes two steps (raw and good rows)."""
 
-    spec: OperatorSpec | apply.Good | None
-    inputs: tuple[Step, ...]
+    spec: OperatorSpec | apply.GoodRows | None
+    inputs: tuple[CompileStep, ...]
     node: Node | SinkNode
     number: int
 
@@ -34,26 +34,26 @@ class Step:
 class Steps:
     """All steps of a pipeline, inputs first, and which sink ends where."""
 
-    steps: list[Step] = field(default_factory=list)
-    ends: list[Step] = field(default_factory=list)
+    steps: list[CompileStep] = field(default_factory=list)
+    ends: list[CompileStep] = field(default_factory=list)
 
-    def add(self, spec: Any, inputs: tuple[Step, ...], node: Node | SinkNode) -> Step:
+    def add(self, spec: Any, inputs: tuple[CompileStep, ...], node: Node | SinkNode) -> CompileStep:
         """Add a step behind its inputs."""
-        step = Step(spec, inputs, node, len(self.steps))
+        step = CompileStep(spec, inputs, node, len(self.steps))
         self.steps.append(step)
         return step
 
 
-def steps_of(pipeline: Pipeline | Part) -> Steps:
+def steps_of(pipeline: Pipeline | FirstStage) -> Steps:
     """Return the steps of a pipeline that lead to a sink."""
     found = Steps()
-    good: dict[Node, Step] = {}
-    raw: dict[Node, Step] = {}
+    good: dict[Node, CompileStep] = {}
+    raw: dict[Node, CompileStep] = {}
     for node in pipeline.nodes:
         if node.is_source:
             raw[node] = good[node] = found.add(None, (), node)
             if getattr(node.spec, "rejects", False):
-                good[node] = found.add(apply.Good(), (raw[node],), node)
+                good[node] = found.add(apply.GoodRows(), (raw[node],), node)
         elif isinstance(node.spec, Rejects):
             good[node] = found.add(node.spec, (raw[node.inputs[0]],), node)
         else:
@@ -75,7 +75,7 @@ def _without_unused(found: Steps) -> Steps:
 class explained_at:
     """Names the node and its line in whatever Spark says about it."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: CompileStep) -> None:
         self._step = step
 
     def __enter__(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame
 
 from holdfast import faults
-from holdfast.checkpoint.manifest import Ended
+from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.plan.pressure import BackPressure
@@ -25,12 +25,12 @@ from holdfast.plan.report import OperatorReports
 from holdfast.ports import Carried, Clock, EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.resume import spark_log
-from holdfast.resume.directory_header import Origin
+from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark.due import Dues
 from holdfast.spark.evaluation import Evaluated, Evaluation, Observed
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.time_limit import limited
-from holdfast.spark.staging import Staging
+from holdfast.spark.staging import TaskStaging
 from holdfast.spark.state.evaluation import StateEvaluation
 from holdfast.status import EpochStatus
 
@@ -44,7 +44,7 @@ CARRY_ROWS_MAX = 200_000
 
 
 @dataclass(frozen=True)
-class Limits:
+class EpochLimits:
     """How much an epoch may hold to be carried, how often orphans are looked for, how long an evaluation may take."""
 
     carry_bytes: int
@@ -59,7 +59,7 @@ class EpochLoop:
     ----------
     pipeline : str
         Name of the pipeline.
-    origin : Origin
+    origin : DirectoryHeader
         Where Spark's directory began.
     spark_checkpoint : Path
         Spark's checkpoint directory, where the offset log stands.
@@ -71,7 +71,7 @@ class EpochLoop:
         Opened.
     clock : Clock
         For the intervals of sweeping.
-    limits : Limits
+    limits : EpochLimits
         Sizes and intervals.
     pts : int, optional
         Minimum timestamp over the inputs that earlier runs had reached.
@@ -93,20 +93,20 @@ class EpochLoop:
         self,
         *,
         pipeline: str,
-        origin: Origin,
+        origin: DirectoryHeader,
         spark_checkpoint: Path,
         evaluation: Evaluation,
         sinks: Mapping[str, Sink],
         coordinator: Coordinator,
         clock: Clock,
-        limits: Limits,
+        limits: EpochLimits,
         timed_sources: Sequence[str],
         pts: int | None,
         reports: OperatorReports,
         due_file: str,
         pressure: BackPressure | None = None,
         note_parts: Callable[[Iterable[str], int], None] = lambda sinks, epoch: None,
-        note_end: Callable[[Positions, Ended], None] | None = None,
+        note_end: Callable[[Positions, EpochEnd], None] | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._origin = origin
@@ -162,7 +162,7 @@ class EpochLoop:
         step_epoch, batch_us = self._origin.step_time(batch_id, end.batch_us)
         if isinstance(self._evaluation, StateEvaluation):
             self._evaluation.begin(batch, step_epoch, batch_us, end.positions)
-        ended = Ended(epoch, step_epoch, end.positions, batch_us)
+        ended = EpochEnd(epoch, step_epoch, end.positions, batch_us)
         if not missing:
             self._evaluate_muted(batch, epoch)
             self.last_positions = end
@@ -228,7 +228,7 @@ class EpochLoop:
                 return carried
             log.info("epoch %d is not for the driver to carry: the executors stage it", epoch)
         factories = {sink: self._sinks[sink].writer_factory() for sink in missing}
-        staging = Staging(self._pipeline, self._coordinator.generation, epoch, factories)
+        staging = TaskStaging(self._pipeline, self._coordinator.generation, epoch, factories)
         return self._tried(lambda: self._evaluation.stage(batch, start.positions, end.positions, staging), epoch)
 
     def _evaluate_muted(self, batch: DataFrame, epoch: int) -> None:
@@ -284,7 +284,7 @@ class EpochLoop:
             self.source_rejects[source] = self.source_rejects.get(source, 0) + counted.rejects
         self.last_positions = end
 
-    def _has_ended(self, start: spark_log.Offsets, ended: Ended) -> None:
+    def _has_ended(self, start: spark_log.Offsets, ended: EpochEnd) -> None:
         if (note_end := self._note_end) is not None:
             self._patiently(lambda: note_end(start.positions, ended), f"note the end of epoch {ended.epoch}")
         self.ended_epoch = ended.epoch

@@ -21,7 +21,7 @@ from holdfast.ports import REJECT_COLUMN, Carried, Part, Source, SourceSpec, Spa
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import NOTHING, Mask, lettered, readable
 from holdfast.spark.failure import is_too_large
-from holdfast.spark.staging import HANDLES, Staging
+from holdfast.spark.staging import HANDLES, TaskStaging
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Evaluation(Protocol):
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Return the epoch with its rows here; None when they are too many, or must not be evaluated here."""
 
-    def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: Staging) -> Evaluated:
+    def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Let executors stage the epoch, in one Spark job; return the handles that the driver received."""
 
 
@@ -88,7 +88,7 @@ class SparkEvaluation:
         tables = self.routes.split_table(table)
         return Evaluated({sink: (Carried(tables[sink]),) for sink in sinks}, self.observe())
 
-    def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: Staging) -> Evaluated:
+    def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Run the plan and the writers in one job."""
         rows = batch.mapInArrow(PlanTask(staging, self.routes), HANDLES).collect()
         return evaluated(rows, staging, self.observe())
@@ -98,7 +98,7 @@ class SparkEvaluation:
 class PlanTask:
     """One task of a staged epoch: rows of the plan to writers.  Picklable; called by ``mapInArrow``."""
 
-    staging: Staging
+    staging: TaskStaging
     routes: Routes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -171,7 +171,7 @@ class ColumnarEvaluation:
         tables = {sink: pa.Table.from_batches(batches, schemas[sink]) for sink, batches in rows.items()}
         return Evaluated({sink: (Carried(table),) for sink, table in tables.items()}, counts.found)
 
-    def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: Staging) -> Evaluated:
+    def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Run one job with a task for each span."""
         spans = list(self._spans(start, end, self._parallelism))
         if not spans:
@@ -200,7 +200,7 @@ class ColumnarEvaluation:
 class SpanTask:
     """The tasks of a staged epoch: task ``n`` reads span ``n``.  Picklable; called by ``mapInArrow``."""
 
-    staging: Staging
+    staging: TaskStaging
     program: Program
     readers: Mapping[str, Reader]
     spans: tuple[tuple[str, Span], ...]
@@ -260,7 +260,7 @@ class Counts:
         return pa.RecordBatch.from_arrays(arrays, names=["sink", "name", "row_count", "reference"])
 
 
-def evaluated(rows: list[Any], staging: Staging, observed: Mapping[str, Observed]) -> Evaluated:
+def evaluated(rows: list[Any], staging: TaskStaging, observed: Mapping[str, Observed]) -> Evaluated:
     """Return what the tasks of a finished job sent: handles, and counts."""
     parts: dict[str, list[Part]] = {sink: [] for sink in staging.writers}
     counted = dict(observed)

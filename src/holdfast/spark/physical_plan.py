@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.checkpointer import Intervals
-from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
@@ -21,16 +21,16 @@ from holdfast.plan.program_build import build_program
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask
 from holdfast.resume.graph_diff import Graph, described
-from holdfast.resume.state_upgrade import Means
+from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Observed, Reader, SparkEvaluation
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.read import SourceReader
-from holdfast.spark.resume.context import Asked, Ground
+from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.state.evaluation import StateEvaluation
 from holdfast.spark.state.operators_in_plan import stateful_operators
 from holdfast.spark.state.parts import BackgroundParts
-from holdfast.spark.state.plan import Shape, Stateful, compile_stateful, keeps_of, means_of, settle_shape
+from holdfast.spark.state.plan import StatefulPlan, StateShape, compile_stateful, keeps_of, means_of, settle_shape
 from holdfast.spark.state.seed import DirectorySeeds
 from holdfast.spark.state.snapshots import Snapshotting
 
@@ -38,7 +38,7 @@ log = logging.getLogger("holdfast.run")
 
 
 @dataclass(frozen=True)
-class Assembly:
+class PhysicalPlan:
     """A graph that is ready to run.
 
     Parameters
@@ -55,7 +55,7 @@ class Assembly:
         What Spark is given.
     program : Program, optional
         Evaluates all rows as Arrow tables; None where Spark's plan or stages do.
-    stateful : Stateful, optional
+    stateful : StatefulPlan, optional
         The stages; None without state.
     snapshotting : Snapshotting, optional
         Makes snapshots of the state; None without state.
@@ -67,16 +67,16 @@ class Assembly:
     reader: SourceReader
     compiled: Compiled
     program: Program | None = None
-    stateful: Stateful | None = None
+    stateful: StatefulPlan | None = None
     snapshotting: Snapshotting | None = None
 
     @cached_property
-    def keeps(self) -> dict[str, Keeps]:
+    def keeps(self) -> dict[str, StateSchema]:
         """What each stateful operator keeps."""
         return {} if self.stateful is None else keeps_of(self.pipeline, self.stateful.stages)
 
     @cached_property
-    def means(self) -> dict[str, Means]:
+    def means(self) -> dict[str, StateUpgrade]:
         """With what each stateful operator takes over the state of another version of itself."""
         return {} if self.stateful is None else means_of(self.pipeline, self.stateful.stages)
 
@@ -119,7 +119,7 @@ class Assembly:
         }
 
 
-def assemble(asked: Asked, ground: Ground) -> Assembly:
+def assemble(asked: StartOptions, ground: StartContext) -> PhysicalPlan:
     """Compile a graph in the way that fits it: in stages, as an Arrow program, or as Spark's plan."""
     pipeline, settings = asked.pipeline, asked.settings
     use_program = settings.columnar and not asked.is_stateful
@@ -143,16 +143,16 @@ def assemble(asked: Asked, ground: Ground) -> Assembly:
         way = "through Spark's plan"
         compiled = compile_pipeline(pipeline, reader.read, ground.token)
         _refuse_state(pipeline, compiled.frame)
-        assembly = Assembly(pipeline, ground.session, ground.parallelism, reader, compiled)
+        assembly = PhysicalPlan(pipeline, ground.session, ground.parallelism, reader, compiled)
     else:
         way = "as an Arrow program: its rows stay out of the JVM"
         compiled = Compiled(_positions_only(pipeline, reader), program.routes)
-        assembly = Assembly(pipeline, ground.session, ground.parallelism, reader, compiled, program)
+        assembly = PhysicalPlan(pipeline, ground.session, ground.parallelism, reader, compiled, program)
     log.info("pipeline %r is evaluated %s", pipeline.name, way)
     return assembly
 
 
-def _with_state(asked: Asked, ground: Ground, reader: SourceReader) -> Assembly:
+def _with_state(asked: StartOptions, ground: StartContext, reader: SourceReader) -> PhysicalPlan:
     shape = _shape(ground)
     ground.session.conf.set("spark.sql.shuffle.partitions", str(shape.partitions))
     stateful = compile_stateful(
@@ -169,7 +169,7 @@ def _with_state(asked: Asked, ground: Ground, reader: SourceReader) -> Assembly:
         asked.settings.controller_checkpoint_freq * 1000,
         asked.settings.checkpoint_keep,
     )
-    return Assembly(
+    return PhysicalPlan(
         asked.pipeline,
         ground.session,
         ground.parallelism,
@@ -182,7 +182,7 @@ def _with_state(asked: Asked, ground: Ground, reader: SourceReader) -> Assembly:
     )
 
 
-def _shape(ground: Ground) -> Shape:
+def _shape(ground: StartContext) -> StateShape:
     """Return how state is divided, and note it in Spark's directory."""
     store, below, division = ground.store, ground.chosen.below, ground.division
     previous = newest_buckets(store) if ground.before is None else ground.before.buckets

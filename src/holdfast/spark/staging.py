@@ -29,7 +29,7 @@ HANDLES = StructType(
 
 
 @dataclass(frozen=True)
-class Staging:
+class TaskStaging:
     """One epoch as the tasks that stage it see it.  Picklable.
 
     Parameters

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.checkpointer import Checkpointer
-from holdfast.checkpoint.manifest import Ended, decode
+from holdfast.checkpoint.manifest import EpochEnd, decode
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.user_data import UserData, recovered
 from holdfast.commit.coordinator import Coordinator
@@ -22,49 +22,49 @@ from holdfast.ports import Sink
 from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import DeadLetters
 from holdfast.quarantine.mask import Mask, mask_file, write_masks
-from holdfast.resume.directory_header import Origin
+from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark.due import due_file
-from holdfast.spark.epoch_loop import EpochLoop, Limits
-from holdfast.spark.physical_plan import Assembly
+from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
+from holdfast.spark.physical_plan import PhysicalPlan
 from holdfast.spark.quarantine.isolate import Isolating, Suspicion, told_of
 from holdfast.spark.quarantine.trials import COPY, Trials, clear_copy, reads_on
-from holdfast.spark.resume.context import Asked, Ground
+from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.resume.directory import give_up
 from holdfast.spark.run import Run
 from holdfast.spark.state.seed import seed_of
 
 
 @dataclass(frozen=True)
-class RunParts:
+class Wiring:
     """A pipeline that is owned, and whose beginning is settled.
 
     Parameters
     ----------
-    asked : Asked
+    asked : StartOptions
         What the user asked for.
     lifecycle : Lifecycle
         The user's hooks.
-    ground : Ground
+    ground : StartContext
         Checkpoint and session.
-    assembly : Assembly
+    assembly : PhysicalPlan
         The graph, ready to run.
     sinks : mapping of str to Sink
         Open ones, by name.
     coordinator : Coordinator
         Has taken over.
-    origin : Origin
+    origin : DirectoryHeader
         Where Spark's directory begins.
     participation : Participation
         Takes note of the sinks that take part.
     """
 
-    asked: Asked
+    asked: StartOptions
     lifecycle: Lifecycle
-    ground: Ground
-    assembly: Assembly
+    ground: StartContext
+    assembly: PhysicalPlan
     sinks: Mapping[str, Sink]
     coordinator: Coordinator
-    origin: Origin
+    origin: DirectoryHeader
     participation: Participation
 
     def begun(self, timed: Sequence[str], pts: int | None) -> Run:
@@ -91,7 +91,7 @@ class RunParts:
             sinks=self.sinks,
             coordinator=self.coordinator,
             clock=self.ground.clock,
-            limits=Limits(
+            limits=EpochLimits(
                 self.asked.settings.carry_max_bytes, self.asked.settings.sweep_interval_s, self.asked.poison_limit_s
             ),
             timed_sources=timed,
@@ -232,10 +232,10 @@ class RunParts:
         return decode(path.read_bytes(), seed).user_data
 
 
-def _noting(user_data: UserData | None, checkpointer: Checkpointer | None) -> Callable[[Positions, Ended], None]:
+def _noting(user_data: UserData | None, checkpointer: Checkpointer | None) -> Callable[[Positions, EpochEnd], None]:
     """Return what is told of each epoch's end: the value of a checkpoint is asked for before its snapshot is made."""
 
-    def note(start: Positions, ended: Ended) -> None:
+    def note(start: Positions, ended: EpochEnd) -> None:
         if user_data is not None:
             user_data.note(ended.epoch)
         if checkpointer is not None:

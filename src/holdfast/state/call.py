@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from holdfast.errors import BadRow, HoldfastError, InvalidPipeline, Unavailable
-from holdfast.state.step import Arrivals, Moment, Result, Step
+from holdfast.state.step import Arrivals, Result, Step, StepTime
 from holdfast.state.tables import check_result, first_rows
 
 
@@ -36,7 +36,7 @@ def call(
     step: Step,
     state: Mapping[str, pa.Table],
     arrivals: Mapping[str, Arrivals],
-    at: Moment,
+    at: StepTime,
     *,
     operator: str,
     bucket: int = 0,
@@ -81,13 +81,15 @@ def call(
     return check_result(operator, step, result)
 
 
-def _named(error: HoldfastError, operator: str, bucket: int, at: Moment) -> HoldfastError:
+def _named(error: HoldfastError, operator: str, bucket: int, at: StepTime) -> HoldfastError:
     where = f"operator {operator!r}, bucket {bucket}, epoch {at.epoch}: "
     kind = type(error) if isinstance(error, BadRow | InvalidPipeline | Unavailable) else InvalidPipeline
     return kind(where + error.what, why=error.why, do=error.do, participant=operator, epoch=at.epoch)
 
 
-def _failed(error: Exception, rows: pa.Table | None, of: str, operator: str, bucket: int, at: Moment) -> HoldfastError:
+def _failed(
+    error: Exception, rows: pa.Table | None, of: str, operator: str, bucket: int, at: StepTime
+) -> HoldfastError:
     kind = Unavailable if isinstance(error, ConnectionError | TimeoutError) else InvalidPipeline
     said = " ".join(str(error).split()) or "it has no message"
     frames = traceback.extract_tb(error.__traceback__)

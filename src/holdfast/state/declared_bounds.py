@@ -23,7 +23,7 @@ WHY = "that was told before"
 
 
 @dataclass(frozen=True)
-class Limits:
+class DeclaredLimits:
     """What holds of an epoch's rows by the bounds that were told.
 
     Parameters
@@ -48,7 +48,7 @@ def declared(key: pa.Schema) -> StateTable:
     return StateTable(schema, (*key.names, ALL_KEYS))
 
 
-def limits(table: pa.Table, given: Arrivals, key: pa.Schema, time: str, needless: int = UNBOUNDED) -> Limits:
+def limits(table: pa.Table, given: Arrivals, key: pa.Schema, time: str, needless: int = UNBOUNDED) -> DeclaredLimits:
     """Return what an epoch's rows are held to.
 
     Parameters
@@ -65,7 +65,7 @@ def limits(table: pa.Table, given: Arrivals, key: pa.Schema, time: str, needless
         Bounds of keys up to this need not be kept: something else holds all keys to it.
     """
     if not table.num_rows and not given.bounds.num_rows:
-        return Limits(np.full(given.rows.num_rows, UNBOUNDED, np.int64), UNBOUNDED, None)
+        return DeclaredLimits(np.full(given.rows.num_rows, UNBOUNDED, np.int64), UNBOUNDED, None)
     names = key.names
     everywhere = pc.max(table.column(BOUND).filter(table.column(ALL_KEYS))).as_py()
     everywhere = UNBOUNDED if everywhere is None else int(everywhere)
@@ -80,7 +80,7 @@ def limits(table: pa.Table, given: Arrivals, key: pa.Schema, time: str, needless
     news = told(given, time, None, keys, before, everywhere)
     floor = max(news.everywhere, needless)
     risen = np.flatnonzero((news.bounds > before) & (news.bounds > floor))
-    return Limits(
+    return DeclaredLimits(
         news.before, news.everywhere, _change(table, keys, news.bounds, risen, everywhere, news.everywhere, floor)
     )
 

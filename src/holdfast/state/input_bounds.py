@@ -16,7 +16,7 @@ from holdfast.state.timeline import UNBOUNDED, Promise, bound_at, bounds_before,
 
 
 @dataclass(frozen=True)
-class Told:
+class InputReport:
     """What one epoch told of one input.
 
     Parameters
@@ -37,7 +37,9 @@ class Told:
     everywhere: int
 
 
-def told(given: Arrivals, time: str, promise: Promise | None, keys: pa.Table, bounds: Ticks, everywhere: int) -> Told:
+def told(
+    given: Arrivals, time: str, promise: Promise | None, keys: pa.Table, bounds: Ticks, everywhere: int
+) -> InputReport:
     """Return what an epoch tells of one input.
 
     Parameters
@@ -72,4 +74,4 @@ def told(given: Arrivals, time: str, promise: Promise | None, keys: pa.Table, bo
         before[: len(times)], bound_at(places[: len(times)], keyed.ticks(for_all.column(PLACE)), steps, everywhere)
     )
     highest = max(everywhere, int(steps.max())) if len(steps) else everywhere
-    return Told(times < below, below, raised_by(bounds, codes[order], says[order]), highest)
+    return InputReport(times < below, below, raised_by(bounds, codes[order], says[order]), highest)

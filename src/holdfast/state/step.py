@@ -80,7 +80,7 @@ class Arrivals:
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepTime:
     """The only time that a step may look at: what Spark logged for the epoch before it ran.
 
     Parameters
@@ -155,7 +155,7 @@ class Step(Protocol):
     def outputs(self) -> Mapping[str, pa.Schema]:
         """Output name -> schema: ``rows``, and ``late`` where rows can come too late."""
 
-    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Return what the epoch gives.
 
         Parameters
@@ -164,7 +164,7 @@ class Step(Protocol):
             Every table of the bucket, in its schema, in no particular order of rows; empty when there is nothing.
         arrivals : mapping of str to Arrivals
             Every input, also those that bring nothing.
-        at : Moment
+        at : StepTime
             The epoch and its logged time.
         """
 

@@ -19,7 +19,7 @@ from holdfast.graph import naming
 from holdfast.graph.nodes import Node, Stream
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.state import call, tables
-from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment, Step
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Step, StepTime
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _RIGHT = 'drive(stream, {"flights": [[{"origin": "JFK", "t": 10}], [bound(20)]]})'
@@ -228,13 +228,13 @@ class Drive:
         now = self._behind[epoch] if epoch < len(self._behind) else ()
         self._heard |= dict.fromkeys((*before, *now), time)
 
-    def _moment(self, node: Node, epoch: int, time: int) -> Moment:
+    def _moment(self, node: Node, epoch: int, time: int) -> StepTime:
         heard = {}
         for name, behind in zip(self._operators.steps[node].inputs, node.inputs, strict=True):
             times = [self._heard[each.name] for each in _in_order(behind) if each.name in self._heard]
             if times:
                 heard[name] = max(times)
-        return Moment(epoch, time, heard)
+        return StepTime(epoch, time, heard)
 
     def _with_bounds(self, node: Node, items: Sequence[Item]) -> Sequence[Item]:
         """Return what a source gives with its bound rows as control rows, and without the column that marks them."""
@@ -279,7 +279,7 @@ class Drive:
                 given.append((place, Bound(min(ticks for ticks in least if ticks is not None), told.key)))
         return given
 
-    def _stateful(self, node: Node, before: Sequence[_Flow], at: Moment) -> dict[str, _Flow]:
+    def _stateful(self, node: Node, before: Sequence[_Flow], at: StepTime) -> dict[str, _Flow]:
         step = self._operators.steps[node]
         states = self.states.setdefault(node.name, [tables.encode(tables.empty_state(step))] * self._buckets)
         outputs: dict[str, list[pa.Table]] = {name: [] for name in step.outputs}

@@ -28,7 +28,7 @@ from holdfast.ports import (
     Publication,
     Refused,
     Rejecting,
-    Run,
+    RunIdentity,
     Sink,
     Staged,
     Task,
@@ -44,12 +44,12 @@ _TARGETS: weakref.WeakValueDictionary[int, SimulatedTarget] = weakref.WeakValueD
 _NUMBERS = itertools.count()
 
 
-_Moment = tuple[list[pa.Table], dict[tuple[str, str], "LedgerRow"], dict[str, pa.Table]]
+_Moment = tuple[list[pa.Table], dict[tuple[str, str], "SimulatedLedgerRow"], dict[str, pa.Table]]
 """What a target was: rows, ledger, staged rows."""
 
 
 @dataclass
-class LedgerRow:
+class SimulatedLedgerRow:
     """The sink's own word on one pipeline; ``in_progress`` are the handles it has begun to make visible."""
 
     generation: int = 0
@@ -76,7 +76,7 @@ class SimulatedTarget:
     def __init__(self, *, can_go_back: bool = False) -> None:
         self._can_go_back = can_go_back
         self.tables: list[pa.Table] = []
-        self.ledger: dict[tuple[str, str], LedgerRow] = {}
+        self.ledger: dict[tuple[str, str], SimulatedLedgerRow] = {}
         self.staged: dict[str, pa.Table] = {}
         self._past: list[_Moment] = []
         self.refuses: Callable[[Mapping[str, object]], bool] | None = None
@@ -192,7 +192,7 @@ class SimulatedSink:
         self._way = way
         self._process = process or Process()
         self._failures: Failures = failures or NoFailures()
-        self._run = Run("", 0)
+        self._run = RunIdentity("", 0)
 
     @property
     def staging(self) -> str:
@@ -200,15 +200,15 @@ class SimulatedSink:
         return f"simulated {self._way}"
 
     @property
-    def _row(self) -> LedgerRow:
-        return self.target.ledger.setdefault((self._run.pipeline, self.name), LedgerRow())
+    def _row(self) -> SimulatedLedgerRow:
+        return self.target.ledger.setdefault((self._run.pipeline, self.name), SimulatedLedgerRow())
 
-    def open(self, run: Run) -> Held:
+    def open(self, run: RunIdentity) -> Held:
         """Fence lower generations, complete what was begun, and return what is held."""
         self._process.check()
         return failing(self._failures(self.name, "open"), self.name, "open", lambda: self._open(run))
 
-    def _open(self, run: Run) -> Held:
+    def _open(self, run: RunIdentity) -> Held:
         self._run = run
         before = self._row.generation
         if before >= run.generation:
@@ -414,7 +414,7 @@ class FaultySink:
         """How large epochs are staged here."""
         return self._inner.staging
 
-    def open(self, run: Run) -> Held:
+    def open(self, run: RunIdentity) -> Held:
         """Open the real one."""
         return failing(
             self._failures(self.name, "open"),

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast.state import tables
 from holdfast.state.call import call
-from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Change, Moment, Result, Step
+from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Change, Result, Step, StepTime
 from holdfast.testing.drive import Bound, Item
 
 Event = tuple[str, Item]
@@ -92,7 +92,7 @@ class _Life:
         step = self.case.step
         arrivals = arrivals_of(step, events)
         # The same batch time in all epochs: what follows from it must not depend on where epochs are cut.
-        result = call(step, self.state, arrivals, Moment(self.epoch, 0), operator=self.case.name)
+        result = call(step, self.state, arrivals, StepTime(self.epoch, 0), operator=self.case.name)
         self.epoch += 1
         for name, rows in result.outputs.items():
             self.rows[name].append(rows)
@@ -118,7 +118,7 @@ def check_replay(case: StepCase) -> None:
         events = case.events(random.Random(seed), 60, 4)
         life, rng = _Life(case), random.Random(seed)
         for part in _cut(events, rng, 3):
-            state, at = life.state, Moment(life.epoch, 0)
+            state, at = life.state, StepTime(life.epoch, 0)
             first = life.run(part)
             copy: Step = pickle.loads(pickle.dumps(case.step))
             again = call(copy, state, arrivals_of(copy, part), at, operator=case.name)

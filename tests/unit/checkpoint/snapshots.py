@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from holdfast.checkpoint.manifest import BucketState, Ended, Keeps, Manifest, OperatorState
+from holdfast.checkpoint.manifest import BucketState, EpochEnd, Manifest, OperatorState, StateSchema
 from holdfast.checkpoint.snapshot import Bucket, commit, write_bucket
 from holdfast.ports import Store
 from holdfast.state.step import StateTable
 
 SCHEMA = pa.schema([pa.field("k", pa.string(), nullable=False), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 NOTES = pa.schema([("text", pa.string())])
-KEEPS = Keeps("counting", "{}", pa.schema([("k", pa.string())]), {
+KEEPS = StateSchema("counting", "{}", pa.schema([("k", pa.string())]), {
     "counts": StateTable(SCHEMA, ("k",)),
     "notes": StateTable(NOTES, ("text",)),
 })  # fmt: skip
@@ -25,9 +25,9 @@ def bucket(number: int, version: int, digest: str = "") -> Bucket:
     return Bucket("counted", number, version, digest or f"d{version}", feeds, tables)
 
 
-def ended(epoch: int) -> Ended:
+def ended(epoch: int) -> EpochEnd:
     """Return the end of an epoch of one row."""
-    return Ended(epoch, epoch, {"given": {"log": epoch}}, epoch * 1000, epoch)
+    return EpochEnd(epoch, epoch, {"given": {"log": epoch}}, epoch * 1000, epoch)
 
 
 def manifest(buckets: dict[int, BucketState], epoch: int, generation: int = 1) -> Manifest:

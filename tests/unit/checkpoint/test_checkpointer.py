@@ -10,7 +10,7 @@ import pytest
 from holdfast.checkpoint import named
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
-from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState, SnapshotKey
+from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, SnapshotKey
 from holdfast.checkpoint.progress import read
 from holdfast.checkpoint.retention import KEY, NAMED_KEY
 from holdfast.checkpoint.snapshot import snapshot_keys, verify, write_bucket
@@ -50,7 +50,7 @@ class Bench:
             barriers=barriers,
         )
 
-    def read(self, at: Ended, known: Manifest | None) -> dict[str, OperatorState]:
+    def read(self, at: EpochEnd, known: Manifest | None) -> dict[str, OperatorState]:
         self.known.append(None if known is None else known.ended.epoch)
         self.during()
         return {"counted": OperatorState(KEEPS, {0: write_bucket(self.store, bucket(0, at.epoch))})}

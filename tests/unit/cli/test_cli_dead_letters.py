@@ -5,7 +5,7 @@ import pyarrow as pa
 from holdfast.cli.dead_letters import described, replay
 from holdfast.quarantine.dead_letters import DeadLetters, Letter, one_row
 from holdfast.quarantine.mask import LETTERS, Address
-from holdfast.resume.directory_header import FILE_NAME, Origin
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader
 from holdfast.store.local import LocalStore
 
 BATCH = pa.RecordBatch.from_pydict({"id": [1, 2, 3]})
@@ -23,7 +23,7 @@ def test_letters_of_a_source_that_is_gone_wait_for_it_and_are_counted_on_from_wh
     letters = DeadLetters(store, 1, isolates=True)
     for one in found:
         letters.add(one, lambda: None)
-    origin = Origin(7, ({"here": {"log": 5, LETTERS: 0}},), retired={"gone": {"log": 9, LETTERS: 1}})
+    origin = DirectoryHeader(7, ({"here": {"log": 5, LETTERS: 0}},), retired={"gone": {"log": 9, LETTERS: 1}})
     store.put(f"spark/1/{FILE_NAME}", origin.to_json())
     waits, left = "to be replayed when its source is back", "left out"
     standings = [one["standing"] for one in described(store, tmp_path)]

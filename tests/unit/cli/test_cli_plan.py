@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from holdfast.cli.app import app
 from holdfast.cli.target import load_target
 from holdfast.config import Settings
-from holdfast.resume.directory_header import Origin
+from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_diff import described, state_fingerprint
 from holdfast.resume.rewind import note_rewind
 from holdfast.spark.resume.plan import _stages
@@ -66,7 +66,7 @@ def ran(name, finished=()):
     write_graph(store, "spark/1", described(pipeline, {} if stages is None else keeps_of(pipeline, stages), 2))
     if stages is not None:
         store.put("spark/1/state.json", b'{"buckets": 2, "partitions": 2}')
-    store.put("spark/1/origin.json", Origin(1, graph=state_fingerprint(pipeline)).to_json())
+    store.put("spark/1/origin.json", DirectoryHeader(1, graph=state_fingerprint(pipeline)).to_json())
     offsets = ["v2", '{"batchTimestampMs": 5}']
     for source in pipeline.sources:
         segment = "rows" if source.kind == "rows" else "log"
@@ -167,7 +167,7 @@ def replaying(*ends, **origin):
     store = open_store("ckpt")
     seek = tuple({"rides": {"log": end}} for end in ends)
     graph = state_fingerprint(load_target("flows.py:old"))
-    store.put("spark/1/origin.json", Origin(8, seek, graph=graph, **origin).to_json())
+    store.put("spark/1/origin.json", DirectoryHeader(8, seek, graph=graph, **origin).to_json())
     store.put("spark/1/commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
     return store
 
@@ -232,7 +232,7 @@ def test_a_source_that_had_ended_where_a_rewind_goes_back_to_is_finished():
     store.delete("spark/1/offsets/0")
     graph = state_fingerprint(load_target("flows.py:old"))
     for mark, code in (({}, 0), ({"@ended": 1}, 2)):
-        store.put("spark/1/origin.json", Origin(8, ({"rides": {"log": 7, **mark}},), graph=graph).to_json())
+        store.put("spark/1/origin.json", DirectoryHeader(8, ({"rides": {"log": 7, **mark}},), graph=graph).to_json())
         assert planned("narrower")[0] == code
     assert planned("narrower", "--force")[0] == 0
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from holdfast import faults
 from holdfast.checkpoint import named
-from holdfast.checkpoint.manifest import Ended, Manifest
+from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.cli.app import app
@@ -29,7 +29,7 @@ from holdfast.errors import BadRow
 from holdfast.ports import Carried, EpochRecord, Refused
 from holdfast.quarantine.dead_letters import DeadLetters, Letter, one_row
 from holdfast.quarantine.mask import Address
-from holdfast.resume.directory_header import Origin
+from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.store.local import open_store
 from holdfast.testing.store import SimulatedStore
 
@@ -74,7 +74,7 @@ def run_epochs(name, last_epoch, *, crash_at=None):
     spark = Path("ckpt/spark/1")
     for directory in ("offsets", "commits"):
         (spark / directory).mkdir(parents=True, exist_ok=True)
-    store.put("spark/1/origin.json", Origin(1).to_json())
+    store.put("spark/1/origin.json", DirectoryHeader(1).to_json())
     try:
         for epoch in range(resumption.last_epoch + 1, last_epoch + 1):
             (spark / "offsets" / str(epoch - 1)).write_text("v2\n")
@@ -578,7 +578,7 @@ def test_no_name_is_given_where_nothing_has_run():
 
 def test_an_export_goes_into_a_directory_and_not_over_a_file():
     run_epochs("one", 1)
-    named.put_named(open_store("ckpt"), "x", Manifest("one", 1, 5, "", Ended(1, 1, {}, 5), 0, {}))
+    named.put_named(open_store("ckpt"), "x", Manifest("one", 1, 5, "", EpochEnd(1, 1, {}, 5), 0, {}))
     Path("a_file").write_text("kept")
     for place in ("a_file", "a_file/below"):
         answer = holdfast("checkpoint", "export", "x", place, "--checkpoint", "ckpt")

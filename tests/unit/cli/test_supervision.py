@@ -8,15 +8,15 @@ import threading
 
 import pytest
 
-from holdfast.cli.supervision import VARIABLE, Ended, Supervisor, finished, is_final, told_to_supervisor
+from holdfast.cli.supervision import VARIABLE, ChildEnd, Supervisor, finished, is_final, told_to_supervisor
 from holdfast.commit.retry import Retry
 from holdfast.errors import KINDS, Corrupt, Diverged, Fenced, Unavailable
 from holdfast.ports import EpochRecord, Held, Publication
 from holdfast.quarantine.search import SEARCH
 from holdfast.sinks.believed import fresh
-from holdfast.sinks.files.log import Entry, FilesLog
+from holdfast.sinks.files.log import FilesLog, LogEntry
 
-KILLED = Ended(-9)
+KILLED = ChildEnd(-9)
 NO_WAIT = Retry(attempts=4, first_s=0, cap_s=0)
 
 
@@ -50,18 +50,18 @@ class Play:
 
 
 def test_a_run_that_ends_well_is_not_started_again():
-    play = Play(Ended(0))
+    play = Play(ChildEnd(0))
     assert (play.run(), play.started, play.notes) == (0, 1, [])
 
 
 def test_what_was_killed_or_failed_is_started_again_and_counted():
-    play = Play(KILLED, Ended(1, "the database is away."), Ended(0))
+    play = Play(KILLED, ChildEnd(1, "the database is away."), ChildEnd(0))
     assert play.run() == 0
     assert play.notes == [(1, 1, "killed by SIGKILL"), (2, 2, "ended with code 1: the database is away.")]
 
 
 def test_a_system_without_room_for_a_process_is_tried_again():
-    play = Play(Ended(0))
+    play = Play(ChildEnd(0))
     refusals = [OSError(11, "Resource temporarily unavailable")] * 2
 
     def start():
@@ -75,26 +75,28 @@ def test_a_system_without_room_for_a_process_is_tried_again():
     assert play.notes == [(1, 1, said), (2, 2, said)]
 
 
-@pytest.mark.parametrize("end", [Ended(2), Ended(3), Ended(4, "Diverged", True), Ended(1, "a bad row", True)])
+@pytest.mark.parametrize(
+    "end", [ChildEnd(2), ChildEnd(3), ChildEnd(4, "Diverged", True), ChildEnd(1, "a bad row", True)]
+)
 def test_what_a_start_would_meet_again_is_final(end):
     play = Play(end)
     assert (play.run(), play.started) == (end.code, 1)
 
 
 def test_it_gives_up_after_so_many_restarts_in_a_row_with_the_childs_own_code():
-    play = Play(KILLED, Ended(1), Ended(1), KILLED)
+    play = Play(KILLED, ChildEnd(1), ChildEnd(1), KILLED)
     assert (play.run(), play.started) == (137, 4)
 
 
 def test_a_finished_epoch_ends_the_row():
-    play = Play(*[KILLED] * 6, Ended(0), progress=[3, 5])
+    play = Play(*[KILLED] * 6, ChildEnd(0), progress=[3, 5])
     assert (play.run(), play.started) == (0, 7)
     assert [in_a_row for _, in_a_row, _ in play.notes] == [1, 2, 1, 2, 1, 2]
 
 
 def test_waits_double_with_jitter_up_to_the_cap_and_begin_anew_after_progress():
     waited = []
-    play = Play(*[KILLED] * 6, Ended(0), progress=[5], retry=Retry(attempts=9, first_s=1, cap_s=4, seed=1))
+    play = Play(*[KILLED] * 6, ChildEnd(0), progress=[5], retry=Retry(attempts=9, first_s=1, cap_s=4, seed=1))
     play.supervisor._is_asked_within = lambda wait_s: waited.append(wait_s)
     assert play.run() == 0
     for wait_s, whole in zip(waited, [1, 2, 4, 4, 1, 2], strict=True):
@@ -103,7 +105,7 @@ def test_waits_double_with_jitter_up_to_the_cap_and_begin_anew_after_progress():
 
 
 def test_a_signal_goes_to_the_child_and_nothing_is_started_after_it():
-    play = Play(Ended(0))
+    play = Play(ChildEnd(0))
     play.during = lambda: play.supervisor.stop(signal.SIGTERM)
     assert (play.run(), play.signals, play.started) == (0, [signal.SIGTERM], 1)
     play = Play(KILLED)
@@ -120,13 +122,13 @@ def test_a_second_signal_ends_the_child_at_once_and_the_code_is_that_of_the_sign
 
     play.during = twice
     assert (play.run(), play.signals, play.started) == (130, [signal.SIGTERM, signal.SIGKILL], 1)
-    play = Play(Ended(0))
+    play = Play(ChildEnd(0))
     play.during = lambda: [play.supervisor.stop(signal.SIGTERM) for _ in range(3)]
     assert play.run() == 0, "it had ended by itself"
 
 
 def test_a_signal_before_there_is_a_child_reaches_the_child_once():
-    play = Play(Ended(0))
+    play = Play(ChildEnd(0))
     play.supervisor.stop(signal.SIGTERM)
     assert (play.run(), play.signals) == (0, [signal.SIGTERM])
 
@@ -136,7 +138,7 @@ def test_a_signal_between_any_two_lines_is_heard_and_never_waits_for_a_lock_that
     at, has_come = 0, True
     while has_come:
         at += 1
-        play = Play(KILLED, KILLED, KILLED, Ended(0))
+        play = Play(KILLED, KILLED, KILLED, ChildEnd(0))
         lines = []
 
         def interrupt(frame, event, _, *, play=play, lines=lines, at=at):
@@ -181,7 +183,7 @@ def test_a_sink_that_went_back_under_a_live_run_is_no_reason_to_stay_down(tmp_pa
     log = FilesLog(str(tmp_path / "log"), aside=str(tmp_path))
     (tmp_path / "log").mkdir()
     with pytest.raises(Diverged) as caught:
-        log.append(Entry(number=7))
+        log.append(LogEntry(number=7))
     assert not is_final(caught.value)
     assert is_final(Diverged("the sources cannot give it any more"))
 

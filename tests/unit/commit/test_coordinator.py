@@ -15,7 +15,7 @@ from holdfast.commit.records import Decided, encode
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.commit.transaction import Event, State
 from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, InDoubt, InternalError, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Outcome, Publication, Run, Staged, Task
+from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Outcome, Publication, RunIdentity, Staged, Task
 from holdfast.testing import (
     Failure,
     FaultyStore,
@@ -443,7 +443,7 @@ def test_a_sink_may_hold_more_than_the_ledger_knows(bench):
     for name in ("table", "files"):
         publication = Publication(EpochRecord(PIPELINE, 7, 1, {"flights": {"log": 7}}), carried(7))
         sink = SimulatedSink(name, bench.target(name))
-        sink.open(Run(PIPELINE, 5))
+        sink.open(RunIdentity(PIPELINE, 5))
         sink.publish([publication], Held())
     coordinator = bench.coordinator("table", "files")
     resumption = coordinator.open()

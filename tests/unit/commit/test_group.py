@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from holdfast.commit.group import Group, Underway
+from holdfast.commit.group import CommitGroup, Underway
 from holdfast.commit.ledger import Key
 from holdfast.commit.records import Decided
 from holdfast.ports import Carried, EpochRecord
@@ -27,7 +27,7 @@ def epoch(number):
 
 
 def begun(carried_limit_bytes):
-    group = Group(1, carried_limit_bytes)
+    group = CommitGroup(1, carried_limit_bytes)
     group.begin([0])
     return group
 

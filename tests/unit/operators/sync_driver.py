@@ -11,7 +11,7 @@ from holdfast.operators.sync import policy as policies
 from holdfast.operators.sync.spec import Sync
 from holdfast.operators.sync.step import SyncStep
 from holdfast.state import tables
-from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, StepTime
 
 # Events: (input, "row", key, time, value) · (input, "bound", key or None for all keys, bound)
 Event = tuple[Any, ...]
@@ -68,7 +68,7 @@ class Drive:
         self.bounds: list[dict[str, Any]] = []
 
     def epoch_of(self, events: Sequence[Event], at_us: int = 0) -> list[dict[str, Any]]:
-        result = self.step.apply(self.state, arrivals_of(self.step, events), Moment(self.epoch, at_us))
+        result = self.step.apply(self.state, arrivals_of(self.step, events), StepTime(self.epoch, at_us))
         result = tables.check_result("sync", self.step, result)
         for name, change in result.changes.items():
             declared = self.step.tables[name]

@@ -10,7 +10,7 @@ from holdfast.operators.aggregate import aggregates
 from holdfast.operators.aggregate.accumulate import accumulate
 from holdfast.state import tables
 from holdfast.state.call import call
-from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Moment
+from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, StepTime
 
 ROWS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 COMPUTED = {
@@ -31,7 +31,7 @@ def run(*epochs):
             schema=ROWS.append(pa.field(PLACE, pa.int64())),
         )
         arrivals = {"rows": Arrivals(rows, TOLD.empty_table())}
-        result = call(step, state, arrivals, Moment(number, number), operator="o")
+        result = call(step, state, arrivals, StepTime(number, number), operator="o")
         for name, change in result.changes.items():
             state[name] = tables.apply_change(state[name], step.tables[name], change)
         out += result.outputs["rows"].to_pylist()

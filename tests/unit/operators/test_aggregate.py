@@ -16,7 +16,7 @@ from holdfast.operators.aggregate import aggregates, window
 from holdfast.operators.aggregate.spec import aggregate
 from holdfast.state import tables
 from holdfast.state.call import call
-from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, StepTime
 
 ROWS = pa.schema([("k", pa.string()), ("t", pa.int64()), ("x", pa.float64()), ("n", pa.int64())])
 ALL = {
@@ -59,7 +59,7 @@ def epoch(step, items):
 def run(step, *epochs, times=None):
     state, out, late, bounds = tables.empty_state(step), [], [], []
     for number, items in enumerate(epochs):
-        at = Moment(number, times[number] if times else number)
+        at = StepTime(number, times[number] if times else number)
         result = call(step, state, epoch(step, items), at, operator="hourly")
         again = call(step, state, epoch(step, items), at, operator="hourly")
         assert tables.encode(result.outputs) == tables.encode(again.outputs)
@@ -251,7 +251,7 @@ def test_windows_of_another_length_keep_what_is_open(before, after, wanted):
     state, found = tables.empty_state(step_of(cut=window.tumbling(before))), []
     for number, items in enumerate(rows):
         step = step_of(cut=window.tumbling(after if number else before))
-        result = call(step, state, epoch(step, items), Moment(number + 1, number), operator="hourly", bucket=0)
+        result = call(step, state, epoch(step, items), StepTime(number + 1, number), operator="hourly", bucket=0)
         state = tables.apply_changes(state, step.tables, result.changes)
         found += [tuple(row.values()) for row in result.outputs["rows"].to_pylist()] if "rows" in result.outputs else []
     assert sorted(found) == sorted(wanted)

@@ -11,7 +11,7 @@ from holdfast.operators.aggregate import aggregates, window
 from holdfast.operators.aggregate.spec import aggregate
 from holdfast.state import tables
 from holdfast.state.call import call
-from holdfast.state.step import PLACE, Arrivals, Moment
+from holdfast.state.step import PLACE, Arrivals, StepTime
 
 MILLION = 1_000_000
 
@@ -33,14 +33,14 @@ def arrivals(step, keys, times, values):
 def test_an_epoch_costs_what_it_touches_and_a_little_of_the_million_keys_in_state():
     step = step_of(window.tumbling(60), n=aggregates.count(), total=aggregates.sum("v"))
     state, every = tables.empty_state(step), np.random.default_rng(1).permutation(MILLION)
-    first = call(step, state, arrivals(step, every, np.zeros(MILLION, int), every), Moment(0, 0), operator="o")
+    first = call(step, state, arrivals(step, every, np.zeros(MILLION, int), every), StepTime(0, 0), operator="o")
     state = tables.apply_changes(state, step.tables, first.changes)
     assert state["windows"].num_rows == MILLION
     times = np.ones(1000, int)
     spent = []
     for _ in range(5):
         begun = time.process_time()
-        result = call(step, state, arrivals(step, every[:1000], times, times), Moment(1, 0), operator="o")
+        result = call(step, state, arrivals(step, every[:1000], times, times), StepTime(1, 0), operator="o")
         spent.append(time.process_time() - begun)
     assert result.changes["windows"].upserts.num_rows == 1000
     # Measured: 0.02 s of CPU.  A group-by of the whole state takes 0.3 s.
@@ -55,7 +55,7 @@ def test_one_key_with_a_million_rows_is_the_sum_of_its_rows(cut):
     state, rows = tables.empty_state(step), []
     for epoch, part in enumerate(np.array_split(np.arange(MILLION), 3)):
         given = arrivals(step, np.zeros(len(part), int), times[part], part)
-        result = call(step, state, given, Moment(epoch, 0), operator="o")
+        result = call(step, state, given, StepTime(epoch, 0), operator="o")
         state = tables.apply_changes(state, step.tables, result.changes)
         rows.append(result.outputs["rows"])
     emitted = pa.concat_tables(rows)

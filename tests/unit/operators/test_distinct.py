@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.operators.stateful.distinct import distinct
-from holdfast.state.step import BOUND, PLACE, Arrivals, Moment
+from holdfast.state.step import BOUND, PLACE, Arrivals, StepTime
 from holdfast.state.tables import apply_changes, bounds_schema, empty_state
 from holdfast.testing.drive import Drive, bound, close, drive
 
@@ -78,7 +78,7 @@ def test_late_rows_go_to_late_with_the_reason_and_are_counted():
     assert drive_.counts == {("once", "late"): 1, ("once", "dropped"): 0}
     step = stream.node.spec.step({"rows": pa.schema([("k", pa.string()), ("t", pa.int64()), ("n", pa.int32())])})
     rows = pa.table({"k": ["a", "b"], "t": [100, 89], "n": pa.array([1, 7], pa.int32()), PLACE: [0, 1]})
-    late = step.apply(empty_state(step), {"rows": Arrivals(rows, no_bounds(step))}, Moment(0, 0)).outputs["late"]
+    late = step.apply(empty_state(step), {"rows": Arrivals(rows, no_bounds(step))}, StepTime(0, 0)).outputs["late"]
     assert late.to_pylist() == [
         {
             "k": "b",
@@ -167,7 +167,7 @@ def test_a_replay_gives_equal_tables():
     )
     rows = pa.table({"k": ["a", "b", "a"], "t": [1, 2, 30], "n": pa.array([1, 2, 3], pa.int32()), PLACE: [0, 1, 2]})
     given_ = {"rows": Arrivals(rows, no_bounds(step))}
-    first, again = (step.apply(empty_state(step), given_, Moment(0, 0)) for _ in range(2))
+    first, again = (step.apply(empty_state(step), given_, StepTime(0, 0)) for _ in range(2))
     assert first == again
     assert apply_changes(empty_state(step), step.tables, first.changes)["kept"].to_pylist() == [
         {"k": "a", "__ticks__": 30}

@@ -16,7 +16,7 @@ from holdfast.operators.sync import forget
 from holdfast.operators.sync import policy as policies
 from holdfast.operators.sync import report as sync_report
 from holdfast.operators.sync.spec import Sync, sync
-from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, StepTime
 from holdfast.state.tables import bounds_schema, check_result, empty_state
 from tests import graphs
 from tests.unit.operators.sync_driver import Drive, arrivals_of, close, run, step_of
@@ -83,7 +83,7 @@ def test_a_timestamp_column_gives_a_timestamp_column() -> None:
     no_bounds = bounds_schema(step.key).append(pa.field(PLACE, pa.int64())).empty_table()
     ended = pa.table({"k": [None], ALL_KEYS: [True], BOUND: [CLOSED], PLACE: [9]}, schema=no_bounds.schema)
     result = step.apply(empty_state(step), {"a": Arrivals(rows, no_bounds), "b": Arrivals(rows.slice(0, 0), ended)},
-                        Moment(0, 0))  # fmt: skip
+                        StepTime(0, 0))  # fmt: skip
     result = check_result("sync", step, result)
     assert result.outputs["rows"].column("timestamp").to_pylist() == at[:1]
     assert "2024-01-01 00:00:00" in result.outputs["late"].column("reason")[0].as_py()
@@ -164,7 +164,7 @@ def test_when_the_next_key_is_forgotten_is_what_a_look_at_all_keys_tells(policy:
     for epoch in range(40):
         keys = [f"{chance.randrange(600 if epoch % 20 < 10 else 5)}" for _ in range(chance.randrange(60))]
         events = [row(name, epoch, key=key) for key in keys for name in ("a", "b") if chance.random() < 0.98]
-        changes = step.apply(drive.state, arrivals_of(step, events), Moment(epoch, epoch)).changes
+        changes = step.apply(drive.state, arrivals_of(step, events), StepTime(epoch, epoch)).changes
         due = forget.forgetting_due(step, drive.state, changes)
         drive.epoch_of(events, epoch)
         waiting = [
@@ -187,14 +187,14 @@ def test_the_stall_report_names_the_key_the_input_and_since_when() -> None:
     drive = Drive(step)
     drive.epoch_of([row("a", 5), row("c", 9), row("a", 1, key="y")], 10)
     drive.epoch_of([row("c", 1, key="y"), row("a", 6)], 20)
-    report = sync_report.stalls(step, drive.state, Moment(1, 25)).to_pylist()
+    report = sync_report.stalls(step, drive.state, StepTime(1, 25)).to_pylist()
     assert [(found["k"], found["input"], found["since_us"], found["waited_us"]) for found in report] == [
         ("x", "b", 10, 15),
         ("y", "b", 10, 15),
     ]
     assert [(found["waiting_rows"], found["bound"]) for found in report] == [(3, None), (2, None)]
     drive.epoch_of([("b", "bound", "y", 9)], 30)
-    assert sync_report.stalls(step, drive.state, Moment(2, 30)).column("k").to_pylist() == ["x"]
+    assert sync_report.stalls(step, drive.state, StepTime(2, 30)).column("k").to_pylist() == ["x"]
 
 
 def test_waiting_rows_are_counted_by_key_and_input() -> None:
@@ -241,7 +241,7 @@ def test_rows_matched_within_a_tolerance_are_let_go_when_no_neighbour_looks_at_t
 def test_a_replay_of_an_epoch_gives_the_same_bytes() -> None:
     step = pickle.loads(pickle.dumps(step_of(("a", "b"))))
     arrivals = arrivals_of(step, [row("a", 2), row("b", 1), row("b", 2), row("a", 4, key="y")])
-    results = [step.apply(empty_state(step), arrivals, Moment(3, 7)) for _ in range(2)]
+    results = [step.apply(empty_state(step), arrivals, StepTime(3, 7)) for _ in range(2)]
     assert results[0].outputs == results[1].outputs
     assert results[0].changes == results[1].changes
 

@@ -14,7 +14,7 @@ from holdfast.operators.sync import queues
 from holdfast.operators.sync.intake import Epoch, gather
 from holdfast.operators.sync.queues_by_row import by_row
 from holdfast.state import tables
-from holdfast.state.step import Moment
+from holdfast.state.step import StepTime
 from holdfast.state.timeline import CLOSED, UNBOUNDED
 from tests.unit.operators.sync_driver import Drive, Event, arrivals_of, step_of
 
@@ -67,7 +67,7 @@ def test_all_keys_at_once_are_decided_as_row_by_row(
             events = events_of(chance, chance.randint(1, 60), chance.choice(("x", "xyz")), clock)
             if chance.random() < 0.1:
                 events.append((chance.choice(NAMES), "bound", None, CLOSED))
-            epoch = gather(step, drive.state, arrivals_of(step, events), Moment(drive.epoch, 0))
+            epoch = gather(step, drive.state, arrivals_of(step, events), StepTime(drive.epoch, 0))
             for rounds in (32, 1):  # with one round most keys that are cut are left to the rows
                 monkeypatch.setattr(queues, "_ROUNDS", rounds)
                 compare(policy, epoch, seen)

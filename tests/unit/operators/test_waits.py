@@ -8,7 +8,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.operators.waits import longest_waits
-from holdfast.state.step import Moment
+from holdfast.state.step import StepTime
 from holdfast.state.tables import decode
 from holdfast.testing import bound
 from holdfast.testing.drive import Drive
@@ -39,7 +39,7 @@ def waits_of(stream: hf.Stream, most: int = 10, /, **sources: Any) -> list[dict[
     step = spec.step(
         {name: node.spec.schema for name, node in zip(spec.input_names, stream.node.inputs, strict=True)}  # type: ignore[union-attr]
     )
-    return longest_waits(step, decode(drive.states["seen"][0]), Moment(count, 10 * count), most)
+    return longest_waits(step, decode(drive.states["seen"][0]), StepTime(count, 10 * count), most)
 
 
 def row(t: int, k: str = "x") -> dict[str, Any]:

@@ -21,7 +21,7 @@ import holdfast as hf
 from holdfast.operators.sync import forget
 from holdfast.operators.sync.step import SyncStep
 from holdfast.state import key_filter, tables
-from holdfast.state.step import PLACE, Arrivals, Moment, Step
+from holdfast.state.step import PLACE, Arrivals, Step, StepTime
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("v", pa.int64())])
 TOUCHED = 100
@@ -55,11 +55,11 @@ def compared(operator: str, key_count: int, monkeypatch: pytest.MonkeyPatch) -> 
     step = node.spec.step(dict.fromkeys(node.spec.input_names, SCHEMA))
     state, every = tables.empty_state(step), np.arange(key_count)
     for epoch in (1, 2):
-        result = step.apply(state, arrivals(step, every, epoch), Moment(epoch, epoch))
+        result = step.apply(state, arrivals(step, every, epoch), StepTime(epoch, epoch))
         state = tables.apply_changes(state, step.tables, result.changes)
     assert sum(table.num_rows for table in state.values()) >= key_count
     with counting(monkeypatch) as looked_up:
-        step.apply(state, arrivals(step, every[:: key_count // TOUCHED][:TOUCHED], 3), Moment(3, 3))
+        step.apply(state, arrivals(step, every[:: key_count // TOUCHED][:TOUCHED], 3), StepTime(3, 3))
     return sum(looked_up)
 
 
@@ -95,12 +95,14 @@ def test_a_merge_without_an_idle_rule_does_not_look_at_the_rows_of_quiet_keys(mo
     """What is due is asked of all that waits; without the rule nothing ever is."""
     step = STREAMS["merge"]().node.spec.step({"main": SCHEMA, "x": SCHEMA})
     state, every = tables.empty_state(step), np.arange(1000)
-    state = tables.apply_changes(state, step.tables, step.apply(state, arrivals(step, every, 1), Moment(1, 1)).changes)
+    state = tables.apply_changes(
+        state, step.tables, step.apply(state, arrivals(step, every, 1), StepTime(1, 1)).changes
+    )
     assert state["waiting"].num_rows == 1000
     seen: list[int] = []
     anti_join = tables.anti_join
     monkeypatch.setattr(tables, "anti_join", lambda rows, *on: (seen.append(rows.num_rows), anti_join(rows, *on))[1])
-    step.apply(state, arrivals(step, every[:10], 2), Moment(2, 2))
+    step.apply(state, arrivals(step, every[:10], 2), StepTime(2, 2))
     assert max(seen, default=0) < 1000
 
 
@@ -116,9 +118,9 @@ def test_when_a_sync_forgets_next_is_found_among_few_keys(waiting_count: int, mo
     for epoch, keys in enumerate((paired, waiting, every[500 + waiting_count :]), start=1):
         came = arrivals(step, keys, epoch)
         came = {**came, "b": none} if keys is waiting else came
-        state = tables.apply_changes(state, step.tables, step.apply(state, came, Moment(epoch, epoch)).changes)
+        state = tables.apply_changes(state, step.tables, step.apply(state, came, StepTime(epoch, epoch)).changes)
     assert state["waiting_a"].num_rows == waiting_count
-    changes = step.apply(state, arrivals(step, touched, 4), Moment(4, 4)).changes
+    changes = step.apply(state, arrivals(step, touched, 4), StepTime(4, 4)).changes
     with counting(monkeypatch) as looked_up:
         assert forget.forgetting_due(step, state, changes) == 2 + (step.forget_us or 0)
     assert sum(looked_up) < 5_000

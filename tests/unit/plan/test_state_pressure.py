@@ -24,7 +24,7 @@ from holdfast.plan.pressure import (
 )
 from holdfast.state import tables
 from holdfast.state.call import call
-from holdfast.state.step import PLACE, Arrivals, Moment
+from holdfast.state.step import PLACE, Arrivals, StepTime
 
 LIMIT = 15
 ROW = pa.schema([("k", pa.string()), ("t", pa.int64())])
@@ -57,7 +57,7 @@ class Bucket:
             place += len(times)
             bounds = tables.bounds_schema(self.step.key).append(pa.field(PLACE, pa.int64())).empty_table()
             arrivals[name] = Arrivals(pa.Table.from_pylist(rows, ROW.append(pa.field(PLACE, pa.int64()))), bounds)
-        at = Moment(self.epoch, self.epoch)
+        at = StepTime(self.epoch, self.epoch)
         result = call(self.step, self.state, arrivals, at, operator="both", bucket=0)
         self.state = tables.apply_changes(self.state, self.step.tables, result.changes)
         return result.outputs["rows"].to_pylist() if "rows" in result.outputs else []

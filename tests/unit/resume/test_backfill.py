@@ -12,7 +12,7 @@ import holdfast as hf
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Held
 from holdfast.resume.backfill import STOPS_MAX, Backfill
-from holdfast.resume.graph_diff import GraphChange, Role, Verdict, compare, described
+from holdfast.resume.graph_diff import GraphChange, NodeVerdict, Role, compare, described
 from holdfast.spark.resume.beginning import Beginning, settle_origin
 from holdfast.spark.resume.state_change import backfilled
 from holdfast.store.local import LocalStore
@@ -82,13 +82,15 @@ def test_a_sink_is_filled_when_it_is_new_and_then_no_more(tmp_path: Path) -> Non
     assert backfilled(after.sinks, described(after, {})) == ()
     change = compare(known, described(after, {}), backfilled=("new",))
     assert {node.name: (node.verdict, node.effect) for node in change.nodes} == {
-        "given": (Verdict.KEPT, "is read again from its beginning"),
-        "old": (Verdict.KEPT, ""),
-        "new": (Verdict.NEW, "gets everything from the beginning"),
+        "given": (NodeVerdict.KEPT, "is read again from its beginning"),
+        "old": (NodeVerdict.KEPT, ""),
+        "new": (NodeVerdict.NEW, "gets everything from the beginning"),
     }
     Backfill(after, tmp_path, has_state=False).check(change)
     moved = GraphChange((*change.nodes, *compare(described(pipeline(rows(3, "more"), old=False), {}), known).nodes))
-    assert [node.name for node in moved.nodes if node.role is Role.SOURCE and node.verdict is Verdict.GONE] == ["more"]
+    assert [node.name for node in moved.nodes if node.role is Role.SOURCE and node.verdict is NodeVerdict.GONE] == [
+        "more"
+    ]
     with pytest.raises(InvalidPipeline, match="backfill=True"):
         Backfill(after, tmp_path, has_state=False).check(moved)
 

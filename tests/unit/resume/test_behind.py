@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.manifest import Ended
-from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.manifest import EpochEnd
+from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.source_history import note_stood
 from holdfast.errors import Diverged
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held
 from holdfast.positions import Positions
 from holdfast.resume.behind import behind, told, unreadable
-from holdfast.resume.directory_header import FILE_NAME, Origin, read_origin
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.spark.resume.beginning import Beginning, settle_origin
 from holdfast.spark.resume.catching_up import DirectoryIsLeft, check_none_is_behind
 from holdfast.spark.resume.directory import LEFT, Directory, choose_directory
@@ -29,7 +29,7 @@ def at(number: int, **more: int) -> Positions:
     return {"given": {"log": number, **more}}
 
 
-def log_spark(checkpoint: Path, origin: Origin, ends: list[Positions], *, planned_only: int = 0) -> Path:
+def log_spark(checkpoint: Path, origin: DirectoryHeader, ends: list[Positions], *, planned_only: int = 0) -> Path:
     """Write a directory of Spark's with the entries of epochs, of which the last ones are not finished."""
     spark = checkpoint / "spark/1"
     LocalStore(str(checkpoint)).put(f"spark/1/{FILE_NAME}", origin.to_json())
@@ -52,7 +52,7 @@ def found_in(spark: Path, epoch: int, positions: Positions) -> list[tuple[int, i
 
 
 def test_a_sink_that_lacks_what_sparks_log_calls_finished_lies_behind(tmp_path: Path) -> None:
-    spark = log_spark(tmp_path, Origin(1), [at(1), at(2), at(3), at(4)], planned_only=1)
+    spark = log_spark(tmp_path, DirectoryHeader(1), [at(1), at(2), at(3), at(4)], planned_only=1)
     assert found_in(spark, 1, at(1)) == [(1, 3, "source 'given' from log=1 to log=3")]
     assert found_in(spark, 3, at(3)) == []
     assert found_in(spark, 4, at(4)) == [], "it has published, and Spark's log did not hear of it"
@@ -61,7 +61,7 @@ def test_a_sink_that_lacks_what_sparks_log_calls_finished_lies_behind(tmp_path: 
 
 
 def test_an_entry_that_the_disk_lost_proves_nothing(tmp_path: Path) -> None:
-    spark = log_spark(tmp_path, Origin(1), [at(1), at(2), at(3)])
+    spark = log_spark(tmp_path, DirectoryHeader(1), [at(1), at(2), at(3)])
     (spark / "offsets/2").unlink()
     assert found_in(spark, 3, at(3)) == found_in(spark, 2, at(2)) == []
     assert found_in(spark, 1, at(1)) == [(1, 2, "source 'given' from log=1 to log=2")]
@@ -69,33 +69,35 @@ def test_an_entry_that_the_disk_lost_proves_nothing(tmp_path: Path) -> None:
 
 def test_a_directory_that_has_finished_nothing_begins_where_its_record_says(tmp_path: Path) -> None:
     stops = (at(3), at(5), at(9))
-    spark = log_spark(tmp_path, Origin(20, stops), [])
+    spark = log_spark(tmp_path, DirectoryHeader(20, stops), [])
     assert found_in(spark, 2, at(2)) == [(2, 19, "source 'given' from log=2 to log=3")]
     assert found_in(spark, 3, at(3)) == found_in(spark, 5, at(5)) == found_in(spark, 9, at(9)) == []
     assert found_in(spark, 7, at(7)) == [(7, 19, "source 'given' from log=7 to log=9")], "no epoch will end there"
 
 
 def test_a_sink_may_not_stand_in_the_middle_of_an_epoch_that_is_planned(tmp_path: Path) -> None:
-    spark = log_spark(tmp_path, Origin(1), [at(2), at(6)], planned_only=1)
+    spark = log_spark(tmp_path, DirectoryHeader(1), [at(2), at(6)], planned_only=1)
     assert found_in(spark, 1, at(2)) == found_in(spark, 2, at(6)) == []
     assert found_in(spark, 7, at(4)) == [(7, 1, "source 'given' from log=4 to log=6")]
 
 
 def test_epochs_without_rows_and_sources_that_came_later_count_too(tmp_path: Path) -> None:
-    spark = log_spark(tmp_path, Origin(1), [at(2), {**at(2), "late": {"log": 0}}, {**at(2), "late": {"log": 3}}])
+    spark = log_spark(
+        tmp_path, DirectoryHeader(1), [at(2), {**at(2), "late": {"log": 0}}, {**at(2), "late": {"log": 3}}]
+    )
     assert found_in(spark, 1, at(2)) == [(1, 3, "source 'late' from log=0 to log=3")]
     assert told({"given": {"@ticks": (1, 2)}}) == "epochs without rows"
 
 
 def test_of_positions_that_only_spark_reads_the_numbers_of_epochs_decide(tmp_path: Path) -> None:
-    spark = log_spark(tmp_path, Origin(1), [{"stream": {"": n}} for n in (1, 2, 3)])
+    spark = log_spark(tmp_path, DirectoryHeader(1), [{"stream": {"": n}} for n in (1, 2, 3)])
     opaque = {"stream": {"": '{"at": 1}'}}
     assert found_in(spark, 1, opaque) == [(1, 3, "source 'stream' from where it holds it on")]
     assert found_in(spark, 3, opaque) == found_in(spark, 4, opaque) == []
 
 
 def test_where_epochs_end_between_two_sinks_is_kept_if_all_of_it_is_known() -> None:
-    known = [Step(at(i), Ended(i + 1, i + 1, at(i + 1), 0)) for i in range(6)]
+    known = [EpochSpan(at(i), EpochEnd(i + 1, i + 1, at(i + 1), 0)) for i in range(6)]
     assert filled([at(1), at(3)], known) == (at(1), at(2), at(3))
     assert filled([at(1), at(3), at(9)], known) == (at(1), at(3), at(9))
     assert filled([at(4)], known) == (at(4),)
@@ -118,7 +120,7 @@ def test_a_directory_is_left_and_the_next_one_begins_where_the_sinks_are_with_nu
     tmp_path: Path,
 ) -> None:
     node, store = files_of(tmp_path, 4), LocalStore(str(tmp_path))
-    spark = log_spark(tmp_path, Origin(1, graph=""), [at(1), at(2), at(3), at(4)], planned_only=1)
+    spark = log_spark(tmp_path, DirectoryHeader(1, graph=""), [at(1), at(2), at(3), at(4)], planned_only=1)
     held = {"table": Held(1, 1, at(1)), "files": Held(3, 1, at(3)), "new": Held()}
     beginning = Beginning(store, tmp_path, "spark/1", "p", [node])
     with pytest.raises(DirectoryIsLeft):
@@ -137,7 +139,7 @@ def test_a_directory_is_left_and_the_next_one_begins_where_the_sinks_are_with_nu
 
 def test_a_range_of_which_files_are_gone_is_named_and_the_directory_stays(tmp_path: Path) -> None:
     node, store = files_of(tmp_path, 3), LocalStore(str(tmp_path))
-    log_spark(tmp_path, Origin(1), [at(1), at(2), at(3)])
+    log_spark(tmp_path, DirectoryHeader(1), [at(1), at(2), at(3)])
     (tmp_path / "in/2.json").unlink()
     (tmp_path / "in/0.json").unlink()  # nobody needs it any more
     beginning = Beginning(store, tmp_path, "spark/1", "p", [node])
@@ -154,7 +156,7 @@ def test_files_that_state_needs_again_are_looked_for_although_the_sink_has_their
     node, store = files_of(tmp_path, 4), LocalStore(str(tmp_path))
     other = hf.read.rows([{"id": 1}, {"id": 2}], schema="id BIGINT", name="other").node
     ends = [{**at(3), "other": {"rows": number}} for number in (1, 2)]
-    spark = log_spark(tmp_path, Origin(5), ends)
+    spark = log_spark(tmp_path, DirectoryHeader(5), ends)
     found = behind(spark, {"table": Held(5, 1, ends[0])})
     assert "given" not in found[0].lost
     (tmp_path / "in/3.json").unlink()  # nobody has read it
@@ -167,7 +169,7 @@ def test_files_that_state_needs_again_are_looked_for_although_the_sink_has_their
 
 def test_what_a_source_gave_that_has_left_the_graph_cannot_be_replayed(tmp_path: Path) -> None:
     node, store = files_of(tmp_path, 2), LocalStore(str(tmp_path))
-    spark = log_spark(tmp_path, Origin(5), [at(2)])
+    spark = log_spark(tmp_path, DirectoryHeader(5), [at(2)])
     note_stood(store, 5, {"gone": {"log": 7}}, else_known={})
     for positions in ({**at(1), "gone": {"log": 3}}, at(1)):
         found = behind(spark, {"table": Held(4, 1, positions)})
@@ -180,7 +182,7 @@ def test_what_a_source_gave_that_has_left_the_graph_cannot_be_replayed(tmp_path:
 def test_a_source_that_came_behind_what_the_sink_holds_begins_at_its_beginning_again(tmp_path: Path) -> None:
     node, store = files_of(tmp_path, 3), LocalStore(str(tmp_path))
     late = hf.read.rows([{"id": 1}, {"id": 2}], schema="id BIGINT", name="late").node
-    log_spark(tmp_path, Origin(5, graph=""), [{**at(3), "late": {"rows": 1}}])
+    log_spark(tmp_path, DirectoryHeader(5, graph=""), [{**at(3), "late": {"rows": 1}}])
     note_stood(store, 5, {**at(2), "late": {"rows": 1}}, else_known={})
     held = {"table": Held(2, 1, at(1))}
     with pytest.raises(DirectoryIsLeft):
@@ -194,7 +196,7 @@ def test_where_no_sink_holds_anything_any_more_a_directory_that_was_left_begins_
     tmp_path: Path,
 ) -> None:
     node, store = files_of(tmp_path, 3), LocalStore(str(tmp_path))
-    log_spark(tmp_path, Origin(5, graph=""), [at(3)])
+    log_spark(tmp_path, DirectoryHeader(5, graph=""), [at(3)])
     with pytest.raises(DirectoryIsLeft):
         check_none_is_behind(Beginning(store, tmp_path, "spark/1", "p", [node]), {"table": Held(2, 1, at(1))})
     beginning = Beginning(store, tmp_path, "spark/2", "p", [node], previous="spark/1")
@@ -203,11 +205,11 @@ def test_where_no_sink_holds_anything_any_more_a_directory_that_was_left_begins_
 
 def test_with_a_changed_graph_the_old_one_replays_first(tmp_path: Path) -> None:
     class Change:
-        def origin(self, origin: Origin, held: object) -> Origin:
+        def origin(self, origin: DirectoryHeader, held: object) -> DirectoryHeader:
             raise AssertionError
 
     node, store = files_of(tmp_path, 3), LocalStore(str(tmp_path))
-    log_spark(tmp_path, Origin(1), [at(1), at(2), at(3)])
+    log_spark(tmp_path, DirectoryHeader(1), [at(1), at(2), at(3)])
     beginning = Beginning(store, tmp_path, "spark/2", "p", [node], previous="spark/1", change=Change())
     with pytest.raises(Diverged, match="'table' has lost what was published") as refused:
         check_none_is_behind(beginning, {"table": Held(1, 1, at(1))})

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.manifest import StateSchema
 from holdfast.errors import Corrupt, InvalidPipeline
-from holdfast.graph.evolution import Past
+from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.pipeline import Pipeline
-from holdfast.resume.graph_diff import Graph, Role, Verdict, compare, described, state_fingerprint
+from holdfast.resume.graph_diff import Graph, NodeVerdict, Role, compare, described, state_fingerprint
 from holdfast.resume.refusals import check_change
-from holdfast.resume.state_upgrade import Means
+from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.state.step import StateTable
 
 KEY = pa.schema([("k", pa.string())])
@@ -37,7 +37,7 @@ def pipeline(
 def graph(of: Pipeline, tables: Mapping[str, pa.Schema] | None = None, key: pa.Schema = KEY) -> Graph:
     tables = {"counts": COUNTS} if tables is None else tables
     keeps = {
-        node.name: Keeps(
+        node.name: StateSchema(
             node.kind,
             canonical_json(dict(node.arguments())),
             key,
@@ -49,8 +49,8 @@ def graph(of: Pipeline, tables: Mapping[str, pa.Schema] | None = None, key: pa.S
     return described(of, keeps, 4)
 
 
-def verdicts(before: Graph, after: Graph) -> dict[str, Verdict]:
-    return {node.name: node.verdict for node in compare(before, after).nodes if node.verdict is not Verdict.KEPT}
+def verdicts(before: Graph, after: Graph) -> dict[str, NodeVerdict]:
+    return {node.name: node.verdict for node in compare(before, after).nodes if node.verdict is not NodeVerdict.KEPT}
 
 
 def test_an_equal_graph_keeps_everything() -> None:
@@ -70,17 +70,21 @@ def test_a_graph_is_remembered_as_it_was() -> None:
 
 def test_nodes_are_compared_by_name() -> None:
     before = graph(pipeline())
-    assert verdicts(before, graph(pipeline(above=1))) == {"chosen": Verdict.CHANGED}
-    assert verdicts(before, graph(pipeline(sink="other"))) == {"other": Verdict.NEW, "table": Verdict.GONE}
+    assert verdicts(before, graph(pipeline(above=1))) == {"chosen": NodeVerdict.CHANGED}
+    assert verdicts(before, graph(pipeline(sink="other"))) == {"other": NodeVerdict.NEW, "table": NodeVerdict.GONE}
     renamed = graph(pipeline(kept="totals"))
-    assert verdicts(before, renamed) == {"totals": Verdict.NEW, "sums": Verdict.GONE, "shown": Verdict.CHANGED}
-    means = {"totals": Means(Past("sums"))}
+    assert verdicts(before, renamed) == {
+        "totals": NodeVerdict.NEW,
+        "sums": NodeVerdict.GONE,
+        "shown": NodeVerdict.CHANGED,
+    }
+    means = {"totals": StateUpgrade(Evolution("sums"))}
     change = compare(before, renamed, means=means)
     assert {node.name: (node.verdict, node.was) for node in change.nodes if node.was} == {
-        "totals": (Verdict.RENAMED, "sums")
+        "totals": (NodeVerdict.RENAMED, "sums")
     }
     assert change.sources == {"totals": "sums"}
-    assert Verdict.GONE not in {node.verdict for node in change.nodes}
+    assert NodeVerdict.GONE not in {node.verdict for node in change.nodes}
     assert compare(renamed, renamed, means=means).is_empty, "the rename has happened"
     assert compare(before, renamed).restored == ()
     effects = {node.name: node.effect for node in compare(before, renamed).nodes}
@@ -131,7 +135,7 @@ def test_a_stateful_operator_that_becomes_another_kind_of_node_is_new() -> None:
     plain = rows() | hf.filter("v > 0", name="sums")
     before = described(hf.Pipeline("sums", plain | hf.write.memory(name="table")), {})
     (sums,) = [node for node in compare(before, graph(pipeline())).nodes if node.name == "sums"]
-    assert (sums.verdict, sums.role) == (Verdict.NEW, Role.STATEFUL)
+    assert (sums.verdict, sums.role) == (NodeVerdict.NEW, Role.STATEFUL)
 
 
 def test_the_fingerprint_of_state_knows_what_state_depends_on() -> None:
@@ -188,9 +192,9 @@ def test_a_sink_that_was_renamed_is_told_and_is_not_filled_again() -> None:
     before = writing("old", "a.db")
     change = compare(before, writing("new", "./a.db"))
     (new,) = [node for node in change.nodes if node.name == "new"]
-    assert (new.verdict, new.was) == (Verdict.NEW, "old")
+    assert (new.verdict, new.was) == (NodeVerdict.NEW, "old")
     assert "it writes where sink 'old' wrote: a sink cannot be renamed" in new.details[0]
-    assert {node.name: node.verdict for node in change.nodes}["old"] is Verdict.GONE
+    assert {node.name: node.verdict for node in change.nodes}["old"] is NodeVerdict.GONE
     check_change(change, "sums", is_forced=False)
     filled = compare(before, writing("new", "a.db"), backfilled=["new"])
     with pytest.raises(InvalidPipeline, match="is to get everything") as refused:

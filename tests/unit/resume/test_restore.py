@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast.checkpoint import progress
-from holdfast.checkpoint.manifest import Ended, SnapshotKey
-from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.manifest import EpochEnd, SnapshotKey
+from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.snapshot import FILES
 from holdfast.ports import Held
 from holdfast.positions import Positions
@@ -21,11 +21,11 @@ def held(*positions: int) -> list[Held]:
     return [Held(epoch, 1, at(epoch), None) for epoch in positions]
 
 
-def steps(first: int, last: int) -> list[Step]:
-    return [Step(at(epoch - 1), ended(epoch)) for epoch in range(first, last + 1)]
+def steps(first: int, last: int) -> list[EpochSpan]:
+    return [EpochSpan(at(epoch - 1), ended(epoch)) for epoch in range(first, last + 1)]
 
 
-def restored(store: SimulatedStore, sinks: list[Held], known: list[Step]) -> Restoration:
+def restored(store: SimulatedStore, sinks: list[Held], known: list[EpochSpan]) -> Restoration:
     found = restoration(store, "counts", sinks, known)
     assert found is not None
     return found
@@ -54,7 +54,7 @@ def test_what_no_record_tells_is_replayed_up_to_each_sink() -> None:
 def test_a_sink_that_stands_between_two_recorded_ends_makes_them_useless() -> None:
     store = SimulatedStore()
     snapshot(store, 3)
-    odd = [Step(at(3), Ended(4, 4, at(5), 0)), Step(at(5), Ended(5, 5, at(9), 0))]
+    odd = [EpochSpan(at(3), EpochEnd(4, 4, at(5), 0)), EpochSpan(at(5), EpochEnd(5, 5, at(9), 0))]
     found = restored(store, held(9, 4), odd)
     assert (found.replayed, found.stops) == ((), (at(4), at(9)))
 
@@ -119,7 +119,7 @@ def test_records_are_written_together_and_followed_by_positions() -> None:
     store = SimulatedStore()
     progress.write(store, steps(1, 3), generation=1)
     # The directory was lost: what came after epoch 1 was replayed under new numbers.
-    replayed = [Step(at(1), Ended(11, 2, at(2), 2000)), Step(at(2), Ended(12, 3, at(3), 3000))]
+    replayed = [EpochSpan(at(1), EpochEnd(11, 2, at(2), 2000)), EpochSpan(at(2), EpochEnd(12, 3, at(3), 3000))]
     progress.write(store, replayed, generation=2)
     found = list(progress.chain(progress.read(store), at(0)))
     assert [(each.epoch, each.step_epoch) for each in found] == [(1, 1), (11, 2), (12, 3)]

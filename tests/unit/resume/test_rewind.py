@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from holdfast.checkpoint import named, progress
-from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.resume.rewind import note_rewind, take_back, target
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.snapshots import ended, snapshot
 
-KNOWN = [Step(ended(epoch - 1).positions, ended(epoch)) for epoch in (1, 2, 4, 5)]
+KNOWN = [EpochSpan(ended(epoch - 1).positions, ended(epoch)) for epoch in (1, 2, 4, 5)]
 """Epoch n was planned n milliseconds after the beginning of 1970."""
 
 
@@ -38,9 +38,9 @@ def test_what_is_not_known_is_refused_with_what_is(to: str) -> None:
 def test_a_source_that_came_or_went_between_two_epochs_leaves_no_gap() -> None:
     before, after = ended(1), ended(2)
     steps = [
-        Step({}, before),
-        Step({**before.positions, "new": {"log": 0}}, after),
-        Step({"other": {"log": 0}}, ended(3)),
+        EpochSpan({}, before),
+        EpochSpan({**before.positions, "new": {"log": 0}}, after),
+        EpochSpan({"other": {"log": 0}}, ended(3)),
     ]
     for to, epoch in ((".001", 1), (".002", 2)):
         found = target(SimulatedStore(), "counts", f"1970-01-01T00:00:00{to}Z", steps, has_state=False)
@@ -68,8 +68,8 @@ def test_a_name_of_what_an_earlier_rewind_took_back_is_refused() -> None:
 def test_what_stays_behind_a_rewind_is_told_by_positions_with_those_of_sources_that_had_left() -> None:
     store = SimulatedStore()
     with_another = replace(ended(1), positions={**ended(1).positions, "left": {"log": 3}})
-    progress.write(store, [Step({}, with_another), Step(with_another.positions, ended(2))], 1)
-    progress.write(store, [Step(ended(2).positions, ended(3))], 1)
+    progress.write(store, [EpochSpan({}, with_another), EpochSpan(with_another.positions, ended(2))], 1)
+    progress.write(store, [EpochSpan(ended(2).positions, ended(3))], 1)
     for epoch in (2, 3):
         snapshot(store, epoch)
     take_back(store, {**ended(2).positions, "left": {"log": 3}}, 2, [])

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.manifest import StateSchema
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.evolution import Past
+from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.nodes import Stream
-from holdfast.resume.state_upgrade import Means, TableMove, Way, state_move
-from holdfast.state.step import Moment
+from holdfast.resume.state_upgrade import StateUpgrade, TableMove, Way, state_move
+from holdfast.state.step import StepTime
 from holdfast.types.schema import to_arrow
 
 SCHEMA = "k STRING, t BIGINT, v BIGINT, x DOUBLE"
@@ -24,11 +24,11 @@ def rows() -> Stream:
     return hf.read.rows([], schema=SCHEMA, timestamp="t", name="rows")
 
 
-def of(operator: Any, migrate: Any = None) -> tuple[Keeps, Means]:
+def of(operator: Any, migrate: Any = None) -> tuple[StateSchema, StateUpgrade]:
     node = (rows() | operator).node
     step = node.spec.step({"rows": to_arrow(SCHEMA)})
-    return Keeps(node.kind, canonical_json(dict(node.arguments())), step.key, step.tables), Means(
-        Past("", migrate), step
+    return StateSchema(node.kind, canonical_json(dict(node.arguments())), step.key, step.tables), StateUpgrade(
+        Evolution("", migrate), step
     )
 
 
@@ -56,7 +56,7 @@ def test_more_aggregates_begin_as_over_no_rows() -> None:
         [{"k": key, "window_start": 0, "window_end": 9, "n__count": 7} for key in "ab"],
         schema=old.tables["windows"].schema,
     )
-    grown = means.grown("windows", known, Moment(1, 1))
+    grown = means.grown("windows", known, StepTime(1, 1))
     assert grown is not None
     assert grown.schema == new.tables["windows"].schema
     assert grown.column("n__count").to_pylist() == [7, 7]
@@ -110,7 +110,7 @@ def test_tables_of_a_users_own_step_grow_by_columns_that_may_be_null() -> None:
         of(kept("k STRING, n BIGINT, m DOUBLE", forget_after="1 s")),
     )
     assert state_move(old, new, means).tables["seen"].way is Way.GROWN
-    found = means.grown("seen", pa.table({"k": ["a"], "n": [1]}), Moment(3, 99))
+    found = means.grown("seen", pa.table({"k": ["a"], "n": [1]}), StepTime(3, 99))
     assert found is not None
     assert found.to_pylist() == [{"k": "a", "n": 1, "m": None, "__touched_us__": 99}]
     (new, means) = of(kept("k STRING, n DOUBLE"))

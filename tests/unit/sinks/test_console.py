@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import InvalidPipeline
-from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Outcome, Part, Publication, Run, Task
+from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Outcome, Part, Publication, RunIdentity, Task
 from holdfast.sinks.console import ConsoleSink, ConsoleSpec, console
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -21,7 +21,7 @@ def stream() -> io.StringIO:
 
 def _sink(stream: io.StringIO, limit: int = 3) -> ConsoleSink:
     sink = ConsoleSink("shown", SCHEMA, limit, stream=stream)
-    assert sink.open(Run("words", 1)) == Held()
+    assert sink.open(RunIdentity("words", 1)) == Held()
     return sink
 
 
@@ -84,7 +84,7 @@ def test_a_run_prints_an_epoch_once_and_the_next_run_may_print_it_again(stream: 
 def test_it_writes_to_standard_output_and_says_at_least_once(capsys: pytest.CaptureFixture[str]) -> None:
     sink = ConsoleSpec().connect("shown", "words", SCHEMA)
     assert sink.guarantee is console().guarantee is Guarantee.AT_LEAST_ONCE
-    sink.open(Run("words", 1))
+    sink.open(RunIdentity("words", 1))
     sink.publish([_publication(1, Carried(_rows(1)))], Held())
     assert "shown · epoch 1 · 1 row" in capsys.readouterr().out
 

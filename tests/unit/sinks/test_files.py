@@ -18,11 +18,11 @@ import pytest
 
 from holdfast import faults
 from holdfast.errors import Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Run, Staged, Task
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Staged, Task
 from holdfast.sinks.files import stage
 from holdfast.sinks.files.log import KEPT
 from holdfast.sinks.files.sink import FilesSink
-from holdfast.sinks.files.spec import FilesSpec, files
+from holdfast.sinks.files.spec import FilesSinkSpec, files
 from tests.disks import small_disk, unprivileged
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -35,9 +35,9 @@ def directory(tmp_path: Path) -> Path:
 
 
 def _opened(directory: Path, generation: int = 1, *, name: str = "out", **arguments: object) -> FilesSink:
-    spec = FilesSpec(os.fspath(directory), **arguments)  # type: ignore[arg-type]
+    spec = FilesSinkSpec(os.fspath(directory), **arguments)  # type: ignore[arg-type]
     sink = spec.connect(name, PIPELINE, SCHEMA)
-    sink.open(Run(PIPELINE, generation))
+    sink.open(RunIdentity(PIPELINE, generation))
     return sink
 
 
@@ -154,8 +154,8 @@ def test_empty_parts_write_no_file(directory: Path) -> None:
 def test_a_relative_path_is_resolved_on_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Executors have working directories of their own."""
     monkeypatch.chdir(tmp_path)
-    sink = FilesSpec("out").connect("out", PIPELINE, SCHEMA)
-    sink.open(Run(PIPELINE, 1))
+    sink = FilesSinkSpec("out").connect("out", PIPELINE, SCHEMA)
+    sink.open(RunIdentity(PIPELINE, 1))
     factory = sink.writer_factory()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -245,7 +245,7 @@ def test_partition_columns_that_cannot_be_are_refused_before_the_run(
     directory: Path, schema: pa.Schema, partition_by: Sequence[str], message: str
 ) -> None:
     with pytest.raises(InvalidPipeline, match=message):
-        FilesSpec(os.fspath(directory), partition_by=tuple(partition_by)).connect("out", PIPELINE, schema)
+        FilesSinkSpec(os.fspath(directory), partition_by=tuple(partition_by)).connect("out", PIPELINE, schema)
     assert not directory.exists()
 
 
@@ -263,23 +263,23 @@ def test_files_of_another_schema_are_refused_naming_column_and_types(
     directory.mkdir()
     pq.write_table(existing, directory / "theirs.parquet")
     with pytest.raises(InvalidPipeline, match=message):
-        FilesSpec(os.fspath(directory)).connect("out", PIPELINE, SCHEMA)
+        FilesSinkSpec(os.fspath(directory)).connect("out", PIPELINE, SCHEMA)
     assert os.listdir(directory) == ["theirs.parquet"]
 
 
 def test_files_of_another_format_or_partitioning_are_refused(directory: Path) -> None:
     _opened(directory, partition_by=("word",)).publish([_carried(1, 1)], Held())
     with pytest.raises(InvalidPipeline, match="partitioned by word, the sink by nothing"):
-        FilesSpec(os.fspath(directory)).connect("other", PIPELINE, SCHEMA)
+        FilesSinkSpec(os.fspath(directory)).connect("other", PIPELINE, SCHEMA)
     with pytest.raises(InvalidPipeline, match="are parquet, the sink writes json"):
-        FilesSpec(os.fspath(directory), "json").connect("other", PIPELINE, SCHEMA)
+        FilesSinkSpec(os.fspath(directory), "json").connect("other", PIPELINE, SCHEMA)
 
 
 def test_what_is_no_parquet_file_is_named(directory: Path) -> None:
     directory.mkdir()
     (directory / "broken.parquet").write_bytes(b"PAR1")
     with pytest.raises(InvalidPipeline, match=r"broken\.parquet is no Parquet file"):
-        FilesSpec(os.fspath(directory)).connect("out", PIPELINE, SCHEMA)
+        FilesSinkSpec(os.fspath(directory)).connect("out", PIPELINE, SCHEMA)
 
 
 def test_files_that_differ_only_in_encoding_or_order_are_accepted(directory: Path) -> None:
@@ -293,7 +293,7 @@ def test_files_that_differ_only_in_encoding_or_order_are_accepted(directory: Pat
 def test_an_unwritable_directory_is_refused_before_the_run(directory: Path) -> None:
     directory.mkdir(mode=0o500)
     with unprivileged(), pytest.raises(InvalidPipeline, match="write permission"):
-        FilesSpec(os.fspath(directory)).connect("out", PIPELINE, SCHEMA)
+        FilesSinkSpec(os.fspath(directory)).connect("out", PIPELINE, SCHEMA)
 
 
 # --- crashes ----------------------------------------------------------------------------------------
@@ -320,8 +320,8 @@ def test_a_crash_between_renames_shows_a_part_until_the_sink_is_opened_again(dir
     assert len(_ids(directory)) == 1
     assert sink.outcome(1) is Outcome.STAGED
 
-    again = FilesSpec(os.fspath(directory)).connect("out", PIPELINE, SCHEMA)
-    assert again.open(Run(PIPELINE, 2)).epoch == 1
+    again = FilesSinkSpec(os.fspath(directory)).connect("out", PIPELINE, SCHEMA)
+    assert again.open(RunIdentity(PIPELINE, 2)).epoch == 1
     assert again.outcome(1) is Outcome.PUBLISHED
     assert _ids(directory) == [0, 1, 2]
     assert _staged_files(directory) == []
@@ -417,8 +417,8 @@ def test_a_takeover_in_the_middle_of_the_renames_finishes_them_and_the_stale_wri
         count.append(point)
         if point == "publish-begun" and count.count(point) == renames + 1:
             faults.install(None)
-            owner = FilesSpec(os.fspath(directory)).connect("out", PIPELINE, SCHEMA)
-            held.append(owner.open(Run(PIPELINE, 2)).epoch)
+            owner = FilesSinkSpec(os.fspath(directory)).connect("out", PIPELINE, SCHEMA)
+            held.append(owner.open(RunIdentity(PIPELINE, 2)).epoch)
 
     faults.install(hook)
     try:

@@ -13,8 +13,8 @@ import pytest
 
 from holdfast import faults
 from holdfast.errors import Diverged
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, Run, Sink, Staged, Task
-from holdfast.sinks.files.spec import FilesSpec
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink, Staged, Task
+from holdfast.sinks.files.spec import FilesSinkSpec
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -43,8 +43,8 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def sink(directory: Path) -> Iterator[Sink]:
-    made = FilesSpec(os.fspath(directory)).connect("files", "words", SCHEMA)
-    made.open(Run("words", 1))
+    made = FilesSinkSpec(os.fspath(directory)).connect("files", "words", SCHEMA)
+    made.open(RunIdentity("words", 1))
     yield made
     made.close()
 

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import faults
 from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
-from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Outcome, Part, Publication, Run, Staged, Task
+from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Outcome, Part, Publication, RunIdentity, Staged, Task
 from holdfast.sinks.foreach_batch import ForeachBatchSink, ForeachBatchSpec, foreach_batch
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -35,7 +35,7 @@ class _Killed(BaseException):
 def _opened(work: Path, fn: Callable[[Any, int], None], generation: int = 1) -> ForeachBatchSink:
     sink = ForeachBatchSpec(fn).connect("out", "numbers", SCHEMA)
     sink.bind(_to_dataframe, os.fspath(work))
-    sink.open(Run("numbers", generation))
+    sink.open(RunIdentity("numbers", generation))
     return sink
 
 
@@ -78,7 +78,7 @@ def test_a_clean_restart_repeats_nothing(tmp_path: Path) -> None:
     _opened(tmp_path / "work", _saving(calls)).publish([_publication(1, Carried(_table(1)))], Held())
     again = ForeachBatchSpec(_saving(calls)).connect("out", "numbers", SCHEMA)
     again.bind(_to_dataframe, os.fspath(tmp_path / "work"))
-    assert again.open(Run("numbers", 2)) == Held(1, 1, {"lines": {"log": 1}}, 1)
+    assert again.open(RunIdentity("numbers", 2)) == Held(1, 1, {"lines": {"log": 1}}, 1)
     assert again.outcome(1) is Outcome.PUBLISHED
     assert again.outcome(2) is Outcome.ABSENT
     again.publish([_publication(1, Carried(_table(1)))], Held())
@@ -165,4 +165,4 @@ def test_it_says_at_least_once_and_needs_a_function_and_an_engine() -> None:
     with pytest.raises(InvalidPipeline, match="needs a function"):
         foreach_batch("save")  # type: ignore[arg-type]
     with pytest.raises(InternalError, match="before the engine bound it"):
-        ForeachBatchSpec(_saving([])).connect("out", "numbers", SCHEMA).open(Run("numbers", 1))
+        ForeachBatchSpec(_saving([])).connect("out", "numbers", SCHEMA).open(RunIdentity("numbers", 1))

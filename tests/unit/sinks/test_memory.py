@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import Corrupt, InvalidPipeline
-from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Publication, Run, Staged
+from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Publication, RunIdentity, Staged
 from holdfast.sinks.memory import MemorySink, MemorySpec, clear, memory, rows
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -23,7 +23,7 @@ def _fresh() -> Iterator[None]:
 
 def _opened(generation: int = 1, *, name: str = "out") -> MemorySink:
     sink = MemorySpec("out").connect(name, "numbers", SCHEMA)
-    sink.open(Run("numbers", generation))
+    sink.open(RunIdentity("numbers", generation))
     return sink
 
 
@@ -61,7 +61,7 @@ def test_clear_forgets_rows_and_ledger_and_a_live_sink_goes_on() -> None:
     assert rows("out")["id"].to_pylist() == [2]
     clear("out")
     again = MemorySpec("out").connect("out", "numbers", SCHEMA)
-    assert again.open(Run("numbers", 1)) == Held()
+    assert again.open(RunIdentity("numbers", 1)) == Held()
 
 
 def test_another_schema_under_the_same_name_is_refused_naming_column_and_types() -> None:

@@ -20,7 +20,19 @@ import holdfast.sinks.postgres.sink as sink_module
 import holdfast.sinks.postgres.staging as staging_module
 from holdfast import faults
 from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Rewindable, Run, Sink, Staged, Task
+from holdfast.ports import (
+    Carried,
+    EpochRecord,
+    Held,
+    Outcome,
+    Part,
+    Publication,
+    Rewindable,
+    RunIdentity,
+    Sink,
+    Staged,
+    Task,
+)
 from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.sinks.postgres.staging import GID_BYTES, Label
 from tests.servers import MortalPostgres
@@ -38,7 +50,7 @@ def opened(
 ) -> Iterator[Sink]:
     sink = PostgresSpec(dsn, table, **arguments).connect("words_table", "words", schema)
     try:
-        sink.open(Run("words", generation))
+        sink.open(RunIdentity("words", generation))
         yield sink
     finally:
         sink.close()
@@ -404,7 +416,7 @@ def test_epochs_of_a_group_hold_no_locks_while_they_wait_for_each_other(postgres
     """Prepared, the first epoch would hold back the index, the index the second epoch, and that one the group."""
     sink = PostgresSpec(postgres_prepared, "words").connect("words_table", "words", SCHEMA)
     try:
-        sink.open(Run("words", 1, is_grouped=True))
+        sink.open(RunIdentity("words", 1, is_grouped=True))
         assert sink.staging == "staging tables (epochs wait for their group)"
         publications = []
         for epoch in (1, 2):
@@ -422,7 +434,7 @@ def test_epochs_of_a_group_hold_no_locks_while_they_wait_for_each_other(postgres
 def test_prepared_staging_of_a_group_can_be_asked_for(postgres_prepared: str) -> None:
     sink = PostgresSpec(postgres_prepared, "words", stage="prepared").connect("words_table", "words", SCHEMA)
     try:
-        sink.open(Run("words", 1, is_grouped=True))
+        sink.open(RunIdentity("words", 1, is_grouped=True))
         assert sink.staging == "prepared transactions"
     finally:
         sink.close()
@@ -716,7 +728,7 @@ def test_decided_rows_whose_end_the_server_has_forgotten_are_in_doubt_unless_the
     dsn, xids = mortal_postgres.dsn, []
     for name, end in (("kept", "COMMIT"), ("lost", "ROLLBACK")):
         sink = PostgresSpec(dsn, name).connect(name, "words", SCHEMA)
-        sink.open(Run("words", 1))
+        sink.open(RunIdentity("words", 1))
         part = staged(sink)
         decide(sink, part)
         xids += query(dsn, "SELECT transaction::text FROM pg_prepared_xacts")[0]
@@ -725,10 +737,10 @@ def test_decided_rows_whose_end_the_server_has_forgotten_are_in_doubt_unless_the
     mortal_postgres.forget_transactions()
     assert [query(dsn, f"SELECT pg_xact_status('{xid}'::xid8)") for xid in xids] == [[(None,)], [(None,)]]
     kept, lost = (PostgresSpec(dsn, name).connect(name, "words", SCHEMA) for name in ("kept", "lost"))
-    kept.open(Run("words", 2))
+    kept.open(RunIdentity("words", 2))
     assert kept.outcome(1) is Outcome.PUBLISHED
     with pytest.raises(InDoubt, match="nobody knows"):
-        lost.open(Run("words", 2))
+        lost.open(RunIdentity("words", 2))
     kept.close()
     lost.close()
 
@@ -802,8 +814,8 @@ def test_a_takeover_that_waits_for_a_table_being_created_says_unavailable(
     with psycopg.connect(postgres_plain) as lost:
         lost.execute("SELECT pg_advisory_xact_lock(hashtext('holdfast'))")
         with pytest.raises(Unavailable):
-            sink.open(Run("words", 1))
-    assert sink.open(Run("words", 1)) == Held()
+            sink.open(RunIdentity("words", 1))
+    assert sink.open(RunIdentity("words", 1)) == Held()
     sink.close()
 
 

@@ -14,7 +14,7 @@ from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.errors import Diverged, Unavailable
 from holdfast.ports import Carried, EpochRecord, Outcome, Part, Task
 from holdfast.sinks.postgres.dsn import Dsn
-from holdfast.sinks.postgres.session import Session
+from holdfast.sinks.postgres.session import PostgresSession
 from holdfast.sinks.postgres.sink import Attempt, PostgresSink
 from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.testing import SimulatedClock, SimulatedStore
@@ -125,7 +125,7 @@ def test_a_run_goes_on_with_a_promoted_standby_that_has_everything(
     mortal_postgres: MortalPostgres, standby: MortalPostgres
 ) -> None:
     """And while only a standby answers, that is waiting for a server, and no reason to end."""
-    alone = Session(Dsn(standby.dsn), "sink 'table'", "words", "test")
+    alone = PostgresSession(Dsn(standby.dsn), "sink 'table'", "words", "test")
     with pytest.raises(Unavailable, match="is a standby"):
         alone.connection()
     assert alone._connection is None
@@ -146,7 +146,7 @@ def test_a_standby_that_is_noticed_when_a_transaction_begins_costs_the_connectio
     mortal_postgres: MortalPostgres, standby: MortalPostgres
 ) -> None:
     """As behind a pooler, whose connection outlives the server behind it."""
-    session = Session(Dsn(mortal_postgres.dsn), "sink 'table'", "words", "test")
+    session = PostgresSession(Dsn(mortal_postgres.dsn), "sink 'table'", "words", "test")
     session._connection = psycopg.connect(standby.dsn, autocommit=True)
     with pytest.raises(Unavailable, match="is a standby"), session.transaction():
         raise AssertionError("a standby takes no writes")

@@ -17,7 +17,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 import holdfast.sinks
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Rewindable, Run, Sink, Task
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Rewindable, RunIdentity, Sink, Task
 from holdfast.sinks.postgres.spec import PostgresSpec
 
 pytestmark = pytest.mark.postgres
@@ -166,7 +166,7 @@ def test_an_upsert_uses_no_object_of_a_hostile_schema_and_users_triggers_keep_th
     spec = PostgresSpec(hostile, "mart.words", mode="upsert", key=("id",), delete="gone")
     for generation in (1, 2):
         sink = spec.connect("words_table", "words", GONE_SCHEMA)
-        held = sink.open(Run("words", generation))
+        held = sink.open(RunIdentity("words", generation))
         assert held.epoch == (0 if generation == 1 else 2)
         if generation == 1:
             publish(sink, 1, rows(GONE_SCHEMA, "a", "b"), way)
@@ -183,7 +183,7 @@ def test_a_rewindable_table_of_ours_uses_no_object_of_a_hostile_schema(hostile: 
     stage = "auto" if way == "carried" else way
     spec = PostgresSpec(hostile, "mart.new", stage=stage, rewindable=True)  # type: ignore[arg-type]
     sink = spec.connect("words_table", "words", SCHEMA)
-    sink.open(Run("words", 1))
+    sink.open(RunIdentity("words", 1))
     publish(sink, 1, rows(SCHEMA, "a"), way)
     publish(sink, 2, rows(SCHEMA, "b", "c"), way)
     assert isinstance(sink, Rewindable)
@@ -194,7 +194,7 @@ def test_a_rewindable_table_of_ours_uses_no_object_of_a_hostile_schema(hostile: 
     orphan.stage()
     sink.close()
     again = spec.connect("words_table", "words", SCHEMA)
-    assert again.open(Run("words", 2)) == Held(2, 1, {"s": {"a": 2}}, None)
+    assert again.open(RunIdentity("words", 2)) == Held(2, 1, {"s": {"a": 2}}, None)
     assert again.sweep(below_epoch=3) == 1
     back = EpochRecord("words", 3, 2, {"s": {"a": 1}}, rewound_to=1)
     again.publish([Publication(back, ())], Held())
@@ -212,13 +212,13 @@ def test_a_takeover_ends_the_session_that_holds_the_ledger_row_by_the_catalogs_o
     monkeypatch.setattr("holdfast.sinks.postgres.sink.TAKEOVER_LOCK_TIMEOUT", "100ms")
     spec = PostgresSpec(hostile, "mart.words", mode="upsert", key=("id",))
     first = spec.connect("words_table", "words", SCHEMA)
-    first.open(Run("words", 1))
+    first.open(RunIdentity("words", 1))
     publish(first, 1, rows(SCHEMA, "a"), "carried")
     with psycopg.connect(make_conninfo(hostile, options="")) as holder:
         holder.execute("SELECT * FROM mart.holdfast_ledger FOR UPDATE")
         holder.execute("UPDATE mart.holdfast_ledger SET updated_at = now()")
         second = spec.connect("words_table", "words", SCHEMA)
-        assert second.open(Run("words", 2)).epoch == 1
+        assert second.open(RunIdentity("words", 2)).epoch == 1
         with pytest.raises(psycopg.OperationalError):
             holder.execute("SELECT 1")
     first.close()

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import BadRow, Diverged, Fenced, InvalidPipeline
-from holdfast.ports import Run, Sink
+from holdfast.ports import RunIdentity, Sink
 from holdfast.sinks import sql
 from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.sinks.sql import LedgerRow, TableMode
@@ -90,7 +90,7 @@ def test_a_checkpoint_that_was_lost_goes_above_the_sink_at_once(tmp_path: Path) 
         return SqliteSpec(str(tmp_path / "words.db"), "words").connect("words_table", "words", SCHEMA)
 
     owner = sink()
-    owner.open(Run("words", 4000))
+    owner.open(RunIdentity("words", 4000))
     owner.close()
     successor = sink()
     coordinator = Coordinator(pipeline="words", store=SimulatedStore(), sinks=[successor], clock=SimulatedClock())

@@ -19,7 +19,7 @@ import pytest
 import holdfast.sinks.sqlite.file as module
 from holdfast.errors import BadRow, Corrupt, Diverged, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.nodes import SinkNode
-from holdfast.ports import Carried, EpochRecord, Held, Publication, Rewindable, Run, Sink, Staged, Task
+from holdfast.ports import Carried, EpochRecord, Held, Publication, Rewindable, RunIdentity, Sink, Staged, Task
 from holdfast.sinks.sqlite.spec import SqliteSpec, sqlite
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> str:
 def opened(path: str, schema: pa.Schema = SCHEMA, generation: int = 1, **arguments: Any) -> Iterator[Sink]:
     sink = SqliteSpec(path, "words", **arguments).connect("words_table", "words", schema)
     try:
-        sink.open(Run("words", generation))
+        sink.open(RunIdentity("words", generation))
         yield sink
     finally:
         sink.close()
@@ -324,24 +324,24 @@ def test_a_table_that_is_there_is_not_given_a_column_behind_its_owners_back(path
 
 def test_two_sinks_that_count_epochs_each_for_itself_do_not_share_a_rewindable_table(path: str) -> None:
     first = SqliteSpec(path, "words", rewindable=True).connect("first", "words", SCHEMA)
-    first.open(Run("words", 1))
+    first.open(RunIdentity("words", 1))
     record = EpochRecord("words", 1, 1, {"given": {"log": 1}})
     first.publish([Publication(record, ())], Held())
     first.close()
     second = SqliteSpec(path, "Words", rewindable=True).connect("second", "words", SCHEMA)
     with pytest.raises(InvalidPipeline, match="is the rewindable table of sink 'first'"):
-        second.open(Run("words", 2))
+        second.open(RunIdentity("words", 2))
     second.close()
 
 
 def test_a_sink_that_becomes_rewindable_can_go_back_to_where_it_was_then(path: str) -> None:
     plain = SqliteSpec(path, "words").connect("words_table", "words", SCHEMA)
-    plain.open(Run("words", 1))
+    plain.open(RunIdentity("words", 1))
     plain.publish([Publication(EpochRecord("words", 7, 1, {"given": {"log": 7}}), ())], Held())
     plain.close()
     query(path, 'ALTER TABLE words ADD COLUMN "__holdfast_epoch" INTEGER')
     sink = SqliteSpec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA)
-    sink.open(Run("words", 2))
+    sink.open(RunIdentity("words", 2))
     assert isinstance(sink, Rewindable)
     assert sink.withdrawal({"given": {"log": 7}}).epoch == 7
     assert "lie between 7 and 7" in sink.withdrawal({"given": {"log": 6}}).obstacle
@@ -350,7 +350,7 @@ def test_a_sink_that_becomes_rewindable_can_go_back_to_where_it_was_then(path: s
 
 def words_sink(path: str, generation: int, *, rewindable: bool, table: str = "words") -> Sink:
     sink = SqliteSpec(path, table, rewindable=rewindable).connect("words_table", "words", SCHEMA)
-    sink.open(Run("words", generation))
+    sink.open(RunIdentity("words", generation))
     return sink
 
 

@@ -14,7 +14,7 @@ import pytest
 from holdfast import faults
 from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.errors import Diverged, HoldfastError, InDoubt, Unavailable
-from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, Run, Sink
+from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink
 from holdfast.sinks.sqlite.file import DatabaseFile
 from holdfast.sinks.sqlite.spec import SqliteSpec
 from holdfast.testing import SimulatedClock, SimulatedStore
@@ -60,7 +60,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def sink(path: Path) -> Iterator[Sink]:
     made = SqliteSpec(str(path), "words").connect("table", "words", SCHEMA)
-    made.open(Run("words", 1))
+    made.open(RunIdentity("words", 1))
     yield made
     made.close()
 
@@ -127,7 +127,7 @@ def test_a_sink_does_not_take_away_what_another_one_published_to_the_file_that_t
 ) -> None:
     other = SqliteSpec(str(path), "others").connect("other", "words", SCHEMA)
     with closing(other):
-        other.open(Run("words", 1))
+        other.open(RunIdentity("words", 1))
         for each in (sink, other):
             each.publish([publication(1)], held(0))
         os.replace(copied(path), path)

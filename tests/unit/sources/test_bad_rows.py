@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from holdfast import read
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline, Unavailable
 from holdfast.sources.files import access
-from holdfast.sources.files.access import Part
+from holdfast.sources.files.access import FilePart
 from holdfast.sources.formats import csv_lines, json_lines, parquet, pieces
 from holdfast.sources.formats.csv_records import Walk
 from holdfast.sources.formats.pieces import Cutter
@@ -235,7 +235,7 @@ def test_what_a_compressed_file_holds_is_never_held_as_a_whole(
         text, line = b"1,x\n" * 100_000 + b'2,"x\n",' + b"x" * 3_000_000 + b"\n3,y\n", 100_002
     path = tmp_path / "file.gz"
     path.write_bytes(gzip.compress(text))
-    part = Part(os.fspath(path), path.stat().st_size, 0, -1)
+    part = FilePart(os.fspath(path), path.stat().st_size, 0, -1)
     cutter = Cutter(None if format_name == "json" else ",", 100_000)
     found = list(cutter.pieces(part, all_or_none=True))
     assert max(len(piece.data) for piece in found) < 400_000
@@ -298,7 +298,7 @@ def test_a_disk_that_fails_or_a_lack_of_memory_rejects_nothing(
             return getattr(self._file, name)
 
     @contextmanager
-    def failing(part: Part) -> Iterator[Any]:
+    def failing(part: FilePart) -> Iterator[Any]:
         with open(part.path, "rb") as file:
             yield Failing(file)
 

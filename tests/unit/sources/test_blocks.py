@@ -31,7 +31,7 @@ def records_of(data: bytes) -> list[tuple[int, int, str]]:
     return list(Walk(data, ",", longest=1 << 30).records())
 
 
-def pieces_of(data: bytes, cuts: list[blocks.Cut]) -> list[bytes]:
+def pieces_of(data: bytes, cuts: list[blocks.TextBlock]) -> list[bytes]:
     assert cuts[0].start == 0
     assert cuts[-1].end == len(data)
     assert all(one.end == other.start for one, other in pairwise(cuts))

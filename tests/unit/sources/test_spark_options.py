@@ -13,7 +13,7 @@ import holdfast as hf
 from holdfast.checkpoint.descriptions import note_description
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.naming import canonical_json
-from holdfast.resume.graph_diff import Graph, Role, Verdict, compare, described
+from holdfast.resume.graph_diff import Graph, NodeVerdict, Role, compare, described
 from holdfast.sources.spark_options import KEY_VARIABLE
 from holdfast.testing.store import SimulatedStore
 
@@ -70,7 +70,7 @@ def test_a_changed_secret_changes_the_fingerprint_where_there_is_a_key(monkeypat
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     assert pipeline(auth="a").fingerprint() != pipeline(auth="b").fingerprint()
     assert compare(described(pipeline(auth="a"), {}), described(pipeline(auth="b"), {})).nodes[0].verdict is (
-        Verdict.CHANGED
+        NodeVerdict.CHANGED
     )
 
 

@@ -12,14 +12,14 @@ import pytest
 import holdfast as hf
 from holdfast.errors import Fenced, InvalidPipeline, Unavailable
 from holdfast.ports import Held
-from holdfast.resume.directory_header import Origin
+from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark.resume.beginning import Beginning, settle_origin
 from holdfast.store.local import LocalStore
 
 
 def test_a_source_that_left_beside_read_spark_does_not_come_back_in_the_middle_of_its_rows(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    store.put("spark/1/origin.json", Origin(1).to_json())
+    store.put("spark/1/origin.json", DirectoryHeader(1).to_json())
     store.put("spark/1/metadata", b'{"id": "x"}')
     rate = hf.read.spark("rate", options={"rowsPerSecond": 1}, schema="value BIGINT", name="rate")
     more = hf.read.rows([[{"value": 1}]], schema="value BIGINT", name="more")
@@ -52,10 +52,10 @@ def test_the_record_of_another_run_that_began_the_directory_meanwhile_is_never_r
 ) -> None:
     """Fenced while it read the state of the graph before; or a fenced run was faster than its new owner."""
     store = LocalStore(str(tmp_path))
-    theirs = Origin(8, graph="theirs").to_json()
+    theirs = DirectoryHeader(8, graph="theirs").to_json()
 
     class Overtaken:
-        def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
+        def origin(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
             store.put("spark/2/origin.json", theirs)
             return replace(origin, seek=({"rows": {"log": 1}},))
 

@@ -10,7 +10,7 @@ import pytest
 import holdfast as hf
 from holdfast.sinks.postgres.dsn import Dsn
 from holdfast.sinks.postgres.staging import PostgresWriterFactory
-from holdfast.sinks.postgres.table import Table
+from holdfast.sinks.postgres.table import PostgresTable
 from holdfast.sinks.sql import TableMode
 from holdfast.spark.launch.exposure import exposed
 
@@ -25,7 +25,7 @@ def pipeline(dsn: str = SECRET, **options: str) -> hf.Pipeline:
 
 def test_executors_get_the_dsn_with_its_password() -> None:
     """So there is something to warn about: they stage rows by themselves."""
-    table = Table("sink 'trips'", "public", "trips", (), pa.schema([]), TableMode(), True)
+    table = PostgresTable("sink 'trips'", "public", "trips", (), pa.schema([]), TableMode(), True)
     assert b"hunter2" in pickle.dumps(PostgresWriterFactory(Dsn(SECRET), table, "trips", True))
 
 

@@ -14,13 +14,13 @@ from holdfast.checkpoint import named, portable
 from holdfast.checkpoint.named import read_named
 from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys, verify
 from holdfast.errors import Diverged, InvalidPipeline
-from holdfast.graph.evolution import Past
+from holdfast.graph.evolution import Evolution
 from holdfast.ports import Held, Store
-from holdfast.resume.directory_header import Origin, noted_beginning
-from holdfast.resume.graph_diff import Described, Graph, Role, Verdict
-from holdfast.resume.state_upgrade import Means
+from holdfast.resume.directory_header import DirectoryHeader, noted_beginning
+from holdfast.resume.graph_diff import Described, Graph, NodeVerdict, Role
+from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.resume.beginning import Beginning, settle_origin
-from holdfast.spark.resume.fork import Begins, First, stateful_change
+from holdfast.spark.resume.fork import Fork, StartAt, stateful_change
 from holdfast.spark.state.seed import seed_of
 from holdfast.spark.state.transfer import Transfer
 from holdfast.store.local import LocalStore
@@ -30,7 +30,7 @@ from holdfast.testing.store import FaultyStore
 from tests.unit.checkpoint.snapshots import KEEPS, snapshot
 
 GRAPH = Graph("", {"counted": Described(Role.STATEFUL, "counting", "{}", ("given",))}, {"counted": KEEPS}, 2)
-ASKED = Begins("start")
+ASKED = StartAt("start")
 
 
 @pytest.fixture
@@ -52,15 +52,15 @@ def begin(
     store: Store,
     held: dict[str, Held] | None = None,
     graph: Graph = GRAPH,
-    means: Mapping[str, Means] | None = None,
-) -> Origin:
+    means: Mapping[str, StateUpgrade] | None = None,
+) -> DirectoryHeader:
     """Do what a start does, with or without an earlier one."""
     first = None
     if ASKED.is_due(store, "forked", has_begun=False):
         found = portable.kept(original, "start")
         reader = cast("Any", None)  # asked by a beginning at a time only
         transfer = Transfer(store, "forked", "new", graph.keeps, means or {}, 2, 7, SimulatedClock())
-        first = First(ASKED, found, store, directory, pipeline(), reader, 7, graph, transfer, False)
+        first = Fork(ASKED, found, store, directory, pipeline(), reader, 7, graph, transfer, False)
     beginning = Beginning(store, directory, "spark/1", "forked", pipeline().sources, graph.keeps, first=first)
     return settle_origin(beginning, held or {}, 0)
 
@@ -124,7 +124,7 @@ def test_a_graph_that_changes_before_the_first_epoch_of_a_fork_takes_the_state_f
     began = begin(original, tmp_path / "own", store)
 
     class Changed:
-        def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
+        def origin(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
             return replace(origin, seek=began.seek, seed="snapshots/of-the-new-graph")
 
     beginning = Beginning(
@@ -146,7 +146,7 @@ def test_another_beginning_is_refused_and_the_same_one_goes_on(original: LocalSt
     begin(original, tmp_path / "own", store)
     assert not ASKED.is_due(store, "forked", has_begun=True)
     with pytest.raises(InvalidPipeline) as refused:
-        Begins("start", 5).is_due(store, "forked", has_begun=True)
+        StartAt("start", 5).is_due(store, "forked", has_begun=True)
     assert "began with from_checkpoint='start'" in refused.value.why
     with pytest.raises(InvalidPipeline, match="has begun already"):
         ASKED.is_due(LocalStore(str(tmp_path / "plain")), "forked", has_begun=True)
@@ -155,7 +155,9 @@ def test_another_beginning_is_refused_and_the_same_one_goes_on(original: LocalSt
 def test_a_renamed_operator_of_a_fork_takes_its_state_over(original: LocalStore, tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path / "own"))
     renamed = Graph("", {"tallied": GRAPH.nodes["counted"]}, {"tallied": KEEPS}, 2)
-    origin = begin(original, tmp_path / "own", store, graph=renamed, means={"tallied": Means(Past("counted"))})
+    origin = begin(
+        original, tmp_path / "own", store, graph=renamed, means={"tallied": StateUpgrade(Evolution("counted"))}
+    )
     assert origin.kept == ("tallied",)
     (key,) = snapshot_keys(store)
     ours = read_manifest(store, key)
@@ -168,14 +170,14 @@ def test_a_renamed_operator_of_a_fork_takes_its_state_over(original: LocalStore,
 
 def test_operators_are_compared_by_name_and_by_what_they_keep() -> None:
     verdicts = {node.name: node.verdict for node in stateful_change({"counted": KEEPS}, GRAPH, {}).nodes}
-    assert verdicts == {"counted": Verdict.KEPT}
+    assert verdicts == {"counted": NodeVerdict.KEPT}
     renamed = Graph("", {"other": GRAPH.nodes["counted"]}, {"other": KEEPS})
     verdicts = {node.name: node.verdict for node in stateful_change({"counted": KEEPS}, renamed, {}).nodes}
-    assert verdicts == {"other": Verdict.NEW, "counted": Verdict.GONE}
-    (told,) = stateful_change({"counted": KEEPS}, renamed, {"other": Means(Past("counted"))}).nodes
-    assert (told.verdict, told.details) == (Verdict.RENAMED, ())
-    (lost,) = stateful_change({}, renamed, {"other": Means(Past("counted"))}).nodes
-    assert lost.verdict is Verdict.REFUSED
+    assert verdicts == {"other": NodeVerdict.NEW, "counted": NodeVerdict.GONE}
+    (told,) = stateful_change({"counted": KEEPS}, renamed, {"other": StateUpgrade(Evolution("counted"))}).nodes
+    assert (told.verdict, told.details) == (NodeVerdict.RENAMED, ())
+    (lost,) = stateful_change({}, renamed, {"other": StateUpgrade(Evolution("counted"))}).nodes
+    assert lost.verdict is NodeVerdict.REFUSED
 
 
 def test_a_written_sink_with_a_checkpoint_that_knows_nothing_may_be_another_checkpoints(tmp_path: Path) -> None:

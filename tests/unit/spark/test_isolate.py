@@ -16,7 +16,7 @@ import holdfast as hf
 from holdfast.errors import BadRow, InternalError, InvalidPipeline, Unavailable, from_text
 from holdfast.quarantine.dead_letters import DeadLetters, read_letters, send_again
 from holdfast.quarantine.mask import NOTHING, lettered
-from holdfast.resume.directory_header import Origin
+from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.spark_log import CONTROLS, Offsets, read_offsets
 from holdfast.spark.evaluation import Reader
 from holdfast.spark.quarantine.isolate import Isolating, Suspicion
@@ -26,7 +26,7 @@ from holdfast.testing.store import SimulatedStore
 
 LISTS = [[0, 1], [2, 3, 4, 5, 6], [7]]
 EVERYTHING = list(range(8))
-ORIGIN = Origin(1)
+ORIGIN = DirectoryHeader(1)
 
 
 class Killed(BaseException):

@@ -20,7 +20,7 @@ from holdfast.quarantine.search import locate
 from holdfast.spark.evaluation import Reader
 from holdfast.spark.quarantine import probe as probes
 from holdfast.spark.quarantine.probe import Probe, ProbeProcess
-from holdfast.spark.quarantine.probe_process import Part
+from holdfast.spark.quarantine.probe_process import ProbePart
 
 pytestmark = pytest.mark.slow  # each test starts processes
 
@@ -90,7 +90,7 @@ def part_of(work, lists, bad, **mask):
     source = hf.Pipeline("p", rows | hf.write.sqlite(work / "out.db", table="t", name="t")).sources[0].spec
     positions = dict(source.open("in", str(work)).latest({"rows": 0}, bounded=False))
     end = {**positions, **({"letters": len(mask["again"])} if "again" in mask else {})}
-    return Part(Program(bad), {"in": Reader(source, "in", str(work))}, {"in": Mask(**mask)}, {}, {"in": end}, 0)
+    return ProbePart(Program(bad), {"in": Reader(source, "in", str(work))}, {"in": Mask(**mask)}, {}, {"in": end}, 0)
 
 
 def found(work: Path, bad, *, count=1000, limit_s=None):

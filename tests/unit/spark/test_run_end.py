@@ -18,9 +18,9 @@ from holdfast.errors import Corrupt, Diverged, HoldfastError, InternalError, Inv
 from holdfast.graph.hooks import Lifecycle, raised
 from holdfast.graph.trigger import available_now
 from holdfast.plan.report import OperatorReports
-from holdfast.resume.directory_header import Origin
+from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.spark_log import NOWHERE
-from holdfast.spark.epoch_loop import EpochLoop, Limits
+from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.run import Run
 from holdfast.testing import SimulatedClock, SimulatedSink, SimulatedStore
 
@@ -363,13 +363,13 @@ def test_a_function_that_exits_within_an_epoch_fails_the_epoch_and_answers_the_j
     never: Any = None
     loop = EpochLoop(
         pipeline="trips",
-        origin=Origin(1, {}),
+        origin=DirectoryHeader(1, {}),
         spark_checkpoint=Path("nowhere"),
         evaluation=never,
         sinks={},
         coordinator=cast("Any", SimpleNamespace(check_fenced=raising(SystemExit(0)))),
         clock=SimulatedClock(),
-        limits=Limits(0, 0),
+        limits=EpochLimits(0, 0),
         due_file="",
         timed_sources=(),
         pts=None,

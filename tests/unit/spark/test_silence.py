@@ -15,7 +15,7 @@ from holdfast.plan import holds
 from holdfast.plan.chunks import Routing
 from holdfast.positions import SourcePositions
 from holdfast.resume import spark_log
-from holdfast.resume.directory_header import Origin
+from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark import datasource, due
 from holdfast.spark.datasource import Reading, _Reader
 from holdfast.spark.state.packing import Packing
@@ -44,13 +44,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return given
 
 
-def planner(tmp_path: Path, *, origin: Origin | None = None, ticks: bool = False, notes: bool = True) -> _Reader:
+def planner(
+    tmp_path: Path, *, origin: DirectoryHeader | None = None, ticks: bool = False, notes: bool = True
+) -> _Reader:
     """Return the planning of a source of files, three rows an epoch."""
     node = hf.read.files(str(tmp_path / "in"), schema="id BIGINT", max_rows_per_epoch=3, name="source").node
     spec: Any = node.spec
     (tmp_path / "in").mkdir(exist_ok=True)
     (tmp_path / "stop").mkdir(exist_ok=True)
-    (tmp_path / "origin.json").write_bytes((origin or Origin(1)).to_json())
+    (tmp_path / "origin.json").write_bytes((origin or DirectoryHeader(1)).to_json())
     packing = Packing("source", 0, None, Routing((), 1, 1), None, {}, (), SECOND) if ticks else None
     reading = Reading(
         spec, "source", str(tmp_path / "work"), 1, 0, str(tmp_path / "stop" / "stop"), str(tmp_path / "origin.json"),
@@ -148,7 +150,7 @@ def test_a_replayed_epoch_is_decided_by_its_own_marks(tmp_path: Path, clock: Clo
     for _ in range(3):
         offset = plan(ahead, offset)
     stops: list[SourcePositions] = [{"log": 0}, {"log": 1}, {"log": 2, "@behind": 50}, {"log": 3, "@behind": 50}]
-    origin = Origin(5, tuple({"source": stop} for stop in stops), replayed=((3, 1), (4, 2)))
+    origin = DirectoryHeader(5, tuple({"source": stop} for stop in stops), replayed=((3, 1), (4, 2)))
     reader = planner(tmp_path, origin=origin)
     first = plan(reader, reader.initialOffset())
     assert (heard(first, 500), heard(plan(reader, first), 500)) == (None, 500)
@@ -234,7 +236,7 @@ def test_an_epoch_up_to_where_a_sink_stands_ends_exactly_there(
     lines(tmp_path, "0.json", 9)
     ahead = planner(tmp_path)
     plan(ahead, plan(ahead, plan(ahead, ahead.initialOffset())))
-    origin = Origin(5, ({"source": {"log": 0}}, {"source": stop}))
+    origin = DirectoryHeader(5, ({"source": {"log": 0}}, {"source": stop}))
     reader = planner(tmp_path, origin=origin)
     offset = plan(reader, reader.initialOffset())
     texts = ["v2", json.dumps({"batchTimestampMs": 0}), f"source:{json.dumps(offset)}"]

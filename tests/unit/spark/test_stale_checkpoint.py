@@ -13,7 +13,7 @@ from holdfast.errors import Diverged
 from holdfast.graph.nodes import Node, Stream
 from holdfast.ports import Held
 from holdfast.positions import SourcePositions
-from holdfast.resume.directory_header import FILE_NAME, Origin
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.stale_checkpoint import check_reached
 from holdfast.store.local import LocalStore
@@ -24,7 +24,7 @@ SCHEMA = "id BIGINT"
 def beginning(checkpoint: Path, *nodes: Node) -> Beginning:
     """Return a directory of Spark's that has begun."""
     store = LocalStore(str(checkpoint))
-    store.put(f"spark/1/{FILE_NAME}", Origin(1).to_json())
+    store.put(f"spark/1/{FILE_NAME}", DirectoryHeader(1).to_json())
     return Beginning(store, checkpoint, "spark/1", "p", nodes)
 
 

@@ -15,8 +15,8 @@ from holdfast.checkpoint.snapshot import checked, commit
 from holdfast.cli.supervision import is_final
 from holdfast.errors import Corrupt, Diverged, from_text
 from holdfast.ports import Held
-from holdfast.resume.directory_header import Origin, read_origin
-from holdfast.resume.graph_diff import Graph, GraphChange, NodeChange, Replay, Role, Verdict
+from holdfast.resume.directory_header import DirectoryHeader, read_origin
+from holdfast.resume.graph_diff import Graph, GraphChange, NodeChange, NodeVerdict, Replay, Role
 from holdfast.resume.replays import is_backfill, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.rewind import note_rewind
@@ -24,7 +24,7 @@ from holdfast.spark.failure import STATE
 from holdfast.spark.resume.beginning import steps_of
 from holdfast.spark.resume.directory import Directory, choose_directory, give_up, newest, remove_older
 from holdfast.spark.resume.state_change import StateChange
-from holdfast.spark.state.plan import Division, Shape, noted_shape, settle_shape
+from holdfast.spark.state.plan import Division, StateShape, noted_shape, settle_shape
 from holdfast.store.local import LocalStore
 from holdfast.testing.clock import SimulatedClock
 from tests.unit.checkpoint.snapshots import snapshot
@@ -33,7 +33,7 @@ from tests.unit.checkpoint.snapshots import snapshot
 class Checkpoint:
     """A checkpoint in which Spark has run so far."""
 
-    def __init__(self, directory: Path, origin: Origin, number: int = 1) -> None:
+    def __init__(self, directory: Path, origin: DirectoryHeader, number: int = 1) -> None:
         self.directory = directory
         self.store = LocalStore(str(directory))
         self.below = f"spark/{number}"
@@ -47,9 +47,9 @@ class Checkpoint:
         if is_committed:
             self.store.put(f"{self.below}/commits/{batch_id}", b'v1\n{"nextBatchWatermarkMs":0}')
 
-    def changed(self, held: dict[str, int], restored: tuple[str, ...] = (), **given: Held) -> Origin:
+    def changed(self, held: dict[str, int], restored: tuple[str, ...] = (), **given: Held) -> DirectoryHeader:
         """Return what a changed graph begins with; no state is to be read."""
-        nodes = tuple(NodeChange(name, Role.STATEFUL, Verdict.KEPT, "") for name in restored)
+        nodes = tuple(NodeChange(name, Role.STATEFUL, NodeVerdict.KEPT, "") for name in restored)
         change = StateChange(
             self.store,
             self.directory,
@@ -62,7 +62,7 @@ class Checkpoint:
             SimulatedClock(),
         )
         sinks = {name: Held(6, 1, at(position), None) for name, position in held.items()} | given
-        return change.origin(Origin(100, graph="new"), sinks)
+        return change.origin(DirectoryHeader(100, graph="new"), sinks)
 
 
 def at(position: int) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def at(position: int) -> dict[str, Any]:
 
 
 def test_the_change_point_is_the_last_epoch_that_spark_committed_or_a_sink_holds(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path, Origin(1))
+    checkpoint = Checkpoint(tmp_path, DirectoryHeader(1))
     checkpoint.planned(0, 3)
     checkpoint.planned(1, 5)
     checkpoint.planned(2, 8, is_committed=False)
@@ -83,7 +83,7 @@ def test_the_change_point_is_the_last_epoch_that_spark_committed_or_a_sink_holds
 
 
 def test_a_torn_entry_that_nobody_acted_on_is_no_epoch(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path, Origin(1))
+    checkpoint = Checkpoint(tmp_path, DirectoryHeader(1))
     checkpoint.planned(0, 3)
     checkpoint.store.put("spark/1/offsets/1", b"v2\n{")
     assert checkpoint.changed({"table": 3}).seek == (at(3),)
@@ -94,7 +94,7 @@ def test_a_torn_entry_that_nobody_acted_on_is_no_epoch(tmp_path: Path) -> None:
 
 def test_a_directory_that_has_finished_nothing_hands_on_where_it_began(tmp_path: Path) -> None:
     made = snapshot(LocalStore(str(tmp_path)), 4)
-    began = Origin(7, (at(4),), made.key.path, (), ("counted", "second"))
+    began = DirectoryHeader(7, (at(4),), made.key.path, (), ("counted", "second"))
     checkpoint = Checkpoint(tmp_path, began, number=2)
     checkpoint.planned(0, 6, is_committed=False)
     origin = checkpoint.changed({"table": 4}, restored=("counted", "third"))
@@ -104,7 +104,7 @@ def test_a_directory_that_has_finished_nothing_hands_on_where_it_began(tmp_path:
 def test_what_the_old_graph_had_still_to_replay_the_new_one_replays(tmp_path: Path) -> None:
     """As behind a rewind: whether it may is asked before."""
     made = snapshot(LocalStore(str(tmp_path)), 4)
-    began = Origin(7, (at(4), at(5), at(6)), made.key.path, ((3, 30), (4, 40)), graph="0123")
+    began = DirectoryHeader(7, (at(4), at(5), at(6)), made.key.path, ((3, 30), (4, 40)), graph="0123")
     checkpoint = Checkpoint(tmp_path, began, number=2)
     left = checkpoint.changed({"table": 6}, restored=("counted",))
     assert (left.base, left.seek, left.replayed) == (100, began.seek, began.replayed)
@@ -123,7 +123,10 @@ def test_what_the_old_graph_had_still_to_replay_the_new_one_replays(tmp_path: Pa
 
 
 def test_a_backfill_goes_on_with_the_new_graph_behind_what_the_new_sink_was_given(tmp_path: Path) -> None:
-    for began in (Origin(7, (at(0), at(2), at(4), at(6)), kept=()), Origin(7, (at(0), at(2), at(4), at(6)))):
+    for began in (
+        DirectoryHeader(7, (at(0), at(2), at(4), at(6)), kept=()),
+        DirectoryHeader(7, (at(0), at(2), at(4), at(6))),
+    ):
         origin = began if began.kept == () else replace(began, backfilled=("filled",))  # of before, of now
         checkpoint = Checkpoint(tmp_path, origin, number=2)
         checkpoint.planned(0, 2)
@@ -138,7 +141,7 @@ def test_a_backfill_goes_on_with_the_new_graph_behind_what_the_new_sink_was_give
 
 def test_the_epochs_of_a_replay_belong_to_one_graph(tmp_path: Path) -> None:
     """Behind a rewind and of a backfill to that of now; where a damage led to it, to the old one (design/0011, 4)."""
-    restored = Origin(7, (at(4), at(5), at(6)), replayed=((3, 30), (4, 40)), graph="old")
+    restored = DirectoryHeader(7, (at(4), at(5), at(6)), replayed=((3, 30), (4, 40)), graph="old")
     checkpoint = Checkpoint(tmp_path, restored)
     store = checkpoint.store
 
@@ -162,7 +165,7 @@ def test_the_epochs_of_a_replay_belong_to_one_graph(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_of_the_change_point_serves_as_seed(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path, Origin(1, graph="0123"))
+    checkpoint = Checkpoint(tmp_path, DirectoryHeader(1, graph="0123"))
     checkpoint.planned(0, 3)
     snapshot(checkpoint.store, 3)
     origin = checkpoint.changed({"table": 3}, restored=("counted",))
@@ -173,7 +176,7 @@ def test_a_snapshot_of_the_change_point_serves_as_seed(tmp_path: Path) -> None:
 
 
 def test_the_ends_of_epochs_are_read_from_the_log_of_a_directory(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path, Origin(7, (at(2), at(4)), replayed=((3, 30),)))
+    checkpoint = Checkpoint(tmp_path, DirectoryHeader(7, (at(2), at(4)), replayed=((3, 30),)))
     for batch_id, position in enumerate((4, 6, 7)):
         checkpoint.planned(batch_id, position)
     found = [(s.start, s.ended.positions, s.ended.epoch, s.ended.step_epoch) for s in steps_of(tmp_path, "spark/1")]
@@ -185,7 +188,11 @@ def test_the_ends_of_epochs_are_read_from_the_log_of_a_directory(tmp_path: Path)
 
 
 def test_an_origin_is_read_as_it_was_written(tmp_path: Path) -> None:
-    for origin in (Origin(1), Origin(9, (at(1), at(2)), "s", ((4, 5),), ("a",), at(3), "f"), Origin(2, kept=())):
+    for origin in (
+        DirectoryHeader(1),
+        DirectoryHeader(9, (at(1), at(2)), "s", ((4, 5),), ("a",), at(3), "f"),
+        DirectoryHeader(2, kept=()),
+    ):
         checkpoint = Checkpoint(tmp_path, origin)
         assert read_origin(tmp_path / checkpoint.below / "origin.json") == origin
 
@@ -193,7 +200,7 @@ def test_an_origin_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_the_directory_is_that_of_the_graph_unless_it_is_damaged(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
-    checkpoint = Checkpoint(tmp_path, Origin(1, graph="g"))
+    checkpoint = Checkpoint(tmp_path, DirectoryHeader(1, graph="g"))
     assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
     assert choose_directory(store, tmp_path, "h") == Directory("spark/2", "spark/1", is_changed=True)
     assert choose_directory(store, tmp_path, "") == Directory("spark/2", "spark/1", is_changed=True)
@@ -207,7 +214,7 @@ def test_the_directory_is_that_of_the_graph_unless_it_is_damaged(tmp_path: Path)
     assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
     assert give_up(store, "spark/1", None, Corrupt("state is gone", participant=STATE))
     assert choose_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
-    Checkpoint(tmp_path, Origin(1, graph="g"), number=2)
+    Checkpoint(tmp_path, DirectoryHeader(1, graph="g"), number=2)
     assert choose_directory(store, tmp_path, "g") == Directory("spark/2")
     assert newest(store) == 2
     remove_older(tmp_path, "spark/2")
@@ -215,15 +222,15 @@ def test_the_directory_is_that_of_the_graph_unless_it_is_damaged(tmp_path: Path)
 
 
 def test_nothing_is_given_up_without_a_snapshot(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path, Origin(1, graph="g"))
+    checkpoint = Checkpoint(tmp_path, DirectoryHeader(1, graph="g"))
     assert not give_up(checkpoint.store, "spark/1", None, Corrupt("state is gone", participant=STATE))
     assert choose_directory(checkpoint.store, tmp_path, "g") == Directory("spark/1")
 
 
 def test_a_directory_whose_seed_is_damaged_gives_way_to_one_that_begins_with_another_snapshot(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path, Origin(1, graph="g"))
+    checkpoint = Checkpoint(tmp_path, DirectoryHeader(1, graph="g"))
     seed = snapshot(checkpoint.store, 1)
-    checkpoint = Checkpoint(tmp_path, Origin(2, graph="g", seed=seed.key.path))
+    checkpoint = Checkpoint(tmp_path, DirectoryHeader(2, graph="g", seed=seed.key.path))
     store = checkpoint.store
     snapshot(store, 2)
     assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
@@ -249,7 +256,7 @@ def test_a_directory_whose_seed_is_damaged_gives_way_to_one_that_begins_with_ano
 def test_a_directory_whose_graph_nobody_noted_is_told_by_its_state(
     tmp_path: Path, has_state: bool, graph: str, is_changed: bool
 ) -> None:
-    checkpoint = Checkpoint(tmp_path, Origin(1))
+    checkpoint = Checkpoint(tmp_path, DirectoryHeader(1))
     if has_state:
         checkpoint.store.put("spark/1/state.json", b"{}")
     assert choose_directory(checkpoint.store, tmp_path, graph).is_changed == is_changed
@@ -257,21 +264,21 @@ def test_a_directory_whose_graph_nobody_noted_is_told_by_its_state(
 
 def test_how_state_is_divided_is_settled_with_the_origin_of_a_directory(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    assert settle_shape(store, "spark/1", 2, Division()) == Shape(2, 2)
-    assert settle_shape(store, "spark/1", 4, Division(6)) == Shape(6, 4), "a start that died decided nothing"
-    Checkpoint(tmp_path, Origin(1, graph="g"))
-    assert settle_shape(store, "spark/1", 2, Division(3, 3)) == Shape(6, 4)
-    assert noted_shape(store, "spark/1") == Shape(6, 4)
+    assert settle_shape(store, "spark/1", 2, Division()) == StateShape(2, 2)
+    assert settle_shape(store, "spark/1", 4, Division(6)) == StateShape(6, 4), "a start that died decided nothing"
+    Checkpoint(tmp_path, DirectoryHeader(1, graph="g"))
+    assert settle_shape(store, "spark/1", 2, Division(3, 3)) == StateShape(6, 4)
+    assert noted_shape(store, "spark/1") == StateShape(6, 4)
     assert noted_shape(store, "spark/2") is None
-    assert list(Division(6, 8).outgrown(Shape(6, 6))) == [], "more tasks than buckets have nothing to do"
-    assert list(Division(0, 5).outgrown(Shape(2, 2))) == [
+    assert list(Division(6, 8).outgrown(StateShape(6, 6))) == [], "more tasks than buckets have nothing to do"
+    assert list(Division(0, 5).outgrown(StateShape(2, 2))) == [
         "state is divided into 5 buckets, and no longer into 2",
         "5 tasks work on it at a time, and no longer 2",
     ]
 
 
 def test_a_snapshot_that_a_dead_start_made_for_another_graph_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path, Origin(1, graph="0123"))
+    checkpoint = Checkpoint(tmp_path, DirectoryHeader(1, graph="0123"))
     checkpoint.planned(0, 3)
     mine = snapshot(checkpoint.store, 3)
     other = replace(mine, graph="of the graph to come", generation=2, operators={})

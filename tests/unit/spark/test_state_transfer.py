@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.manifest import Ended, Keeps, Manifest, OperatorState, SnapshotKey
+from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, SnapshotKey, StateSchema
 from holdfast.checkpoint.snapshot import (
     Bucket,
     checked,
@@ -26,14 +26,14 @@ from holdfast.checkpoint.snapshot import (
     write_bucket,
 )
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.evolution import Past
+from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import canonical_json
 from holdfast.plan.chunks import bucket_of
 from holdfast.ports import Held, Store
-from holdfast.resume.directory_header import Origin
+from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_diff import Graph as Described
-from holdfast.resume.graph_diff import GraphChange, NodeChange, Role, Verdict
-from holdfast.resume.state_upgrade import Means
+from holdfast.resume.graph_diff import GraphChange, NodeChange, NodeVerdict, Role
+from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.resume.state_change import StateChange
 from holdfast.spark.state.transfer import Transfer
 from holdfast.store.local import LocalStore
@@ -55,8 +55,8 @@ class Graph:
         node = (hf.read.rows([], schema=SCHEMA, timestamp="t", name="rows") | operator).node
         step = node.spec.step({"rows": to_arrow(SCHEMA)})
         self.name = name
-        self.keeps = {name: Keeps(node.kind, canonical_json(dict(node.arguments())), step.key, step.tables)}
-        self.means = {name: Means(Past(**past), step)}
+        self.keeps = {name: StateSchema(node.kind, canonical_json(dict(node.arguments())), step.key, step.tables)}
+        self.means = {name: StateUpgrade(Evolution(**past), step)}
 
 
 def snapshot(store: Store, graph: Graph, tables: Mapping[str, pa.Table], buckets: int = 2) -> Manifest:
@@ -70,7 +70,9 @@ def snapshot(store: Store, graph: Graph, tables: Mapping[str, pa.Table], buckets
         }
         feeds = {"rows": {"given": 5 + number, "before/0": 7, "before/1": 9}}
         found[number] = write_bucket(store, Bucket(graph.name, number, 3 + number, f"d{number}", feeds, parts))
-    return Manifest("p", 1, 0, "old", Ended(4, 4, POSITIONS, 4000), buckets, {graph.name: OperatorState(keeps, found)})
+    return Manifest(
+        "p", 1, 0, "old", EpochEnd(4, 4, POSITIONS, 4000), buckets, {graph.name: OperatorState(keeps, found)}
+    )
 
 
 def moved(
@@ -142,7 +144,7 @@ def test_bounds_are_told_by_the_buckets_of_now() -> None:
     manifest = snapshot(store, old, {"keys": kept(*KEYS)})
     before = {"before": manifest.operators["sums"]}
     manifest = Manifest("p", 1, 0, "old", manifest.ended, 2, {**manifest.operators, **before})
-    keeps, means = {**old.keeps, "ahead": old.keeps["sums"]}, {**old.means, "ahead": Means(Past("before"))}
+    keeps, means = {**old.keeps, "ahead": old.keeps["sums"]}, {**old.means, "ahead": StateUpgrade(Evolution("before"))}
 
     def feeds(buckets: int) -> list[Any]:
         transfer = Transfer(store, "p", "new", keeps, means, buckets, 2, SimulatedClock())
@@ -226,20 +228,20 @@ def test_a_start_that_dies_at_any_write_of_a_transfer_is_begun_again(tmp_path: P
     for writes in range(50):
         directory = tmp_path / str(writes)
         store = LocalStore(str(directory))
-        store.put("spark/1/origin.json", Origin(4, graph="old").to_json())
+        store.put("spark/1/origin.json", DirectoryHeader(4, graph="old").to_json())
         store.put("spark/1/offsets/0", f'v2\n{{"batchTimestampMs": 4}}\ngiven:{json.dumps(offset)}'.encode())
         store.put("spark/1/commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
         commit(store, snapshot(store, old, {"keys": kept(*KEYS)}))
 
-        def start(generation: int, limit: int, directory: Path = directory) -> Origin:
+        def start(generation: int, limit: int, directory: Path = directory) -> DirectoryHeader:
             mortal, clock = Limited(str(directory), limit), SimulatedClock()
             transfer = Transfer(mortal, "p", "new", new.keeps, new.means, 3, generation, clock)
-            renamed = NodeChange("totals", Role.STATEFUL, Verdict.RENAMED, "", was="sums")
+            renamed = NodeChange("totals", Role.STATEFUL, NodeVerdict.RENAMED, "", was="sums")
             change = StateChange(
                 mortal, directory, "spark/1", "p", None, GraphChange((renamed,)),
                 Described("", {}, old.keeps, 2), generation, clock, transfer,
             )  # type: ignore[arg-type]  # fmt: skip
-            return change.origin(Origin(100, graph="new"), {"table": Held(4, 1, POSITIONS, None)})
+            return change.origin(DirectoryHeader(100, graph="new"), {"table": Held(4, 1, POSITIONS, None)})
 
         with suppress(SimulatedCrash):
             start(2, writes)

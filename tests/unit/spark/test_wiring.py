@@ -7,9 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.resume.directory_header import Origin
+from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark.quarantine.trials import COPY
-from holdfast.spark.wiring import RunParts
+from holdfast.spark.wiring import Wiring
 from holdfast.testing.store import SimulatedStore
 
 
@@ -26,7 +26,7 @@ def test_a_start_removes_what_a_killed_trial_has_left_whatever_on_poison_says_no
         directory=tmp_path, spark=tmp_path / "spark" / "1", store=SimulatedStore(), stop_file=str(tmp_path / "stop")
     )
     coordinator: Any = SimpleNamespace(generation=1)
-    assert RunParts(asked, nothing, ground, nothing, {}, coordinator, Origin(1), nothing)._masks() == {}
+    assert Wiring(asked, nothing, ground, nothing, {}, coordinator, DirectoryHeader(1), nothing)._masks() == {}
     assert not (tmp_path / COPY).exists()
     assert state.read_bytes() == b"old"
     assert state.stat().st_nlink == 1

@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.graph.checks import a_type, building, require_columns
-from holdfast.graph.evolution import NOTHING, Migration, Past, past_of
+from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
 from holdfast.operators.aggregate.aggregates import Aggregate
 from holdfast.state import declared_bounds, growth, keyed, tables
 from holdfast.state.keys import Ints, coded, found, numbers
-from holdfast.state.step import PLACE, UNBOUNDED, Arrivals, Change, Moment, Result, StateTable
+from holdfast.state.step import PLACE, UNBOUNDED, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.state.timeline import bounds_before
 
 _KINDS = ("count", "sum", "min", "max")
@@ -111,7 +111,7 @@ class AccumulateStep:
             return rows
         return {**rows, "late": keyed.late_schema(self.key, self.schema.field(self.time).type, self.inputs)}
 
-    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Continue the running values of each key that has rows, without those that are late."""
         given = arrivals[self.name]
         bounds = given.bounds.drop_columns([PLACE]) if given.bounds.num_rows else None
@@ -131,7 +131,7 @@ class AccumulateStep:
         )
         return Result({"rows": rows, "late": late}, changes, bounds, {"late": late.num_rows})
 
-    def grown(self, table: str, known: pa.Table | None, at: Moment) -> pa.Table | None:
+    def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return ``running`` with values that it did not have: no key had one yet.  And the bounds told: none."""
         if known is None:
             return self.tables[table].schema.empty_table() if table == "bounds" else None
@@ -212,7 +212,7 @@ class AccumulateAnywhere:
     spec: Accumulate
     name: str | None
     origin: Origin
-    past: Past = NOTHING
+    past: Evolution = NOTHING
 
     def attach(self, stream: Stream) -> Stream:
         """Return the stream with running values."""

@@ -16,7 +16,7 @@ START = "window_start"
 
 
 @dataclass(frozen=True)
-class Kept:
+class CollectedValues:
     """How one aggregate keeps values.
 
     Parameters
@@ -55,7 +55,7 @@ class Kept:
 
 
 def followed(
-    kept: Kept,
+    kept: CollectedValues,
     known: pa.Table,
     fresh: pa.Table,
     windows: Ints,
@@ -68,12 +68,12 @@ def followed(
 
     Parameters
     ----------
-    kept : Kept
+    kept : CollectedValues
         The aggregate.
     known : pa.Table
         Rows of the state table, of these windows.
     fresh : pa.Table
-        The new values, with the columns of :meth:`Kept.fields`.
+        The new values, with the columns of :meth:`CollectedValues.fields`.
     windows : ndarray of int64
         Window of each known and then of each fresh row.
     starts : ndarray of int64

@@ -15,7 +15,7 @@ from holdfast.state.timeline import bounds_before
 
 
 @dataclass(frozen=True)
-class Cut:
+class WindowCut:
     """A window kind with its measures in ticks.
 
     Parameters
@@ -51,7 +51,7 @@ class Cut:
         return batch_us // self.size * self.size
 
 
-def cut_of(window: windows.Window, *, is_timestamp: bool) -> Cut:
+def cut_of(window: windows.Window, *, is_timestamp: bool) -> WindowCut:
     """Return a window with its measures in ticks of the timestamp column."""
 
     def ticks(value: windows.Duration, argument: str) -> int:
@@ -60,17 +60,19 @@ def cut_of(window: windows.Window, *, is_timestamp: bool) -> Cut:
     match window:
         case windows.Tumbling(size, offset):
             length = ticks(size, "size")
-            return Cut(window.kind, length, length, ticks(offset, "offset"))
+            return WindowCut(window.kind, length, length, ticks(offset, "offset"))
         case windows.Sliding(size, every, offset):
-            return Cut(window.kind, ticks(size, "size"), ticks(every, "every"), ticks(offset, "offset"))
+            return WindowCut(window.kind, ticks(size, "size"), ticks(every, "every"), ticks(offset, "offset"))
         case windows.Session(gap):
-            return Cut(window.kind, ticks(gap, "gap"))
+            return WindowCut(window.kind, ticks(gap, "gap"))
         case windows.CountWindow(size):
-            return Cut(window.kind, size)
+            return WindowCut(window.kind, size)
         case windows.Timer(period, trigger):
-            return Cut(window.kind, windows.ticks(period, is_timestamp=True, argument="period"), trigger=trigger or 0)
+            return WindowCut(
+                window.kind, windows.ticks(period, is_timestamp=True, argument="period"), trigger=trigger or 0
+            )
         case windows.Total():
-            return Cut(window.kind)
+            return WindowCut(window.kind)
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,12 @@ class Spans:
         return Spans(self.codes[rows], self.starts[rows], self.ends[rows])
 
 
-def grouped(cut: Cut, codes: Ints, ticks: Ints, ordinals: Ints, batch_us: int) -> tuple[Ints, Spans]:
+def grouped(cut: WindowCut, codes: Ints, ticks: Ints, ordinals: Ints, batch_us: int) -> tuple[Ints, Spans]:
     """Group rows that share all their windows.
 
     Parameters
     ----------
-    cut : Cut
+    cut : WindowCut
         The window.
     codes, ticks : ndarray of int64
         Key and time of each row; times may be zeros where event time does not decide.
@@ -154,7 +156,7 @@ def _pairs(codes: Ints, numbers: Ints) -> tuple[Ints, Ints]:
     return groups, first_of(groups, int(is_used.sum()))
 
 
-def _sessions(cut: Cut, codes: Ints, ticks: Ints) -> tuple[Ints, Spans]:
+def _sessions(cut: WindowCut, codes: Ints, ticks: Ints) -> tuple[Ints, Spans]:
     order = np.lexsort((ticks, codes))
     keys, times = codes[order], ticks[order]
     begins = np.ones(len(order), np.bool_)
@@ -166,7 +168,7 @@ def _sessions(cut: Cut, codes: Ints, ticks: Ints) -> tuple[Ints, Spans]:
     return groups, Spans(keys[first], times[first], times[last] + cut.size)
 
 
-def spread(cut: Cut, panes: Spans) -> tuple[Ints, Spans]:
+def spread(cut: WindowCut, panes: Spans) -> tuple[Ints, Spans]:
     """Return for each window of each pane the pane and the window, ordered by pane."""
     if cut.kind != "sliding":
         return np.arange(len(panes)), panes
@@ -179,7 +181,7 @@ def spread(cut: Cut, panes: Spans) -> tuple[Ints, Spans]:
     return which, Spans(panes.codes[which], chosen, chosen + cut.size)
 
 
-def joined(cut: Cut, spans: Spans) -> tuple[Ints, Spans]:
+def joined(cut: WindowCut, spans: Spans) -> tuple[Ints, Spans]:
     """Bring together what is one window: equal spans of a key, or sessions of a key that overlap."""
     if cut.kind != "session":
         groups, first = coded_pairs(spans.codes, spans.starts)
@@ -198,7 +200,7 @@ def joined(cut: Cut, spans: Spans) -> tuple[Ints, Spans]:
     return groups, Spans(codes[first], starts[first], np.maximum(reached, ends)[last])
 
 
-def first_start(cut: Cut, bounds: Ints) -> Ints:
+def first_start(cut: WindowCut, bounds: Ints) -> Ints:
     """Return for each bound of the rows the lowest start that a window not yet final can have.
 
     Of windows by arrival nothing is known before they are closed; of sessions it is the bound itself, and the open

@@ -10,12 +10,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.operators.aggregate import cutting
-from holdfast.operators.aggregate.collected import START, Kept, followed
-from holdfast.operators.aggregate.cutting import Cut, Spans
-from holdfast.operators.aggregate.parts import Group, Part, state_fields
+from holdfast.operators.aggregate.collected import START, CollectedValues, followed
+from holdfast.operators.aggregate.cutting import Spans, WindowCut
+from holdfast.operators.aggregate.parts import Partial, RowGroups, state_fields
 from holdfast.operators.aggregate.touched import Admitted, Keys
 from holdfast.state.keys import Ints, coded, coded_pairs, found, numbers, one, ordinals_from
-from holdfast.state.step import CLOSED, PLACE, UNBOUNDED, Change, Moment, StateTable
+from holdfast.state.step import CLOSED, PLACE, UNBOUNDED, Change, StateTable, StepTime
 
 Flags = npt.NDArray[np.bool_]
 END = "window_end"
@@ -95,21 +95,21 @@ class WindowsTable:
     ----------
     key : pa.Schema
         Key columns.
-    cut : Cut
+    cut : WindowCut
         The window.
     columns : mapping of str to str or None
         Aggregate -> the input's column.
-    parts : mapping of str to Part
+    parts : mapping of str to Partial
         Of the aggregates that have parts.
-    kept : sequence of Kept
+    kept : sequence of CollectedValues
         The others.
     """
 
     key: pa.Schema
-    cut: Cut
+    cut: WindowCut
     columns: Mapping[str, str | None]
-    parts: Mapping[str, Part]
-    kept: Sequence[Kept]
+    parts: Mapping[str, Partial]
+    kept: Sequence[CollectedValues]
 
     @property
     def declared(self) -> dict[str, StateTable]:
@@ -125,7 +125,7 @@ class WindowsTable:
             every[kept.table] = StateTable(schema, (*names, START, *(column.name for column in identity)))
         return every
 
-    def load(self, windows: pa.Table, keys: Keys, at: Moment) -> tuple[Loaded, Keys]:
+    def load(self, windows: pa.Table, keys: Keys, at: StepTime) -> tuple[Loaded, Keys]:
         """Return the state's windows of the touched keys, and all others that the bound for all keys has passed."""
         positions, codes = found(windows, keys.table)
         is_timer = self.cut.kind == "timer"
@@ -142,7 +142,7 @@ class WindowsTable:
                 keys = keys.extended(strange.take(pa.array(first)), limit)
         return Loaded(windows.take(pa.array(positions)), codes), keys
 
-    def merged(self, loaded: Loaded, keys: Keys, rows: Admitted, at: Moment) -> Windows:
+    def merged(self, loaded: Loaded, keys: Keys, rows: Admitted, at: StepTime) -> Windows:
         """Return every window concerned: what was in state and what the epoch adds, together."""
         base = self._counted_before(keys, at)
         ordinals = rows.codes if base is None else ordinals_from(base, rows.codes, keys.size)
@@ -155,7 +155,7 @@ class WindowsTable:
             owners, spans = cutting.joined(self.cut, both)
         else:  # each group of rows is a window by itself
             owners, spans = np.arange(len(fresh)), fresh
-        columns = self._parts(loaded, rows, Group(groups, len(panes), rows.ticks), of_pane, owners, len(spans))
+        columns = self._parts(loaded, rows, RowGroups(groups, len(panes), rows.ticks), of_pane, owners, len(spans))
         is_changed = np.zeros(len(spans), np.bool_)
         is_changed[owners[len(old) :]] = True
         is_closing = spans.ends <= keys.ends[spans.codes]
@@ -171,7 +171,7 @@ class WindowsTable:
             spans, columns, owners, loaded, is_changed, is_closing, counted, groups, cell_counts, cells
         )  # fmt: skip
 
-    def _counted_before(self, keys: Keys, at: Moment) -> Ints | None:
+    def _counted_before(self, keys: Keys, at: StepTime) -> Ints | None:
         """Return for each key how many rows it had in the running window or period, where that decides."""
         if not self.cut.counts:
             return None
@@ -180,11 +180,11 @@ class WindowsTable:
         return np.where(keys.before["opens"] == self.cut.period_of(at.batch_us), keys.before["rows"], 0)
 
     def _parts(
-        self, loaded: Loaded, rows: Admitted, of_rows: Group, of_pane: Ints, owners: Ints, size: int
+        self, loaded: Loaded, rows: Admitted, of_rows: RowGroups, of_pane: Ints, owners: Ints, size: int
     ) -> dict[str, list[pa.Array]]:  # fmt: skip
         columns: dict[str, list[pa.Array]] = {}
         is_alone = not len(loaded.codes) and size == len(of_pane) and bool((owners == np.arange(size)).all())
-        of_parts = Group(owners, size, np.zeros(len(owners), np.int64))
+        of_parts = RowGroups(owners, size, np.zeros(len(owners), np.int64))
         for name, part in self.parts.items():
             column = self.columns[name]
             made = part.made(None if column is None else one(rows.rows.column(column)), of_rows)
@@ -211,7 +211,7 @@ class WindowsTable:
         return Change(upserts, loaded.table.filter(pa.array(gone)).select([*self.key.names, START]))
 
     def follow(
-        self, kept: Kept, values: pa.Table, rows: Admitted, windows: Windows, keys: Keys, at: Moment
+        self, kept: CollectedValues, values: pa.Table, rows: Admitted, windows: Windows, keys: Keys, at: StepTime
     ) -> tuple[pa.Array, Change]:  # fmt: skip
         """Return one aggregate of kept values per window, and how its table changes."""
         loaded = windows.loaded

@@ -24,7 +24,7 @@ _LOW = np.int64(2**32)
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroups:
     """Rows (or parts) and the group of each.
 
     Parameters
@@ -43,7 +43,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Part:
+class Partial:
     """What the state holds of one aggregate.
 
     Parameters
@@ -52,9 +52,9 @@ class Part:
         Columns of the windows table.
     result : pa.DataType
         Type of the aggregate.
-    made : callable of (values, Group) -> columns
+    made : callable of (values, RowGroups) -> columns
         Of rows; ``values`` is None for a count of rows.
-    merged : callable of (columns, Group) -> columns
+    merged : callable of (columns, RowGroups) -> columns
         Of parts; the time of a part is of no account.
     read : callable of (columns) -> array
         The aggregate.
@@ -62,12 +62,12 @@ class Part:
 
     fields: Sequence[tuple[str, pa.DataType]]
     result: pa.DataType
-    made: Callable[[pa.Array | None, Group], Columns]
-    merged: Callable[[Columns, Group], Columns]
+    made: Callable[[pa.Array | None, RowGroups], Columns]
+    merged: Callable[[Columns, RowGroups], Columns]
     read: Callable[[Columns], pa.Array]
 
 
-def part_of(name: str, aggregate: Aggregate, kind: pa.DataType | None) -> Part | None:
+def part_of(name: str, aggregate: Aggregate, kind: pa.DataType | None) -> Partial | None:
     """Return the part of an aggregate over a column of a type; None where the state keeps the values themselves.
 
     Raises
@@ -111,7 +111,7 @@ def _wrong_type(name: str, aggregate: Aggregate, kind: pa.DataType | None, why: 
 # --- counting and adding ----------------------------------------------------------------------------------------------
 
 
-def _valid(values: pa.Array, group: Group) -> tuple[pa.Array, Ints]:
+def _valid(values: pa.Array, group: RowGroups) -> tuple[pa.Array, Ints]:
     if not values.null_count:
         return values, group.groups
     return values.drop_null(), group.groups[np.asarray(values.is_valid())]
@@ -131,12 +131,12 @@ def _added(numbers: Ints, groups: Ints, size: int) -> Ints:
     return out
 
 
-def _count_made(values: pa.Array | None, group: Group) -> Columns:
+def _count_made(values: pa.Array | None, group: RowGroups) -> Columns:
     groups = group.groups if values is None else _valid(values, group)[1]
     return [pa.array(np.bincount(groups, minlength=group.size).astype(np.int64))]
 
 
-_COUNT = Part(
+_COUNT = Partial(
     [("count", pa.int64())],
     pa.int64(),
     _count_made,
@@ -158,7 +158,7 @@ def _carried(upper: Ints, lower: Ints) -> tuple[Ints, Ints]:
     return upper + (lower >> 32), lower & (_LOW - 1)
 
 
-def _sum(name: str, kind: pa.DataType) -> Part:
+def _sum(name: str, kind: pa.DataType) -> Partial:
     result = (
         pa.int64() if pa.types.is_integer(kind)
         else pa.float64() if pa.types.is_floating(kind)
@@ -171,13 +171,13 @@ def _sum(name: str, kind: pa.DataType) -> Part:
         read = lambda columns: _masked(exact.rounded(_sums(columns[1]))[0], columns[0])  # noqa: E731
     else:
         read = lambda columns: _read_decimal(name, columns, result)  # noqa: E731
-    return Part(adding.fields, result, adding.made, adding.merged, read)
+    return Partial(adding.fields, result, adding.made, adding.merged, read)
 
 
-def _adding(kind: pa.DataType) -> Part:
+def _adding(kind: pa.DataType) -> Partial:
     """Return the part that counts and adds the values of a column: what sum and mean share.  It is read by them."""
 
-    def made(values: pa.Array | None, group: Group) -> Columns:
+    def made(values: pa.Array | None, group: RowGroups) -> Columns:
         assert values is not None
         values, groups = _valid(values, group)
         count = pa.array(np.bincount(groups, minlength=group.size).astype(np.int64))
@@ -187,7 +187,7 @@ def _adding(kind: pa.DataType) -> Part:
             return [count, exact.to_state(exact.summed(_floats(values), groups, group.size))]
         return [count, _decimals(values, groups, group.size)]
 
-    def merged(columns: Columns, group: Group) -> Columns:
+    def merged(columns: Columns, group: RowGroups) -> Columns:
         size = group.size
         count = pa.array(_added(_ints(columns[0]), group.groups, size))
         if pa.types.is_integer(kind):
@@ -202,7 +202,7 @@ def _adding(kind: pa.DataType) -> Part:
         else [("sum", exact.STATE)] if pa.types.is_floating(kind)
         else [("sum", pa.decimal256(76, kind.scale))]
     )  # fmt: skip
-    return Part([("count", pa.int64()), *states], pa.null(), made, merged, lambda columns: columns[0])
+    return Partial([("count", pa.int64()), *states], pa.null(), made, merged, lambda columns: columns[0])
 
 
 def _decimals(values: pa.Array, groups: Ints, size: int) -> pa.Array:
@@ -246,7 +246,7 @@ def _overflow(name: str, kind: str) -> BadRow:
     )
 
 
-def _mean(name: str, kind: pa.DataType) -> Part:
+def _mean(name: str, kind: pa.DataType) -> Partial:
     adding = _adding(kind)
 
     def read(columns: Columns) -> pa.Array:
@@ -259,11 +259,11 @@ def _mean(name: str, kind: pa.DataType) -> Part:
             total = _floats(columns[1])
         return _masked(total / count, columns[0])
 
-    return Part(adding.fields, pa.float64(), adding.made, adding.merged, read)
+    return Partial(adding.fields, pa.float64(), adding.made, adding.merged, read)
 
 
-def _variance(*, is_population: bool) -> Part:
-    def made(values: pa.Array | None, group: Group) -> Columns:
+def _variance(*, is_population: bool) -> Partial:
+    def made(values: pa.Array | None, group: RowGroups) -> Columns:
         assert values is not None
         values, groups = _valid(values, group)
         numbers, size = _floats(values), group.size
@@ -272,7 +272,7 @@ def _variance(*, is_population: bool) -> Part:
         square = exact.summed(np.concatenate([product, error]), np.concatenate([groups, groups]), size)
         return [count, exact.to_state(exact.summed(numbers, groups, size)), exact.to_state(square)]
 
-    def merged(columns: Columns, group: Group) -> Columns:
+    def merged(columns: Columns, group: RowGroups) -> Columns:
         count = pa.array(_added(_ints(columns[0]), group.groups, group.size))
         return [count, *(exact.to_state(exact.merged(sums, group.groups, group.size)) for sums in columns[1:])]
 
@@ -284,16 +284,16 @@ def _variance(*, is_population: bool) -> Part:
         return _masked(np.maximum(spread, 0.0) / (n if is_population else n - 1), columns[0], least)
 
     fields = [("count", pa.int64()), ("sum", exact.STATE), ("squares", exact.STATE)]
-    return Part(fields, pa.float64(), made, merged, read)
+    return Partial(fields, pa.float64(), made, merged, read)
 
 
 # --- choosing ---------------------------------------------------------------------------------------------------------
 
 
-def _extreme(kind: pa.DataType, which: str) -> Part:
+def _extreme(kind: pa.DataType, which: str) -> Partial:
     is_floating = pa.types.is_floating(kind)
 
-    def chosen(values: pa.Array | None, group: Group) -> Columns:
+    def chosen(values: pa.Array | None, group: RowGroups) -> Columns:
         assert values is not None
         values, groups = _valid(values, group)
         is_nan = np.zeros(group.size, np.bool_)
@@ -313,13 +313,13 @@ def _extreme(kind: pa.DataType, which: str) -> Part:
             taken = pc.if_else(pa.array(is_nan & ((where < 0) | (which == "max"))), pa.scalar(np.nan, kind), taken)
         return [taken.cast(kind)]
 
-    return Part(
+    return Partial(
         [(which, kind)], kind, chosen, lambda columns, group: chosen(columns[0], group), lambda columns: columns[0]
     )
 
 
-def _edge(kind: pa.DataType, *, is_last: bool, ignore_nulls: bool) -> Part:
-    def chosen(values: pa.Array, ticks: Ints, counts: npt.NDArray[np.bool_], group: Group) -> Columns:
+def _edge(kind: pa.DataType, *, is_last: bool, ignore_nulls: bool) -> Partial:
+    def chosen(values: pa.Array, ticks: Ints, counts: npt.NDArray[np.bool_], group: RowGroups) -> Columns:
         rows = np.flatnonzero(counts)
         times = ticks[rows]
         if len(times) > 1 and (np.diff(times) < 0).any():
@@ -333,22 +333,22 @@ def _edge(kind: pa.DataType, *, is_last: bool, ignore_nulls: bool) -> Part:
         taken = values.take(pa.array(which, mask=is_empty))
         return [taken, pa.array(at), pa.array(~is_empty)]
 
-    def made(values: pa.Array | None, group: Group) -> Columns:
+    def made(values: pa.Array | None, group: RowGroups) -> Columns:
         assert values is not None
         counts = np.asarray(values.is_valid()) if ignore_nulls else np.ones(len(values), np.bool_)
         return chosen(values, group.ticks, counts, group)
 
-    def merged(columns: Columns, group: Group) -> Columns:
+    def merged(columns: Columns, group: RowGroups) -> Columns:
         return chosen(columns[0], _ints(columns[1]), np.asarray(columns[2]), group)
 
     fields = [("value", kind), ("time", pa.int64()), ("is_set", pa.bool_())]
-    return Part(fields, kind, made, merged, lambda columns: columns[0])
+    return Partial(fields, kind, made, merged, lambda columns: columns[0])
 
 
-def _quantiles(aggregate: Aggregate) -> Part:
+def _quantiles(aggregate: Aggregate) -> Partial:
     octave = histogram.buckets_per_octave(aggregate.error)
 
-    def made(values: pa.Array | None, group: Group) -> Columns:
+    def made(values: pa.Array | None, group: RowGroups) -> Columns:
         assert values is not None
         values, groups = _valid(values, group)
         return [histogram.made(_floats(values), groups, group.size, octave)]
@@ -363,7 +363,7 @@ def _quantiles(aggregate: Aggregate) -> Part:
         lists = pa.ListArray.from_arrays(offsets, pa.array(found.ravel()))
         return pc.if_else(pa.array(~is_empty), lists, pa.scalar(None, lists.type)) if is_empty.any() else lists
 
-    return Part(
+    return Partial(
         [("histogram", histogram.STATE)],
         pa.float64() if aggregate.is_single else pa.list_(pa.float64()),
         made,
@@ -372,6 +372,6 @@ def _quantiles(aggregate: Aggregate) -> Part:
     )
 
 
-def state_fields(parts: Mapping[str, Part]) -> list[pa.Field]:
+def state_fields(parts: Mapping[str, Partial]) -> list[pa.Field]:
     """Return the columns of the windows table that all parts need."""
     return [pa.field(f"{name}__{suffix}", kind) for name, part in parts.items() for suffix, kind in part.fields]

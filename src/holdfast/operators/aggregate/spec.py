@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import a_type, building, require_columns
-from holdfast.graph.evolution import NOTHING, Migration, Past, past_of
+from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
 from holdfast.operators.aggregate import window as windows
@@ -131,7 +131,7 @@ class AggregationAnywhere:
     spec: Aggregation
     name: str | None
     origin: Origin
-    past: Past = NOTHING
+    past: Evolution = NOTHING
 
     def attach(self, stream: Stream) -> Stream:
         """Return the stream of aggregates."""

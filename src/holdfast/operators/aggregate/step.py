@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.operators.aggregate.aggregates import Aggregate
-from holdfast.operators.aggregate.collected import START, Kept
-from holdfast.operators.aggregate.cutting import Cut
+from holdfast.operators.aggregate.collected import START, CollectedValues
+from holdfast.operators.aggregate.cutting import WindowCut
 from holdfast.operators.aggregate.open import END, Windows, WindowsTable
-from holdfast.operators.aggregate.parts import Group, Part, part_of
+from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of
 from holdfast.operators.aggregate.touched import SCOPE, Keys, KeysTable
 from holdfast.state import growth, keyed, tables
 from holdfast.state.step import (
@@ -23,9 +23,9 @@ from holdfast.state.step import (
     UNBOUNDED,
     Arrivals,
     Change,
-    Moment,
     Result,
     StateTable,
+    StepTime,
 )
 from holdfast.state.timeline import Promise
 
@@ -47,7 +47,7 @@ class AggregateStep:
         Its columns, and those of them that are the key.
     time : str, optional
         Its timestamp column.
-    cut : Cut
+    cut : WindowCut
         The window.
     aggregates : mapping of str to Aggregate
         Output column -> what it holds.
@@ -63,7 +63,7 @@ class AggregateStep:
     schema: pa.Schema
     key: pa.Schema
     time: str | None
-    cut: Cut
+    cut: WindowCut
     aggregates: Mapping[str, Aggregate]
     on_change: bool = False
     promise: Promise = field(default_factory=lambda: Promise(is_strict=False))
@@ -95,7 +95,7 @@ class AggregateStep:
             return rows
         return rows | {"late": keyed.late_schema(self.key, self.schema.field(self.time).type, self.inputs)}
 
-    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Add the epoch's rows to their windows, and emit what is final or has changed."""
         given, known, of_keys, of_windows = (
             arrivals[self.name], state.get("keys"), self._keys_table, self._windows_table
@@ -131,14 +131,14 @@ class AggregateStep:
         bounds = self._bounds(of_windows, windows, state["windows"], keys)
         return Result(outputs, changes, bounds, {"late": rows.late.num_rows}, due_us)
 
-    def _timer_due(self, state: Mapping[str, pa.Table], changes: Mapping[str, Change], at: Moment) -> int | None:
+    def _timer_due(self, state: Mapping[str, pa.Table], changes: Mapping[str, Change], at: StepTime) -> int | None:
         """Return when the next window of a timer ends."""
         change = changes.get("windows")
         every = [state["windows"].column(END), *([] if change is None else [change.upserts.column(END)])]
         open_ends = [pc.min(ends.filter(pc.greater(ends, at.batch_us))).as_py() for ends in every]
         return min((int(end) for end in open_ends if end is not None), default=None)
 
-    def grown(self, table: str, known: pa.Table | None, at: Moment) -> pa.Table | None:
+    def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return ``windows`` with more aggregates: these begin as over no rows.  And new tables of values."""
         declared = self._windows_table
         if known is None:
@@ -158,7 +158,7 @@ class AggregateStep:
             of = self._field(self.aggregates[name].column)
             nothing = np.zeros(0, np.int64)
             values = None if of is None else pa.array([], of.type)
-            return declared.parts[name].made(values, Group(nothing, rows, nothing))[place]
+            return declared.parts[name].made(values, RowGroups(nothing, rows, nothing))[place]
 
         return growth.grown(known, self.tables[table], fill)
 
@@ -208,15 +208,15 @@ class AggregateStep:
     def _windows_table(self) -> WindowsTable:
         fields = {name: self._field(one.column) for name, one in self.aggregates.items()}
         columns = {name: None if column is None else column.name for name, column in fields.items()}
-        parts: dict[str, Part] = {}
-        kept: list[Kept] = []
+        parts: dict[str, Partial] = {}
+        kept: list[CollectedValues] = []
         for name, one in self.aggregates.items():
             column = fields[name]
             part = part_of(name, one, None if column is None else column.type)
             if part is not None:
                 parts[name] = part
             elif column is not None:
-                kept.append(Kept(name, column.name, column.type, one.kind == "distinct_count"))
+                kept.append(CollectedValues(name, column.name, column.type, one.kind == "distinct_count"))
         return WindowsTable(self.key, self.cut, columns, parts, kept)
 
     @property

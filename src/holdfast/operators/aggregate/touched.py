@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.operators.aggregate.cutting import Cut
+from holdfast.operators.aggregate.cutting import WindowCut
 from holdfast.state import keyed, tables
 from holdfast.state.keys import Ints, by_code, coded, found, numbers, one
-from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, UNBOUNDED, Arrivals, Change, Moment, StateTable
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, UNBOUNDED, Arrivals, Change, StateTable, StepTime
 from holdfast.state.timeline import Promise, bound_at, bounds_before
 
 Flags = npt.NDArray[np.bool_]
@@ -22,7 +22,7 @@ SCOPE = "scope"
 
 
 @dataclass(frozen=True)
-class Told:
+class DeclaredBounds:
     """Bound rows, ascending by place.
 
     Parameters
@@ -140,7 +140,7 @@ class KeysTable:
         Key columns.
     time : str, optional
         Timestamp column of the rows.
-    cut : Cut
+    cut : WindowCut
         The window.
     promise : Promise
         What the order of rows promises.
@@ -152,7 +152,7 @@ class KeysTable:
 
     key: pa.Schema
     time: str | None
-    cut: Cut
+    cut: WindowCut
     promise: Promise
     idle_us: int
     forget_us: int
@@ -175,7 +175,7 @@ class KeysTable:
         fields = [column.with_nullable(True) for column in self.key]
         return StateTable(pa.schema([*fields, pa.field(SCOPE, pa.int8()), *own]), (*self.key.names, SCOPE))
 
-    def silent(self, known: pa.Table | None, at: Moment) -> Ints:
+    def silent(self, known: pa.Table | None, at: StepTime) -> Ints:
         """Return the rows of the table whose key has brought nothing for so long that something follows."""
         if known is None or not (self.idle_us or self.forget_us) or not known.num_rows:
             return np.zeros(0, np.int64)
@@ -188,7 +188,7 @@ class KeysTable:
             is_due |= seen <= at.batch_us - self.forget_us
         return np.flatnonzero(is_due & (numbers(known.column(SCOPE)) == 0))
 
-    def due(self, known: pa.Table | None, change: Change | None, at: Moment, *, tells_forgotten: bool) -> int | None:
+    def due(self, known: pa.Table | None, change: Change | None, at: StepTime, *, tells_forgotten: bool) -> int | None:
         """Return when the next silent key's windows will be final, and told: those of a forgotten key may not be."""
         forget_us = self.forget_us if tells_forgotten else 0
         if known is None or not (self.idle_us or forget_us):
@@ -204,7 +204,7 @@ class KeysTable:
                 found += [int(later.min())] if len(later) else []
         return min(found, default=None)
 
-    def read(self, known: pa.Table | None, given: Arrivals, silent: Ints, at: Moment) -> tuple[Keys, Admitted]:
+    def read(self, known: pa.Table | None, given: Arrivals, silent: Ints, at: StepTime) -> tuple[Keys, Admitted]:
         """Return the keys that the epoch touches, and the rows that are in time."""
         table, codes, told, is_silent = self._named(known, given, silent)
         size = len(is_silent)
@@ -239,7 +239,7 @@ class KeysTable:
 
     def _named(
         self, known: pa.Table | None, given: Arrivals, silent: Ints
-    ) -> tuple[pa.Table, Ints, Told, Flags]:  # fmt: skip
+    ) -> tuple[pa.Table, Ints, DeclaredBounds, Flags]:  # fmt: skip
         """Return the distinct keys, the number of each row's, the bound rows, and which keys are silent."""
         names, count = self.key.names, given.rows.num_rows
         for_all = np.asarray(given.bounds.column(ALL_KEYS).combine_chunks().fill_null(False)).astype(np.bool_)
@@ -255,7 +255,7 @@ class KeysTable:
             table = pa.table({})
         of_told = np.full(len(for_all), -1)
         of_told[~for_all] = codes[count : count + told_count]
-        told = Told(of_told, numbers(given.bounds.column(BOUND)), numbers(given.bounds.column(PLACE)))
+        told = DeclaredBounds(of_told, numbers(given.bounds.column(BOUND)), numbers(given.bounds.column(PLACE)))
         is_silent = np.zeros(size, np.bool_)
         is_silent[codes[count + told_count :]] = True
         is_silent[codes[: count + told_count]] = False
@@ -282,7 +282,7 @@ class KeysTable:
         return pa.Table.from_arrays([table.column(name) for name in self.key.names], schema=pa.schema(fields))
 
     def change(
-        self, known: pa.Table | None, keys: Keys, counted: Ints | None, open_ends: Ints, at: Moment
+        self, known: pa.Table | None, keys: Keys, counted: Ints | None, open_ends: Ints, at: StepTime
     ) -> Change | None:  # fmt: skip
         """Return how the table changes.
 
@@ -296,7 +296,7 @@ class KeysTable:
             For each key its rows, after the epoch.
         open_ends : ndarray of int64
             For each key the last end of a window that stays open.
-        at : Moment
+        at : StepTime
             The epoch.
         """
         if known is None:
@@ -341,7 +341,9 @@ class KeysTable:
         return Change(upserts, pa.Table.from_arrays(deletes, schema=tables.key_schema(declared)))
 
 
-def admitted(start: Ints, codes: Ints, ticks: Ints, places: Ints, told: Told, promise: Promise) -> tuple[Ints, Ints]:
+def admitted(
+    start: Ints, codes: Ints, ticks: Ints, places: Ints, told: DeclaredBounds, promise: Promise
+) -> tuple[Ints, Ints]:
     """Follow the bounds of all keys through an epoch.
 
     Parameters
@@ -350,7 +352,7 @@ def admitted(start: Ints, codes: Ints, ticks: Ints, places: Ints, told: Told, pr
         For each key the bound before.
     codes, ticks, places : ndarray of int64
         Of the rows, ascending by place.
-    told : Told
+    told : DeclaredBounds
         The bound rows.
     promise : Promise
         What the rows promise.

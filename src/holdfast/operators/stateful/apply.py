@@ -18,7 +18,7 @@ from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import check_callable
 from holdfast.state import growth, keyed, tables
 from holdfast.state.call import StepFailed
-from holdfast.state.step import PLACE, Arrivals, Change, Moment, Result, StateTable
+from holdfast.state.step import PLACE, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.types import units
 from holdfast.types.schema import to_arrow
 
@@ -37,13 +37,13 @@ class KeyState:
     ----------
     values : dict
         Name -> value; None where nothing was set.
-    at : Moment
+    at : StepTime
         The epoch and the batch time that Spark logged: the only clock there is.
     """
 
     __slots__ = ("_values", "at")
 
-    def __init__(self, values: dict[str, Any], at: Moment) -> None:
+    def __init__(self, values: dict[str, Any], at: StepTime) -> None:
         self._values = values
         self.at = at
 
@@ -159,7 +159,7 @@ class ApplyStep:
         """What ``fn`` gives."""
         return {"rows": self.out}
 
-    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Call the function for each key that has rows, in the order in which the keys first arrived."""
         rows = arrivals[self.name].rows
         tables.require_values(rows, self.key.names, self.name)
@@ -189,7 +189,7 @@ class ApplyStep:
         forgotten = {} if self.forget_us is None else {"forgotten": 0 if old is None else old.num_rows}
         return Result(outputs, {"keys": change} if is_change else {}, end, forgotten)
 
-    def grown(self, table: str, known: pa.Table | None, at: Moment) -> pa.Table | None:
+    def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return the table with nulls in what was not declared before: ``get`` gives its default."""
         declared = self.tables[table]
         if known is None:
@@ -212,7 +212,7 @@ class ApplyStep:
             raise StepFailed(of_key, f"function {callable_text(self.fn)!r} for key {shown!r}") from error
         return given
 
-    def _forgotten(self, state: Mapping[str, pa.Table], at: Moment) -> pa.Table | None:
+    def _forgotten(self, state: Mapping[str, pa.Table], at: StepTime) -> pa.Table | None:
         """Return the rows of state that nothing has touched for too long."""
         if self.forget_us is None or not self.tables:
             return None

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.graph.checks import building, require_columns
-from holdfast.graph.evolution import NOTHING, Migration, Past, past_of
+from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
 from holdfast.state import declared_bounds, keyed, tables
 from holdfast.state.keyed import Ticks
-from holdfast.state.step import PLACE, UNBOUNDED, Arrivals, Change, Moment, Result, StateTable
+from holdfast.state.step import PLACE, UNBOUNDED, Arrivals, Change, Result, StateTable, StepTime
 
 _ROUNDS = 32
 """So many rows that stay, of one key in one epoch, are found for all keys at once; what is left goes row by row."""
@@ -99,7 +99,7 @@ class DistinctStep:
         late = keyed.late_schema(self.key, self.schema.field(self.time).type, self.inputs)
         return {"rows": self.schema, "late": late}
 
-    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Drop late rows and duplicates; remember what was kept as long as it can matter."""
         given = arrivals[self.name]
         if given.rows.num_rows == 0 and given.bounds.num_rows == 0:
@@ -229,7 +229,7 @@ class DistinctAnywhere:
     disorder: str | int
     name: str | None
     origin: Origin
-    past: Past = NOTHING
+    past: Evolution = NOTHING
 
     def attach(self, stream: Stream) -> Stream:
         """Return the stream without duplicates."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import a_type, building, require_columns
-from holdfast.graph.evolution import NOTHING, Migration, Past, past_of
+from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
 from holdfast.state import declared_bounds, keyed, tables
@@ -23,9 +23,9 @@ from holdfast.state.step import (
     UNBOUNDED,
     Arrivals,
     Change,
-    Moment,
     Result,
     StateTable,
+    StepTime,
 )
 from holdfast.types import units
 
@@ -166,7 +166,7 @@ class LimitStep:
         late = keyed.late_schema(self.key, schema.field(self.times[ROWS]).type, {ROWS: schema})
         return {"rows": schema, "shed": schema, "late": late}
 
-    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Decide every new timestamp in the order of arrival; rows of one timestamp share its fate."""
         for name, given in arrivals.items():
             tables.require_values(given.rows, [*self.key.names, self.times[name]], name)
@@ -221,7 +221,7 @@ class LimitStep:
         parts = (given.rows.select(self.key.names), of_bounds.select(self.key.names))
         return pa.concat_tables([tables.fitted(part, schema) for part in parts])
 
-    def _known(self, state: Mapping[str, pa.Table], flying: pa.Table, touched: pa.Table, at: Moment) -> list[_Key]:
+    def _known(self, state: Mapping[str, pa.Table], flying: pa.Table, touched: pa.Table, at: StepTime) -> list[_Key]:
         names = self.key.names
         known = [_Key() for _ in range(touched.num_rows)]
         last = tables.semi_join(state["keys"], touched, names)
@@ -275,7 +275,7 @@ class LimitStep:
         known: Sequence[_Key],
         fates: Any,
         limits: Any,
-        at: Moment,
+        at: StepTime,
     ) -> None:
         # One after the other: whether a timestamp is admitted depends on all before it.  What enters here is what
         # those behind cannot follow, frames of a camera for instance, so some microseconds for each are little.
@@ -303,7 +303,7 @@ class LimitStep:
                         one.in_flight.append(time)
             fates[row] = _ADMITTED if one.is_admitted else _SHED
 
-    def _silent(self, keys: pa.Table, at: Moment) -> pa.Table:
+    def _silent(self, keys: pa.Table, at: StepTime) -> pa.Table:
         """Return the keys that are forgotten: nothing was heard of them for long."""
         names = self.key.names
         if self.forget_us is None:
@@ -327,7 +327,7 @@ class LimitStep:
         known: Sequence[_Key],
         done: int,
         old: pa.Table,
-        at: Moment,
+        at: StepTime,
     ) -> tuple[dict[str, Change], int]:
         names = self.key.names
         flying, last = self.tables["in_flight"], self.tables["keys"]
@@ -387,7 +387,7 @@ class LimitAnywhere:
     forget_after: str | None
     name: str | None
     origin: Origin
-    past: Past = NOTHING
+    past: Evolution = NOTHING
 
     def attach(self, stream: Stream) -> Stream:
         """Return the limited stream."""

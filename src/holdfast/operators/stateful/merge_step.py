@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.state import keyed, tables
-from holdfast.state.input_bounds import Told, told
+from holdfast.state.input_bounds import InputReport, told
 from holdfast.state.keyed import Ticks
 from holdfast.state.step import (
     ALL_KEYS,
@@ -22,9 +22,9 @@ from holdfast.state.step import (
     UNBOUNDED,
     Arrivals,
     Change,
-    Moment,
     Result,
     StateTable,
+    StepTime,
 )
 from holdfast.state.timeline import Promise
 
@@ -87,7 +87,7 @@ class MergeStep:
     def _struct(self, name: str) -> pa.StructType:
         return pa.struct([field for field in self.inputs[name] if field.name not in self.key.names])
 
-    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Take in what arrived, let go what is settled, forget what nobody can need."""
         for name, given in arrivals.items():
             tables.require_values(given.rows, [*self.key.names, self.times[name]], name)
@@ -151,7 +151,7 @@ class MergeStep:
         state: Mapping[str, pa.Table],
         arrivals: Mapping[str, Arrivals],
         everywhere: Mapping[str, int],
-        at: Moment,
+        at: StepTime,
     ) -> pa.Table:
         """Return the keys for which something may happen in this epoch."""
         key = self.key.names
@@ -170,7 +170,7 @@ class MergeStep:
         together = pa.concat_tables([tables.fitted(part, schema) for part in parts])
         return tables.distinct_keys(together, key)
 
-    def _is_nobody_idle(self, at: Moment, idle_us: int) -> bool:
+    def _is_nobody_idle(self, at: StepTime, idle_us: int) -> bool:
         return all(at.heard_us.get(name, UNBOUNDED) > at.batch_us - idle_us for name in self.inputs)
 
     def _bounds(self, table: pa.Table, touched: pa.Table) -> dict[str, Ticks]:
@@ -187,7 +187,7 @@ class MergeStep:
             bounds[name] = one
         return bounds
 
-    def _late(self, arrivals: Mapping[str, Arrivals], news: Mapping[str, Told]) -> pa.Table:
+    def _late(self, arrivals: Mapping[str, Arrivals], news: Mapping[str, InputReport]) -> pa.Table:
         """Return the late rows of all inputs in the order of their arrival."""
         parts, places = [], []
         for name, new in news.items():
@@ -205,8 +205,8 @@ class MergeStep:
         codes: Ticks,
         times: Ticks,
         now: Mapping[str, Ticks],
-        news: Mapping[str, Told],
-        at: Moment,
+        news: Mapping[str, InputReport],
+        at: StepTime,
     ) -> tuple[npt.NDArray[np.bool_], dict[str, Ticks], Ticks]:
         """Return which waiting rows go, each key's own bounds after that, and since when each row's wait counts."""
         own = {name: new.bounds for name, new in news.items()}
@@ -230,7 +230,7 @@ class MergeStep:
         has_limit = limit > UNBOUNDED
         return ready | (has_limit[codes] & (times <= limit[codes])), own, since
 
-    def _due(self, stays: Ticks, waiting: pa.Table, touched: pa.Table, at: Moment) -> int | None:
+    def _due(self, stays: Ticks, waiting: pa.Table, touched: pa.Table, at: StepTime) -> int | None:
         """Return when a row will have waited long enough: one of those that stay, or of keys not looked at now."""
         if self.idle_us is None:
             return None
@@ -249,7 +249,7 @@ class MergeStep:
         order: Ticks = chosen[np.asarray(pc.sort_indices(ready, sort_keys=by))]
         return order
 
-    def _slow(self, known: pa.Table, rows: pa.Table, name: str, new: Told, touched: pa.Table) -> pa.Table:
+    def _slow(self, known: pa.Table, rows: pa.Table, name: str, new: InputReport, touched: pa.Table) -> pa.Table:
         """Return all slow rows of the touched keys by key and time; of one time the last to arrive."""
         fresh = rows.filter(pa.array(~new.is_late)).drop_columns([PLACE])
         rows = pa.concat_tables([known, tables.fitted(fresh, known.schema)])
@@ -309,7 +309,7 @@ class MergeStep:
                     break
         return rows.filter(pa.array(is_new))
 
-    def _told(self, touched: pa.Table, own: Mapping[str, Ticks], at: Moment) -> Change:
+    def _told(self, touched: pa.Table, own: Mapping[str, Ticks], at: StepTime) -> Change:
         declared = self.tables["bounds"]
         parts = []
         for name in self.inputs:
@@ -336,7 +336,9 @@ class MergeStep:
         changed = [row for row in rows if row not in known]
         return Change(pa.Table.from_pylist(changed, schema=declared.schema), tables.empty(tables.key_schema(declared)))
 
-    def _forget(self, state: Mapping[str, pa.Table], touched: pa.Table, changes: dict[str, Change], at: Moment) -> int:
+    def _forget(
+        self, state: Mapping[str, pa.Table], touched: pa.Table, changes: dict[str, Change], at: StepTime
+    ) -> int:
         """Add the deletes of keys that nothing was heard of for long and of which nothing waits."""
         key = self.key.names
         if self.forget_us is None:

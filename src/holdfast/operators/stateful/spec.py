@@ -18,7 +18,7 @@ from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import check_callable
 from holdfast.state import growth, keyed, tables
 from holdfast.state.call import StepFailed
-from holdfast.state.step import PLACE, Arrivals, Change, Moment, Result, StateTable
+from holdfast.state.step import PLACE, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.types import units
 from holdfast.types.schema import to_arrow
 
@@ -28,7 +28,7 @@ TOUCHED = "__touched_us__"
 _RIGHT = 'hf.stateful(step, by="origin", schema="...", state={"totals": "origin STRING, n BIGINT"})'
 
 Tables = Mapping[str, pa.Table]
-Function = Callable[[Tables | None, pa.Table, Moment], Any]
+Function = Callable[[Tables | None, pa.Table, StepTime], Any]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class StatefulStep:
         """What the function gives."""
         return {"rows": self.out}
 
-    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Call the function where there are rows, and find out what it changed."""
         rows = arrivals[self.name].rows.drop_columns([PLACE])
         tables.require_values(rows, self.key.names, self.name)
@@ -122,7 +122,7 @@ class StatefulStep:
                 changes[name] = change
         return Result({"rows": out}, changes, end, counts)
 
-    def grown(self, table: str, known: pa.Table | None, at: Moment) -> pa.Table | None:
+    def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return a table with nulls in columns that it did not have; a table that was not there is empty."""
         declared = self.tables[table]
         if known is None:
@@ -135,7 +135,7 @@ class StatefulStep:
 
         return growth.grown(known, declared, fill)
 
-    def _called(self, seen: Tables | None, rows: pa.Table, at: Moment) -> tuple[dict[str, Any], pa.Table]:
+    def _called(self, seen: Tables | None, rows: pa.Table, at: StepTime) -> tuple[dict[str, Any], pa.Table]:
         try:
             given = self.fn(seen, rows, at)
         except Exception as error:
@@ -162,7 +162,7 @@ class StatefulStep:
             )
         return found, brought(out, self.out, "its rows")
 
-    def _change(self, name: str, before: pa.Table, after: Any, at: Moment) -> Change:
+    def _change(self, name: str, before: pa.Table, after: Any, at: StepTime) -> Change:
         declared = self.state[name]
         if isinstance(after, Change):
             upserts = brought(after.upserts, declared.schema, f"the upserts of table {name!r}")
@@ -182,7 +182,7 @@ class StatefulStep:
             upserts = upserts.append_column(TOUCHED, pa.repeat(pa.scalar(at.batch_us), upserts.num_rows))
         return Change(upserts, deletes)
 
-    def _forgotten(self, state: Mapping[str, pa.Table], at: Moment) -> dict[str, pa.Table]:
+    def _forgotten(self, state: Mapping[str, pa.Table], at: StepTime) -> dict[str, pa.Table]:
         if self.forget_us is None:
             return {}
         last = at.batch_us - self.forget_us

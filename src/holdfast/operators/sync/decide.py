@@ -30,7 +30,7 @@ Fates = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True)
-class Decision:
+class SetDecision:
     """What becomes of each row of each pool.
 
     Parameters
@@ -64,7 +64,7 @@ class Decision:
     dropped_because: str = ""
 
 
-def decide(step: SyncStep, epoch: Epoch) -> Decision:
+def decide(step: SyncStep, epoch: Epoch) -> SetDecision:
     """Return what the step's policy makes of the epoch."""
     match step.policy:
         case Immediate():
@@ -85,24 +85,24 @@ def decide(step: SyncStep, epoch: Epoch) -> Decision:
             return _settled(step, epoch)
 
 
-def _by_time(epoch: Epoch, fates: Sequence[Fates], settled: Ints, **more: object) -> Decision:
+def _by_time(epoch: Epoch, fates: Sequence[Fates], settled: Ints, **more: object) -> SetDecision:
     """Return the decision in which a set is all rows of one timestamp."""
     rows = _emitted(fates)
     at = [pool.at if len(chosen) == len(pool.at) else pool.at[chosen] for pool, chosen in _each(epoch.pools, rows)]
     key = [pool.key if len(chosen) == len(pool.key) else pool.key[chosen] for pool, chosen in _each(epoch.pools, rows)]
     ranks = [(when, whose) for when, whose in zip(_from_zero(at), key, strict=True)]
     needs = np.repeat(_first_waiting(epoch, fates)[:, None], len(epoch.pools), axis=1)
-    return Decision(fates, rows, ranks, at, settled, needs, **more)  # type: ignore[arg-type]
+    return SetDecision(fates, rows, ranks, at, settled, needs, **more)  # type: ignore[arg-type]
 
 
-def _settled(step: SyncStep, epoch: Epoch) -> Decision:
+def _settled(step: SyncStep, epoch: Epoch) -> SetDecision:
     if len(step.groups) == 1:
         settled = timeline.settled_before(epoch.bounds)
         return _by_time(epoch, [_fate(pool.at < settled[pool.key]) for pool in epoch.pools], settled)
     return _sync_sets(step, epoch)
 
 
-def _sync_sets(step: SyncStep, epoch: Epoch) -> Decision:
+def _sync_sets(step: SyncStep, epoch: Epoch) -> SetDecision:
     pools, count = epoch.pools, len(epoch.pools)
     group_of = np.empty(count, np.int64)
     settled = np.empty((epoch.keys.num_rows, len(step.groups)), np.int64)
@@ -126,7 +126,7 @@ def _sync_sets(step: SyncStep, epoch: Epoch) -> Decision:
         waiting = _first_waiting(epoch, fates, group)
         for i in group:
             needs[:, i] = waiting
-    return Decision(fates, rows, ranks, at, settled.min(axis=1), needs)
+    return SetDecision(fates, rows, ranks, at, settled.min(axis=1), needs)
 
 
 def _group_that_settled_first(step: SyncStep, epoch: Epoch, first: Ints) -> Ints:
@@ -150,7 +150,7 @@ def _reached(epoch: Epoch, i: int, wanted: Ints) -> Ints:
     return np.where(epoch.before[:, i] > wanted, -1, place)
 
 
-def _immediate(epoch: Epoch) -> Decision:
+def _immediate(epoch: Epoch) -> SetDecision:
     pools = epoch.pools
     first = np.full(epoch.keys.num_rows, CLOSED, np.int64)
     for pool in pools:
@@ -162,10 +162,10 @@ def _immediate(epoch: Epoch) -> Decision:
         ranks.append(((pool.order != first[pool.key]).astype(np.int64), when, pool.key))
     nothing = np.full(epoch.bounds.shape, UNBOUNDED, np.int64)
     fates = [np.full(len(pool.key), EMIT, np.int8) for pool in pools]
-    return Decision(fates, rows, ranks, [pool.at for pool in pools], timeline.settled_before(epoch.bounds), nothing)
+    return SetDecision(fates, rows, ranks, [pool.at for pool in pools], timeline.settled_before(epoch.bounds), nothing)
 
 
-def _barrier(epoch: Epoch) -> Decision:
+def _barrier(epoch: Epoch) -> SetDecision:
     pools, key_count = epoch.pools, epoch.keys.num_rows
     ranks, counts = [], np.zeros(epoch.bounds.shape, np.int64)
     for i, pool in enumerate(pools):
@@ -189,12 +189,12 @@ def _barrier(epoch: Epoch) -> Decision:
     is_missing = (counts == set_count[:, None]) & (counts.max(axis=1) > set_count)[:, None]
     needs = np.where(is_missing & ~ended[:, None], CLOSED, UNBOUNDED)
     settled = np.where(ended, CLOSED, UNBOUNDED)
-    return Decision(
+    return SetDecision(
         fates, rows, chosen_ranks, times, settled, needs, dropped_because="barrier: another input has ended"
     )
 
 
-def _early_close(epoch: Epoch) -> Decision:
+def _early_close(epoch: Epoch) -> SetDecision:
     ends = _ends(epoch)
     settled = timeline.settled_before(epoch.bounds)
     # Until the ended input is used up all stays: whether another one was empty when it ended can still count.
@@ -243,7 +243,7 @@ def _bound_before(epoch: Epoch, i: int, place: Ints) -> Ints:
     return bound
 
 
-def _mux(step: SyncStep, policy: Mux, epoch: Epoch) -> Decision:
+def _mux(step: SyncStep, policy: Mux, epoch: Epoch) -> SetDecision:
     control = list(step.inputs).index(policy.select)
     data = [i for i in range(len(epoch.pools)) if i != control]
     pool = epoch.pools[control]
@@ -273,7 +273,7 @@ def _mux(step: SyncStep, policy: Mux, epoch: Epoch) -> Decision:
             needs[still, control], np.where(head[still] == CLOSED, epoch.bounds[still, control], UNBOUNDED)
         )
     decision = _by_time(epoch, fates, passed, dropped_because="mux: not chosen by the control row of its time")
-    return Decision(
+    return SetDecision(
         decision.fates,
         decision.rows,
         decision.ranks,
@@ -310,7 +310,7 @@ def choices(step: SyncStep, policy: Mux, table: pa.Table) -> Ints:
     return found
 
 
-def _timestamp_align(step: SyncStep, policy: TimestampAlign, epoch: Epoch) -> Decision:
+def _timestamp_align(step: SyncStep, policy: TimestampAlign, epoch: Epoch) -> SetDecision:
     pools, key_count = epoch.pools, epoch.keys.num_rows
     base = list(step.inputs).index(policy.base)
     offsets, alone_below = _offsets(step, base, epoch)
@@ -345,7 +345,7 @@ def _timestamp_align(step: SyncStep, policy: TimestampAlign, epoch: Epoch) -> De
     needs = np.where(is_aligned[:, None] & (waiting < CLOSED)[:, None], needs, unaligned)
     needs = np.where((waiting == CLOSED)[:, None], UNBOUNDED, needs)
     columns = {offset_column(name): offsets[:, i] for i, name in enumerate(step.inputs)}
-    return Decision(fates, rows, ranks, chosen_at, settled, needs, columns)
+    return SetDecision(fates, rows, ranks, chosen_at, settled, needs, columns)
 
 
 def _offsets(step: SyncStep, base: int, epoch: Epoch) -> tuple[Ints, Ints]:
@@ -380,14 +380,14 @@ def _offsets(step: SyncStep, base: int, epoch: Epoch) -> tuple[Ints, Ints]:
     return offsets, alone_below
 
 
-def _fixed_size(step: SyncStep, policy: FixedSize, epoch: Epoch) -> Decision:
+def _fixed_size(step: SyncStep, policy: FixedSize, epoch: Epoch) -> SetDecision:
     fates, kept = queues.fixed_size(policy, epoch)
     settled = timeline.settled_before(epoch.bounds)
     because = "fixed_size: newer rows were kept in its place"
     return _by_time(epoch, fates, settled, columns={"kept": kept}, dropped_because=because)
 
 
-def _within(step: SyncStep, policy: Within, epoch: Epoch) -> Decision:
+def _within(step: SyncStep, policy: Within, epoch: Epoch) -> SetDecision:
     pools = epoch.pools
     base = 0 if policy.base is None else list(step.inputs).index(policy.base)
     settled = timeline.settled_before(epoch.bounds)
@@ -420,7 +420,7 @@ def _within(step: SyncStep, policy: Within, epoch: Epoch) -> Decision:
     unsent = [np.where(sent[i] | (fates[i] == EMIT), EMIT, fate).astype(np.int8) for i, fate in enumerate(fates)]
     waiting = timeline.shifted(_first_waiting(epoch, unsent), 2 * step.tolerance)
     needs = np.repeat(np.where(waiting == CLOSED, UNBOUNDED, waiting)[:, None], len(pools), axis=1)
-    return Decision(fates, rows, ranks, chosen_at, final, needs)
+    return SetDecision(fates, rows, ranks, chosen_at, final, needs)
 
 
 def _fate(goes: Bools) -> Fates:

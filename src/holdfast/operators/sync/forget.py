@@ -11,7 +11,7 @@ import pyarrow as pa
 from holdfast.operators.sync import output
 from holdfast.operators.sync.intake import KEYS, ORDER, SENT, waiting_table, whole
 from holdfast.state import tables
-from holdfast.state.step import Change, Moment
+from holdfast.state.step import Change, StepTime
 from holdfast.state.timeline import UNBOUNDED, Ints
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _FEW = 64
 
 
 def forget(
-    step: SyncStep, state: Mapping[str, pa.Table], changes: dict[str, Change], at: Moment
+    step: SyncStep, state: Mapping[str, pa.Table], changes: dict[str, Change], at: StepTime
 ) -> tuple[pa.Table, dict[str, Change]] | None:
     """Return the rows that waited under keys now forgotten, and the changes with the keys gone."""
     assert step.forget_us is not None

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.state import tables, timeline
-from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Moment
+from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, StepTime
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints
 
 if TYPE_CHECKING:
@@ -176,7 +176,9 @@ def stable_order(codes: Ints, count: int) -> Ints:
     return np.argsort(small, kind="stable")
 
 
-def gather(step: SyncStep, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Epoch | None:
+def gather(
+    step: SyncStep, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime
+) -> Epoch | None:
     """Return what the epoch is about, or None when there is nothing to look at.
 
     Raises
@@ -275,7 +277,7 @@ def _input(
     wait_codes: Ints,
     before: Ints,
     own: Ints,
-    at: Moment,
+    at: StepTime,
 ) -> tuple[Events, Pool, Late, Ints]:
     """Sort one input's rows into those in time and those late, and raise its bounds."""
     name, promise = list(step.inputs)[place], step.promises[place]
@@ -337,7 +339,7 @@ def _pool(
     in_time: Bools,
     waiting: pa.Table,
     wait_codes: Ints,
-    at: Moment,
+    at: StepTime,
 ) -> Pool:
     schema = step.tables[waiting_table(name)].schema
     if not in_time.all():

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.operators.sync.decide import DROP, Decision
+from holdfast.operators.sync.decide import DROP, SetDecision
 from holdfast.operators.sync.intake import Epoch, Late, Pool
 from holdfast.state import tables
 from holdfast.state.step import ALL_KEYS, BOUND
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.operators.sync.step import SyncStep
 
 
-def sets(step: SyncStep, epoch: Epoch, decision: Decision) -> pa.Table:
+def sets(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
     """Return the input sets, in the order of their ranks."""
     schema = step.outputs["rows"]
     place, count = numbered(decision.ranks)
@@ -142,7 +142,7 @@ def _time(ticks: Ints, kind: pa.DataType) -> pa.Array:
 # --- rows that do not reach a set -------------------------------------------------------------------------------
 
 
-def missed(step: SyncStep, epoch: Epoch, decision: Decision) -> pa.Table:
+def missed(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
     """Return the rows that came too late, input by input, and then those that the policy dropped."""
     schema = step.outputs["late"]
     parts = []

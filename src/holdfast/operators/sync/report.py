@@ -28,7 +28,7 @@ from holdfast.operators.sync.intake import (
 )
 from holdfast.operators.sync.step import SyncStep
 from holdfast.state import tables
-from holdfast.state.step import Moment
+from holdfast.state.step import StepTime
 from holdfast.state.timeline import UNBOUNDED, Bools, Ints
 
 
@@ -60,7 +60,7 @@ def waiting_rows(step: SyncStep, state: Mapping[str, pa.Table]) -> pa.Table:
     )
 
 
-def stalls(step: SyncStep, state: Mapping[str, pa.Table], at: Moment) -> pa.Table:
+def stalls(step: SyncStep, state: Mapping[str, pa.Table], at: StepTime) -> pa.Table:
     """Return which keys wait on which input, since when.
 
     Parameters
@@ -69,7 +69,7 @@ def stalls(step: SyncStep, state: Mapping[str, pa.Table], at: Moment) -> pa.Tabl
         The step.
     state : mapping of str to pa.Table
         All its tables of one bucket.
-    at : Moment
+    at : StepTime
         Now: the last epoch's time.
 
     Returns

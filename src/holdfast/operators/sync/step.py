@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.operators.sync import output
-from holdfast.operators.sync.decide import DROP, EMIT, WAIT, Decision, decide
+from holdfast.operators.sync.decide import DROP, EMIT, WAIT, SetDecision, decide
 from holdfast.operators.sync.forget import ACTIVE, forget, forgetting_due
 from holdfast.operators.sync.intake import (
     INPUTS,
@@ -29,7 +29,7 @@ from holdfast.operators.sync.intake import (
 )
 from holdfast.operators.sync.policy import Barrier, EarlyClose, FixedSize, Immediate, Policy, TimestampAlign, Within
 from holdfast.state import tables, timeline
-from holdfast.state.step import Arrivals, Change, Moment, Result, StateTable
+from holdfast.state.step import Arrivals, Change, Result, StateTable, StepTime
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints, Promise
 
 _INT = pa.int64()
@@ -132,7 +132,7 @@ class SyncStep:
             "late": pa.schema([*self.key, time, *reason, *late]),
         }
 
-    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: Moment) -> Result:
+    def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Return the sets that the epoch settles."""
         epoch = gather(self, state, arrivals, at)
         if epoch is None:
@@ -157,7 +157,7 @@ class SyncStep:
         result = Result({"rows": rows, "late": late}, changes, _bounds(self, state, epoch, decision), counts, due_us)
         return self._forgetting(state, result, at)
 
-    def _forgetting(self, state: Mapping[str, pa.Table], result: Result | None, at: Moment) -> Result:
+    def _forgetting(self, state: Mapping[str, pa.Table], result: Result | None, at: StepTime) -> Result:
         """Return the result after keys that were quiet for too long are gone, with the number of waiting rows."""
         done = result or Result()
         counts = dict(done.counts)
@@ -191,19 +191,19 @@ def _waits(step: SyncStep, epoch: Epoch) -> Ints:
     return np.where(epoch.touched | (waits < epoch.seen_us), UNBOUNDED, waits)
 
 
-def _silent_since(step: SyncStep, waits: Ints, at: Moment) -> Ints:
+def _silent_since(step: SyncStep, waits: Ints, at: StepTime) -> Ints:
     """Return since when waits count, keys x inputs."""
     return np.column_stack([at.silent_since(name, waits[:, i]) for i, name in enumerate(step.inputs)])
 
 
-def _idle(step: SyncStep, waits: Ints, at: Moment) -> Bools:
+def _idle(step: SyncStep, waits: Ints, at: StepTime) -> Bools:
     """Return which inputs have kept which keys waiting for too long."""
     if step.idle_us is None:
         return np.zeros(waits.shape, bool)
     return (waits > UNBOUNDED) & (at.batch_us - _silent_since(step, waits, at) >= step.idle_us)
 
 
-def _due(step: SyncStep, epoch: Epoch, decision: Decision, waits: Ints, is_idle: Bools, at: Moment) -> int | None:
+def _due(step: SyncStep, epoch: Epoch, decision: SetDecision, waits: Ints, is_idle: Bools, at: StepTime) -> int | None:
     """Return when the next of the inputs that hold rows up will have done so for too long."""
     if step.idle_us is None:
         return None
@@ -234,11 +234,11 @@ def _after_idling(step: SyncStep, epoch: Epoch, is_idle: Bools) -> Epoch:
     )
 
 
-def _blocking(decision: Decision, bounds: Ints) -> Bools:
+def _blocking(decision: SetDecision, bounds: Ints) -> Bools:
     return (decision.needs > UNBOUNDED) & (bounds <= decision.needs)
 
 
-def _key_changes(step: SyncStep, epoch: Epoch, decision: Decision, waits: Ints, at: Moment) -> dict[str, Change]:
+def _key_changes(step: SyncStep, epoch: Epoch, decision: SetDecision, waits: Ints, at: StepTime) -> dict[str, Change]:
     names = list(step.inputs)
     is_blocked = _blocking(decision, epoch.bounds)
     waits = np.where(is_blocked & (waits == UNBOUNDED), at.batch_us, waits)
@@ -284,7 +284,7 @@ def _input_changes(step: SyncStep, epoch: Epoch) -> dict[str, Change]:
     return {INPUTS: Change(pa.Table.from_pylist(rows, schema=declared.schema), tables.no_change(declared).deletes)}
 
 
-def _waiting_changes(step: SyncStep, epoch: Epoch, decision: Decision) -> dict[str, Change]:
+def _waiting_changes(step: SyncStep, epoch: Epoch, decision: SetDecision) -> dict[str, Change]:
     changes = {}
     is_kept = isinstance(step.policy, Within)
     for name, pool, fates in zip(step.inputs, epoch.pools, decision.fates, strict=True):
@@ -309,7 +309,7 @@ def _waiting_changes(step: SyncStep, epoch: Epoch, decision: Decision) -> dict[s
     return changes
 
 
-def _bounds(step: SyncStep, state: Mapping[str, pa.Table], epoch: Epoch, decision: Decision) -> pa.Table | None:
+def _bounds(step: SyncStep, state: Mapping[str, pa.Table], epoch: Epoch, decision: SetDecision) -> pa.Table | None:
     """Return the bounds of the output that rose."""
     if isinstance(step.policy, Immediate | Barrier | FixedSize) or len(step.groups) > 1:
         return _end(step, epoch, decision)
@@ -339,7 +339,7 @@ def _for_all(step: SyncStep, bounds: Ints) -> int:
     return int(timeline.shifted(timeline.settled_before(bounds[None, :]), -2 * step.tolerance)[0])
 
 
-def _end(step: SyncStep, epoch: Epoch, decision: Decision) -> pa.Table | None:
+def _end(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table | None:
     """Return the one bound that is known where timestamps do not ascend across the output: that it has ended."""
     is_over, was_over = bool((epoch.all_bounds == CLOSED).all()), bool((epoch.all_before == CLOSED).all())
     if not is_over or was_over:

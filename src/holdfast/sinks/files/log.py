@@ -27,7 +27,7 @@ person, and are how far a rewind can go back.  Runs that publish nothing add at 
 
 
 @dataclass(frozen=True)
-class Entry:
+class LogEntry:
     """What a sink holds after one append.
 
     Parameters
@@ -80,7 +80,7 @@ class FilesLog:
         self._directory = directory
         self._aside = aside
 
-    def last(self) -> Entry:
+    def last(self) -> LogEntry:
         """Return the last entry; number 0 when there is none.
 
         Raises
@@ -92,11 +92,11 @@ class FilesLog:
             # Gone between the two calls: it was removed because a hundred newer ones exist.
             with suppress(FileNotFoundError):
                 return self._read(number)
-        return Entry()
+        return LogEntry()
 
-    def standing(self) -> list[Entry]:
+    def standing(self) -> list[LogEntry]:
         """Return the entries that are kept and that no rewind has taken back, oldest first."""
-        found: list[Entry] = []
+        found: list[LogEntry] = []
         for number in self._numbers():
             try:
                 entry = self._read(number)
@@ -107,7 +107,7 @@ class FilesLog:
             found.append(entry)
         return found
 
-    def append(self, entry: Entry) -> bool:
+    def append(self, entry: LogEntry) -> bool:
         """Append an entry durably; return False when another writer was faster.  One file sync, one directory sync.
 
         Raises
@@ -160,7 +160,7 @@ class FilesLog:
 
         Whatever else is there may be what a rewind goes back to that is decided, and carried through next.
         """
-        before: Entry | None = None
+        before: LogEntry | None = None
         with suppress(OSError, Corrupt):  # tidying may fail; what is damaged here is nobody's last word
             for number in self._numbers()[:-KEPT]:
                 entry = self._read(number)
@@ -182,7 +182,7 @@ class FilesLog:
     def _path(self, number: int) -> str:
         return os.path.join(self._directory, f"{number:012}.json")
 
-    def _read(self, number: int) -> Entry:
+    def _read(self, number: int) -> LogEntry:
         path = self._path(number)
         with open(path, "rb") as file:
             data = file.read()
@@ -197,18 +197,18 @@ class FilesLog:
             ) from error
 
 
-def _encode(entry: Entry) -> bytes:
+def _encode(entry: LogEntry) -> bytes:
     body = asdict(entry)
     return (json.dumps({"format": 1, "entry": body, "sha256": _checksum(body)}) + "\n").encode()
 
 
-def _decode(data: bytes, number: int) -> Entry:
+def _decode(data: bytes, number: int) -> LogEntry:
     document = json.loads(data)
     body: Mapping[str, Any] = document["entry"]
     if document["sha256"] != _checksum(body):
         raise ValueError("its checksum does not fit")
     renames = tuple((staged, final) for staged, final in body["renames"])
-    entry = Entry(**{**body, "renames": renames, "removals": tuple(body.get("removals", ()))})
+    entry = LogEntry(**{**body, "renames": renames, "removals": tuple(body.get("removals", ()))})
     if entry.number != number:
         raise ValueError(f"it carries the number {entry.number}")
     return entry

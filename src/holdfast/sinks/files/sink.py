@@ -27,7 +27,7 @@ from holdfast.ports import (
     Part,
     Publication,
     Refused,
-    Run,
+    RunIdentity,
     Sink,
     Staged,
     Task,
@@ -37,8 +37,8 @@ from holdfast.positions import Positions
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.files import stage
-from holdfast.sinks.files.log import KEPT, Entry, FilesLog
-from holdfast.sinks.files.stage import Staging
+from holdfast.sinks.files.log import KEPT, FilesLog, LogEntry
+from holdfast.sinks.files.stage import FileStaging
 from holdfast.sinks.refusals import Halving, TableRows
 from holdfast.sinks.rewinds import cannot_go_back
 from holdfast.store import durable
@@ -84,7 +84,7 @@ class FilesSink:
         durable.prepare(own, aside=aside, published=directory)
         self._check_directory(directory)
         self._log = FilesLog(os.path.join(own, "log"), aside=aside)
-        self._staging = Staging(
+        self._staging = FileStaging(
             directory=os.path.join(own, "staging"),
             schema=schema,
             format=format,
@@ -99,7 +99,7 @@ class FilesSink:
     def __repr__(self) -> str:
         return f"FilesSink({self.name!r}, {self._directory!r})"
 
-    def open(self, run: Run) -> Held:
+    def open(self, run: RunIdentity) -> Held:
         """Fence lower generations, finish the renames of the last entry, return what is held."""
         while True:
             last = self._last()
@@ -124,7 +124,7 @@ class FilesSink:
         self._log.prune_fences()
         return last.held()
 
-    def writer_factory(self) -> Staging:
+    def writer_factory(self) -> FileStaging:
         """Return the factory that executors call."""
         return self._staging
 
@@ -168,7 +168,7 @@ class FilesSink:
                 faults.reach("publish-uncommitted", publication.record.epoch)
             record = new[-1].record
             back = self._back(record)
-            entry = Entry(
+            entry = LogEntry(
                 number=last.number + 1,
                 generation=self._generation,
                 epoch=record.epoch,
@@ -311,7 +311,7 @@ class FilesSink:
 
     # --- after the commit ---------------------------------------------------------------------------
 
-    def _finish(self, entry: Entry, *, is_synced: bool = False) -> None:
+    def _finish(self, entry: LogEntry, *, is_synced: bool = False) -> None:
         """Do the renames of an entry that are not done yet.  Idempotent; several processes may do it at once.
 
         Raises
@@ -360,7 +360,7 @@ class FilesSink:
             elif not os.path.lexists(target):
                 log.warning("%s was published and has been removed by somebody", target)
 
-    def _unfinished(self, entry: Entry) -> bool:
+    def _unfinished(self, entry: LogEntry) -> bool:
         waiting = [*(staged for staged, _ in entry.renames), *entry.removals]
         return entry.number != self._finished and any(
             os.path.lexists(os.path.join(self._directory, path)) for path in waiting
@@ -403,11 +403,11 @@ class FilesSink:
 
     # --- fence --------------------------------------------------------------------------------------
 
-    def _last(self) -> Entry:
+    def _last(self) -> LogEntry:
         with durable.explained(f"reading the log of sink {self.name!r}"):
             return self._log.last()
 
-    def _check_generation(self, last: Entry) -> None:
+    def _check_generation(self, last: LogEntry) -> None:
         if last.generation > self._generation:
             raise self._fenced(self._generation, last)
         if last.generation < self._generation:
@@ -420,7 +420,7 @@ class FilesSink:
                 generation=self._generation,
             )
 
-    def _fenced(self, generation: int, last: Entry) -> HoldfastError:
+    def _fenced(self, generation: int, last: LogEntry) -> HoldfastError:
         return Fenced(
             f"Generation {generation} of pipeline {self._pipeline!r} may not write to sink {self.name!r}.",
             why=f"generation {last.generation} has opened it.",
@@ -447,7 +447,7 @@ class _Behind:
     files: tuple[str, ...]
 
 
-def _behind(entries: Sequence[Entry], to: Positions) -> _Behind | None:
+def _behind(entries: Sequence[LogEntry], to: Positions) -> _Behind | None:
     """Return what was published behind some positions; None where no entry ended there."""
     at = max((place for place, entry in enumerate(entries) if entry.epoch and entry.positions == to), default=None)
     if at is None:
@@ -457,7 +457,7 @@ def _behind(entries: Sequence[Entry], to: Positions) -> _Behind | None:
     return _Behind(entries[at].epoch, len(later), files)
 
 
-def _directories(entry: Entry) -> frozenset[str]:
+def _directories(entry: LogEntry) -> frozenset[str]:
     """Return the staged directories that an entry names."""
     #             _holdfast/<pipeline>/<sink>/staging/<directory>/...
     return frozenset(staged.split(os.sep)[4] for staged, _ in entry.renames)

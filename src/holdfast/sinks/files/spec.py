@@ -68,12 +68,12 @@ def files(
     """
     with building("sink", name):
         columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-        spec = FilesSpec(os.fspath(path), format, columns, "zstd" if format == "parquet" else None)
+        spec = FilesSinkSpec(os.fspath(path), format, columns, "zstd" if format == "parquet" else None)
     return nodes.sink(spec, name=name, backfill=backfill)
 
 
 @dataclass(frozen=True)
-class FilesSpec:
+class FilesSinkSpec:
     """Declaration of a files sink; parameters as :func:`files`."""
 
     path: str

@@ -58,7 +58,7 @@ class StagedFile:
 
 
 @dataclass(frozen=True)
-class Staging:
+class FileStaging:
     """Where and how tasks stage; picklable, so it is the writer factory too.
 
     Parameters
@@ -158,7 +158,7 @@ class FilesWriter:
     file and every directory once.
     """
 
-    def __init__(self, staging: Staging, task: Task) -> None:
+    def __init__(self, staging: FileStaging, task: Task) -> None:
         self._staging = staging
         self._task = task
         self._token = uuid.uuid4().hex[:12]
@@ -258,7 +258,7 @@ class _Held:
 class _OpenFile:
     """One file being written."""
 
-    def __init__(self, directory: str, path: str, schema: pa.Schema, staging: Staging) -> None:
+    def __init__(self, directory: str, path: str, schema: pa.Schema, staging: FileStaging) -> None:
         self.path = path
         # Buffered: Arrow takes a short write of an unbuffered file for a whole one.
         # What a rename will publish is as the umask says; until then it lies in a directory that is ours alone.

@@ -11,7 +11,7 @@ from psycopg import sql as pg
 from holdfast.errors import InvalidPipeline
 from holdfast.sinks import rewinds, sql
 from holdfast.sinks.postgres.session import Connection
-from holdfast.sinks.postgres.table import Table
+from holdfast.sinks.postgres.table import PostgresTable
 from holdfast.sinks.postgres.types import TableColumn, declared_type, fits, qualified_type
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import LEDGER, TableMode
@@ -45,7 +45,7 @@ def split_name(node: str, table: str) -> tuple[str | None, str]:
     return schema, name
 
 
-def find(connection: Connection, node: str, table: str, schema: pa.Schema, mode: TableMode) -> Table:
+def find(connection: Connection, node: str, table: str, schema: pa.Schema, mode: TableMode) -> PostgresTable:
     """Find the target or create it, and check that rows of ``schema`` fit.  The caller holds the transaction.
 
     Raises
@@ -80,7 +80,7 @@ def find(connection: Connection, node: str, table: str, schema: pa.Schema, mode:
     is_upsert = mode.mode == "upsert"
     key_equals = _key_equals(connection, node, schema_name, name, oid, mode) if is_upsert else ()
     obstacle = _obstacle(connection, oid, mode)
-    return Table(node, schema_name, name, columns, schema, mode, not obstacle, obstacle, key_equals)
+    return PostgresTable(node, schema_name, name, columns, schema, mode, not obstacle, obstacle, key_equals)
 
 
 def _schema(connection: Connection, node: str, schema_name: str | None, name: str) -> str:
@@ -152,7 +152,7 @@ def check_may_create(connection: Connection, node: str, schema_name: str, what: 
         )
 
 
-def check_ledger(connection: Connection, table: Table) -> bool:
+def check_ledger(connection: Connection, table: PostgresTable) -> bool:
     """Tell whether the ledger table exists; raise :class:`InvalidPipeline` with the GRANT if we may not use it."""
     oid, _ = _relation(connection, table.schema_name, LEDGER)
     if oid is not None:

@@ -15,8 +15,8 @@ from holdfast.errors import BadRow
 from holdfast.sinks import refusals, sql
 from holdfast.sinks.postgres import copy
 from holdfast.sinks.postgres.copy import CopyColumn, copy_format, is_binary, is_text
-from holdfast.sinks.postgres.rules import INDEXED_BYTES, Rules
-from holdfast.sinks.postgres.table import Table
+from holdfast.sinks.postgres.rules import INDEXED_BYTES, PostgresRules
+from holdfast.sinks.postgres.table import PostgresTable
 from holdfast.sinks.postgres.types import TableColumn
 
 # Of src/include/datatype/timestamp.h, counted from 2000-01-01; the ends of the integers are the infinities.
@@ -31,7 +31,7 @@ _UUID = r"^(\{([0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\}|([0-9a-fA-F]{4}-?){7}[0-9a-f
 _NUL_ESCAPE = r"(^|[^\\])(\\\\)*\\u0000"
 
 
-def check_values(table: Table, rules: Rules, rows: pa.Table) -> bool:
+def check_values(table: PostgresTable, rules: PostgresRules, rows: pa.Table) -> bool:
     """Check carried rows; return whether there are values that only the server can judge.
 
     Raises
@@ -59,7 +59,7 @@ def check_values(table: Table, rules: Rules, rows: pa.Table) -> bool:
 
 
 def _check_column(
-    table: Table, column: TableColumn, rules: Rules, batch: pa.RecordBatch, *, is_text_form: bool
+    table: PostgresTable, column: TableColumn, rules: PostgresRules, batch: pa.RecordBatch, *, is_text_form: bool
 ) -> bool:
     values = sql.flat(batch.column(column.name))
     kind = values.type
@@ -75,7 +75,7 @@ def _check_column(
     return False
 
 
-def _check_text(table: Table, column: TableColumn, rules: Rules, values: pa.Array) -> None:
+def _check_text(table: PostgresTable, column: TableColumn, rules: PostgresRules, values: pa.Array) -> None:
     sql.check_text(table.node, column.name, values)
     values = pc.cast(values, pa.string())
     copy.without_nul(table.node, column.name, values)
@@ -91,7 +91,7 @@ def _check_text(table: Table, column: TableColumn, rules: Rules, values: pa.Arra
 
 
 def _check_time(
-    table: Table, column: TableColumn, batch: pa.RecordBatch, kind: pa.DataType, *, is_text_form: bool
+    table: PostgresTable, column: TableColumn, batch: pa.RecordBatch, kind: pa.DataType, *, is_text_form: bool
 ) -> bool:
     numbers = copy.plain(table.node, CopyColumn(column.name, kind, column.base), batch)
     if pa.types.is_duration(kind):
@@ -106,7 +106,7 @@ def _check_time(
     return bool(pc.any(pc.or_(pc.less(numbers, least), pc.greater(numbers, most))).as_py())
 
 
-def _refuse(table: Table, column: TableColumn, values: pa.Array, bad: pa.Array, why: str) -> None:
+def _refuse(table: PostgresTable, column: TableColumn, values: pa.Array, bad: pa.Array, why: str) -> None:
     if pc.any(bad).as_py():
         first = values.filter(pc.fill_null(bad, False))[0]
         try:

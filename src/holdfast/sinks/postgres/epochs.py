@@ -14,7 +14,7 @@ from holdfast.sinks import rewinds, sql
 from holdfast.sinks.postgres import catalog
 from holdfast.sinks.postgres.ledger import OURS
 from holdfast.sinks.postgres.session import Connection
-from holdfast.sinks.postgres.table import Table
+from holdfast.sinks.postgres.table import PostgresTable
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import LedgerRow
 
@@ -22,7 +22,7 @@ from holdfast.sinks.sql import LedgerRow
 class PostgresEpochs:
     """One sink's rows of ``holdfast_epochs``, in the schema of its table."""
 
-    def __init__(self, table: Table, pipeline: str, sink: str) -> None:
+    def __init__(self, table: PostgresTable, pipeline: str, sink: str) -> None:
         self._table = table
         self._ours = (pipeline, sink)
 

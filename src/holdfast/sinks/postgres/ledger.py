@@ -18,8 +18,8 @@ from holdfast.errors import Unavailable
 from holdfast.ports import EpochRecord
 from holdfast.sinks import sql
 from holdfast.sinks.postgres import catalog
-from holdfast.sinks.postgres.session import Connection, Session
-from holdfast.sinks.postgres.table import Table
+from holdfast.sinks.postgres.session import Connection, PostgresSession
+from holdfast.sinks.postgres.table import PostgresTable
 from holdfast.sinks.sql import LEDGER, LedgerRow
 
 logger = logging.getLogger("holdfast.sinks.postgres")
@@ -56,7 +56,7 @@ class Begun:
 class PostgresLedger:
     """One sink's row of ``holdfast_ledger``, in the schema of its table."""
 
-    def __init__(self, session: Session, table: Table, pipeline: str, sink: str) -> None:
+    def __init__(self, session: PostgresSession, table: PostgresTable, pipeline: str, sink: str) -> None:
         self._session = session
         self._table = table
         self._node = table.node

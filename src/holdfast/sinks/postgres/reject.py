@@ -15,9 +15,9 @@ from psycopg import sql as pg
 from holdfast.errors import BadRow
 from holdfast.ports import Carried, Part, Staged
 from holdfast.sinks import refusals
-from holdfast.sinks.postgres.session import Connection, Session, translated
+from holdfast.sinks.postgres.session import Connection, PostgresSession, translated
 from holdfast.sinks.postgres.staging import tables_of
-from holdfast.sinks.postgres.table import ORDER, Table
+from holdfast.sinks.postgres.table import ORDER, PostgresTable
 from holdfast.sinks.refusals import TableRows
 
 _PLACES = (
@@ -34,7 +34,7 @@ def taken(stage: pg.Composable, part: Part) -> pg.Composable:
 
 
 def carried_rows(
-    session: Session, connection: Connection, part: Carried, write: Callable[[pa.Table], None]
+    session: PostgresSession, connection: Connection, part: Carried, write: Callable[[pa.Table], None]
 ) -> TableRows:
     """Return rows that the driver holds; ``write`` checks and writes some of them."""
 
@@ -47,7 +47,7 @@ def carried_rows(
 class StagedRows:
     """Rows of a staging table."""
 
-    def __init__(self, session: Session, connection: Connection, table: Table, part: Staged) -> None:
+    def __init__(self, session: PostgresSession, connection: Connection, table: PostgresTable, part: Staged) -> None:
         self._session = session
         self._connection = connection
         self._table = table
@@ -87,7 +87,7 @@ class StagedRows:
         return refusals.leaving_out(self._part, [self._places[number] for number in numbers])
 
 
-def _refusal(session: Session, connection: Connection, write: Callable[[], None]) -> BadRow | None:
+def _refusal(session: PostgresSession, connection: Connection, write: Callable[[], None]) -> BadRow | None:
     connection.execute("SAVEPOINT holdfast_rows")
     try:
         try:

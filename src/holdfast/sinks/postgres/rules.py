@@ -16,7 +16,7 @@ from psycopg import sql as pg
 from holdfast.sinks import sql
 from holdfast.sinks.postgres.copy import is_binary, is_text
 from holdfast.sinks.postgres.session import Connection
-from holdfast.sinks.postgres.table import DELETE, Table
+from holdfast.sinks.postgres.table import DELETE, PostgresTable
 from holdfast.sinks.postgres.types import TableColumn
 
 INDEXED_BYTES = 2000
@@ -69,7 +69,7 @@ SELECT pg_catalog.pg_postmaster_start_time()::pg_catalog.text, oid
 
 
 @dataclass(frozen=True)
-class Rules:
+class PostgresRules:
     """What a table refuses, at this moment.
 
     Parameters
@@ -90,11 +90,11 @@ class Rules:
     indexed: tuple[tuple[str, ...], ...] = ()
 
 
-def rules_of(connection: Connection, table: Table) -> Rules:
+def rules_of(connection: Connection, table: PostgresTable) -> PostgresRules:
     """Ask the catalog what the table refuses."""
     found = connection.execute(_ASK, (table.schema_name, table.name)).fetchone()
     if found is None:
-        return Rules("it is gone")
+        return PostgresRules("it is gone")
     asked = found[0]
     columns = {column["name"]: column for column in asked["columns"] or []}
     names = {column["number"]: name for name, column in columns.items()}
@@ -110,7 +110,7 @@ def rules_of(connection: Connection, table: Table) -> Rules:
     )
     varying = {column.name for column in table.columns if _is_varying(table, column)}
     indexed = [tuple(name for name in index["names"] if name in varying) for index in indexes]
-    return Rules(
+    return PostgresRules(
         why,
         tuple(column["name"] for column in ours if column["is_required"]),
         {column["name"]: tuple(column["labels"]) for column in ours if column["labels"]},
@@ -145,7 +145,7 @@ def _of_table(asked: dict[str, Any]) -> str:
     return f"constraint {found[0]!r}" if found else ""
 
 
-def _of_column(now: dict[str, Any], table: Table) -> str:
+def _of_column(now: dict[str, Any], table: PostgresTable) -> str:
     column = next((column for column in table.columns if column.name == now["name"]), None)
     if now["generated"].strip():
         return f"column {now['name']!r} is computed"
@@ -156,14 +156,14 @@ def _of_column(now: dict[str, Any], table: Table) -> str:
     return ""
 
 
-def _of_index(index: dict[str, Any], table: Table) -> str:
+def _of_index(index: dict[str, Any], table: PostgresTable) -> str:
     key = set(index["names"][: index["key_length"]])
     is_key = table.mode.mode == "upsert" and key == set(table.mode.key) and index["is_immediate"]
     is_plain = index["is_plain"] and index["method"] == "btree"
     return "" if is_plain and (is_key or not index["is_unique"]) else f"index {index['name']!r}"
 
 
-def _is_judged(table: Table, column: TableColumn) -> bool:
+def _is_judged(table: PostgresTable, column: TableColumn) -> bool:
     """Tell whether the checks of values say everything that the column's type would."""
     kind = sql.flat_type(table.schema.field(column.name).type)
     if is_text(kind):
@@ -174,12 +174,12 @@ def _is_judged(table: Table, column: TableColumn) -> bool:
     )
 
 
-def _is_varying(table: Table, column: TableColumn) -> bool:
+def _is_varying(table: PostgresTable, column: TableColumn) -> bool:
     kind = sql.flat_type(table.schema.field(column.name).type)
     return is_text(kind) or is_binary(kind) or sql.is_nested(kind)
 
 
-def suspects(stages: Sequence[pg.Composable], table: Table, rules: Rules) -> pg.Composed | None:
+def suspects(stages: Sequence[pg.Composable], table: PostgresTable, rules: PostgresRules) -> pg.Composed | None:
     """Return the question whether staging tables hold a row that only a trial can judge; None: none can.
 
     A staging table has the target's types and its NOT NULL; what it has not are indexes, and NOT NULL where rows

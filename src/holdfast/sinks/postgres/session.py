@@ -58,7 +58,7 @@ _READ_ONLY = "25006"
 
 
 @dataclass
-class Session:
+class PostgresSession:
     """A connection that is opened when needed and replaced when broken.
 
     Parameters

@@ -18,7 +18,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from holdfast import faults
 from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
-from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Refused, Run, Sink, Withdrawal
+from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Refused, RunIdentity, Sink, Withdrawal
 from holdfast.positions import Positions
 from holdfast.sinks import refusals, rewinds, sql
 from holdfast.sinks.believed import fresh
@@ -30,17 +30,17 @@ from holdfast.sinks.postgres.dsn import Dsn
 from holdfast.sinks.postgres.epochs import PostgresEpochs
 from holdfast.sinks.postgres.ledger import Begun, PostgresLedger, set_lock_timeout
 from holdfast.sinks.postgres.reject import StagedRows, carried_rows
-from holdfast.sinks.postgres.rules import Rules
-from holdfast.sinks.postgres.session import Connection, Session
+from holdfast.sinks.postgres.rules import PostgresRules
+from holdfast.sinks.postgres.session import Connection, PostgresSession
 from holdfast.sinks.postgres.staging import (
+    PostgresStaging,
     PostgresWriterFactory,
-    Staging,
     copying,
     gids_of,
     tables_of,
     with_order,
 )
-from holdfast.sinks.postgres.table import Table
+from holdfast.sinks.postgres.table import PostgresTable
 from holdfast.sinks.refusals import Halving
 from holdfast.sinks.sql import LEDGER, LedgerRow, TableMode
 
@@ -79,8 +79,8 @@ class PostgresSink:
         self,
         name: str,
         pipeline: str,
-        session: Session,
-        table: Table,
+        session: PostgresSession,
+        table: PostgresTable,
         *,
         prepares: bool,
         is_asked_to_prepare: bool = False,
@@ -93,10 +93,10 @@ class PostgresSink:
         self._prepares = prepares
         self._is_asked_to_prepare = is_asked_to_prepare
         self._is_grouped = False
-        self._trials = Session(session.dsn, session.node, session.table, f"{session.application_name} trial")
+        self._trials = PostgresSession(session.dsn, session.node, session.table, f"{session.application_name} trial")
         """Of ``admit``, which may be called while another thread is in ``publish``.  Connected at the first call."""
         self._ledger = PostgresLedger(session, table, pipeline, name)
-        self._staging = Staging(session, table, pipeline, name)
+        self._staging = PostgresStaging(session, table, pipeline, name)
         self._epochs = PostgresEpochs(table, pipeline, name) if table.mode.rewindable else None
         self._generation = 0
         self._attempt: Attempt | None = None
@@ -107,7 +107,7 @@ class PostgresSink:
     ) -> PostgresSink:
         """Connect, find or create the table, check that rows fit, and choose how tasks stage."""
         node = f"sink {name!r}"
-        session = Session(dsn, node, table, f"holdfast {pipeline}/{name}")
+        session = PostgresSession(dsn, node, table, f"holdfast {pipeline}/{name}")
         try:
             with session.transaction() as connection:
                 target = catalog.find(connection, node, table, schema, mode)
@@ -131,7 +131,7 @@ class PostgresSink:
 
     # --- open ---------------------------------------------------------------------------------------------------------
 
-    def open(self, run: Run) -> Held:
+    def open(self, run: RunIdentity) -> Held:
         """Create the ledger, take the sink for this generation, and complete what was in progress."""
         before = self._ledger.take(run.generation, lock_timeout=TAKEOVER_LOCK_TIMEOUT)
         if self._epochs is not None:
@@ -250,7 +250,7 @@ class PostgresSink:
             )
         return left, [each for each in found if not self._points_elsewhere(each.error, earlier)]
 
-    def _rows(self, connection: Connection, part: Part, epoch: int, rules: Rules) -> Halving | None:
+    def _rows(self, connection: Connection, part: Part, epoch: int, rules: PostgresRules) -> Halving | None:
         if isinstance(part, Carried):
 
             def check(rows: pa.Table) -> None:
@@ -567,7 +567,7 @@ def _of(row: LedgerRow, epoch: int) -> Outcome:
     return Outcome.STAGED if begun is not None and epoch >= begun.first else Outcome.PUBLISHED
 
 
-def _prepares(connection: Connection, table: Table, stage: str) -> bool:
+def _prepares(connection: Connection, table: PostgresTable, stage: str) -> bool:
     if stage == "table":
         return False
     row: Any = connection.execute("SELECT pg_catalog.current_setting('max_prepared_transactions')::int").fetchone()

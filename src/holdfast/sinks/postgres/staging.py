@@ -27,8 +27,8 @@ from holdfast.sinks import sql
 from holdfast.sinks.postgres import copy as postgres_copy
 from holdfast.sinks.postgres.copy import CopyColumn
 from holdfast.sinks.postgres.dsn import Dsn
-from holdfast.sinks.postgres.session import Connection, Session
-from holdfast.sinks.postgres.table import DELETE, ORDER, Table
+from holdfast.sinks.postgres.session import Connection, PostgresSession
+from holdfast.sinks.postgres.table import DELETE, ORDER, PostgresTable
 
 logger = logging.getLogger("holdfast.sinks.postgres")
 
@@ -98,7 +98,7 @@ class PostgresWriterFactory:
     """Picklable factory of :class:`PostgresWriter`."""
 
     dsn: Dsn
-    table: Table
+    table: PostgresTable
     sink: str
     prefers_prepared: bool
 
@@ -116,7 +116,7 @@ class PostgresWriter:
         self._prefers_prepared = factory.prefers_prepared
         self._label = Label.new(factory.table.schema_name, factory.sink, task)
         name = f"holdfast writer {task.pipeline}/{factory.sink}"
-        self._session = Session(factory.dsn, factory.table.node, factory.table.name, name)
+        self._session = PostgresSession(factory.dsn, factory.table.node, factory.table.name, name)
         self._stage: str | None = None
         self._columns: tuple[CopyColumn, ...] = ()
         self._copying = ExitStack()
@@ -190,7 +190,7 @@ class PostgresWriter:
         self._copy.write(postgres_copy.header(self._columns))
 
 
-def _may_prepare(connection: Connection, table: Table) -> bool:
+def _may_prepare(connection: Connection, table: PostgresTable) -> bool:
     """Tell whether a quarter of the server's slots is free, and the table still keeps no key unique.
 
     PREPARE without a slot would lose the task's work.  An index that was made during the run would let a task wait for
@@ -209,7 +209,7 @@ def _may_prepare(connection: Connection, table: Table) -> bool:
     return 4 * used_count < 3 * slot_count and not is_unique
 
 
-def with_order(table: Table, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+def with_order(table: PostgresTable, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
     """Return an upsert's batch with each row's place and its delete flag."""
     count = batch.num_rows
     flags = pa.repeat(False, count) if table.mode.delete is None else batch.column(table.mode.delete).fill_null(False)
@@ -237,11 +237,11 @@ def copying(connection: Connection, target: pg.Composable, columns: Sequence[Cop
 
 
 @dataclass(frozen=True)
-class Staging:
+class PostgresStaging:
     """What tasks staged for one sink, as the driver sees it."""
 
-    session: Session
-    table: Table
+    session: PostgresSession
+    table: PostgresTable
     pipeline: str
     sink: str
 

@@ -17,7 +17,7 @@ DELETE = f"{RESERVED_PREFIX}_delete"
 
 
 @dataclass(frozen=True)
-class Table:
+class PostgresTable:
     """The target.  Picklable: it travels to the executors.
 
     Parameters

@@ -13,7 +13,7 @@ from holdfast.positions import Positions
 from holdfast.sinks import rewinds, sql
 from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import LedgerRow
-from holdfast.sinks.sqlite.table import Table
+from holdfast.sinks.sqlite.table import SqliteTable
 
 _DDL = f"""
 CREATE TABLE IF NOT EXISTS {EPOCHS} (
@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS {EPOCHS} (
 class SqliteEpochs:
     """One sink's rows of ``holdfast_epochs``.  The caller holds the transaction."""
 
-    table: Table
+    table: SqliteTable
     pipeline: str
     sink: str
 

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.sinks import refusals
-from holdfast.sinks.sqlite.table import Table, quoted
+from holdfast.sinks.sqlite.table import SqliteTable, quoted
 
 _RULES = re.compile(r"\b(CHECK|STRICT|REFERENCES|GENERATED|VIRTUAL|RAISE)\b", re.IGNORECASE)
 """Words of a table's DDL that may stand for a rule.  A column of that name costs a trial, and no row."""
 
 
 @dataclass(frozen=True)
-class Rules:
+class SqliteRules:
     """What a table refuses.
 
     Parameters
@@ -44,14 +44,14 @@ def schema_version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA schema_version").fetchone()[0])
 
 
-def rules_of(connection: sqlite3.Connection, table: Table) -> Rules:
+def rules_of(connection: sqlite3.Connection, table: SqliteTable) -> SqliteRules:
     """Ask the file's schema what the table refuses."""
     version = schema_version(connection)
     found = connection.execute(
         "SELECT sql FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)", (table.name,)
     ).fetchone()
     if found is None:
-        return Rules(version, why_tried="it is no plain table")
+        return SqliteRules(version, why_tried="it is no plain table")
     columns = connection.execute(f"PRAGMA table_xinfo({quoted(table.name)})").fetchall()
     key = {name.lower() for name in table.mode.key}
     stored = {name.lower() for name in table.stored.names}
@@ -61,11 +61,11 @@ def rules_of(connection: sqlite3.Connection, table: Table) -> Rules:
     why = _why_tried(connection, table, str(found[0]), columns, key)
     if any(row[3] and row[4] is None and row[1].lower() not in stored and not row[5] for row in columns):
         why = why or "a column that no row fills takes no null"
-    return Rules(version, tuple(name for name in required if name.lower() not in key), why)
+    return SqliteRules(version, tuple(name for name in required if name.lower() not in key), why)
 
 
 def _why_tried(
-    connection: sqlite3.Connection, table: Table, ddl: str, columns: list[tuple[object, ...]], key: set[str]
+    connection: sqlite3.Connection, table: SqliteTable, ddl: str, columns: list[tuple[object, ...]], key: set[str]
 ) -> str:
     word = _RULES.search(ddl)
     if word is not None:
@@ -87,7 +87,7 @@ def _why_tried(
     return ""
 
 
-def check_required(node: str, table: Table, required: tuple[str, ...], rows: pa.Table) -> None:
+def check_required(node: str, table: SqliteTable, required: tuple[str, ...], rows: pa.Table) -> None:
     """Raise :class:`BadRow` where a row has a null in a column that takes none; rows that delete store nothing."""
     if table.mode.delete is not None and required:
         rows = rows.filter(pc.invert(pc.fill_null(rows.column(table.mode.delete), False)))

@@ -28,7 +28,7 @@ from holdfast.ports import (
     Part,
     Publication,
     Refused,
-    Run,
+    RunIdentity,
     Sink,
     Withdrawal,
 )
@@ -40,9 +40,9 @@ from holdfast.sinks.rewinds import EPOCHS
 from holdfast.sinks.sql import LEDGER, LedgerRow, Mode, TableMode
 from holdfast.sinks.sqlite.epochs import SqliteEpochs
 from holdfast.sinks.sqlite.file import DatabaseFile
-from holdfast.sinks.sqlite.rules import Rules, check_required, rules_of, schema_version
-from holdfast.sinks.sqlite.staging import Staging, StagingFactory
-from holdfast.sinks.sqlite.table import Table
+from holdfast.sinks.sqlite.rules import SqliteRules, check_required, rules_of, schema_version
+from holdfast.sinks.sqlite.staging import SqliteStaging, StagingFactory
+from holdfast.sinks.sqlite.table import SqliteTable
 from holdfast.store import durable
 
 _LEDGER_DDL = f"""
@@ -168,7 +168,7 @@ class SqliteSpec:
                 why="SQLite holds such names for one.",
                 do="rename one before the sink.",
             )
-        sink = SqliteSink(name, pipeline, os.path.abspath(self.path), Table(node, self.table, schema, self._mode))
+        sink = SqliteSink(name, pipeline, os.path.abspath(self.path), SqliteTable(node, self.table, schema, self._mode))
         try:
             sink.prepare()
         except BaseException:
@@ -183,15 +183,15 @@ class SqliteSink:
     guarantee = Guarantee.EXACTLY_ONCE
     staging = "Arrow files"
 
-    def __init__(self, name: str, pipeline: str, path: str, table: Table) -> None:
+    def __init__(self, name: str, pipeline: str, path: str, table: SqliteTable) -> None:
         self.name = name
         self._pipeline = pipeline
         self._path = path
         self._table = table
         self._node = table.node
-        self._staging = Staging(f"{path}-holdfast", pipeline, name, table)
+        self._staging = SqliteStaging(f"{path}-holdfast", pipeline, name, table)
         self._epochs = SqliteEpochs(table, pipeline, name) if table.mode.rewindable else None
-        self._rules: Rules | None = None
+        self._rules: SqliteRules | None = None
         self._trials = DatabaseFile(path, table.node, creates=False)
         """Of ``admit``, which may be called while another thread is in ``publish``."""
         self._generation = 0
@@ -214,7 +214,7 @@ class SqliteSink:
             self._table.create(connection)
             self._table.check(connection)
 
-    def open(self, run: Run) -> Held:
+    def open(self, run: RunIdentity) -> Held:
         """Create the ledger and take the sink for this generation."""
         with self._transaction() as connection:
             connection.execute(_LEDGER_DDL)

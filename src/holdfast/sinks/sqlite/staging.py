@@ -17,7 +17,7 @@ import pyarrow as pa
 from holdfast import faults
 from holdfast.ports import Part, Staged, Task
 from holdfast.sinks import refusals, sql
-from holdfast.sinks.sqlite.table import Table
+from holdfast.sinks.sqlite.table import SqliteTable
 from holdfast.store import durable
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")  # the disk is slower than LZ4
@@ -29,7 +29,7 @@ class StagingFactory:
 
     directory: str
     sink: str
-    table: Table
+    table: SqliteTable
 
     def __call__(self, task: Task) -> StagingWriter:
         """Open a writer for one attempt of one task.  Nothing is created before the first row."""
@@ -39,7 +39,7 @@ class StagingFactory:
 class StagingWriter:
     """Writes one task's rows to one Arrow file."""
 
-    def __init__(self, directory: str, sink: str, task: Task, table: Table) -> None:
+    def __init__(self, directory: str, sink: str, task: Task, table: SqliteTable) -> None:
         self._task = task
         self._table = table
         self._directory = directory
@@ -91,13 +91,13 @@ class StagingWriter:
 
 
 @dataclass(frozen=True)
-class Staging:
+class SqliteStaging:
     """The directory as the driver sees it."""
 
     directory: str
     pipeline: str
     sink: str
-    table: Table
+    table: SqliteTable
 
     def factory(self) -> StagingFactory:
         """Return the factory that executors call."""

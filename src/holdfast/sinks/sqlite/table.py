@@ -42,7 +42,7 @@ def declared_type(kind: pa.DataType) -> str:
 
 
 @dataclass(frozen=True)
-class Table:
+class SqliteTable:
     """The target: its name, the columns that rows fill, and how rows meet it."""
 
     node: str

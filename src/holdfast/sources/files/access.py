@@ -19,14 +19,14 @@ from holdfast.sources.files.listing import shown
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _READ = 1 << 20
 _HELD = 1 << 25
-_COUNTED: dict[Part, tuple[int, int]] = {}
+_COUNTED: dict[FilePart, tuple[int, int]] = {}
 """The last file of which lines were counted in this process: up to which offset, and how many."""
 
 
 class Undecodable(ValueError):
     """A file cannot be decompressed; the message says why."""
 
-    def of(self, part: Part) -> Corrupt:
+    def of(self, part: FilePart) -> Corrupt:
         """Return the error that users see."""
         return Corrupt(
             f"{part.shown} cannot be decompressed: {self}.",
@@ -37,7 +37,7 @@ class Undecodable(ValueError):
         )
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """Part of a logged file that is read as a whole; travels to executors.
 
     Parameters
@@ -159,7 +159,7 @@ def compression(path: str) -> str | None:
 
 
 @contextmanager
-def opened(part: Part) -> Iterator[BinaryIO]:
+def opened(part: FilePart) -> Iterator[BinaryIO]:
     """Open a logged file, after it was held against what was logged; errors of the file system become ours."""
     try:
         with _open(part) as file:
@@ -175,7 +175,7 @@ def opened(part: Part) -> Iterator[BinaryIO]:
         raise unavailable(part, error) from error
 
 
-def is_as_found(part: Part) -> bool:
+def is_as_found(part: FilePart) -> bool:
     """Whether the file is there, and is the one that was found.
 
     Raises
@@ -190,7 +190,7 @@ def is_as_found(part: Part) -> bool:
         return False
 
 
-def unavailable(part: Part, error: Exception) -> Unavailable:
+def unavailable(part: FilePart, error: Exception) -> Unavailable:
     """Return the error that users see where a file may be read another time."""
     do = "check that it is reachable and readable for the user that the executors run as, then start again."
     if isinstance(error, MemoryError):
@@ -199,7 +199,7 @@ def unavailable(part: Part, error: Exception) -> Unavailable:
 
 
 @contextmanager
-def _open(part: Part) -> Iterator[Any]:
+def _open(part: FilePart) -> Iterator[Any]:
     if "://" not in part.path:
         with open(part.path, "rb", buffering=0, opener=None if part.has_links else _without_link) as raw:
             status = os.fstat(raw.fileno())
@@ -242,7 +242,7 @@ def _without_link(path: str, flags: int) -> int:
         raise
 
 
-def check(part: Part, size: int, now: FileIdentity) -> None:
+def check(part: FilePart, size: int, now: FileIdentity) -> None:
     """Hold what is there now against what was logged.
 
     Raises
@@ -281,7 +281,7 @@ def _decompressed(file: Any, codec: str, size: int) -> Iterator[bytes]:
             raise
 
 
-def _changed(part: Part, what: str) -> Corrupt:
+def _changed(part: FilePart, what: str) -> Corrupt:
     was = f"{part.file_size} bytes" + (f" ({part.identity})" if part.identity else "")
     return Corrupt(
         f"{part.shown} is not the file that was logged: {what}.",
@@ -293,7 +293,7 @@ def _changed(part: Part, what: str) -> Corrupt:
     )
 
 
-def _proof(part: Part) -> str:
+def _proof(part: FilePart) -> str:
     """Return how the user says that a file of this size holds the same rows."""
     if part.identity is None:
         return ""

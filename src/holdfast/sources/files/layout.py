@@ -8,15 +8,15 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from holdfast.sources.files.access import Part, Undecodable, compression, opened
+from holdfast.sources.files.access import FilePart, Undecodable, compression, opened
 from holdfast.sources.files.discovery import Found, Place
 from holdfast.sources.files.log import Block, LoggedFile, whole
 from holdfast.sources.formats import blocks, csv_lines, parquet
-from holdfast.sources.formats.blocks import Cut
+from holdfast.sources.formats.blocks import TextBlock
 from holdfast.sources.formats.csv_lines import CsvParser
 from holdfast.sources.formats.csv_records import Walk
 from holdfast.sources.formats.json_lines import JsonParser
-from holdfast.sources.formats.lines import Refused, Rows, Text, too_long
+from holdfast.sources.formats.lines import RefusedRecord, RowRules, Text, too_long
 from holdfast.sources.formats.pieces import BYTE_ORDER_MARK, Cutter, Piece
 
 # An epoch takes whole blocks: with blocks of a quarter of its limit it is filled to three quarters at least.
@@ -57,7 +57,7 @@ class Layout:
 
     def cut(self, where: Place, found: Found, max_rows: int | None) -> LoggedFile:
         """Cut a file into blocks; read as little of it as possible.  Runs in the planning process."""
-        part = Part(where.path(found.name), found.size, 0, -1, found.identity)
+        part = FilePart(where.path(found.name), found.size, 0, -1, found.identity)
         rows = None if max_rows is None else max(1, max_rows // _BLOCKS_PER_EPOCH)
         if max_rows is None and found.size <= self.block_size:
             return whole(found.name, found.size)
@@ -68,19 +68,19 @@ class Layout:
             return LoggedFile(found.name, found.size, (Block(found.name, found.size, 0, -1, count, found.size),))
         with opened(part) as file:
             if self.format == "json" and rows is None:
-                cuts: list[Cut] | None = blocks.cut_around(file, found.size, self.block_size)
+                cuts: list[TextBlock] | None = blocks.cut_around(file, found.size, self.block_size)
             else:
                 separator = self.separator if self.format == "csv" else None
                 size = self.block_size
                 cuts = blocks.cut_counted(file, found.size, block_size=size, rows=rows, separator=separator)
         if cuts is None:  # quotes that stand wrong: one block, so that whoever reads it sees all of them
             with opened(part) as file:
-                cuts = [Cut(0, -1, blocks.line_count(file))]
+                cuts = [TextBlock(0, -1, blocks.line_count(file))]
         if self.format == "csv" and self.header and cuts and cuts[0].row_count:
             cuts[0] = cuts[0]._replace(row_count=cuts[0].row_count - 1)
         return _logged(found, cuts, by_rows=False)
 
-    def _count(self, part: Part) -> int | None:
+    def _count(self, part: FilePart) -> int | None:
         """Count the lines of a compressed file; None when it is damaged: whoever reads it says so."""
         try:
             pieces = Cutter(None, self.max_record_size).pieces(part)
@@ -88,7 +88,7 @@ class Layout:
         except Undecodable:
             return None
 
-    def texts(self, parts: Sequence[Part], rows: Rows) -> Iterator[Text | Refused]:
+    def texts(self, parts: Sequence[FilePart], rows: RowRules) -> Iterator[Text | RefusedRecord]:
         """Read parts of JSON or CSV files; a file that cannot be decompressed is one bad row, where those are rejected.
 
         Raises
@@ -104,14 +104,14 @@ class Layout:
             except Undecodable as error:
                 if not rows.rejects:
                     raise error.of(part) from error
-                yield Refused(part, 0, 0, f"the file cannot be decompressed: {error}", b"")
+                yield RefusedRecord(part, 0, 0, f"the file cannot be decompressed: {error}", b"")
 
-    def _json(self, part: Part, pieces: Iterator[Piece], rows: Rows) -> Iterator[Text | Refused]:
+    def _json(self, part: FilePart, pieces: Iterator[Piece], rows: RowRules) -> Iterator[Text | RefusedRecord]:
         parser = JsonParser(rows.schema)
         for piece in pieces:
             yield _refused(part, piece) if piece.problem else Text(part, piece.offset, piece.data, parser, piece.line)
 
-    def _csv(self, part: Part, pieces: Iterator[Piece], rows: Rows) -> Iterator[Text | Refused]:
+    def _csv(self, part: FilePart, pieces: Iterator[Piece], rows: RowRules) -> Iterator[Text | RefusedRecord]:
         parser = self._parser_of(part, rows.schema)
         for piece in pieces:
             if parser is not None:
@@ -128,7 +128,7 @@ class Layout:
                 line = None if piece.line is None else piece.line + header.count(b"\n")
                 yield Text(part, piece.offset + length, piece.data[length:], parser, line)
 
-    def _parser_of(self, part: Part, schema: pa.Schema) -> CsvParser | None:
+    def _parser_of(self, part: FilePart, schema: pa.Schema) -> CsvParser | None:
         """Return what reads a part of a CSV file; None where its first record is the header that says so."""
         if not self.header:
             return CsvParser(schema, tuple(schema.names), self.separator, longest=self.max_record_size)
@@ -138,11 +138,11 @@ class Layout:
         return _csv_parser(header, self.separator, schema, self.max_record_size)
 
 
-def _refused(part: Part, piece: Piece) -> Refused:
-    return Refused(part, piece.offset, piece.line, piece.problem, piece.data)
+def _refused(part: FilePart, piece: Piece) -> RefusedRecord:
+    return RefusedRecord(part, piece.offset, piece.line, piece.problem, piece.data)
 
 
-def _logged(found: Found, cuts: list[Cut] | None, *, by_rows: bool) -> LoggedFile:
+def _logged(found: Found, cuts: list[TextBlock] | None, *, by_rows: bool) -> LoggedFile:
     if cuts is None:
         return whole(found.name, found.size)
     total = max(1, sum(cut.row_count or 0 for cut in cuts))
@@ -176,7 +176,7 @@ def _csv_parser(header: bytes | None, separator: str, schema: pa.Schema, longest
 
 
 @lru_cache(maxsize=8)
-def _header(part: Part, separator: str, longest: int) -> bytes | None:
+def _header(part: FilePart, separator: str, longest: int) -> bytes | None:
     """Return the header of a file that is read from its middle on, however long it is; None when it is too long.
 
     Such a file was cut, so every quote in it stands well: its first newline outside of quotes ends the header.

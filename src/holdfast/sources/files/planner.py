@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.sources.files import discovery
-from holdfast.sources.files.access import Part, check, is_as_found
+from holdfast.sources.files.access import FilePart, check, is_as_found
 from holdfast.sources.files.dealing import within_limits
 from holdfast.sources.files.discovery import Discovery, Found, Place
 from holdfast.sources.files.identity import FileIdentity, of_status
@@ -19,7 +19,7 @@ from holdfast.sources.files.listing import NOT_THERE, named, shown
 from holdfast.sources.files.log import Block, FileLog, LoggedFile, whole
 
 if TYPE_CHECKING:
-    from holdfast.sources.files.spec import FilesSpec
+    from holdfast.sources.files.spec import FilesSourceSpec
 
 _CHECKED_AGAIN = 64
 """Files that are looked at again after they were taken."""
@@ -32,13 +32,13 @@ class FilePlanner:
 
     Parameters
     ----------
-    spec : FilesSpec
+    spec : FilesSourceSpec
         The declaration.
     name, workspace : str
         The source's name and its directory below the checkpoint.
     """
 
-    def __init__(self, spec: FilesSpec, name: str, workspace: str) -> None:
+    def __init__(self, spec: FilesSourceSpec, name: str, workspace: str) -> None:
         self.spec = spec
         self.name = name
         self.where = discovery.settled(spec.where)
@@ -62,7 +62,7 @@ class FilePlanner:
         self._check_known(end)
         return self.log.blocks[start:end]
 
-    def part(self, block: Block) -> Part:
+    def part(self, block: Block) -> FilePart:
         """Return what a reader of a block needs."""
         return part_of(self.spec, self.where, block, follows_links=self._discovery.follows_links)
 
@@ -179,7 +179,7 @@ class FilePlanner:
         try:
             cut = self.spec.layout.cut(self.where, found, self.spec.max_rows_per_epoch)
         except Corrupt:
-            if not is_as_found(Part(self.where.path(found.name), found.size, 0, -1, found.identity)):
+            if not is_as_found(FilePart(self.where.path(found.name), found.size, 0, -1, found.identity)):
                 return None
             cut = whole(found.name, found.size)  # damaged: whoever reads it says so
         if self.where.is_local and not self._is_still(found):  # a small file is logged unopened
@@ -219,7 +219,7 @@ class FilePlanner:
         compares_size = self.spec.compare == "size"
         misfits: dict[str, Corrupt] = {}
         for name, (size, identity) in self._recent.items():
-            part = Part(self.where.path(name), size, 0, -1, None if compares_size else identity)
+            part = FilePart(self.where.path(name), size, 0, -1, None if compares_size else identity)
             try:
                 self._check_taken(part)
             except Corrupt as error:
@@ -237,7 +237,7 @@ class FilePlanner:
                 participant=self.name,
             )
 
-    def _check_taken(self, part: Part) -> None:
+    def _check_taken(self, part: FilePart) -> None:
         try:
             now = os.stat(part.path)
         except OSError:
@@ -267,12 +267,12 @@ class FilePlanner:
             )
 
 
-def part_of(spec: FilesSpec, where: Place, block: Block, *, follows_links: bool) -> Part:
+def part_of(spec: FilesSourceSpec, where: Place, block: Block, *, follows_links: bool) -> FilePart:
     """Return what a reader of a logged block needs."""
     identity = None if spec.compare == "size" else block.identity
     # A log of before, without identities, may hold links: they were followed then.
     has_links = follows_links or block.identity is None
-    return Part(where.path(block.name), block.file_size, block.start, block.end, identity, has_links)
+    return FilePart(where.path(block.name), block.file_size, block.start, block.end, identity, has_links)
 
 
 def _last_taken(blocks: Sequence[Block]) -> dict[str, tuple[int, FileIdentity | None]]:

@@ -26,7 +26,7 @@ from holdfast.sources.files.listing import named
 from holdfast.sources.files.log import Block, FileLog, log_end
 from holdfast.sources.files.planner import FilePlanner, part_of
 from holdfast.sources.formats import csv_lines, json_lines, parquet
-from holdfast.sources.formats.lines import Rows
+from holdfast.sources.formats.lines import RowRules
 from holdfast.sources.formats.texts import read_texts
 from holdfast.store import sealed
 from holdfast.types import units
@@ -43,7 +43,7 @@ carried and a staged epoch depends on it, so the careful side is the larger numb
 
 
 @dataclass(frozen=True)
-class FilesSpec:
+class FilesSourceSpec:
     """Declaration of ``read.files``; see :func:`files` for the arguments."""
 
     path: str
@@ -84,7 +84,7 @@ class FilesSpec:
         }
         return {name: value for name, value in shown.items() if value is not None}
 
-    def from_time(self, at_us: int) -> FilesSpec:
+    def from_time(self, at_us: int) -> FilesSourceSpec:
         """Return the source without the files that were not changed since a time: rows tell of the past.
 
         Ticks of the user's own unit (BIGINT) are held against no file: then all of them are read.
@@ -136,7 +136,7 @@ class FilesSource:
     except that :meth:`committed` merges the log once in a hundred times.
     """
 
-    def __init__(self, spec: FilesSpec, name: str, workspace: str) -> None:
+    def __init__(self, spec: FilesSourceSpec, name: str, workspace: str) -> None:
         self.spec = spec
         self.name = name
         self.workspace = workspace
@@ -206,7 +206,7 @@ class FilesSource:
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span; touches nothing but the files themselves."""
-        rows = Rows(self.spec.schema, self.spec.rejects)
+        rows = RowRules(self.spec.schema, self.spec.rejects)
         if self.spec.layout.format == "parquet":
             for part in span.value:
                 yield from parquet.read(part, rows, longest=self.spec.layout.max_record_size)
@@ -329,7 +329,7 @@ def files(
             raise InvalidPipeline(
                 f"path={path!r} is no path.", do='write a directory, a glob or a file: "data/flights".'
             )
-        spec = FilesSpec(
+        spec = FilesSourceSpec(
             path=os.fspath(path),
             where=discovery.place(os.fspath(path)),
             layout=layout,

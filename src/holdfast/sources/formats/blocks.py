@@ -24,7 +24,7 @@ Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 
 
-class Cut(NamedTuple):
+class TextBlock(NamedTuple):
     """One block of a text: bytes from ``start`` to ``end``, and its number of records where counted."""
 
     start: int
@@ -104,7 +104,7 @@ def _empty_lines(view: Bytes) -> int:
     return int(np.count_nonzero((lengths == 1) | only_return))
 
 
-def cut_around(file: BinaryIO, size: int, block_size: int) -> list[Cut]:
+def cut_around(file: BinaryIO, size: int, block_size: int) -> list[TextBlock]:
     r"""Cut lines into blocks of about ``block_size`` bytes, reading only around the cuts.
 
     Examples
@@ -124,7 +124,7 @@ def cut_around(file: BinaryIO, size: int, block_size: int) -> list[Cut]:
         if boundary >= size:
             break
         offsets.append(boundary)
-    return [Cut(start, end, None) for start, end in zip(offsets, [*offsets[1:], size], strict=True)]
+    return [TextBlock(start, end, None) for start, end in zip(offsets, [*offsets[1:], size], strict=True)]
 
 
 def _next_boundary(file: BinaryIO, at: int, size: int) -> int:
@@ -190,7 +190,7 @@ def quotes(data: bytes, separator: str, *, to_last_end: bool = False) -> Quotes:
 
 def cut_counted(
     file: BinaryIO, size: int, *, block_size: int, rows: int | None, separator: str | None
-) -> list[Cut] | None:
+) -> list[TextBlock] | None:
     r"""Cut records into blocks of at most ``rows`` records and about ``block_size`` bytes, reading the file once.
 
     Parameters
@@ -207,10 +207,10 @@ def cut_counted(
     --------
     >>> import io
     >>> cut_counted(io.BytesIO(b'a,"\n"\nb,c\nd,e'), 13, block_size=100, rows=2, separator=",")
-    [Cut(start=0, end=10, row_count=2), Cut(start=10, end=13, row_count=1)]
+    [TextBlock(start=0, end=10, row_count=2), TextBlock(start=10, end=13, row_count=1)]
     """
     target = -(-size // max(1, -(-size // block_size)))
-    cuts: list[Cut] = []
+    cuts: list[TextBlock] = []
     start, taken, at, rest, is_open = 0, 0, 0, b"", False
     while piece := file.read(_SCANNED):
         if separator is None:
@@ -231,11 +231,13 @@ def cut_counted(
             return None
         start, taken = _cut_here(cuts, np.array([at + len(rest)]), start, taken, target, rows)
     if taken:
-        cuts.append(Cut(start, at + len(rest), taken))
+        cuts.append(TextBlock(start, at + len(rest), taken))
     return cuts
 
 
-def _cut_here(cuts: list[Cut], ends: Offsets, start: int, taken: int, target: int, rows: int | None) -> tuple[int, int]:
+def _cut_here(
+    cuts: list[TextBlock], ends: Offsets, start: int, taken: int, target: int, rows: int | None
+) -> tuple[int, int]:
     """Append the blocks that are full within ``ends``; return the start of the open block and its records so far."""
     first = 0
     while first < len(ends):
@@ -246,6 +248,6 @@ def _cut_here(cuts: list[Cut], ends: Offsets, start: int, taken: int, target: in
         if last >= len(ends):
             break
         end = int(ends[last])
-        cuts.append(Cut(start, end, taken + last + 1 - first))
+        cuts.append(TextBlock(start, end, taken + last + 1 - first))
         start, taken, first = end, 0, last + 1
     return start, taken + len(ends) - first

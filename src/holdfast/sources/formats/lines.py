@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
-from holdfast.sources.files.access import Part
+from holdfast.sources.files.access import FilePart
 from holdfast.sources.formats.blocks import Offsets
 
 SHOWN = 80
@@ -101,7 +101,7 @@ class Text:
 
     Parameters
     ----------
-    part : Part
+    part : FilePart
         Where they come from.
     offset : int
         Offset of the first byte of ``data`` in the file, decompressed.
@@ -109,7 +109,7 @@ class Text:
         Line of the first byte, from 1, where it was counted.
     """
 
-    part: Part
+    part: FilePart
     offset: int
     data: bytes
     parser: Parser
@@ -117,7 +117,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedRecord:
     """A record, or a whole file, that is known to be bad before it is parsed.
 
     Parameters
@@ -130,7 +130,7 @@ class Refused:
         As much of it as is shown.
     """
 
-    part: Part
+    part: FilePart
     offset: int
     line: int | None
     reason: str
@@ -138,7 +138,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowRules:
     """What is made of rows: the schema that the source yields, and whether bad rows are rejected or fatal."""
 
     schema: pa.Schema

@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.errors import BadRow
-from holdfast.sources.files.access import Part, is_of_format, opened, unavailable
+from holdfast.sources.files.access import FilePart, is_of_format, opened, unavailable
 from holdfast.sources.formats import convert
-from holdfast.sources.formats.blocks import Cut
-from holdfast.sources.formats.lines import Rows, too_long
+from holdfast.sources.formats.blocks import TextBlock
+from holdfast.sources.formats.lines import RowRules, too_long
 
 _BATCH_ROWS = 65_536
 _HELD = 1 << 27
@@ -24,7 +24,7 @@ class Misfit(ValueError):
     """A file cannot give the declared columns; the message says why."""
 
 
-def cut(part: Part, *, block_size: int, rows: int | None) -> list[Cut] | None:
+def cut(part: FilePart, *, block_size: int, rows: int | None) -> list[TextBlock] | None:
     """Cut a file into blocks of whole row groups, or of ``rows`` rows where that is less; None when it is damaged.
 
     The cuts count rows, not bytes.
@@ -36,18 +36,18 @@ def cut(part: Part, *, block_size: int, rows: int | None) -> list[Cut] | None:
             sizes = [(group.num_rows, _compressed_size(group)) for group in groups]
     except (pa.ArrowException, OSError, ValueError):
         return None  # whoever reads it says so, with the row's fate that the user chose
-    cuts: list[Cut] = []
+    cuts: list[TextBlock] = []
     start = taken = size = 0
     for row_count, byte_count in sizes:
         if taken and (size + byte_count > block_size or (rows is not None and taken + row_count > rows)):
-            cuts.append(Cut(start, start + taken, taken))
+            cuts.append(TextBlock(start, start + taken, taken))
             start, taken, size = start + taken, 0, 0
         taken, size = taken + row_count, size + byte_count
         while rows is not None and taken > rows:
-            cuts.append(Cut(start, start + rows, rows))
+            cuts.append(TextBlock(start, start + rows, rows))
             start, taken, size = start + rows, taken - rows, 0
     if taken:
-        cuts.append(Cut(start, start + taken, taken))
+        cuts.append(TextBlock(start, start + taken, taken))
     return cuts
 
 
@@ -55,7 +55,7 @@ def _compressed_size(group: pq.RowGroupMetaData) -> int:
     return sum(group.column(index).total_compressed_size for index in range(group.num_columns))
 
 
-def read(part: Part, rows: Rows, *, longest: int) -> Iterator[pa.RecordBatch]:
+def read(part: FilePart, rows: RowRules, *, longest: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a part.  With rejects a part that cannot be read is one rejected row, and nothing else of it is
     yielded.
 
@@ -85,7 +85,7 @@ def read(part: Part, rows: Rows, *, longest: int) -> Iterator[pa.RecordBatch]:
     yield from _checked(_read(part, rows.schema) if batches is None else batches, part, rows, longest)
 
 
-def _verified(part: Part, schema: pa.Schema) -> list[pa.RecordBatch] | None:
+def _verified(part: FilePart, schema: pa.Schema) -> list[pa.RecordBatch] | None:
     """Decode all of a part before any of it counts: a damaged page may come last.  None: it holds too much to keep."""
     batches: list[pa.RecordBatch] | None = []
     size = 0
@@ -98,7 +98,9 @@ def _verified(part: Part, schema: pa.Schema) -> list[pa.RecordBatch] | None:
     return batches
 
 
-def _checked(batches: Iterable[pa.RecordBatch], part: Part, rows: Rows, longest: int) -> Iterator[pa.RecordBatch]:
+def _checked(
+    batches: Iterable[pa.RecordBatch], part: FilePart, rows: RowRules, longest: int
+) -> Iterator[pa.RecordBatch]:
     """Yield good rows, and in their places those that are too long."""
     number = part.start
     for batch in batches:
@@ -124,7 +126,7 @@ def _too_long(batch: pa.RecordBatch, longest: int, first: int, last: int) -> Ite
     yield from _too_long(batch, longest, middle, last)
 
 
-def _long_row(part: Part, number: int, rows: Rows, longest: int) -> pa.RecordBatch:
+def _long_row(part: FilePart, number: int, rows: RowRules, longest: int) -> pa.RecordBatch:
     reason = too_long(longest)
     if rows.rejects:
         return rows.bad(reason, "", f"{part.shown}:{number}")
@@ -136,7 +138,7 @@ def _long_row(part: Part, number: int, rows: Rows, longest: int) -> pa.RecordBat
     )
 
 
-def _read(part: Part, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _read(part: FilePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     with opened(part) as file, pq.ParquetFile(file) as parquet:
         _check_columns(parquet.schema_arrow, schema)
         groups, skipped = _groups(parquet.metadata, part)
@@ -152,7 +154,7 @@ def _read(part: Part, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
                 return
 
 
-def _groups(metadata: pq.FileMetaData, part: Part) -> tuple[list[int], int]:
+def _groups(metadata: pq.FileMetaData, part: FilePart) -> tuple[list[int], int]:
     """Return the row groups that hold the part's rows, and how many rows of the first come before them."""
     groups: list[int] = []
     skipped = first = 0

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from holdfast.sources.files.access import Part
+from holdfast.sources.files.access import FilePart
 from holdfast.sources.formats import blocks
 from holdfast.sources.formats.csv_records import Walk
 from holdfast.sources.formats.lines import too_long
@@ -65,7 +65,7 @@ class Cutter:
     separator: str | None
     longest: int
 
-    def pieces(self, part: Part, *, all_or_none: bool = False) -> Iterator[Piece]:
+    def pieces(self, part: FilePart, *, all_or_none: bool = False) -> Iterator[Piece]:
         """Yield the pieces of a part, in order.  A byte order mark at the begin of the file belongs to none.
 
         Parameters

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadRow
-from holdfast.sources.files.access import Part
+from holdfast.sources.files.access import FilePart
 from holdfast.sources.formats import blocks
-from holdfast.sources.formats.lines import Parser, Refused, Rows, Text, Unreadable, cut_short
+from holdfast.sources.formats.lines import Parser, RefusedRecord, RowRules, Text, Unreadable, cut_short
 
 RAW_SHOWN = 200
 """Characters of a bad row that an error shows; a rejected row keeps them all."""
@@ -39,12 +39,12 @@ _TAKEN_OUT = 3
 for each of many."""
 
 
-def read_texts(texts: Iterable[Text | Refused], rows: Rows) -> Iterator[pa.RecordBatch]:
+def read_texts(texts: Iterable[Text | RefusedRecord], rows: RowRules) -> Iterator[pa.RecordBatch]:
     """Yield the rows of texts, in order."""
     waiting: list[Text] = []
     size = 0
     for text in texts:
-        if isinstance(text, Refused):
+        if isinstance(text, RefusedRecord):
             yield from _read_together(waiting, rows)
             waiting, size = [], 0
             yield _refused(text, rows)
@@ -63,7 +63,7 @@ def read_texts(texts: Iterable[Text | Refused], rows: Rows) -> Iterator[pa.Recor
     yield from _read_together(waiting, rows)
 
 
-def _read_together(texts: Sequence[Text], rows: Rows) -> Iterator[pa.RecordBatch]:
+def _read_together(texts: Sequence[Text], rows: RowRules) -> Iterator[pa.RecordBatch]:
     if not texts:
         return
     parser = texts[0].parser
@@ -78,7 +78,7 @@ def _read_together(texts: Sequence[Text], rows: Rows) -> Iterator[pa.RecordBatch
         yield from rows.good(batches)
 
 
-def _read_apart(texts: Sequence[Text], rows: Rows) -> Iterator[pa.RecordBatch]:
+def _read_apart(texts: Sequence[Text], rows: RowRules) -> Iterator[pa.RecordBatch]:
     """Yield the rows of texts that have bad ones, in order."""
     parser = texts[0].parser
     sieve = _Sieve(parser)
@@ -121,7 +121,7 @@ class _Chunk:
     texts: list[tuple[_Places, blocks.Offsets]] = field(default_factory=list)
     problems: dict[int, str] = field(default_factory=dict)
 
-    def place(self, record: int) -> tuple[Part, int]:
+    def place(self, record: int) -> tuple[FilePart, int]:
         """Return the file of a record, and its line."""
         behind = np.cumsum([len(starts) for _, starts in self.texts])
         text = int(np.searchsorted(behind, record, side="right"))
@@ -280,7 +280,7 @@ def _split(suspects: _Suspects, row: int | None) -> list[_Suspects]:
 
 
 def _mixed(
-    chunk: _Chunk, batches: list[pa.RecordBatch], reasons: dict[int, str], rows: Rows
+    chunk: _Chunk, batches: list[pa.RecordBatch], reasons: dict[int, str], rows: RowRules
 ) -> Iterator[pa.RecordBatch]:
     """Yield good and rejected rows in the order of their records."""
     bad = sorted(reasons)
@@ -320,7 +320,7 @@ def _text(content: bytes) -> str:
     return content.decode("utf-8", errors="replace")
 
 
-def _refused(refused: Refused, rows: Rows) -> pa.RecordBatch:
+def _refused(refused: RefusedRecord, rows: RowRules) -> pa.RecordBatch:
     part, raw = refused.part, _text(refused.raw)
     line = part.lines_before(refused.offset) + 1 if refused.line is None else refused.line
     if rows.rejects:
@@ -328,7 +328,7 @@ def _refused(refused: Refused, rows: Rows) -> pa.RecordBatch:
     raise _bad_row(part, line, refused.reason, raw)
 
 
-def _bad_row(part: Part, line: int, reason: str, raw: str) -> BadRow:
+def _bad_row(part: FilePart, line: int, reason: str, raw: str) -> BadRow:
     return BadRow(
         f"{part.shown}, line {line}, cannot be read: {reason}.",
         why=f"the line is {cut_short(raw, RAW_SHOWN)!r}.",

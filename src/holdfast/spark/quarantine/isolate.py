@@ -28,12 +28,12 @@ from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import DeadLetters, Letter, one_row
 from holdfast.quarantine.mask import LETTERS, Address, LetteredSource, Mask, segment_of
 from holdfast.quarantine.search import Bounds, Search, count_attempt, isolate
-from holdfast.resume.directory_header import Origin
+from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.spark_log import plain
 from holdfast.sources.bounds import MarkedSource
 from holdfast.spark.failure import is_jvm_gone, is_worker_lost, translate
 from holdfast.spark.quarantine.probe import Probe
-from holdfast.spark.quarantine.probe_process import Part
+from holdfast.spark.quarantine.probe_process import ProbePart
 from holdfast.spark.quarantine.trials import Planned, Trials, planned
 from holdfast.store import durable
 
@@ -46,14 +46,14 @@ class Suspicion:
 
     Parameters
     ----------
-    spark, origin : Path, Origin
+    spark, origin : Path, DirectoryHeader
         Spark's directory, and how it began.
     attempts : int
         Starts after which rows are isolated.
     """
 
     spark: Path
-    origin: Origin
+    origin: DirectoryHeader
     attempts: int
 
     def of(self, error: HoldfastError) -> HoldfastError:
@@ -77,7 +77,7 @@ class Suspicion:
         return suspected
 
 
-class Rows:
+class EpochRows:
     """The rows of an epoch, numbered: source by source, position by position, in the order in which they are read.
 
     Parameters
@@ -152,7 +152,7 @@ class Isolating:
         What runs, and the checkpoint.
     opened : callable
         Opens a source of it.
-    spark, origin : Path, Origin
+    spark, origin : Path, DirectoryHeader
         Spark's directory, and how it began.
     coordinator : Coordinator
         Opened: what was decided is published.
@@ -174,7 +174,7 @@ class Isolating:
     store: Store
     opened: Callable[[Node], Source]
     spark: Path
-    origin: Origin
+    origin: DirectoryHeader
     coordinator: Coordinator
     letters: DeadLetters
     trials: Trials
@@ -216,7 +216,7 @@ class Isolating:
         return made
 
     def _isolate(self, epoch: Planned, search: Search) -> list[Letter]:
-        rows = Rows(self._sources(), epoch.start.positions, epoch.end.positions, self.origin.retired)
+        rows = EpochRows(self._sources(), epoch.start.positions, epoch.end.positions, self.origin.retired)
         errors: list[HoldfastError] = []  # of what failed last
         made: list[Letter] = []
 
@@ -254,7 +254,7 @@ class Isolating:
         search.end()
         return made
 
-    def _probed(self, epoch: Planned, rows: Rows, search: Search) -> list[tuple[int, HoldfastError]]:
+    def _probed(self, epoch: Planned, rows: EpochRows, search: Search) -> list[tuple[int, HoldfastError]]:
         """Return what a probe finds, as far as it is no letter yet; the trials that follow find whatever is left."""
         if self.probe is None or not rows.count or not search.begin_probe():
             return []
@@ -270,7 +270,7 @@ class Isolating:
             for name, source in rows.sources.items():
                 first, last = rows.window(name, low, high)
                 masks[name] = replace(source.mask, first=first, last=last)
-            part = Part(self.probe.program, self.probe.readers, masks, start, end, low)
+            part = ProbePart(self.probe.program, self.probe.readers, masks, start, end, low)
             parts.append((part, high))
         try:
             found = self.probe.rows(parts, self.rows_max)
@@ -294,7 +294,7 @@ class Isolating:
             found[node.name] = LetteredSource(unmarked, Mask(again=masks.get(node.name, Mask()).again))
         return found
 
-    def _tried(self, epoch: Planned, rows: Rows, low: int, high: int, tries: int = 2) -> HoldfastError | None:
+    def _tried(self, epoch: Planned, rows: EpochRows, low: int, high: int, tries: int = 2) -> HoldfastError | None:
         masks = self.letters.masks()
         for source in rows.sources:
             first, last = rows.window(source, low, high)

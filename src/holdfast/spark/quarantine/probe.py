@@ -31,7 +31,7 @@ from holdfast.errors import KINDS, BadRow, HoldfastError, Unavailable
 from holdfast.plan.program import Program
 from holdfast.quarantine.search import Failing, locate
 from holdfast.spark.evaluation import Reader
-from holdfast.spark.quarantine.probe_process import Part, Word
+from holdfast.spark.quarantine.probe_process import ProbePart, Word
 
 log = logging.getLogger("holdfast.poison")
 
@@ -54,13 +54,13 @@ class ProbeProcess:
 
     Parameters
     ----------
-    part : Part
+    part : ProbePart
         What it evaluates.
     limit_s : float, optional
         How long it may take for the rows of one ``begin``, and to come to the first one; None: as long as it takes.
     """
 
-    def __init__(self, part: Part, limit_s: float | None) -> None:
+    def __init__(self, part: ProbePart, limit_s: float | None) -> None:
         self._pickled = cloudpickle.dumps(part)
         self._limit_s = limit_s
         self._limit_to_begin_s = None if limit_s is None else max(limit_s, BEGIN_S)
@@ -182,7 +182,7 @@ def _begun() -> subprocess.Popen[bytes]:
 class ProbeTask:
     """The tasks of a probe: task ``n`` looks at part ``n``.  Picklable; called by ``mapInArrow``."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ProbePart, ...]
     highs: tuple[int, ...]
     limit_s: float | None
     most: int
@@ -197,7 +197,7 @@ class ProbeTask:
                 arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, names=["number", "kind", "what", "why"])
 
-    def _found(self, part: Part, high: int) -> Sequence[tuple[int | None, tuple[str, str, str]]]:
+    def _found(self, part: ProbePart, high: int) -> Sequence[tuple[int | None, tuple[str, str, str]]]:
         process = ProbeProcess(part, self.limit_s)
         try:
             return locate(part.low, high, process.scan, most=self.most)
@@ -231,12 +231,12 @@ class Probe:
     parallelism: int
     limit_s: float | None
 
-    def rows(self, parts: Sequence[tuple[Part, int]], most: int) -> list[tuple[int, HoldfastError]]:
+    def rows(self, parts: Sequence[tuple[ProbePart, int]], most: int) -> list[tuple[int, HoldfastError]]:
         """Return the numbers of the rows that fail, ascending, with why; of more than ``most`` not all.
 
         Parameters
         ----------
-        parts : sequence of (Part, int)
+        parts : sequence of (ProbePart, int)
             Each with the number behind its last row.
         most : int
             So many are of interest in one part.

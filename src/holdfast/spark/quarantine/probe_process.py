@@ -2,7 +2,7 @@
 
 Started by :mod:`holdfast.spark.quarantine.probe` in a worker, as ``python -m holdfast.spark.quarantine.probe_process``.
 A fork of the worker would be faster and could hang by itself: libraries with threads of their own do not survive one.
-On stdin: the length of a pickled :class:`Part`, and it; then a line for each request, ``[first row, row behind the
+On stdin: the length of a pickled :class:`ProbePart`, and it; then a line for each request, ``[first row, row behind the
 last, rows at a time]``. On stdout: lines of JSON, each ``[word, first row, number of rows, ...]``; see :class:`Word`.
 """
 
@@ -44,7 +44,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Part:
+class ProbePart:
     """Consecutive rows of an epoch, and what evaluates them.  Picklable.
 
     Parameters
@@ -97,7 +97,7 @@ def _without_bounds(batch: pa.RecordBatch, marker: str) -> pa.RecordBatch:
     return batch.filter(pc.invert(marks_of(batch, marker))).drop_columns([marker]) if marker else batch
 
 
-def answer(part: Part, request: tuple[int, int, int], tell: Callable[..., object]) -> None:
+def answer(part: ProbePart, request: tuple[int, int, int], tell: Callable[..., object]) -> None:
     """Evaluate the rows of one request, so many at a time."""
     try:
         for number, count, source, rows in part.pieces(*request):
@@ -128,7 +128,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # what a user's function prints is no answer
     given = sys.stdin.buffer
-    part: Part = pickle.loads(given.read(int(given.readline())))
+    part: ProbePart = pickle.loads(given.read(int(given.readline())))
     requests: SimpleQueue[tuple[int, int, int]] = SimpleQueue()
 
     def listen() -> None:

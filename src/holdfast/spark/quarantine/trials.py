@@ -25,11 +25,11 @@ from holdfast.errors import Unavailable
 from holdfast.ports import EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask, write_masks
-from holdfast.resume.directory_header import Origin
+from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.spark_log import Offsets, last_logged, read_offsets
 from holdfast.spark.evaluation import Evaluated, Evaluation
 from holdfast.spark.quarantine.time_limit import limited
-from holdfast.spark.staging import Staging
+from holdfast.spark.staging import TaskStaging
 from holdfast.spark.state.evaluation import StateEvaluation
 
 COPY = ".trial"
@@ -51,7 +51,7 @@ def clear_copy(checkpoint: Path) -> None:
     shutil.rmtree(checkpoint / COPY, ignore_errors=True)
 
 
-def planned(spark: Path, origin: Origin) -> Planned | None:
+def planned(spark: Path, origin: DirectoryHeader) -> Planned | None:
     """Return the epoch that Spark's next query begins with, where it has begun before; else None."""
     offsets, commits = last_logged(spark, "offsets"), last_logged(spark, "commits")
     if offsets <= commits:
@@ -60,7 +60,7 @@ def planned(spark: Path, origin: Origin) -> Planned | None:
     return Planned(offsets, origin.base + offsets, start, read_offsets(spark, offsets))
 
 
-def reads_on(spark: Path, origin: Origin) -> Positions:
+def reads_on(spark: Path, origin: DirectoryHeader) -> Positions:
     """Return where Spark's next query begins to read: behind its last finished batch."""
     finished = last_logged(spark, "commits")
     return read_offsets(spark, finished).positions if finished >= 0 else origin.start
@@ -84,7 +84,7 @@ class Trials:
         Spark's directory, and where its copy goes.
     masks_file : str
         Where planning processes look for masks.
-    origin : Origin
+    origin : DirectoryHeader
         How the directory began.
     limit_s : float, optional
         How long a trial may take.
@@ -98,14 +98,14 @@ class Trials:
     spark: Path
     copy: Path
     masks_file: str
-    origin: Origin
+    origin: DirectoryHeader
     limit_s: float | None = None
 
     def make(self, epoch: Planned, masks: Mapping[str, Mask]) -> None:
         """Evaluate an epoch with masks; raises what the evaluation raises."""
         evaluation = self.evaluation(masks)
         writers = {name: sink.writer_factory() for name, sink in self.sinks.items()}
-        staging = Staging(self.pipeline, self.coordinator.generation, epoch.epoch, writers)
+        staging = TaskStaging(self.pipeline, self.coordinator.generation, epoch.epoch, writers)
         try:
             if self.frame is None:
                 nothing: Any = None
@@ -120,7 +120,7 @@ class Trials:
             with suppress(Unavailable):  # or later: no decision names what was staged
                 self.coordinator.sweep(epoch.epoch + 1)
 
-    def _staged(self, batch: DataFrame, evaluation: Evaluation, epoch: Planned, staging: Staging) -> Evaluated:
+    def _staged(self, batch: DataFrame, evaluation: Evaluation, epoch: Planned, staging: TaskStaging) -> Evaluated:
         with limited(self.limit_s, f"a trial of epoch {epoch.epoch}"):
             return evaluation.stage(batch, epoch.start.positions, epoch.end.positions, staging)
 
@@ -133,7 +133,7 @@ class Trials:
         shutil.rmtree(self.copy, ignore_errors=True)
         Path(self.masks_file).unlink(missing_ok=True)  # of a part of the epoch
 
-    def _evaluate(self, frame: DataFrame, evaluation: Evaluation, epoch: Planned, staging: Staging) -> None:
+    def _evaluate(self, frame: DataFrame, evaluation: Evaluation, epoch: Planned, staging: TaskStaging) -> None:
         failures: list[BaseException] = []
         passed: list[int] = []
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from holdfast.checkpoint import progress
-from holdfast.checkpoint.manifest import Ended, Keeps, decode
-from holdfast.checkpoint.progress import Step
+from holdfast.checkpoint.manifest import EpochEnd, StateSchema, decode
+from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.retention import lower_floor
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.checkpoint.source_history import note_stood, stood, stood_at
@@ -26,7 +26,7 @@ from holdfast.errors import Corrupt, Diverged, InvalidPipeline, Unavailable
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions, ascending, covers_all
-from holdfast.resume.directory_header import FILE_NAME, Origin, note_beginning, noted_beginning, read_origin
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, note_beginning, noted_beginning, read_origin
 from holdfast.resume.graph_diff import unclaimed
 from holdfast.resume.refusals import check_claimed
 from holdfast.resume.restore import Restoration, restoration
@@ -38,21 +38,21 @@ from holdfast.spark.state.transfer import Transfer
 log = logging.getLogger("holdfast.checkpoint")
 
 
-class First(Protocol):
+class StartElsewhere(Protocol):
     """How a pipeline begins that does not begin at the beginning."""
 
     @property
     def given(self) -> str:
         """The option that says so, as the user wrote it."""
 
-    def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
+    def origin(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
         """Return the record of the first directory, given the one that begins at the beginning."""
 
 
-class Change(Protocol):
+class ChangedState(Protocol):
     """How the state of another graph becomes the beginning of a directory."""
 
-    def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
+    def origin(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
         """Return the record of the new directory, given the one without state, and what sinks hold."""
 
 
@@ -70,17 +70,17 @@ class Beginning:
         Its name.
     sources : sequence of Node
         The pipeline's sources.
-    keeps : mapping of str to Keeps
+    keeps : mapping of str to StateSchema
         What the operators keep whose state is in the directory.
     graph : str
         Fingerprint of the graph's state.
     previous : str
         The directory that was used before, where it is left; empty when there is none.
-    change : Change, optional
+    change : ChangedState, optional
         How state comes from the directory before; None where the graph has not changed.
     transfer : Transfer, optional
         Brings state of another form over; None: there is none.
-    first : First, optional
+    first : StartElsewhere, optional
         Where the pipeline begins; None where it has begun, or begins at the beginning.
     backfilled : frozenset of str
         Sinks that get everything from the beginning.
@@ -95,18 +95,18 @@ class Beginning:
     below: str
     pipeline: str
     sources: Sequence[Node]
-    keeps: Mapping[str, Keeps] = field(default_factory=dict)
+    keeps: Mapping[str, StateSchema] = field(default_factory=dict)
     graph: str = ""
     previous: str = ""
-    change: Change | None = None
+    change: ChangedState | None = None
     transfer: Transfer | None = None
-    first: First | None = None
+    first: StartElsewhere | None = None
     backfilled: frozenset[str] = frozenset()
     drop_state: frozenset[str] = frozenset()
     check_fenced: Callable[[], None] = lambda: None
 
 
-def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: int) -> Origin:
+def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: int) -> DirectoryHeader:
     """Return the record of a Spark checkpoint directory, made now if the directory is new.
 
     Parameters
@@ -144,7 +144,7 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
             why="they were written with different checkpoints.",
             do="restore the sinks to states that belong together.",
         )
-    origin = Origin(above_all(store, last_epoch) + 1, tuple(stops), graph=beginning.graph)
+    origin = DirectoryHeader(above_all(store, last_epoch) + 1, tuple(stops), graph=beginning.graph)
     if beginning.first is not None:
         origin = beginning.first.origin(origin, holders)
         note_beginning(store, beginning.first.given, origin)
@@ -174,7 +174,7 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
     return origin
 
 
-def _note(beginning: Beginning, origin: Origin) -> None:
+def _note(beginning: Beginning, origin: DirectoryHeader) -> None:
     """Write the record of a new directory, and never over that of another run: its workers go by what it had read."""
     key, data = f"{beginning.below}/{FILE_NAME}", origin.to_json()
     if beginning.store.put_if_absent(key, data) or beginning.store.get(key) == data:
@@ -189,7 +189,7 @@ def _note(beginning: Beginning, origin: Origin) -> None:
     )
 
 
-def _check_none_is_back(beginning: Beginning, origin: Origin) -> None:
+def _check_none_is_back(beginning: Beginning, origin: DirectoryHeader) -> None:
     """Note sources that leave a directory which stays in use, beside ``read.spark``; refuse one that comes back."""
     if all(node.kind != "spark" for node in beginning.sources):
         return  # every other graph gets a new directory when its sources change
@@ -231,7 +231,7 @@ def above_all(store: Store, last_epoch: int) -> int:
     )
 
 
-def _begun(beginning: Beginning, origin: Origin) -> Origin:
+def _begun(beginning: Beginning, origin: DirectoryHeader) -> DirectoryHeader:
     """Return the noted beginning as that of a directory made now, which may be for another graph or other buckets."""
     if not origin.seed:
         return origin
@@ -242,11 +242,11 @@ def _begun(beginning: Beginning, origin: Origin) -> Origin:
 
 def _restored(
     beginning: Beginning,
-    origin: Origin,
+    origin: DirectoryHeader,
     held: Sequence[Held],
     newest: tuple[str, Held],
     reached: Positions | None,
-) -> Origin:
+) -> DirectoryHeader:
     """Return where a directory begins whose state comes from a snapshot, or is computed again from the start."""
     refused: list[str] = []
     found = restorable(beginning, held, refused.append, reached)
@@ -321,14 +321,14 @@ def read_again_from(beginning: Beginning, held: Mapping[str, Held], reached: Pos
 
 def _from_the_start(
     beginning: Beginning, held: Sequence[Held], reached: Positions | None
-) -> tuple[Positions, list[Ended]] | None:
+) -> tuple[Positions, list[EpochEnd]] | None:
     if reached is None:
         return None
     spark = beginning.directory / beginning.previous
     return from_the_start(spark, beginning.graph, held, _known_steps(beginning), reached)
 
 
-def _known_steps(beginning: Beginning) -> list[Step]:
+def _known_steps(beginning: Beginning) -> list[EpochSpan]:
     return [*steps_of(beginning.directory, beginning.previous), *progress.read(beginning.store)]
 
 
@@ -393,7 +393,7 @@ def _fitting(beginning: Beginning, found: Restoration, base: int) -> tuple[str, 
     return manifest.key.path, tuple(sources)
 
 
-def _retired(beginning: Beginning, origin: Origin, held: Mapping[str, Held]) -> Positions:
+def _retired(beginning: Beginning, origin: DirectoryHeader, held: Mapping[str, Held]) -> Positions:
     """Return where sources begin of which nothing was read before the directory does."""
     known = stood(beginning.store)
     if not origin.seek:  # planned from the beginning of every source that the graph has: read from there too
@@ -407,7 +407,7 @@ def _retired(beginning: Beginning, origin: Origin, held: Mapping[str, Held]) -> 
     return {name: of for name, of in known.items() if name not in new} | {n: then[n] for n in new if n in then}
 
 
-def _begins_behind(beginning: Beginning, origin: Origin, held: Mapping[str, Held]) -> int:
+def _begins_behind(beginning: Beginning, origin: DirectoryHeader, held: Mapping[str, Held]) -> int:
     """Return the last epoch before what a directory reads."""
     if origin.seed:
         return decode(beginning.store.get(origin.seed) or b"", origin.seed).ended.epoch
@@ -442,13 +442,13 @@ def _what_is_replayed(found: Restoration) -> str:
     return " and ".join(parts) or "nothing has to be replayed"
 
 
-def all_steps(directory: Path) -> list[Step]:
+def all_steps(directory: Path) -> list[EpochSpan]:
     """Return the ends of the epochs that are left in the offset logs of all directories.
 
     What an older one had planned and not finished, the next one has planned anew, under the same numbers.
     """
     numbers = sorted(int(path.name) for path in (directory / "spark").glob("[0-9]*") if path.name.isdigit())
-    found: dict[int, Step] = {}
+    found: dict[int, EpochSpan] = {}
     for number in numbers:
         steps = steps_of(directory, f"spark/{number}")
         if steps:
@@ -457,14 +457,14 @@ def all_steps(directory: Path) -> list[Step]:
     return [found[epoch] for epoch in sorted(found)]
 
 
-def steps_of(directory: Path, previous: str) -> list[Step]:
+def steps_of(directory: Path, previous: str) -> list[EpochSpan]:
     """Return the ends of the epochs that are left in the offset log of a directory."""
     spark = directory / previous
     try:
         origin = read_origin(spark / FILE_NAME)
     except Corrupt:
         return []
-    steps: list[Step] = []
+    steps: list[EpochSpan] = []
     before = (-1, origin.start)
     for number in logged(spark, "offsets"):
         try:
@@ -473,7 +473,7 @@ def steps_of(directory: Path, previous: str) -> list[Step]:
             break
         if before[0] == number - 1:
             step_epoch, batch_us = origin.step_time(number, found.batch_us)
-            steps.append(Step(before[1], Ended(origin.base + number, step_epoch, found.positions, batch_us)))
+            steps.append(EpochSpan(before[1], EpochEnd(origin.base + number, step_epoch, found.positions, batch_us)))
         before = (number, found.positions)
     return steps
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from holdfast.checkpoint.portable import Kept, find
+from holdfast.checkpoint.portable import NamedCheckpoint, find
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.graph.pipeline import Pipeline
@@ -21,7 +21,7 @@ from holdfast.resume.graph_diff import Graph, state_fingerprint
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.launch.session import create_session, run_session
 from holdfast.spark.resume.directory import Directory, choose_directory, newest
-from holdfast.spark.resume.fork import Begins
+from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.resume.state_change import outgrown, read_graph
 from holdfast.spark.state.plan import Division
@@ -30,7 +30,7 @@ from holdfast.store.paths import checkpoint_directory
 
 
 @dataclass(frozen=True)
-class Asked:
+class StartOptions:
     """What a start is asked for: the arguments of :func:`holdfast.spark.resume.start.start`, in units of the engine."""
 
     pipeline: Pipeline
@@ -60,7 +60,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Ground:
+class StartContext:
     """What a start stands on; nothing of the graph is compiled yet, and nobody is fenced.
 
     Parameters
@@ -71,9 +71,9 @@ class Ground:
         The clock.
     rewinding : Rewinding
         Has carried through what was unfinished.
-    begins : Begins, optional
+    begins : StartAt, optional
         How the pipeline begins; None where it has begun, or begins at the beginning.
-    fork : Kept, optional
+    fork : NamedCheckpoint, optional
         The named checkpoint that it begins with.
     from_us : int, optional
         No row before this time is delivered.
@@ -97,8 +97,8 @@ class Ground:
     directory: Path
     clock: SystemClock
     rewinding: Rewinding
-    begins: Begins | None
-    fork: Kept | None
+    begins: StartAt | None
+    fork: NamedCheckpoint | None
     from_us: int | None
     base_session: SparkSession
     session: SparkSession
@@ -124,7 +124,7 @@ class Ground:
         return run_session(self.base_session, self.parallelism)
 
 
-def ground_of(asked: Asked) -> Ground:
+def ground_of(asked: StartOptions) -> StartContext:
     """Open the checkpoint, carry through an unfinished rewind, get a session, and choose Spark's directory."""
     pipeline = asked.pipeline
     directory = checkpoint_directory(asked.checkpoint)
@@ -144,7 +144,7 @@ def ground_of(asked: Asked) -> Ground:
         store, directory, state_fingerprint(pipeline), partial(outgrown, pipeline, store, division)
     )
     before = read_graph(store, chosen.previous) if chosen.is_changed else None
-    return Ground(
+    return StartContext(
         store=store,
         directory=directory,
         clock=SystemClock(),
@@ -163,9 +163,9 @@ def ground_of(asked: Asked) -> Ground:
     )
 
 
-def _begins(asked: Asked, store: Store) -> Begins | None:
-    wanted = Begins(asked.from_checkpoint, asked.at_us)
-    if wanted == Begins():
+def _begins(asked: StartOptions, store: Store) -> StartAt | None:
+    wanted = StartAt(asked.from_checkpoint, asked.at_us)
+    if wanted == StartAt():
         return None
     wanted.check_sources(asked.pipeline)
     return wanted if wanted.is_due(store, asked.pipeline.name, has_begun=newest(store) > 0) else None

@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from holdfast.checkpoint.manifest import Keeps
-from holdfast.checkpoint.portable import Kept
+from holdfast.checkpoint.manifest import StateSchema
+from holdfast.checkpoint.portable import NamedCheckpoint
 from holdfast.checkpoint.snapshot import commit
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions
-from holdfast.resume.directory_header import Origin, noted_beginning
+from holdfast.resume.directory_header import DirectoryHeader, noted_beginning
 from holdfast.resume.graph_diff import Described, Graph, GraphChange, Role, compare
 from holdfast.resume.refusals import check_change
 from holdfast.resume.spark_log import plain
-from holdfast.resume.state_upgrade import Means
+from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.sources import from_time
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.state_change import told
@@ -34,7 +34,7 @@ log = logging.getLogger("holdfast.checkpoint")
 
 
 @dataclass(frozen=True)
-class Begins:
+class StartAt:
     """What a start is asked for.
 
     Parameters
@@ -94,14 +94,14 @@ class Begins:
 
 
 @dataclass(frozen=True)
-class First:
+class Fork:
     """The beginning of a pipeline.
 
     Parameters
     ----------
-    begins : Begins
+    begins : StartAt
         Where.
-    found : Kept, optional
+    found : NamedCheckpoint, optional
         The named checkpoint; None for the beginning of the sources, or a time.
     store, directory : Store, Path
         The checkpoint of the pipeline that begins, and where it lies.
@@ -121,8 +121,8 @@ class First:
         Operators whose state is not wanted.
     """
 
-    begins: Begins
-    found: Kept | None
+    begins: StartAt
+    found: NamedCheckpoint | None
     store: Store
     directory: Path
     pipeline: Pipeline
@@ -138,7 +138,7 @@ class First:
         """The options that say so."""
         return str(self.begins)
 
-    def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
+    def origin(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
         """Copy what is needed, and return where the first directory begins.
 
         Raises
@@ -161,7 +161,7 @@ class First:
             for node in self.pipeline.sources
         }
 
-    def _fork(self, origin: Origin, found: Kept) -> Origin:
+    def _fork(self, origin: DirectoryHeader, found: NamedCheckpoint) -> DirectoryHeader:
         ended = found.manifest.ended
         change = stateful_change(found.manifest.keeps, self.graph, self.transfer.means)
         check_change(change, self.pipeline.name, is_forced=self.is_forced, drop_state=self.drop_state)
@@ -224,7 +224,7 @@ class First:
                 )
 
 
-def stateful_change(before: Mapping[str, Keeps], after: Graph, means: Mapping[str, Means]) -> GraphChange:
+def stateful_change(before: Mapping[str, StateSchema], after: Graph, means: Mapping[str, StateUpgrade]) -> GraphChange:
     """Compare what a checkpoint keeps with the stateful operators of a graph; of the other nodes it says nothing."""
     new = {name: node for name, node in after.nodes.items() if node.role is Role.STATEFUL}
     now = {of.past.renamed_from: name for name, of in means.items()} | {name: name for name in new}

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from holdfast.checkpoint.manifest import Ended
-from holdfast.checkpoint.progress import Step, chain
+from holdfast.checkpoint.manifest import EpochEnd
+from holdfast.checkpoint.progress import EpochSpan, chain
 from holdfast.errors import Corrupt
 from holdfast.ports import Held, Store
 from holdfast.positions import Positions, covers_all
@@ -41,14 +41,14 @@ def planned_in(spark: Path) -> int:
     return read_origin(spark / FILE_NAME).base + last_logged(spark, "offsets")
 
 
-def filled(stops: Sequence[Positions], steps: Iterable[Step]) -> tuple[Positions, ...]:
+def filled(stops: Sequence[Positions], steps: Iterable[EpochSpan]) -> tuple[Positions, ...]:
     """Return where sinks stand with the ends of epochs between, if those that are known lead through all of them.
 
     Examples
     --------
     >>> def at(number):
     ...     return {"a": {"log": number}}
-    >>> known = [Step(at(i), Ended(i, i, at(i + 1), 0)) for i in (1, 2, 3)]
+    >>> known = [EpochSpan(at(i), EpochEnd(i, i, at(i + 1), 0)) for i in (1, 2, 3)]
     >>> [stop["a"]["log"] for stop in filled([at(1), at(3)], known)]
     [1, 2, 3]
     >>> [stop["a"]["log"] for stop in filled([at(0), at(3)], known)]
@@ -63,8 +63,8 @@ def filled(stops: Sequence[Positions], steps: Iterable[Step]) -> tuple[Positions
 
 
 def from_the_start(
-    spark: Path, graph: str, held: Sequence[Held], steps: Iterable[Step], reached: Positions
-) -> tuple[Positions, list[Ended]] | None:
+    spark: Path, graph: str, held: Sequence[Held], steps: Iterable[EpochSpan], reached: Positions
+) -> tuple[Positions, list[EpochEnd]] | None:
     """Return where a directory began without state, and every epoch since; None where that does not lead to each sink.
 
     State is the same when all of it is computed again, by the same graph, from the same epochs at the same times.
@@ -77,7 +77,7 @@ def from_the_start(
         Fingerprint of the state of the graph of now.
     held : sequence of Held
         What the sinks hold.
-    steps : iterable of Step
+    steps : iterable of EpochSpan
         All epochs whose ends are known.
     reached : Positions
         Up to where the directory had published.

@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.checkpoint import named
-from holdfast.checkpoint.manifest import Ended, Manifest, OperatorState
+from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import good_snapshots, verify
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.ports import Clock, Store
-from holdfast.resume.directory_header import FILE_NAME, Origin, read_origin
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.resume.spark_log import check_logs, last_logged, read_offsets
 from holdfast.spark.failure import translate
 from holdfast.spark.launch.session import create_session, run_session
@@ -65,7 +65,7 @@ def create(
         raise _nothing_finished(pipeline)
     found = read_offsets(directory / below, batch_id)
     step_epoch, batch_us = origin.step_time(batch_id, found.batch_us)
-    ended = Ended(origin.base + batch_id, step_epoch, found.positions, batch_us)
+    ended = EpochEnd(origin.base + batch_id, step_epoch, found.positions, batch_us)
     made = _there_already(store, origin, ended)
     if made is None:
         graph = read_graph(store, below)
@@ -93,7 +93,7 @@ def create(
     return made
 
 
-def _there_already(store: Store, origin: Origin, ended: Ended) -> Manifest | None:
+def _there_already(store: Store, origin: DirectoryHeader, ended: EpochEnd) -> Manifest | None:
     """Return the snapshot of exactly this end, if a clean stop left one."""
     for manifest in good_snapshots(store, lambda key, why: None):
         if (manifest.ended.positions, manifest.graph) == (ended.positions, origin.graph):

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.config import Settings
 from holdfast.graph.pipeline import Pipeline
-from holdfast.plan.cutting import Part, build_stages, has_state
+from holdfast.plan.cutting import FirstStage, build_stages, has_state
 from holdfast.plan.stages import Stages
 from holdfast.ports import Store
 from holdfast.resume.backfill import Backfill
@@ -22,7 +22,7 @@ from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.directory import Directory, choose_directory
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.resume.state_change import compared, outgrown
-from holdfast.spark.state.plan import Division, Shape, compile_stateful, keeps_of, means_of
+from holdfast.spark.state.plan import Division, StateShape, compile_stateful, keeps_of, means_of
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def _stages(pipeline: Pipeline, settings: Settings) -> Stages | None:
     if not has_state(pipeline):
         return None
 
-    def refuse(part: Part) -> Sequence[pa.Schema]:
+    def refuse(part: FirstStage) -> Sequence[pa.Schema]:
         raise _NeedsSpark
 
     try:
@@ -87,4 +87,4 @@ def _stages(pipeline: Pipeline, settings: Settings) -> Stages | None:
     except _NeedsSpark:
         session = run_session(create_session(settings.master, f"{settings.driver_memory_mib}m"), 1)
         reader = SourceReader(session, Path(), 1, 0, "", "")
-        return compile_stateful(pipeline, reader, "plan", Shape(1, 1), is_columnar=settings.columnar).stages
+        return compile_stateful(pipeline, reader, "plan", StateShape(1, 1), is_columnar=settings.columnar).stages

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import cast
 
 from holdfast.checkpoint import portable
-from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.participation import have_taken_part
 from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.checkpoint.snapshot import commit
@@ -32,8 +32,8 @@ from holdfast.positions import Positions
 from holdfast.resume.directory_header import FILE_NAME, read_origin
 from holdfast.resume.restore import Restoration
 from holdfast.resume.rewind import (
+    RewindTarget,
     Rewound,
-    Target,
     known_steps,
     note_rewind,
     pts_of,
@@ -46,7 +46,7 @@ from holdfast.resume.spark_log import last_logged, newest_positions, plain
 from holdfast.spark.resume.beginning import Beginning, above_all, all_steps, restorable, settle_origin
 from holdfast.spark.resume.directory import newest, remove_older
 from holdfast.spark.resume.state_change import GRAPH, read_graph, write_graph
-from holdfast.spark.state.plan import Shape, note_shape, noted_shape
+from holdfast.spark.state.plan import StateShape, note_shape, noted_shape
 
 log = logging.getLogger("holdfast.rewind")
 
@@ -212,7 +212,7 @@ class Rewinding:
             return None  # a start leaves such a directory, for one that begins where the sinks are
         return unfinished(self.store, base)
 
-    def _planned(self, to: str, sinks: Mapping[str, Sink]) -> tuple[Target, dict[str, Withdrawal]]:
+    def _planned(self, to: str, sinks: Mapping[str, Sink]) -> tuple[RewindTarget, dict[str, Withdrawal]]:
         number = newest(self.store)
         if number == 0:
             raise InvalidPipeline(
@@ -240,7 +240,7 @@ class Rewinding:
         self._check_sources(to, found.read_from, newest_positions(self.directory / below))
         return found, withdrawn
 
-    def _check_state(self, to: str, found: Target, keeps: Mapping[str, Keeps], graph: str | None) -> None:
+    def _check_state(self, to: str, found: RewindTarget, keeps: Mapping[str, StateSchema], graph: str | None) -> None:
         """Refuse a snapshot of another graph, unless its state fits: what is behind it the next graph replays."""
         restored = found.restored
         if restored is None and not keeps:
@@ -325,7 +325,7 @@ class Rewinding:
         if shape is not None:  # that of the snapshot: keys are found where the hash of so many buckets has put them
             found = restorable(beginning, [*held.values()])
             buckets = shape.buckets if found is None else found.manifest.buckets
-            note_shape(self.store, below, Shape(buckets, min(shape.partitions, buckets)))
+            note_shape(self.store, below, StateShape(buckets, min(shape.partitions, buckets)))
             graph = replace(graph, buckets=buckets)
         if self.store.get(f"{previous}/{GRAPH}") is not None:  # else an older version made it: nobody knows its sinks
             write_graph(self.store, below, graph)
@@ -363,7 +363,7 @@ class Rewinding:
             resumption = coordinator.open()
             yield coordinator, sinks, resumption.last_epoch
 
-    def _told(self, epoch: int, found: Target, withdrawn: Mapping[str, Withdrawal]) -> Rewound:
+    def _told(self, epoch: int, found: RewindTarget, withdrawn: Mapping[str, Withdrawal]) -> Rewound:
         restored = found.restored
         return Rewound(
             epoch,
@@ -376,7 +376,7 @@ class Rewinding:
         )
 
 
-def _fits(restored: Restoration, keeps: Mapping[str, Keeps]) -> bool:
+def _fits(restored: Restoration, keeps: Mapping[str, StateSchema]) -> bool:
     """Tell whether all state in the snapshot of another graph can be kept."""
     before = restored.manifest.keeps
     return all(name in keeps and before[name].fits(keeps[name]) for name in before)

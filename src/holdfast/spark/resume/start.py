@@ -17,7 +17,7 @@ from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
 from holdfast.spark.failure import translate
-from holdfast.spark.resume.context import Asked
+from holdfast.spark.resume.context import StartOptions
 from holdfast.spark.resume.starting import Starting
 from holdfast.spark.run import Run
 
@@ -119,7 +119,7 @@ def start(
     if chosen:
         settings = Settings(**{**settings.model_dump(), **chosen})
     lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
-    asked = Asked(
+    asked = StartOptions(
         pipeline=pipeline,
         checkpoint=checkpoint,
         trigger=trigger,

@@ -21,22 +21,22 @@ from holdfast.graph.event_time import common_unit
 from holdfast.graph.hooks import Lifecycle
 from holdfast.ports import Held, Sink
 from holdfast.resume.backfill import Backfill
-from holdfast.resume.directory_header import Origin
+from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_diff import GraphChange, state_fingerprint
 from holdfast.resume.refusals import check_change
 from holdfast.spark.launch.exposure import exposed
-from holdfast.spark.physical_plan import Assembly, assemble
+from holdfast.spark.physical_plan import PhysicalPlan, assemble
 from holdfast.spark.quarantine.isolate import check_addresses
 from holdfast.spark.read import timestamp_of
 from holdfast.spark.resume.beginning import Beginning, settle_origin
 from holdfast.spark.resume.catching_up import DirectoryIsLeft, check_none_is_behind, check_replayable
-from holdfast.spark.resume.context import Asked, Ground, ground_of
-from holdfast.spark.resume.fork import First
+from holdfast.spark.resume.context import StartContext, StartOptions, ground_of
+from holdfast.spark.resume.fork import Fork
 from holdfast.spark.resume.stale_checkpoint import check_reached
 from holdfast.spark.resume.state_change import StateChange, compared, told, write_graph
 from holdfast.spark.run import Run
 from holdfast.spark.state.transfer import Transfer
-from holdfast.spark.wiring import RunParts
+from holdfast.spark.wiring import Wiring
 
 log = logging.getLogger("holdfast.run")
 
@@ -47,7 +47,7 @@ class Starting:
 
     Parameters
     ----------
-    asked : Asked
+    asked : StartOptions
         What the user asked for.
     lifecycle : Lifecycle
         The user's hooks.
@@ -55,7 +55,7 @@ class Starting:
         Whether the run is alive: from then on it calls the hooks itself.
     """
 
-    asked: Asked
+    asked: StartOptions
     lifecycle: Lifecycle
     has_begun: bool = False
 
@@ -86,9 +86,7 @@ class Starting:
                 resumption = coordinator.open(on_behind=owned.check_replayable)
                 origin = owned.settled(resumption)
                 held = resumption.held.values()
-                parts = RunParts(
-                    self.asked, self.lifecycle, ground, assembly, sinks, coordinator, origin, participation
-                )
+                parts = Wiring(self.asked, self.lifecycle, ground, assembly, sinks, coordinator, origin, participation)
                 run = parts.begun(timed, pts=min((each.pts for each in held if each.pts is not None), default=None))
             except BaseException:
                 coordinator.close()
@@ -99,14 +97,14 @@ class Starting:
         self.has_begun = True
         return run
 
-    def _warn_of_exposure(self, ground: Ground) -> None:
+    def _warn_of_exposure(self, ground: StartContext) -> None:
         context = ground.base_session.sparkContext
         conf = context.getConf()
         said = exposed(self.asked.pipeline, context.master, lambda name: conf.get(name, "false").lower() == "true")
         if said:
             log.warning("%s", said)
 
-    def _change(self, ground: Ground, assembly: Assembly) -> GraphChange | None:
+    def _change(self, ground: StartContext, assembly: PhysicalPlan) -> GraphChange | None:
         """Return what becomes of each node of the graph before; refuse what would lose state."""
         pipeline = self.asked.pipeline
         change = compared(ground.store, ground.directory, ground.chosen, assembly.graph, assembly.means, pipeline)
@@ -119,7 +117,7 @@ class Starting:
                 Backfill(pipeline, ground.directory, self.asked.is_stateful).check(change)
         return change
 
-    def _connected(self, ground: Ground, assembly: Assembly) -> dict[str, Sink]:
+    def _connected(self, ground: StartContext, assembly: PhysicalPlan) -> dict[str, Sink]:
         pipeline = self.asked.pipeline
         sinks: dict[str, Sink] = {}
         for node, schema in zip(pipeline.sinks, assembly.compiled.routes.schemas, strict=True):
@@ -130,7 +128,7 @@ class Starting:
             sinks[node.name] = sink
         return sinks
 
-    def _coordinator(self, ground: Ground, sinks: Mapping[str, Sink]) -> Coordinator:
+    def _coordinator(self, ground: StartContext, sinks: Mapping[str, Sink]) -> Coordinator:
         settings = self.asked.settings
         return Coordinator(
             pipeline=self.asked.pipeline.name,
@@ -150,9 +148,9 @@ class Starting:
 class _Owned:
     """A pipeline that is taken over: nobody else writes it."""
 
-    asked: Asked
-    ground: Ground
-    assembly: Assembly
+    asked: StartOptions
+    ground: StartContext
+    assembly: PhysicalPlan
     change: GraphChange | None
     sinks: Mapping[str, Sink]
     coordinator: Coordinator
@@ -168,7 +166,7 @@ class _Owned:
         self.ground.rewinding.check_none_holds_withdrawn(behind, held)
         check_replayable(self._beginning(), behind, self._remembered(held))
 
-    def settled(self, resumption: Resumption) -> Origin:
+    def settled(self, resumption: Resumption) -> DirectoryHeader:
         """Check the sinks, note the graph; return where Spark's directory begins, settled now if it is new.
 
         What was in doubt is resolved.
@@ -247,11 +245,11 @@ class _Owned:
             Backfill(self.asked.pipeline, ground.directory, self.asked.is_stateful),
         )
 
-    def _first(self, transfer: Transfer) -> First | None:
+    def _first(self, transfer: Transfer) -> Fork | None:
         ground = self.ground
         if ground.begins is None:
             return None
-        return First(
+        return Fork(
             ground.begins,
             ground.fork,
             ground.store,

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
-from holdfast.checkpoint.manifest import Ended, Manifest
+from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.snapshot import commit
 from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.graph.nodes import Node, SinkNode
@@ -24,12 +24,12 @@ from holdfast.plan.cutting import has_state
 from holdfast.ports import Clock, Held, SourceSpec, Store
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.backfill import Backfill
-from holdfast.resume.directory_header import FILE_NAME, Origin, read_origin
-from holdfast.resume.graph_diff import Graph, GraphChange, Role, Verdict, compare, state_fingerprint
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
+from holdfast.resume.graph_diff import Graph, GraphChange, NodeVerdict, Role, compare, state_fingerprint
 from holdfast.resume.replays import is_backfill, last_finished, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.spark_log import ended, newest_positions, plain, read_offsets
-from holdfast.resume.state_upgrade import Means
+from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.failure import translate
 from holdfast.spark.resume.directory import Directory
 from holdfast.spark.state.plan import Division, noted_shape
@@ -79,7 +79,7 @@ def compared(
     checkpoint: Path,
     chosen: Directory,
     graph: Graph,
-    means: Mapping[str, Means],
+    means: Mapping[str, StateUpgrade],
     pipeline: Pipeline,
 ) -> GraphChange | None:
     """Return what becomes of each node; None where nothing has run, or the directory before is only damaged."""
@@ -129,7 +129,7 @@ def told(change: GraphChange) -> Iterator[str]:
     if change.replay is not None:
         yield change.replay.told(change.backfilled)
     for node in change.nodes:
-        if node.verdict is not Verdict.KEPT:
+        if node.verdict is not NodeVerdict.KEPT:
             details = f" ({'; '.join(node.details)})" if node.details else ""
             effect = node.effect or "nothing is lost"
             yield f"{node.role.value} {node.name!r} is {node.verdict.value}: {effect}{details}"
@@ -175,7 +175,7 @@ class StateChange:
     transfer: Transfer | None = None
     backfill: Backfill | None = None
 
-    def origin(self, origin: Origin, held: Mapping[str, Held]) -> Origin:
+    def origin(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
         """Return the record of the new directory.
 
         Raises
@@ -209,14 +209,14 @@ class StateChange:
             return replace(origin, seek=began.seek, seed=seed, kept=tuple(sources))
         found = read_offsets(spark, batch_id)
         step_epoch, batch_us = began.step_time(batch_id, found.batch_us)
-        last = Ended(began.base + batch_id, step_epoch, found.positions, batch_us)
+        last = EpochEnd(began.base + batch_id, step_epoch, found.positions, batch_us)
         seed = self._seed(batch_id, last, held, began) if self.change.restored else ""
         log.warning(
             "the graph has changed: the old one holds up to the end of epoch %d, the new one from there on", last.epoch
         )
         return replace(origin, seek=(last.positions, *left), seed=seed, kept=self.change.restored)
 
-    def _seed(self, batch_id: int, last: Ended, held: Mapping[str, Held], began: Origin) -> str:
+    def _seed(self, batch_id: int, last: EpochEnd, held: Mapping[str, Held], began: DirectoryHeader) -> str:
         """Return the key of a snapshot of the change point, for the new graph; made now if there is none."""
         here = [each for each in held.values() if covers_all(each.positions, last.positions)]
         graph = began.graph or ""

@@ -18,7 +18,7 @@ from holdfast.positions import Positions
 from holdfast.resume.spark_log import heard
 from holdfast.spark.evaluation import Evaluated, Observed, evaluated
 from holdfast.spark.failure import is_too_large
-from holdfast.spark.staging import HANDLES, Staging
+from holdfast.spark.staging import HANDLES, TaskStaging
 from holdfast.spark.state.host import BARRIER_PROPERTY, BATCH_TIME_PROPERTY, EPOCH_PROPERTY, HEARD_PROPERTY
 from holdfast.types.casting import fitted
 
@@ -71,7 +71,7 @@ class StateEvaluation:
         observed, operators = counted([json.loads(bytes(c.data)) for c in chunks if c.kind == COUNTS])
         return Evaluated(parts, {**self.observe(), **observed}, self._heard(operators))
 
-    def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: Staging) -> Evaluated:
+    def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Run the levels and the writers in one job."""
         rows = batch.mapInArrow(ChunkTask(staging, self), HANDLES).collect()
         found = evaluated([row for row in rows if row["sink"]], staging, {})
@@ -108,7 +108,7 @@ class StateEvaluation:
 class ChunkTask:
     """One task of a staged epoch: chunks to writers.  Picklable; called by ``mapInArrow``."""
 
-    staging: Staging
+    staging: TaskStaging
     evaluation: StateEvaluation
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -44,12 +44,12 @@ from holdfast.plan.report import WAITS, Pace
 from holdfast.plan.stages import CLOSED_ONLY, EVERY, Hosted, Stage
 from holdfast.spark.due import DUE
 from holdfast.spark.evaluation import Counts
-from holdfast.spark.state.parts import Parts
+from holdfast.spark.state.parts import SnapshotParts
 from holdfast.spark.state.seed import Seeds, adopted
-from holdfast.spark.state.store import Cache, Held, Record, advance, compacted, load
+from holdfast.spark.state.store import Cache, HeldTables, Record, advance, compacted, load
 from holdfast.state import tables
 from holdfast.state.call import call
-from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Moment, Result, Step
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Result, Step, StepTime
 
 EPOCH_PROPERTY, BATCH_TIME_PROPERTY = "holdfast.epoch", "holdfast.batch_us"
 """Local properties of an epoch's job."""
@@ -87,7 +87,7 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         Unique for the run.
     seeds : Seeds, optional
         Where state begins that the store does not have.
-    parts : Parts, optional
+    parts : SnapshotParts, optional
         Takes the tables of each bucket that is called in a barrier.
     """
 
@@ -98,7 +98,7 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         routing: Routing,
         token: str,
         seeds: Seeds | None = None,
-        parts: Parts | None = None,
+        parts: SnapshotParts | None = None,
     ) -> None:
         self._number = number
         self._stage = stage
@@ -196,7 +196,7 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         if record is not before:
             cells.put_record(record.to_json())
         size = sum(table.nbytes for table in state.values())
-        _cache.put(cached, Held(record.version, record.token, state, size))
+        _cache.put(cached, HeldTables(record.version, record.token, state, size))
         packer = Packer(self._routing, rank_of(self._number, hosted.number, bucket), bucket)
         counts = Counts({})
         for output, rows in result.outputs.items():
@@ -359,14 +359,14 @@ def _silence_planning() -> None:
         vars(main)["print"] = lambda *_, **__: None
 
 
-def _moment(hosted: Hosted) -> Moment:
+def _moment(hosted: Hosted) -> StepTime:
     context = TaskContext.get()
     assert context is not None
     epoch, batch_us = context.getLocalProperty(EPOCH_PROPERTY), context.getLocalProperty(BATCH_TIME_PROPERTY)
     assert epoch is not None, "the driver says which epoch it is"
     assert batch_us is not None, "the driver says when it was planned"
     heard = json.loads(context.getLocalProperty(HEARD_PROPERTY) or "{}")
-    return Moment(int(epoch), int(batch_us), hosted.heard(heard))
+    return StepTime(int(epoch), int(batch_us), hosted.heard(heard))
 
 
 def _is_barrier() -> bool:
@@ -416,7 +416,7 @@ def with_levels(
     routing: Routing,
     token: str,
     seeds: Seeds | None = None,
-    parts: Parts | None = None,
+    parts: SnapshotParts | None = None,
 ) -> DataFrame:
     """Return a frame of chunks after all levels."""
     environment = frame.sparkSession.sparkContext.environment

@@ -24,7 +24,7 @@ from holdfast.store.local import open_store
 log = logging.getLogger("holdfast.checkpoint")
 
 
-class Parts(Protocol):
+class SnapshotParts(Protocol):
     """Takes a worker's part of snapshots.  Picklable; used in workers."""
 
     def offer(self, bucket: Bucket) -> None:

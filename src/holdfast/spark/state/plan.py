@@ -10,26 +10,26 @@ from functools import reduce
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from holdfast.checkpoint.manifest import Keeps
+from holdfast.checkpoint.manifest import StateSchema
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.nodes import is_stateful
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.chunks import CHUNKS
-from holdfast.plan.cutting import Part, build_stages, has_idle_rule
+from holdfast.plan.cutting import FirstStage, build_stages, has_idle_rule
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import Stages
 from holdfast.ports import Store
 from holdfast.resume.directory_header import FILE_NAME
 from holdfast.resume.graph_diff import unreadable
-from holdfast.resume.state_upgrade import Means
+from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.spark.compile import as_spark_has_it, compile_pipeline
 from holdfast.spark.controls import NAME
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.state.host import with_levels
 from holdfast.spark.state.packing import Packing, PackTask, packings
-from holdfast.spark.state.parts import Parts
+from holdfast.spark.state.parts import SnapshotParts
 from holdfast.spark.state.seed import Seeds
 from holdfast.store import checked_json
 
@@ -40,7 +40,7 @@ TICK_US = 1_000_000
 
 
 @dataclass(frozen=True)
-class Shape:
+class StateShape:
     """How state is divided: fixed when a Spark checkpoint directory is new.
 
     Parameters
@@ -62,13 +62,13 @@ class Division:
     Parameters
     ----------
     buckets, partitions : int
-        As in :class:`Shape`.
+        As in :class:`StateShape`.
     """
 
     buckets: int = 0
     partitions: int = 0
 
-    def shape(self, parallelism: int, previous: int = 0) -> Shape:
+    def shape(self, parallelism: int, previous: int = 0) -> StateShape:
         """Return the shape of a new directory whose state comes from so many buckets; 0: from none.
 
         Examples
@@ -77,14 +77,14 @@ class Division:
         (Shape(buckets=4, partitions=4), Shape(buckets=5, partitions=5), Shape(buckets=8, partitions=2))
         """
         count = self.buckets or max(previous or parallelism, self.partitions)
-        return Shape(count, min(self.partitions or parallelism, count))
+        return StateShape(count, min(self.partitions or parallelism, count))
 
-    def outgrown(self, shape: Shape) -> Iterator[str]:
+    def outgrown(self, shape: StateShape) -> Iterator[str]:
         """Yield what is asked for and is not what there is.
 
         Examples
         --------
-        >>> list(Division(8, 2).outgrown(Shape(4, 2))), list(Division().outgrown(Shape(4, 2)))
+        >>> list(Division(8, 2).outgrown(StateShape(4, 2))), list(Division().outgrown(StateShape(4, 2)))
         (['state is divided into 8 buckets, and no longer into 4'], [])
         """
         wanted = self.shape(shape.partitions, shape.buckets)
@@ -94,7 +94,7 @@ class Division:
             yield f"{wanted.partitions} tasks work on it at a time, and no longer {shape.partitions}"
 
 
-def settle_shape(store: Store, directory: str, parallelism: int, asked: Division, *, previous: int = 0) -> Shape:
+def settle_shape(store: Store, directory: str, parallelism: int, asked: Division, *, previous: int = 0) -> StateShape:
     """Return how state is divided, decided now if the directory is new.
 
     Parameters
@@ -123,13 +123,13 @@ def settle_shape(store: Store, directory: str, parallelism: int, asked: Division
     return noted
 
 
-def note_shape(store: Store, directory: str, shape: Shape) -> None:
+def note_shape(store: Store, directory: str, shape: StateShape) -> None:
     """Note how state is divided in a directory."""
     record = {"buckets": shape.buckets, "partitions": shape.partitions}
     store.put(f"{directory}/state.json", checked_json.dump(record))
 
 
-def noted_shape(store: Store, directory: str) -> Shape | None:
+def noted_shape(store: Store, directory: str) -> StateShape | None:
     """Return how state is divided in a directory; None where there is none.
 
     Raises
@@ -143,22 +143,22 @@ def noted_shape(store: Store, directory: str) -> Shape | None:
         return None
     try:
         value = checked_json.load(noted)
-        return Shape(int(value["buckets"]), int(value["partitions"]))
+        return StateShape(int(value["buckets"]), int(value["partitions"]))
     except (ValueError, KeyError, TypeError) as error:
         raise unreadable(key, error, "it says into how many buckets state is divided") from error
 
 
-def keeps_of(pipeline: Pipeline, stages: Stages) -> dict[str, Keeps]:
+def keeps_of(pipeline: Pipeline, stages: Stages) -> dict[str, StateSchema]:
     """Return what each stateful operator keeps."""
     arguments = {node.name: (node.kind, canonical_json(dict(node.arguments()))) for node in pipeline.nodes}
     hosted = {name: one for stage in stages.stages for name, one in stage.hosted.items()}
-    return {name: Keeps(*arguments[name], one.step.key, one.step.tables) for name, one in hosted.items()}
+    return {name: StateSchema(*arguments[name], one.step.key, one.step.tables) for name, one in hosted.items()}
 
 
-def means_of(pipeline: Pipeline, stages: Stages) -> dict[str, Means]:
+def means_of(pipeline: Pipeline, stages: Stages) -> dict[str, StateUpgrade]:
     """Return with what each stateful operator takes over the state of another version of itself."""
     pasts = {node.name: node.past for node in pipeline.nodes}
-    return {name: Means(pasts[name], one.step) for stage in stages.stages for name, one in stage.hosted.items()}
+    return {name: StateUpgrade(pasts[name], one.step) for stage in stages.stages for name, one in stage.hosted.items()}
 
 
 def _refuse_lost_bounds(pipeline: Pipeline) -> None:
@@ -179,7 +179,7 @@ def _refuse_lost_bounds(pipeline: Pipeline) -> None:
 
 
 @dataclass(frozen=True)
-class Stateful:
+class StatefulPlan:
     """A pipeline with state as Spark will run it.
 
     Parameters
@@ -198,12 +198,12 @@ def compile_stateful(
     pipeline: Pipeline,
     reader: SourceReader,
     token: str,
-    shape: Shape,
+    shape: StateShape,
     *,
     is_columnar: bool,
     seeds: Seeds | None = None,
-    parts: Parts | None = None,
-) -> Stateful:
+    parts: SnapshotParts | None = None,
+) -> StatefulPlan:
     """Return a pipeline with state as one linear plan.
 
     Parameters
@@ -214,13 +214,13 @@ def compile_stateful(
         Opens its sources.
     token : str
         Unique for the run.
-    shape : Shape
+    shape : StateShape
         Buckets and tasks.
     is_columnar : bool
         Whether sources may be evaluated as an Arrow program.
     seeds : Seeds, optional
         Where state begins.
-    parts : Parts, optional
+    parts : SnapshotParts, optional
         Takes the workers' parts of snapshots.
 
     Raises
@@ -231,7 +231,7 @@ def compile_stateful(
     compiled: list[tuple[DataFrame, Routes]] = []
     reader = replace(reader, notes_silence=has_idle_rule(pipeline))
 
-    def through_spark(part: Part) -> Sequence[pa.Schema]:
+    def through_spark(part: FirstStage) -> Sequence[pa.Schema]:
         found = compile_pipeline(part, replace(reader, marks_ends=True).read, token)
         compiled.append((found.frame, found.routes))
         return found.routes.schemas
@@ -263,4 +263,4 @@ def compile_stateful(
         tick_us = TICK_US if stages.ticks else None
         each = packings(program, stages.routing, timestamps, stages.closing, stages.waking, tick_us, stages.bounding)
         chunks = reduce(DataFrame.union, [reader.read(node, each[node.name]) for node in pipeline.sources])
-    return Stateful(with_levels(chunks, stages.stages, stages.routing, token, seeds, parts), stages)
+    return StatefulPlan(with_levels(chunks, stages.stages, stages.routing, token, seeds, parts), stages)

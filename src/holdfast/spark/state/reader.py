@@ -24,7 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.checkpoint.manifest import BucketState, Keeps, Manifest, OperatorState, TableFile
+from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState, StateSchema, TableFile
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
 from holdfast.errors import Corrupt
 from holdfast.ports import Store
@@ -67,7 +67,7 @@ class StateReader:
         self,
         store: Store,
         batch_id: int,
-        keeps: Mapping[str, Keeps],
+        keeps: Mapping[str, StateSchema],
         buckets: int,
         *,
         known: Manifest | None = None,
@@ -82,7 +82,7 @@ class StateReader:
             The checkpoint.
         batch_id : int
             Spark's number.
-        keeps : mapping of str to Keeps
+        keeps : mapping of str to StateSchema
             The operators whose state is wanted.
         buckets : int
             Of each operator.
@@ -110,7 +110,7 @@ class StateReader:
                     found[at] = before
             wanted = {key: record for key, record in records.items() if (key[0], key[1] % buckets) not in found}
             tables = {name: dict(of.tables) for name, of in keeps.items()}
-            assembly = Assembly(str(self.checkpoint), tables, wanted, buckets)
+            assembly = TableAssembly(str(self.checkpoint), tables, wanted, buckets)
             for operator, number, state in self._written(view, batch_id, assembly):
                 found[operator, number] = state
         states = {}
@@ -139,12 +139,12 @@ class StateReader:
         finally:
             shutil.rmtree(view, ignore_errors=True)
 
-    def _records(self, view: Path, batch_id: int, keeps: Mapping[str, Keeps]) -> dict[tuple[str, int], Record]:
+    def _records(self, view: Path, batch_id: int, keeps: Mapping[str, StateSchema]) -> dict[tuple[str, int], Record]:
         frame = self._variable(view, batch_id, "record", {}).select("key.operator", "key.label", "value.value")
         rows = frame.coalesce(self.tasks).collect()
         return {(row[0], row[1]): Record.from_json(row[2]) for row in rows if row[0] in keeps}
 
-    def _written(self, view: Path, batch_id: int, assembly: Assembly) -> Iterator[tuple[str, int, BucketState]]:
+    def _written(self, view: Path, batch_id: int, assembly: TableAssembly) -> Iterator[tuple[str, int, BucketState]]:
         empty = [key for key, record in assembly.records.items() if not record.parts]
         for operator, label in empty:
             record = assembly.records[operator, label]
@@ -170,7 +170,7 @@ class StateReader:
 
 
 @dataclass(frozen=True)
-class Assembly:
+class TableAssembly:
     """One task of the second job: parts to tables to files.  Picklable; called by ``mapInArrow``."""
 
     checkpoint: str

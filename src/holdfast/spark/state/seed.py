@@ -16,7 +16,7 @@ import pyarrow as pa
 from holdfast.checkpoint.manifest import BucketState, Manifest, TableFile, decode
 from holdfast.checkpoint.snapshot import checked, from_parquet
 from holdfast.resume.directory_header import FILE_NAME, read_origin
-from holdfast.spark.state.store import PIECE_BYTES, Cells, Held, Part, Record
+from holdfast.spark.state.store import PIECE_BYTES, Cells, HeldTables, Record, StatePart
 from holdfast.state import tables
 from holdfast.state.step import Step
 
@@ -87,7 +87,7 @@ def seed_of(checkpoint: Path, below: str) -> Manifest | None:
     return origin.seeding(decode(path.read_bytes() if path.exists() else b"", origin.seed))
 
 
-def adopted(cells: Cells, seeds: Seeds, operator: str, number: int, step: Step) -> tuple[Record, Held] | None:
+def adopted(cells: Cells, seeds: Seeds, operator: str, number: int, step: Step) -> tuple[Record, HeldTables] | None:
     """Write the seed of a bucket into the store; return its record, which is not written yet, and its tables.
 
     Parameters
@@ -123,10 +123,10 @@ def adopted(cells: Cells, seeds: Seeds, operator: str, number: int, step: Step) 
         pieces = [data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)]
         for at, piece in enumerate(pieces):
             cells.put_piece(0, at, piece)
-        part = Part(0, seed.version, len(data), len(pieces), True)
+        part = StatePart(0, seed.version, len(data), len(pieces), True)
         record = Record(seed.version, seed.digest, record.recent, (part,), 1, seed.feeds)
     size = sum(table.nbytes for table in state.values())
-    return record, Held(seed.version, seed.digest, state, size)
+    return record, HeldTables(seed.version, seed.digest, state, size)
 
 
 def tables_of(seed: BucketState, seeds: Seeds, step: Step) -> dict[str, pa.Table]:

@@ -15,17 +15,17 @@ from pyspark.sql import SparkSession
 
 from holdfast.checkpoint.barriers import At, Barriers, Taken, gathered, taken_from
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
-from holdfast.checkpoint.manifest import BucketState, Ended, Manifest, OperatorState
+from holdfast.checkpoint.manifest import BucketState, EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import checked, read_part
 from holdfast.errors import Corrupt
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Clock, Store
-from holdfast.resume.directory_header import Origin
+from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_diff import state_fingerprint
 from holdfast.spark.failure import translate
 from holdfast.spark.launch.session import run_session
 from holdfast.spark.resume.directory import remove_older
-from holdfast.spark.state.plan import Shape, Stateful, keeps_of
+from holdfast.spark.state.plan import StatefulPlan, StateShape, keeps_of
 from holdfast.spark.state.reader import VIEWS, StateReader
 from holdfast.spark.state.seed import seed_of
 
@@ -68,7 +68,7 @@ class Snapshotting:
         Spark's directory below it.
     session : SparkSession
         Any session of the context.
-    shape : Shape
+    shape : StateShape
         Buckets and tasks.
     intervals : Intervals
         How often.
@@ -80,15 +80,15 @@ class Snapshotting:
     directory: Path
     below: str
     session: SparkSession
-    shape: Shape
+    shape: StateShape
     intervals: Intervals
     token: str
 
     def checkpointer(
         self,
         pipeline: Pipeline,
-        stateful: Stateful,
-        origin: Origin,
+        stateful: StatefulPlan,
+        origin: DirectoryHeader,
         generation: int,
         clock: Clock,
         check_fenced: Callable[[], None],
@@ -115,7 +115,7 @@ class Snapshotting:
             )
         keeps = keeps_of(pipeline, stateful.stages)
 
-        def read(ended: Ended, known: Manifest | None) -> dict[str, OperatorState]:
+        def read(ended: EpochEnd, known: Manifest | None) -> dict[str, OperatorState]:
             batch_id = ended.epoch - origin.base
             try:
                 known_of_buckets = barriers.as_of(ended.step_epoch)

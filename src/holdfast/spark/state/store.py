@@ -56,7 +56,7 @@ class Cells(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class StatePart:
     """A base or a delta.
 
     Parameters
@@ -90,7 +90,7 @@ class Record:
         Digest over everything written so far.
     recent : tuple of (int, str)
         The latest versions with their tokens.
-    parts : tuple of Part
+    parts : tuple of StatePart
         Base first.
     serial : int
         Of the next part.
@@ -101,7 +101,7 @@ class Record:
     version: int = 0
     token: str = ""
     recent: tuple[tuple[int, str], ...] = ()
-    parts: tuple[Part, ...] = ()
+    parts: tuple[StatePart, ...] = ()
     serial: int = 0
     feeds: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
@@ -132,14 +132,14 @@ class Record:
             value["version"],
             value["token"],
             tuple((version, token) for version, token in value["recent"]),
-            tuple(Part(*part) for part in value["parts"]),
+            tuple(StatePart(*part) for part in value["parts"]),
             value["serial"],
             value["feeds"],
         )
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldTables:
     """Tables of a bucket at one version."""
 
     version: int
@@ -153,13 +153,13 @@ class Cache:
 
     def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self._limit = limit_bytes
-        self._held: OrderedDict[tuple[str, ...], Held] = OrderedDict()
+        self._held: OrderedDict[tuple[str, ...], HeldTables] = OrderedDict()
 
-    def get(self, key: tuple[str, ...]) -> Held | None:
+    def get(self, key: tuple[str, ...]) -> HeldTables | None:
         """Return what is held for a bucket."""
         return self._held.get(key)
 
-    def put(self, key: tuple[str, ...], held: Held) -> None:
+    def put(self, key: tuple[str, ...], held: HeldTables) -> None:
         """Hold tables for a bucket; the oldest are dropped beyond the limit."""
         self._held[key] = held
         self._held.move_to_end(key)
@@ -172,7 +172,7 @@ class Cache:
             del self._held[key]
 
 
-def load(cells: Cells, record: Record, step: Step, held: Held | None) -> dict[str, pa.Table]:
+def load(cells: Cells, record: Record, step: Step, held: HeldTables | None) -> dict[str, pa.Table]:
     """Return a bucket's tables as the record says.
 
     Parameters
@@ -183,7 +183,7 @@ def load(cells: Cells, record: Record, step: Step, held: Held | None) -> dict[st
         What it says.
     step : Step
         The operator.
-    held : Held, optional
+    held : HeldTables, optional
         What this worker has of the bucket.
 
     Raises
@@ -240,7 +240,7 @@ def advance(
     token = hashlib.blake2b(data, digest_size=8, key=record.token.encode()).hexdigest()
     parts = list(record.parts)
     is_base = not parts
-    joining: list[Part] = []
+    joining: list[StatePart] = []
     size = len(data)
     # Decided by sizes alone: a delta that ends in the base is neither read nor written on the way there.
     for last in reversed(parts):
@@ -265,7 +265,7 @@ def advance(
     pieces = [data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)]
     for number, piece in enumerate(pieces):
         cells.put_piece(record.serial, number, piece)
-    parts.append(Part(record.serial, version, len(data), len(pieces), is_base))
+    parts.append(StatePart(record.serial, version, len(data), len(pieces), is_base))
     recent = (*record.recent, (version, token))[-_RECENT:]
     return replace(record, version=version, token=token, recent=recent, parts=tuple(parts), serial=record.serial + 1)
 
@@ -281,12 +281,12 @@ def _chunk_count(table: pa.Table) -> int:
     return max((column.num_chunks for column in table.columns), default=0)
 
 
-def _read(cells: Cells, part: Part) -> bytes:
+def _read(cells: Cells, part: StatePart) -> bytes:
     pieces = [cells.piece(part.serial, number) for number in range(part.pieces)]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _drop(cells: Cells, part: Part) -> None:
+def _drop(cells: Cells, part: StatePart) -> None:
     for number in range(part.pieces):
         cells.drop_piece(part.serial, number)
 

@@ -20,16 +20,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.checkpoint.manifest import BucketState, Keeps, Manifest, OperatorState
+from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState, StateSchema
 from holdfast.checkpoint.snapshot import Bucket, checked, commit, from_parquet, write_bucket
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.naming import callable_text
 from holdfast.operators.stateful.spec import brought
 from holdfast.plan.chunks import bucket_of
 from holdfast.ports import Clock, Store
-from holdfast.resume.state_upgrade import Means, StateMove, TableMove, Way, state_move
+from holdfast.resume.state_upgrade import StateMove, StateUpgrade, TableMove, Way, state_move
 from holdfast.state import tables
-from holdfast.state.step import ALL_KEYS, Moment, StateTable
+from holdfast.state.step import ALL_KEYS, StateTable, StepTime
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -48,9 +48,9 @@ class Transfer:
         Its name.
     graph : str
         Fingerprint of the new graph's state.
-    keeps : mapping of str to Keeps
+    keeps : mapping of str to StateSchema
         What each of its operators keeps.
-    means : mapping of str to Means
+    means : mapping of str to StateUpgrade
         With what tables of another form are brought over.
     buckets : int
         Into how many the state of each operator is divided from now on.
@@ -63,8 +63,8 @@ class Transfer:
     store: Store
     pipeline: str
     graph: str
-    keeps: Mapping[str, Keeps]
-    means: Mapping[str, Means]
+    keeps: Mapping[str, StateSchema]
+    means: Mapping[str, StateUpgrade]
     buckets: int
     generation: int
     clock: Clock
@@ -75,7 +75,7 @@ class Transfer:
         pairs = {name: name if name in found else names[name] for name in self.keeps}
         return {name: was for name, was in pairs.items() if was in found}
 
-    def move(self, name: str, was: Keeps) -> StateMove:
+    def move(self, name: str, was: StateSchema) -> StateMove:
         """Return where the tables of an operator come from."""
         return state_move(was, self.keeps[name], self._means(name))
 
@@ -102,7 +102,7 @@ class Transfer:
         Corrupt
             If a file of the snapshot is missing or damaged.
         """
-        at = Moment(manifest.ended.step_epoch, manifest.ended.batch_us)
+        at = StepTime(manifest.ended.step_epoch, manifest.ended.batch_us)
         renamed = {was: name for name, was in sources.items()}
         redistributed = {
             name
@@ -132,11 +132,11 @@ class Transfer:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _means(self, name: str) -> Means:
-        return self.means.get(name, Means())
+    def _means(self, name: str) -> StateUpgrade:
+        return self.means.get(name, StateUpgrade())
 
     def _rewritten(
-        self, name: str, was: str, before: OperatorState, move: StateMove, feeds: _Feeding, at: Moment
+        self, name: str, was: str, before: OperatorState, move: StateMove, feeds: _Feeding, at: StepTime
     ) -> dict[int, BucketState]:
         """Read all state of an operator, bring its tables over, and write it into the buckets of now."""
         if not before.buckets:
@@ -168,7 +168,7 @@ class Transfer:
         return [from_parquet(checked(self.store.get(file.key), file), schema, file.key) for file in found]
 
     def _brought(
-        self, name: str, table: str, move: TableMove, known: Mapping[str, pa.Table], at: Moment
+        self, name: str, table: str, move: TableMove, known: Mapping[str, pa.Table], at: StepTime
     ) -> pa.Table:  # fmt: skip
         declared = self.keeps[name].tables[table]
         if move.way is Way.AS_IS:

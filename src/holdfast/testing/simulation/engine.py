@@ -19,7 +19,7 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError
 from holdfast.ports import Carried, EpochRecord, Part, Sink, Staged, Store, Task, Writer
 from holdfast.positions import Positions
-from holdfast.testing.simulation.evaluation import Evaluation, NumberedRows, TaskRun
+from holdfast.testing.simulation.evaluation import NumberedRows, SimulatedEvaluation, TaskRun
 from holdfast.testing.simulation.process import Process, SimulatedCrash
 from holdfast.testing.simulation.rows import ROW_US
 
@@ -95,7 +95,7 @@ class SimulatedEngine:
         What is run.
     workers : Workers
         Where stray workers go.
-    evaluation : Evaluation, optional
+    evaluation : SimulatedEvaluation, optional
         Makes the rows of epochs; by default the numbered ones.
     """
 
@@ -110,7 +110,7 @@ class SimulatedEngine:
         random_: random.Random,
         load: Load,
         workers: Workers,
-        evaluation: Evaluation | None = None,
+        evaluation: SimulatedEvaluation | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._sinks = sinks
@@ -120,7 +120,7 @@ class SimulatedEngine:
         self._random = random_
         self.load = load
         self._workers = workers
-        self._evaluation: Evaluation = evaluation or NumberedRows(list(sinks), random_)
+        self._evaluation: SimulatedEvaluation = evaluation or NumberedRows(list(sinks), random_)
 
     def run(self, epochs_max: int | None = None) -> None:
         """Replay what the last driver left, then run new epochs until the source is drained (or so many)."""

@@ -17,7 +17,7 @@ TaskRun = Callable[[frozenset[str]], Mapping[str, pa.Table]]
 """One task of an epoch: called once per attempt with the sinks that lack the epoch, it returns the rows of each."""
 
 
-class Evaluation(Protocol):
+class SimulatedEvaluation(Protocol):
     """Makes the rows of epochs; one for each driver.
 
     An epoch is the events ``start`` (inclusive) to ``end`` (exclusive) of the engine's source.
@@ -36,7 +36,7 @@ class Evaluation(Protocol):
 class Workload(Protocol):
     """What the engine of a world runs, and how its sinks are judged."""
 
-    def evaluation(self, process: Process, random_: random.Random, epochs_done: int) -> Evaluation:
+    def evaluation(self, process: Process, random_: random.Random, epochs_done: int) -> SimulatedEvaluation:
         """Return the evaluation of a new driver; so many epochs are in the engine's commit log."""
 
     def audit(self, visible: Mapping[str, Sequence[Sequence[object]]]) -> list[str]:

@@ -34,10 +34,10 @@ from holdfast.sources.rows import to_batch
 from holdfast.spark.state import host
 from holdfast.spark.state.evaluation import StateEvaluation, counted
 from holdfast.spark.state.packing import Packing, packings
-from holdfast.spark.state.parts import Parts
+from holdfast.spark.state.parts import SnapshotParts
 from holdfast.spark.state.seed import Seeds
 from holdfast.spark.state.store import Cache
-from holdfast.state.step import Moment
+from holdfast.state.step import StepTime
 from holdfast.testing.simulation.evaluation import TaskRun
 from holdfast.testing.simulation.process import Process
 
@@ -114,7 +114,7 @@ class StatefulWorkload:
         False forgets to evaluate epochs that all sinks hold: for tests of the simulation.
     seeds : Seeds, optional
         Where state begins that the stores do not have.
-    parts : Parts, optional
+    parts : SnapshotParts, optional
         Takes what the levels give for snapshots.
     barriers : Barriers, optional
         Says which epochs are barriers; told what buckets report in epochs that are carried.
@@ -130,7 +130,7 @@ class StatefulWorkload:
     workers: tuple[Cache, ...] = field(default_factory=lambda: (Cache(), Cache(), Cache()))
     mutes: bool = True
     seeds: Seeds | None = None
-    parts: Parts | None = None
+    parts: SnapshotParts | None = None
     barriers: Barriers | None = None
 
     def evaluation(self, process: Process, random_: random.Random, epochs_done: int) -> StatefulEvaluation:
@@ -198,7 +198,7 @@ class StatefulEvaluation:
 
     def tasks(self, epoch: int, start: int, end: int) -> Sequence[TaskRun]:
         """Run everything before the last level; return the tasks of that one, which write."""
-        at = Moment(epoch, epoch * EPOCH_US)
+        at = StepTime(epoch, epoch * EPOCH_US)
         barriers = self._workload.barriers
         self._is_barrier = barriers is not None and barriers.begin(epoch)
         self._counts = []
@@ -269,7 +269,7 @@ class StatefulEvaluation:
         return parts
 
     def _last_task(
-        self, level: int, partition: int, chunks: Sequence[Chunk], at: Moment, sinks: frozenset[str]
+        self, level: int, partition: int, chunks: Sequence[Chunk], at: StepTime, sinks: frozenset[str]
     ) -> Mapping[str, pa.Table]:
         made = self._task(level, partition, chunks, at)
         self._counts += [chunk for chunk in made if chunk.kind == COUNTS]
@@ -282,7 +282,7 @@ class StatefulEvaluation:
         schemas = dict(zip(routes.sinks, routes.schemas, strict=True))
         return {sink: pa.Table.from_batches(batches, schemas[sink]) for sink, batches in found.items()}
 
-    def _task(self, level: int, partition: int, chunks: Sequence[Chunk], at: Moment) -> list[Chunk]:
+    def _task(self, level: int, partition: int, chunks: Sequence[Chunk], at: StepTime) -> list[Chunk]:
         """Run a task until an attempt of it is heard."""
         stores = self._workload.stores
         while True:
@@ -315,7 +315,7 @@ class StatefulEvaluation:
 
 
 @contextmanager
-def _worker(held: Cache, at: Moment, is_barrier: bool) -> Iterator[None]:
+def _worker(held: Cache, at: StepTime, is_barrier: bool) -> Iterator[None]:
     """Be a worker: what a process of its own would have is in three places of the host's module."""
     before = host._cache, host._moment, host._is_barrier
     host._cache, host._moment = held, lambda hosted: at

@@ -40,7 +40,7 @@ _POINTS = {
 
 
 @dataclass
-class Stage:
+class Scene:
     """What the actions act on: a world, the driver that lives in it, and where it is to die."""
 
     world: World
@@ -87,7 +87,7 @@ class Stage:
 class Action(Protocol):
     """One line of a scenario."""
 
-    def act(self, stage: Stage) -> None:
+    def act(self, stage: Scene) -> None:
         """Do it; raise ``AssertionError`` where it expects something else."""
 
 
@@ -97,7 +97,7 @@ class Rows:
 
     count: int
 
-    def act(self, stage: Stage) -> None:
+    def act(self, stage: Scene) -> None:
         """Extend the source and run one epoch."""
         _add_rows(stage, self.count)
         stage.attempt(1)
@@ -111,7 +111,7 @@ class Crash:
     at: str = ""
     rows: int = 3
 
-    def act(self, stage: Stage) -> None:
+    def act(self, stage: Scene) -> None:
         """Run one epoch that does not survive."""
         _add_rows(stage, self.rows)
         stage.start()
@@ -126,7 +126,7 @@ class Restart:
 
     crash_after: str = ""
 
-    def act(self, stage: Stage) -> None:
+    def act(self, stage: Scene) -> None:
         """Open; nothing is run."""
         if stage.life is not None:
             stage.stop(in_order=False)
@@ -141,7 +141,7 @@ class Restart:
 class Drain:
     """The driver runs until the source is drained, starting if need be."""
 
-    def act(self, stage: Stage) -> None:
+    def act(self, stage: Scene) -> None:
         """Run to the end."""
         stage.error = None
         stage.attempt()
@@ -151,7 +151,7 @@ class Drain:
 class Stop:
     """The driver flushes and ends in good order."""
 
-    def act(self, stage: Stage) -> None:
+    def act(self, stage: Scene) -> None:
         """Flush and close."""
         if stage.life is not None:
             stage.life.coordinator.flush()
@@ -167,7 +167,7 @@ class Fails:
     failure: Failure
     times: int = 1
 
-    def act(self, stage: Stage) -> None:
+    def act(self, stage: Scene) -> None:
         """Write it into the script."""
         stage.failures.add(self.participant, self.call, self.failure, self.times)
 
@@ -179,7 +179,7 @@ class GoesBack:
     sink: str
     to: int
 
-    def act(self, stage: Stage) -> None:
+    def act(self, stage: Scene) -> None:
         """Put the sink's target back."""
         (target,) = (sink.target for sink in stage.world.sinks if sink.name == self.sink)
         assert target is not None, "only a simulated sink can go back"
@@ -194,7 +194,7 @@ class Damage:
     keep: int | None = None
     gone: bool = False
 
-    def act(self, stage: Stage) -> None:
+    def act(self, stage: Scene) -> None:
         """Damage the newest such object, or remove all."""
         store = stage.world.store
         assert isinstance(store, SimulatedStore), "only a simulated store can be damaged"
@@ -257,7 +257,7 @@ class Expect:
         told = self._wanted | ({"says": self._says} if self._says else {}) | ({"audit": True} if self._audit else {})
         return f"Expect({', '.join(f'{name}={value!r}' for name, value in told.items())})"
 
-    def act(self, stage: Stage) -> None:
+    def act(self, stage: Scene) -> None:
         """Compare."""
         for name, wanted in self._wanted.items():
             seen = _seen(stage, name)
@@ -274,7 +274,7 @@ class Expect:
             assert "error" in self._wanted, f"the driver stopped: {stage.error}"
 
 
-def _seen(stage: Stage, name: str) -> Any:
+def _seen(stage: Scene, name: str) -> Any:
     world = stage.world
     if name == "ledger":
         return {entry.key.epoch: entry.standing.name.lower() for entry in survey(world.store)}
@@ -287,7 +287,7 @@ def _seen(stage: Stage, name: str) -> Any:
     return [row[0] for sink in world.sinks if sink.name == name for row in sink.rows()]
 
 
-def _add_rows(stage: Stage, count: int) -> None:
+def _add_rows(stage: Scene, count: int) -> None:
     load = stage.world.setting.load
     grown = replace(load, row_count=load.row_count + count, epoch_rows_min=count, epoch_rows_max=count)
     stage.world.setting = replace(stage.world.setting, load=grown)
@@ -324,7 +324,7 @@ def play(
         commit_every_ticks=commit_every_ticks,
     )
     world = World(on, seed=seed, setting=setting, failures=failures)
-    stage = Stage(world, failures)
+    stage = Scene(world, failures)
     try:
         for number, action in enumerate(actions):
             try:
@@ -336,7 +336,7 @@ def play(
     return world
 
 
-def _picture(stage: Stage, actions: Sequence[Action], failing: int, failure: BaseException, seed: int) -> str:
+def _picture(stage: Scene, actions: Sequence[Action], failing: int, failure: BaseException, seed: int) -> str:
     lines = [str(failure), ""]
     lines += [f"{'=>' if number == failing else '  '} {action!r}" for number, action in enumerate(actions)]
     lines += ["", f"seed      {seed}", f"source    {SOURCE}: {stage.world.setting.load.row_count} rows"]

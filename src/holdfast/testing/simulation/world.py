@@ -22,7 +22,7 @@ from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.failures import Failures, NoFailures
 from holdfast.testing.simulation.commit_thread import SteppedLane
 from holdfast.testing.simulation.engine import Load, SimulatedEngine, Workers
-from holdfast.testing.simulation.evaluation import Evaluation, Workload
+from holdfast.testing.simulation.evaluation import SimulatedEvaluation, Workload
 from holdfast.testing.simulation.process import CrashAt, Process
 from holdfast.testing.simulation.rows import audit_rows, audit_values
 from holdfast.testing.sink import FaultySink, SimulatedSink, SimulatedTarget
@@ -244,7 +244,7 @@ class World:
         )
         return Life(process, sinks, coordinator, engine, lane)
 
-    def _evaluation(self, workload: Workload, process: Process) -> Evaluation:
+    def _evaluation(self, workload: Workload, process: Process) -> SimulatedEvaluation:
         done = self.engine_store.keys("commits/")
         return workload.evaluation(process, self.random, int(done[-1].rpartition("/")[2]) + 1 if done else 0)
 

@@ -1,0 +1,48 @@
+"""The tree: small packages, small modules, and one owner for each name."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2] / "src/holdfast"
+MODULES = sorted(ROOT.rglob("*.py"))
+
+PACKAGE_MODULES_MAX = 15
+MODULE_LINES_MAX = 500
+
+TOO_LONG = {
+    "commit/coordinator.py",
+    "resume/graph_diff.py",
+    "sinks/postgres/sink.py",
+    "sinks/sqlite/spec.py",
+    "spark/resume/beginning.py",
+    "state/tables.py",
+}
+"""Modules that hold two ideas and are still to be divided; nothing is added here."""
+
+
+def shown(path):
+    return str(path.relative_to(ROOT))
+
+
+def test_a_package_is_a_room_and_not_a_hall():
+    rooms = defaultdict(list)
+    for path in MODULES:
+        if path.name != "__init__.py":
+            rooms[path.parent].append(path.stem)
+    assert {shown(room): len(names) for room, names in rooms.items() if len(names) > PACKAGE_MODULES_MAX} == {}
+
+
+def test_a_module_holds_one_idea():
+    lengths = {shown(path): len(path.read_text().splitlines()) for path in MODULES}
+    assert {name for name, lines in lengths.items() if lines > MODULE_LINES_MAX} == TOO_LONG
+
+
+def test_no_two_classes_share_a_name():
+    """A reader who meets a name knows which one it is.  Private ones belong to their module."""
+    owners = defaultdict(list)
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                owners[node.name].append(shown(path))
+    assert {name: of for name, of in owners.items() if len(of) > 1} == {}
