@@ -20,7 +20,7 @@ from holdfast.resume.directory_header import noted_beginning
 from holdfast.resume.graph_diff import Graph, state_fingerprint
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.launch.session import create_session, run_session
-from holdfast.spark.resume.directory import Directory, choose_directory, newest
+from holdfast.spark.resume.directory import Directory, find_directory, newest
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.resume.state_change import outgrown, read_graph
@@ -140,9 +140,7 @@ def ground_of(asked: StartOptions) -> StartContext:
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
     division = Division(asked.settings.buckets, asked.settings.partitions)
-    chosen = choose_directory(
-        store, directory, state_fingerprint(pipeline), partial(outgrown, pipeline, store, division)
-    )
+    chosen = find_directory(store, directory, state_fingerprint(pipeline), partial(outgrown, pipeline, store, division))
     before = read_graph(store, chosen.previous) if chosen.is_changed else None
     return StartContext(
         store=store,
