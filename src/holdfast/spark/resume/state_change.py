@@ -24,6 +24,7 @@ from holdfast.plan.cutting import has_state
 from holdfast.ports import Clock, Held, SourceSpec, Store
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.backfill import Backfill
+from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.resume.graph_diff import Graph, GraphChange, NodeVerdict, Role, compare, state_fingerprint
 from holdfast.resume.replays import is_backfill, last_finished, left_to_replay
@@ -96,6 +97,13 @@ def compared(
         left = left_to_replay(store, checkpoint, below, state_fingerprint(pipeline))
         change = replace(change, replay=left)
     return change if change.is_empty else change.over(_finished(checkpoint, below, pipeline))
+
+
+def changed_directory(change: GraphChange | None) -> Spark | None:
+    """Return the word of the table of starts for a directory that begins because the graph has changed."""
+    if change is None:
+        return None
+    return Spark.FILLING if change.backfilled else Spark.OTHER
 
 
 def backfilled(sinks: Sequence[SinkNode], before: Graph) -> tuple[str, ...]:
@@ -175,8 +183,8 @@ class StateChange:
     transfer: Transfer | None = None
     backfill: Backfill | None = None
 
-    def origin(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
-        """Return the record of the new directory.
+    def begun(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
+        """Move the state; return the header of the new directory.
 
         Raises
         ------
