@@ -9,22 +9,17 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.expressions.text import Item, item_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import SIDE_OUTPUTS, Node, SideOutput, SinkNode, is_stateful
 from holdfast.graph.pipeline import Pipeline
-from holdfast.operators.clip import Clip
-from holdfast.operators.filter import Filter
 from holdfast.operators.map_batches import MapBatches
-from holdfast.operators.select import Select
-from holdfast.operators.split import SplitBranch
-from holdfast.operators.union import Union
 from holdfast.plan.bounds import Bounding, BoundTarget
 from holdfast.plan.chunks import ChunkTarget, Routing
+from holdfast.plan.feeds import heard, with_key
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import Builder
 from holdfast.plan.routes import Routes
-from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed, Hosted, Stage, Stages
+from holdfast.plan.stages import EVERY, Feed, Hosted, Stage, Stages
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.state.step import Step
 
@@ -293,7 +288,7 @@ class _Cutting:
             old = self._targets[number]
             self._targets[number] = ChunkTarget(number, old.level, node.name, name, old.schema, step.key)
             targets[name] = number
-        feeds = {name: tuple(_heard(node, ordinal)) for ordinal, name in enumerate(names)}
+        feeds = {name: tuple(heard(node, ordinal)) for ordinal, name in enumerate(names)}
         sources = {name: self._sources_of(of) for name, of in feeds.items()}
         self._sources[node.name] = frozenset().union(*sources.values())
         return Hosted(node.name, self._operators.index(node), step, targets, feeds, sources=sources)
@@ -307,10 +302,10 @@ class _Cutting:
         hosted = {}
         for one in stage.hosted.values():
             onward = tuple(
-                (self._numbers[other, ordinal], _with_key(feed, one.step.key.names))
+                (self._numbers[other, ordinal], with_key(feed, one.step.key.names))
                 for other in self._operators
                 for ordinal in range(len(other.inputs))
-                for feed in _heard(other, ordinal)
+                for feed in heard(other, ordinal)
                 if feed.is_operator and feed.source == one.name
             )
             hosted[one.name] = replace(one, onward=onward)
@@ -343,80 +338,6 @@ def _depths(nodes: Sequence[Node]) -> dict[Node, int]:
 
 def _relay(node: Node) -> str:
     return f"relay/{node.name}"
-
-
-def _heard(node: Node, ordinal: int) -> list[Feed]:
-    """Return the feeds of an operator's input; only their ends where it goes by another time than they do."""
-    before = node.inputs[ordinal]
-    feeds = _feeds(before)
-    time = _time_column(node, ordinal)
-    if time is None or before.shape.timestamp is None or time == before.shape.timestamp:
-        return feeds
-    return [replace(feed, bounds=CLOSED_ONLY) for feed in feeds]
-
-
-def _time_column(node: Node, ordinal: int) -> str | None:
-    """Return the timestamp column that an operator was told to use for an input, where it says so."""
-    times: Any = getattr(node.spec, "times", None)
-    if isinstance(times, Mapping):
-        times = tuple(times.values())
-    if isinstance(times, tuple) and ordinal < len(times):
-        return str(times[ordinal])
-    one = getattr(node.spec, "timestamp", None)
-    return one if isinstance(one, str) else None
-
-
-def _with_key(feed: Feed, key: Sequence[str]) -> str:
-    """Return which bounds of an operator hold, given its key: those of single keys where it comes through by name."""
-    if feed.bounds == EVERY and any(feed.column(name) != name for name in key):
-        return ALL_KEYS_ONLY
-    return feed.bounds
-
-
-def _feeds(node: Node) -> list[Feed]:
-    """Return where a node's rows come from, and which bounds hold behind the way from there."""
-    if node.is_source:
-        return [Feed(node.name, False, EVERY if isinstance(node.spec, MarkedSpec) else CLOSED_ONLY)]
-    if is_stateful(node):
-        return [Feed(node.name, True, EVERY)]
-    if isinstance(node.spec, SideOutput):
-        return [Feed(node.inputs[0].name, True, CLOSED_ONLY)]
-    found: dict[tuple[str, bool], Feed] = {}
-    for before in node.inputs:
-        for feed in _feeds(before):
-            passed = _passed(feed, before, node)
-            known = found.get((feed.source, feed.is_operator))
-            if known is not None and known != passed:  # two ways from one feed that differ: only its end is sure
-                passed = replace(passed, bounds=CLOSED_ONLY)
-            found[feed.source, feed.is_operator] = passed
-    return list(found.values())
-
-
-def _passed(feed: Feed, before: Node, node: Node) -> Feed:
-    """Return a feed as it is behind one more stateless operator."""
-    match node.spec:
-        case Filter() | SplitBranch() | Clip():
-            return feed
-        case Union() if node.shape.timestamp is not None:
-            return feed
-        case Select(items=items) if node.shape.timestamp is not None and before.shape.columns is not None:
-            chosen = _unchanged([item_of(text) for text in items], before.shape.columns)
-            columns = tuple((name, origin) for name, of in chosen if (origin := feed.column(of)) is not None)
-            return replace(feed, columns=columns)
-        case _:
-            return replace(feed, bounds=CLOSED_ONLY)
-
-
-def _unchanged(items: Sequence[Item], columns: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the columns that select items pass on as they are: (new name, old name)."""
-    by_name = {column.lower(): column for column in columns}
-    found = []
-    for item in items:
-        if item.is_star:
-            found += [(column, column) for column in columns if column.lower() not in item.excluded]
-        elif item.source is not None and item.names and (old := by_name.get(item.source.lower())) is not None:
-            found.append((item.names[0], old))
-    return found
 
 
 class _at:
