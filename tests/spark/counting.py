@@ -36,7 +36,7 @@ class Counting:
     fails_at: str = ""
     fails_once: str = ""
     """A file: until it exists, a task fails after it has created it."""
-    kind: str = field(default="counting", init=False)
+    kind: str = field(default="stateful", init=False)
 
     def arguments(self) -> Mapping[str, Any]:
         return {"inputs": list(self.input_names), "at_end": self.at_end}

@@ -26,7 +26,7 @@ class Stamping:
     """Say of each key that arrives when it was first seen: batch time, and number of the epoch."""
 
     input_names: tuple[str, ...] = ("rows",)
-    kind: str = field(default="stamping", init=False)
+    kind: str = field(default="stateful", init=False)
 
     def arguments(self) -> Mapping[str, Any]:
         return {}

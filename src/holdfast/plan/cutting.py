@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import SIDE_OUTPUTS, Node, SideOutput, SinkNode, is_stateful
+from holdfast.graph.nodes import SIDE_OUTPUTS, Node, SideOutput, SinkNode
 from holdfast.graph.pipeline import Pipeline
-from holdfast.operators.map_batches import MapBatches
+from holdfast.operators.lowering import InArrow, lowering_of
 from holdfast.plan.bounds import Bounding, BoundTarget
 from holdfast.plan.chunks import ChunkTarget, Routing
 from holdfast.plan.feeds import heard, with_key
 from holdfast.plan.program import Program
-from holdfast.plan.program_build import Builder
+from holdfast.plan.program_build import Builder, has_user_code
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import EVERY, Feed, Hosted, Stage, Stages
 from holdfast.sources.bounds import MarkedSpec
@@ -51,7 +51,7 @@ Prefix = Callable[[FirstStage], Sequence[pa.Schema]]
 
 def has_state(pipeline: Pipeline) -> bool:
     """Tell whether any operator keeps state."""
-    return any(is_stateful(node) for node in pipeline.nodes)
+    return any(_keeps_state(node) for node in pipeline.nodes)
 
 
 def has_idle_rule(pipeline: Pipeline) -> bool:
@@ -121,7 +121,7 @@ class _Cutting:
         flat = [key for ends in self._ends for key, _ in ends]
         self._numbers = {key: number for number, key in enumerate(flat)}
         self._targets: dict[int, ChunkTarget] = {}
-        self._operators = [node for node in pipeline.nodes if is_stateful(node)]
+        self._operators = [node for node in pipeline.nodes if _keeps_state(node)]
         self._sources: dict[str, frozenset[str]] = {}
         """Stateful operator -> the sources that stand before it."""
 
@@ -194,9 +194,9 @@ class _Cutting:
         ends: dict[tuple[Node | SinkNode, int], Node] = {}
         for node in self._pipeline.nodes:
             for ordinal, before in enumerate(node.inputs):
-                if self._depth[before] != stage or isinstance(node.spec, SideOutput):
+                if self._depth[before] != stage or _is_side_output(node):
                     continue
-                if is_stateful(node):
+                if _keeps_state(node):
                     ends[node, ordinal] = before
                 elif self._depth[node] > stage:
                     ends[before, -1 - self._depth[node]] = before
@@ -234,13 +234,12 @@ class _Cutting:
                 relays[number] = _relay(passing)
                 heads[_relay(passing)] = builder.steps[builder.head(passing, self._targets[number].schema)].schema
         for node in nodes:
-            if is_stateful(node) or isinstance(node.spec, SideOutput):
-                operator = hosted[(node if is_stateful(node) else node.inputs[0]).name]
+            if _keeps_state(node) or _is_side_output(node):
+                operator = hosted[(node if _keeps_state(node) else node.inputs[0]).name]
                 schema = self._output(operator, node)
-                output = node.spec.output if isinstance(node.spec, SideOutput) else "rows"
-                heads[f"{operator.name}/{output}"] = builder.steps[builder.head(node, schema)].schema
+                heads[f"{operator.name}/{_output_name(node)}"] = builder.steps[builder.head(node, schema)].schema
         for node in nodes:
-            if is_stateful(node) or isinstance(node.spec, SideOutput):
+            if _keeps_state(node) or _is_side_output(node):
                 continue
             if not builder.add(node):
                 if stage == 0:
@@ -251,8 +250,7 @@ class _Cutting:
         schemas = tuple(builder.steps[number].schema for number in numbers)
         self._note(ends, schemas)
         routes = Routes(tuple(str(self._numbers[key]) for key, _ in ends), schemas)
-        has_user_code = any(isinstance(node.spec, MapBatches) for node in nodes)
-        return Program(heads, tuple(builder.steps), numbers, routes, has_user_code), relays
+        return Program(heads, tuple(builder.steps), numbers, routes, has_user_code(nodes)), relays
 
     def _through_spark(self, nodes: Sequence[Node], ends: Sequence[tuple[tuple[Node | SinkNode, int], Node]]) -> None:
         part = FirstStage(tuple(nodes), tuple(End(str(self._numbers[key]), before) for key, before in ends))
@@ -264,7 +262,7 @@ class _Cutting:
             self._targets[self._numbers[key]] = self._target(key, schema)
 
     def _output(self, hosted: Hosted, node: Node) -> pa.Schema:
-        output = node.spec.output if isinstance(node.spec, SideOutput) else "rows"
+        output = _output_name(node)
         if output not in hosted.step.outputs:
             raise InvalidPipeline(
                 f"{node.inputs[0].kind} {hosted.name!r} has no {SIDE_OUTPUTS[output][0]}; asked for at {node.origin}.",
@@ -327,12 +325,25 @@ def _is_idle_rule(node: Node) -> bool:
     return any(getattr(node.spec, name, None) for name in ("wakes", "idle_us", "idle_after"))
 
 
+def _keeps_state(node: Node) -> bool:
+    return lowering_of(node).keeps_state
+
+
+def _is_side_output(node: Node) -> bool:
+    return lowering_of(node).in_arrow is InArrow.SIDE_OUTPUT
+
+
+def _output_name(node: Node) -> str:
+    """Return which of a step's outputs a node's rows are."""
+    return node.spec.output if isinstance(node.spec, SideOutput) else "rows"
+
+
 def _depths(nodes: Sequence[Node]) -> dict[Node, int]:
     """Return for each node how many stateful operators stand before its output on the longest way."""
     depths: dict[Node, int] = {}
     for node in nodes:
         before = max((depths[each] for each in node.inputs), default=0)
-        depths[node] = before + (1 if is_stateful(node) else 0)
+        depths[node] = before + (1 if _keeps_state(node) else 0)
     return depths
 
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from holdfast.expressions.text import Item, item_of
-from holdfast.graph.nodes import Node, SideOutput, is_stateful
-from holdfast.operators.clip import Clip
-from holdfast.operators.filter import Filter
-from holdfast.operators.select import Select
-from holdfast.operators.split import SplitBranch
-from holdfast.operators.union import Union
+from holdfast.graph.nodes import Node
+from holdfast.operators.lowering import BoundsBehind, entry_of, lowering_of
 from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed
 from holdfast.sources.bounds import MarkedSpec
 
@@ -47,36 +43,54 @@ def with_key(feed: Feed, key: Sequence[str]) -> str:
 
 def _feeds(node: Node) -> list[Feed]:
     """Return where a node's rows come from, and which bounds hold behind the way from there."""
-    if node.is_source:
-        return [Feed(node.name, False, EVERY if isinstance(node.spec, MarkedSpec) else CLOSED_ONLY)]
-    if is_stateful(node):
-        return [Feed(node.name, True, EVERY)]
-    if isinstance(node.spec, SideOutput):
-        return [Feed(node.inputs[0].name, True, CLOSED_ONLY)]
-    found: dict[tuple[str, bool], Feed] = {}
-    for before in node.inputs:
-        for feed in _feeds(before):
-            passed = _passed(feed, before, node)
-            known = found.get((feed.source, feed.is_operator))
-            if known is not None and known != passed:  # two ways from one feed that differ: only its end is sure
-                passed = replace(passed, bounds=CLOSED_ONLY)
-            found[feed.source, feed.is_operator] = passed
-    return list(found.values())
+    return entry_of(WAYS, lowering_of(node).bounds, "holdfast/plan/feeds.py")(node)
 
 
-def _passed(feed: Feed, before: Node, node: Node) -> Feed:
-    """Return a feed as it is behind one more stateless operator."""
-    match node.spec:
-        case Filter() | SplitBranch() | Clip():
-            return feed
-        case Union() if node.shape.timestamp is not None:
-            return feed
-        case Select(items=items) if node.shape.timestamp is not None and before.shape.columns is not None:
-            chosen = _unchanged([item_of(text) for text in items], before.shape.columns)
-            columns = tuple((name, origin) for name, of in chosen if (origin := feed.column(of)) is not None)
-            return replace(feed, columns=columns)
-        case _:
-            return replace(feed, bounds=CLOSED_ONLY)
+def _of_source(node: Node) -> list[Feed]:
+    return [Feed(node.name, False, EVERY if isinstance(node.spec, MarkedSpec) else CLOSED_ONLY)]
+
+
+def _of_step(node: Node) -> list[Feed]:
+    return [Feed(node.name, True, EVERY)]
+
+
+def _through(passed: Callable[[Feed, Node, Node], Feed]) -> Callable[[Node], list[Feed]]:
+    """Return what gives the feeds of an operator without state: those of its inputs, as they are behind it."""
+
+    def feeds(node: Node) -> list[Feed]:
+        found: dict[tuple[str, bool], Feed] = {}
+        for before in node.inputs:
+            for feed in _feeds(before):
+                behind = passed(feed, before, node)
+                known = found.get((feed.source, feed.is_operator))
+                if known is not None and known != behind:  # two ways from one feed that differ: only its end is sure
+                    behind = replace(behind, bounds=CLOSED_ONLY)
+                found[feed.source, feed.is_operator] = behind
+        return list(found.values())
+
+    return feeds
+
+
+def _same(feed: Feed, before: Node, node: Node) -> Feed:
+    return feed
+
+
+def _where_timed(feed: Feed, before: Node, node: Node) -> Feed:
+    return feed if node.shape.timestamp is not None else _end(feed, before, node)
+
+
+def _selected(feed: Feed, before: Node, node: Node) -> Feed:
+    spec: Any = node.spec
+    if node.shape.timestamp is None or before.shape.columns is None:
+        return _end(feed, before, node)
+    chosen = _unchanged([item_of(text) for text in spec.items], before.shape.columns)
+    return replace(
+        feed, columns=tuple((name, origin) for name, of in chosen if (origin := feed.column(of)) is not None)
+    )
+
+
+def _end(feed: Feed, before: Node, node: Node) -> Feed:
+    return replace(feed, bounds=CLOSED_ONLY)
 
 
 def _unchanged(items: Sequence[Item], columns: Sequence[str]) -> list[tuple[str, str]]:
@@ -89,3 +103,14 @@ def _unchanged(items: Sequence[Item], columns: Sequence[str]) -> list[tuple[str,
         elif item.source is not None and item.names and (old := by_name.get(item.source.lower())) is not None:
             found.append((item.names[0], old))
     return found
+
+
+WAYS: Mapping[BoundsBehind, Callable[[Node], list[Feed]]] = {
+    BoundsBehind.OF_SOURCE: _of_source,
+    BoundsBehind.OF_STEP: _of_step,
+    BoundsBehind.SAME: _through(_same),
+    BoundsBehind.WHERE_TIMED: _through(_where_timed),
+    BoundsBehind.SELECTED: _through(_selected),
+    BoundsBehind.END: _through(_end),
+}
+"""What becomes of bounds -> a node's feeds."""

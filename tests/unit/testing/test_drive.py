@@ -33,7 +33,7 @@ class Seen:
     """Gives what arrived, as text: rows, bounds and their places."""
 
     names: tuple[str, ...] = ("rows",)
-    kind: str = "seen"
+    kind: str = "stateful"
     tables = {"count": StateTable(pa.schema([("k", pa.string()), ("n", pa.int64())]), ("k",))}  # noqa: RUF012
     key = pa.schema([("k", pa.string())])
 
