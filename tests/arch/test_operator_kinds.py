@@ -61,7 +61,10 @@ def test_no_way_is_left_that_no_kind_goes(ways):
 @pytest.mark.parametrize("declaration", declarations(), ids=kind_of)
 def test_the_table_says_of_state_what_the_declaration_does(declaration):
     row = LOWERINGS[kind_of(declaration)]
-    assert row.keeps_state == hasattr(declaration, "step") == (row.in_arrow is InArrow.STEP)
+    has = {name: hasattr(declaration, name) for name in ("step", "input_names", "side_outputs", "time_columns")}
+    assert set(has.values()) == {row.keeps_state}, has  # a StatefulSpec, or nothing of it
+    assert row.keeps_state == (row.in_arrow is InArrow.STEP)
+    assert hasattr(declaration, "wakes") == hasattr(declaration, "watches_clock")  # a ClockDriven
 
 
 def test_what_arrow_does_spark_can_do_too_and_what_keeps_state_neither_plans():

@@ -20,8 +20,8 @@ from holdfast.plan.program import Program
 from holdfast.plan.program_build import Builder, has_user_code
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import EVERY, Feed, Hosted, Stage, Stages
+from holdfast.ports import ClockDriven
 from holdfast.sources.bounds import MarkedSpec
-from holdfast.state.step import Step
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def has_state(pipeline: Pipeline) -> bool:
 
 def has_idle_rule(pipeline: Pipeline) -> bool:
     """Tell whether any operator decides by how long it has heard nothing."""
-    return any(_is_idle_rule(node) for node in pipeline.nodes)
+    return any(_wakes(node) for node in pipeline.nodes)
 
 
 def build_stages(
@@ -156,9 +156,9 @@ class _Cutting:
                 next(iter(one.targets.values()))
                 for stage in stages
                 for one in stage.hosted.values()
-                if watches_clock(by_name[one.name])
+                if _watches_clock(by_name[one.name])
             ),
-            any(_is_idle_rule(by_name[one.name]) for stage in stages for one in stage.hosted.values()),
+            any(_wakes(by_name[one.name]) for stage in stages for one in stage.hosted.values()),
             self._bounding([one for stage in stages for one in stage.hosted.values()]),
         )
 
@@ -212,7 +212,7 @@ class _Cutting:
             return ChunkTarget(number, self._levels + 1, "", node.name, schema)
         if ordinal < 0:
             return ChunkTarget(number, -1 - ordinal, "", _relay(node), schema)
-        return ChunkTarget(number, self._depth[node], node.name, input_names(node)[ordinal], schema)
+        return ChunkTarget(number, self._depth[node], node.name, node.stateful_spec.input_names[ordinal], schema)
 
     # --- stages -------------------------------------------------------------------------------------------------
 
@@ -275,11 +275,10 @@ class _Cutting:
     # --- operators ----------------------------------------------------------------------------------------------
 
     def _hosted(self, node: Node) -> Hosted:
-        names = input_names(node)
+        names = node.stateful_spec.input_names
         schemas = [self._schema[before] for before in node.inputs]
-        spec: Any = node.spec
         with _at(node.kind, node.name, node.origin):
-            step: Step = spec.step(dict(zip(names, schemas, strict=True)))
+            step = node.stateful_spec.step(dict(zip(names, schemas, strict=True)))
         targets = {}
         for ordinal, name in enumerate(names):
             number = self._numbers[node, ordinal]
@@ -310,19 +309,12 @@ class _Cutting:
         return Stage(stage.program, stage.relays, hosted)
 
 
-def input_names(node: Node) -> tuple[str, ...]:
-    """Return the names under which a stateful operator's step knows its inputs; a single one is ``rows``."""
-    return tuple(getattr(node.spec, "input_names", ("rows",)))
+def _watches_clock(node: Node) -> bool:
+    return isinstance(node.spec, ClockDriven) and node.spec.watches_clock
 
 
-def watches_clock(node: Node) -> bool:
-    """Tell whether an operator decides by batch time: it is called in every epoch, rows or not."""
-    forgets = any(getattr(node.spec, name, None) for name in ("forget_us", "forget_after"))
-    return _is_idle_rule(node) or forgets
-
-
-def _is_idle_rule(node: Node) -> bool:
-    return any(getattr(node.spec, name, None) for name in ("wakes", "idle_us", "idle_after"))
+def _wakes(node: Node) -> bool:
+    return isinstance(node.spec, ClockDriven) and node.spec.wakes
 
 
 def _keeps_state(node: Node) -> bool:

@@ -17,21 +17,10 @@ def heard(node: Node, ordinal: int) -> list[Feed]:
     """Return the feeds of an operator's input; only their ends where it goes by another time than they do."""
     before = node.inputs[ordinal]
     feeds = _feeds(before)
-    time = _time_column(node, ordinal)
+    time = node.stateful_spec.time_columns[ordinal]
     if time is None or before.shape.timestamp is None or time == before.shape.timestamp:
         return feeds
     return [replace(feed, bounds=CLOSED_ONLY) for feed in feeds]
-
-
-def _time_column(node: Node, ordinal: int) -> str | None:
-    """Return the timestamp column that an operator was told to use for an input, where it says so."""
-    times: Any = getattr(node.spec, "times", None)
-    if isinstance(times, Mapping):
-        times = tuple(times.values())
-    if isinstance(times, tuple) and ordinal < len(times):
-        return str(times[ordinal])
-    one = getattr(node.spec, "timestamp", None)
-    return one if isinstance(one, str) else None
 
 
 def with_key(feed: Feed, key: Sequence[str]) -> str:

@@ -127,9 +127,8 @@ class Builder:
 
     def source(self, node: Node) -> int:
         """Add the step of a source's rows as they are read."""
-        spec: Any = node.spec
-        schema = spec.schema
-        if spec.rejects:
+        schema = node.source_spec.schema
+        if node.source_spec.rejects:
             nullable = [field.with_nullable(True) for field in schema]
             schema = pa.schema([*nullable, pa.field(REJECT_COLUMN, REJECT_TYPE)])
         self._raw[node] = self._step(Pass(), (), self.normal(schema))
@@ -153,9 +152,8 @@ class Builder:
         return True
 
     def _readable(self, node: Node) -> int:
-        spec: Any = node.spec
         number = self._raw[node]
-        if not spec.rejects:
+        if not node.source_spec.rejects:
             return number
         kept = pa.schema([field for field in self.steps[number].schema if field.name != REJECT_COLUMN])
         return self._step(WithoutRejects(), (number,), kept)

@@ -52,9 +52,8 @@ def steps_of(pipeline: Pipeline | FirstStage) -> Steps:
     for node in pipeline.nodes:
         way = lowering_of(node).in_spark
         if way is InSpark.READ:
-            spec: Any = node.spec
             raw[node] = good[node] = found.add(way, (), node)
-            if spec.rejects:
+            if node.source_spec.rejects:
                 good[node] = found.add(InSpark.READABLE, (raw[node],), node)
         else:  # malformed rows leave a source before what is made of the others
             before = raw if way is InSpark.REJECTS else good
