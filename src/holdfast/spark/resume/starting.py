@@ -19,7 +19,7 @@ from holdfast.commit.delivery import remembers
 from holdfast.commit.retry import Retry
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.hooks import Lifecycle
-from holdfast.ports import Held, Sink
+from holdfast.ports import Bindable, Held, Sink
 from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import StartWay, decide
 from holdfast.resume.directory_header import DirectoryHeader
@@ -124,9 +124,8 @@ class Starting:
         sinks: dict[str, Sink] = {}
         for node, schema in zip(pipeline.sinks, assembly.compiled.routes.schemas, strict=True):
             sink = node.spec.connect(node.name, pipeline.name, schema)
-            bind = getattr(sink, "bind", None)
-            if bind is not None:  # foreach_batch: the only sink that wants a DataFrame
-                bind(_to_dataframe(ground.session), str(ground.directory / "foreach_batch" / node.name))
+            if isinstance(sink, Bindable):  # foreach_batch: the only sink that wants a DataFrame
+                sink.bind(_to_dataframe(ground.session), str(ground.directory / "foreach_batch" / node.name))
             sinks[node.name] = sink
         return sinks
 
