@@ -7,7 +7,8 @@ from tests.docs.pages import ROOT, play
 
 @pytest.mark.spark
 @pytest.mark.crash
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+# The tutorial takes a minute, and guards a page: no row depends on it.
+@pytest.mark.parametrize("page", ["README.md", pytest.param("docs/tutorial.md", marks=pytest.mark.nightly)])
 def test_a_page_does_what_it_shows(page, tmp_path):
     play(ROOT / page, tmp_path)
 
