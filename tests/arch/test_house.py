@@ -14,7 +14,6 @@ TOO_LONG = {
     "commit/coordinator.py",
     "resume/graph_diff.py",
     "sinks/postgres/sink.py",
-    "sinks/sqlite/spec.py",
     "spark/resume/beginning.py",
     "state/tables.py",
 }
