@@ -17,20 +17,16 @@ from psycopg import sql as pg
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from holdfast import faults
-from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Refused, RunIdentity, Sink, Withdrawal
 from holdfast.positions import Positions
-from holdfast.sinks import refusals, rewinds, sql
+from holdfast.sinks import rewinds, sql
 from holdfast.sinks.believed import fresh
-from holdfast.sinks.postgres import catalog, checks
+from holdfast.sinks.postgres import catalog
 from holdfast.sinks.postgres import copy as postgres_copy
-from holdfast.sinks.postgres import reject as postgres_reject
-from holdfast.sinks.postgres import rules as postgres_rules
 from holdfast.sinks.postgres.dsn import Dsn
 from holdfast.sinks.postgres.epochs import PostgresEpochs
 from holdfast.sinks.postgres.ledger import Begun, PostgresLedger, set_lock_timeout
-from holdfast.sinks.postgres.reject import StagedRows, carried_rows
-from holdfast.sinks.postgres.rules import PostgresRules
 from holdfast.sinks.postgres.session import Connection, PostgresSession
 from holdfast.sinks.postgres.staging import (
     PostgresStaging,
@@ -38,16 +34,14 @@ from holdfast.sinks.postgres.staging import (
     copying,
     gids_of,
     tables_of,
+    taken,
     with_order,
 )
 from holdfast.sinks.postgres.table import PostgresTable
-from holdfast.sinks.refusals import Halving
+from holdfast.sinks.postgres.trials import CARRIED, LOCK_TIMEOUT, Earlier, PostgresTrials
 from holdfast.sinks.sql import LEDGER, LedgerRow, TableMode
 
 logger = logging.getLogger("holdfast.sinks.postgres")
-
-LOCK_TIMEOUT = "30s"
-"""How long a publish waits for a lock before it says Unavailable."""
 
 TAKEOVER_LOCK_TIMEOUT = "2s"
 """How long a takeover waits for the ledger row before it ends the session that holds it."""
@@ -57,8 +51,6 @@ BUSY_S = 10.0
 
 _FORGOTTEN = "too old to tell"
 """The server's word (NULL) on a transaction whose end it no longer knows: neither committed nor rolled back."""
-
-_CARRIED = pg.Identifier("pg_temp", "holdfast_carried")
 
 
 @dataclass(frozen=True)
@@ -93,8 +85,7 @@ class PostgresSink:
         self._prepares = prepares
         self._is_asked_to_prepare = is_asked_to_prepare
         self._is_grouped = False
-        self._trials = PostgresSession(session.dsn, session.node, session.table, f"{session.application_name} trial")
-        """Of ``admit``, which may be called while another thread is in ``publish``.  Connected at the first call."""
+        self._trials = PostgresTrials(session, table, self._write_part)
         self._ledger = PostgresLedger(session, table, pipeline, name)
         self._staging = PostgresStaging(session, table, pipeline, name)
         self._epochs = PostgresEpochs(table, pipeline, name) if table.mode.rewindable else None
@@ -165,100 +156,14 @@ class PostgresSink:
         return PostgresWriterFactory(self._session.dsn, self._table, self.name, self._prepares)
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
-        """Check the values; try the rows where the table has rules of its own (:mod:`postgres_rules`).
-
-        Rows that are prepared have met every rule already: PREPARE TRANSACTION checks what COMMIT would.
-        """
-        carried = [part.rows for part in publication.parts if isinstance(part, Carried)]
-        stages = [self._table.identifier(name) for name in tables_of(publication.parts)]
-        if not stages and not any(rows.num_rows for rows in carried):
-            return False
-        with self._trials.explained():
-            connection = self._trials.connection()
-            rules = postgres_rules.rules_of(connection, self._table)
-        is_odd = [checks.check_values(self._table, rules, rows) for rows in carried]
-        question = None if rules.why_tried or any(is_odd) else postgres_rules.suspects(stages, self._table, rules)
-        if question is not None:
-            with self._trials.explained():
-                is_odd += [bool(found) for (found,) in connection.execute(question).fetchall()]
-        if not rules.why_tried and not any(is_odd):
-            return False
-        try:
-            self._try_behind(self._beside(earlier), publication)
-        except BadRow as refusal:
-            if not self._points_elsewhere(refusal, earlier):
-                raise
-        return True
-
-    def _try_behind(self, beside: Sequence[tuple[PostgresSink, Publication]], publication: Publication) -> None:
-        same = [(sink, theirs) for sink, theirs in beside if sink._table.identifier() == self._table.identifier()]
-        refusals.try_behind(beside, same, (self, publication), self._try)
-
-    def _points_elsewhere(self, refusal: HoldfastError, earlier: Sequence[tuple[Sink, Publication]]) -> bool:
-        """Tell whether a foreign key has met rows that another sink may be about to give it, in a way of its own.
-
-        Another role, or another name of the host, leads to the same database.  What that sink stages may be hidden from
-        this role, so it cannot be tried here; refused, good rows would stop every start.  A sink
-        without rows gives none.
-        """
-        others = [
-            sink
-            for sink, theirs in earlier
-            if isinstance(sink, PostgresSink) and not sink.shares(self) and any(part.row_count for part in theirs.parts)
-        ]
-        if not others or not isinstance(refusal.__cause__, psycopg.errors.ForeignKeyViolation):
-            return False
-        with self._trials.explained():
-            parent = postgres_rules.parent_of(self._trials.connection(), refusal.__cause__)
-        parents = [sink for sink in others if (sink._table.schema_name, sink._table.name) == parent]
-        return any(sink._database() == self._database() for sink in parents)
-
-    def _database(self) -> tuple[Any, ...] | None:
-        with self._trials.explained():
-            return postgres_rules.database_of(self._trials.connection())
-
-    def shares(self, other: PostgresSink) -> bool:
-        """Tell whether another sink writes to the same database."""
-        return self._session.dsn == other._session.dsn
-
-    def _try(self, writes: Sequence[tuple[PostgresSink, Publication]]) -> None:
-        """Write, and roll back: a transaction that stayed open until the decision would hold its locks against the
-        other sinks of the epoch, which may write to the same table, and hide its rows from their foreign keys.
-        """
-        with self._trials.rolled_back() as connection:
-            connection.execute(set_lock_timeout(LOCK_TIMEOUT))
-            _write_trial(connection, writes)
-            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-
-    def _beside(self, earlier: Sequence[tuple[Sink, Publication]]) -> list[tuple[PostgresSink, Publication]]:
-        """Return those of other sinks that write to the same database."""
-        return [(sink, theirs) for sink, theirs in earlier if isinstance(sink, PostgresSink) and sink.shares(self)]
+        """Check the values; try the rows where the table has rules of its own."""
+        return self._trials.admit(publication, _trials_of(earlier))
 
     def reject(
         self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
     ) -> tuple[Publication, list[Refused]]:
-        """Find the rows that the table refuses, in a transaction that is rolled back; prepared ones were all taken."""
-        with self._trials.explained():
-            rules = postgres_rules.rules_of(self._trials.connection(), self._table)
-        with self._trials.rolled_back() as connection:
-            connection.execute(set_lock_timeout(LOCK_TIMEOUT))
-            _write_trial(connection, self._beside(earlier))
-            connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
-            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            left, found = refusals.rejected(
-                publication, lambda part: self._rows(connection, part, publication.record.epoch, rules)
-            )
-        return left, [each for each in found if not self._points_elsewhere(each.error, earlier)]
-
-    def _rows(self, connection: Connection, part: Part, epoch: int, rules: PostgresRules) -> Halving | None:
-        if isinstance(part, Carried):
-
-            def check(rows: pa.Table) -> None:
-                checks.check_values(self._table, rules, rows)
-                self._write_carried(connection, rows, epoch)
-
-            return carried_rows(self._trials, connection, part, check)
-        return StagedRows(self._trials, connection, self._table, part) if tables_of([part]) else None
+        """Find the rows that the table refuses; prepared ones were all taken."""
+        return self._trials.reject(publication, _trials_of(earlier))
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Write carried and staging-table rows, decide on prepared ones, move the ledger row; then complete.
@@ -324,7 +229,7 @@ class PostgresSink:
             self._write_carried(connection, part.rows, epoch)
             return
         for name in tables_of([part]):
-            for statement in self._table.from_stage(postgres_reject.taken(self._table.identifier(name), part)):
+            for statement in self._table.from_stage(taken(self._table.identifier(name), part)):
                 connection.execute(statement)
 
     def _write_carried(self, connection: Connection, rows: pa.Table, epoch: int) -> None:
@@ -332,11 +237,11 @@ class PostgresSink:
             return
         sql.check_keys(self._node, self._table.mode, rows)
         is_append = self._table.mode.mode == "append"
-        target: pg.Composable = self._table.identifier() if is_append else _CARRIED
+        target: pg.Composable = self._table.identifier() if is_append else CARRIED
         columns = self._table.copied if is_append else self._table.copied_to_stage
         if not is_append:
-            connection.execute(self._table.create_stage(_CARRIED, temporary=True))
-            connection.execute(pg.SQL("DELETE FROM {}").format(_CARRIED))  # another part of this transaction
+            connection.execute(self._table.create_stage(CARRIED, temporary=True))
+            connection.execute(pg.SQL("DELETE FROM {}").format(CARRIED))  # another part of this transaction
         with copying(connection, target, columns) as copy:
             place = 0
             for batch in rows.to_batches():
@@ -346,7 +251,7 @@ class PostgresSink:
                 for piece in postgres_copy.encoded(self._node, columns, ordered):
                     copy.write(piece)
         if not is_append:
-            for statement in self._table.from_stage(_CARRIED):
+            for statement in self._table.from_stage(CARRIED):
                 connection.execute(statement)
 
     def _complete(self, begun: Begun, epoch: int) -> None:
@@ -548,14 +453,12 @@ class PostgresSink:
     def close(self) -> None:
         """Close the connections."""
         self._session.drop()
-        self._trials.drop()
+        self._trials.close()
 
 
-def _write_trial(connection: Connection, writes: Sequence[tuple[PostgresSink, Publication]]) -> None:
-    for sink, publication in writes:
-        connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
-        for part in publication.parts:
-            sink._write_part(connection, part, publication.record.epoch)
+def _trials_of(earlier: Sequence[tuple[Sink, Publication]]) -> Earlier:
+    """Return what those of other sinks that are PostgreSQL's write."""
+    return [(sink._trials, theirs) for sink, theirs in earlier if isinstance(sink, PostgresSink)]
 
 
 def _is_busy(error: BaseException) -> bool:
