@@ -17,7 +17,7 @@ from holdfast.graph.trigger import Trigger
 from holdfast.plan.cutting import has_state
 from holdfast.ports import Store
 from holdfast.resume.directory_header import noted_beginning
-from holdfast.resume.graph_diff import Graph, state_fingerprint
+from holdfast.resume.graph_record import Graph, state_fingerprint
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.launch.session import create_session, run_session
 from holdfast.spark.resume.directory import Directory, choose_directory, newest
