@@ -15,7 +15,7 @@ from holdfast.graph.checks import a_type, building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
-from holdfast.state import declared_bounds, keyed, tables
+from holdfast.state import checks, declared_bounds, joins, keyed, tables
 from holdfast.state.step import (
     ALL_KEYS,
     BOUND,
@@ -105,8 +105,8 @@ class LimitInFlight:
             if done.type != time.type or theirs.names != key.names or theirs.types != key.types:
                 raise InvalidPipeline(
                     "the stream done= does not fit.",
-                    why=f"it has {tables.spelled(theirs)} and {done.name} {done.type}; the limited stream has "
-                    f"{tables.spelled(key)} and {time.name} {time.type}.",
+                    why=f"it has {checks.spelled(theirs)} and {done.name} {done.type}; the limited stream has "
+                    f"{checks.spelled(key)} and {time.name} {time.type}.",
                     do="bring key and timestamp to the same names and types before.",
                 )
             times[DONE] = done.name
@@ -169,17 +169,17 @@ class LimitStep:
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Decide every new timestamp in the order of arrival; rows of one timestamp share its fate."""
         for name, given in arrivals.items():
-            tables.require_values(given.rows, [*self.key.names, self.times[name]], name)
+            checks.require_values(given.rows, [*self.key.names, self.times[name]], name)
         names = self.key.names
         rows = arrivals[ROWS].rows
-        touched = tables.distinct_keys(pa.concat_tables([self._keys(given) for given in arrivals.values()]), names)
-        flying = tables.semi_join(state["in_flight"], touched, names)
+        touched = joins.distinct_keys(pa.concat_tables([self._keys(given) for given in arrivals.values()]), names)
+        flying = joins.semi_join(state["in_flight"], touched, names)
         known = self._known(state, flying, touched, at)
-        codes = tables.index_in(rows, touched, names)
+        codes = joins.index_in(rows, touched, names)
         times = keyed.ticks(rows.column(self.times[ROWS]))
         silent = self._silent(state["keys"], at)
         told = declared_bounds.limits(
-            tables.anti_join(state["bounds"], silent, names), arrivals[ROWS], self.key, self.times[ROWS]
+            joins.anti_join(state["bounds"], silent, names), arrivals[ROWS], self.key, self.times[ROWS]
         )
         fates = np.where(times < told.of_rows, _LATE, _SHED).astype(np.int8)
         limits = told.of_rows.copy()
@@ -224,16 +224,16 @@ class LimitStep:
     def _known(self, state: Mapping[str, pa.Table], flying: pa.Table, touched: pa.Table, at: StepTime) -> list[_Key]:
         names = self.key.names
         known = [_Key() for _ in range(touched.num_rows)]
-        last = tables.semi_join(state["keys"], touched, names)
+        last = joins.semi_join(state["keys"], touched, names)
         is_fresh = np.ones(touched.num_rows, bool)
-        for code, row in zip(tables.index_in(last, touched, names).tolist(), last.to_pylist(), strict=True):
+        for code, row in zip(joins.index_in(last, touched, names).tolist(), last.to_pylist(), strict=True):
             if self.forget_us is not None and row["__since_us__"] <= at.batch_us - self.forget_us:
                 is_fresh[code] = False
                 continue
             one = known[code]
             one.newest, one.is_admitted = row["__newest__"], row["__admitted__"]
             one.span, one.used = row["__span__"], row["__used__"]
-        codes = tables.index_in(flying, touched, names).tolist()
+        codes = joins.index_in(flying, touched, names).tolist()
         for code, time in zip(codes, flying.column(TICKS).to_pylist(), strict=True):
             if is_fresh[code]:
                 known[code].in_flight.append(time)
@@ -252,12 +252,12 @@ class LimitStep:
             done = arrivals[DONE]
             ticks = keyed.ticks(done.rows.column(self.times[DONE]))
             places.append(keyed.ticks(done.rows.column(PLACE)))
-            lines.append(np.stack([tables.index_in(done.rows, touched, names), ticks, np.full(len(ticks), -1)], axis=1))
+            lines.append(np.stack([joins.index_in(done.rows, touched, names), ticks, np.full(len(ticks), -1)], axis=1))
             is_for_all = done.bounds.column(ALL_KEYS)
             told = done.bounds.filter(pc.invert(is_for_all))
             ticks = keyed.ticks(told.column(BOUND)) - 1  # below a bound all is done
             places.append(keyed.ticks(told.column(PLACE)))
-            lines.append(np.stack([tables.index_in(told, touched, names), ticks, np.full(len(ticks), -1)], axis=1))
+            lines.append(np.stack([joins.index_in(told, touched, names), ticks, np.full(len(ticks), -1)], axis=1))
             for_all = done.bounds.filter(is_for_all)
             count, ticks = touched.num_rows, keyed.ticks(for_all.column(BOUND)) - 1
             places.append(np.repeat(keyed.ticks(for_all.column(PLACE)), count))
@@ -342,9 +342,9 @@ class LimitStep:
         )
         if done > UNBOUNDED:
             elsewhere = state["in_flight"].filter(pc.less(state["in_flight"].column(TICKS), done))
-            stored = pa.concat_tables([stored, tables.anti_join(elsewhere, touched, names)])
-        gone = tables.anti_join(stored, now, flying.key)
-        added = tables.anti_join(now, stored, flying.key)
+            stored = pa.concat_tables([stored, joins.anti_join(elsewhere, touched, names)])
+        gone = joins.anti_join(stored, now, flying.key)
+        added = joins.anti_join(now, stored, flying.key)
         columns = [
             pa.array([one.newest for one in known], pa.int64()),
             pa.array([one.is_admitted for one in known], pa.bool_()),
@@ -355,10 +355,10 @@ class LimitStep:
         upserts = pa.Table.from_arrays([*touched.columns, *columns], schema=last.schema)
         deletes = tables.fitted(old, tables.key_schema(last))
         if old.num_rows:
-            gone = tables.distinct_keys(
-                pa.concat_tables([gone, tables.semi_join(state["in_flight"], old, names)]), list(flying.key)
+            gone = joins.distinct_keys(
+                pa.concat_tables([gone, joins.semi_join(state["in_flight"], old, names)]), list(flying.key)
             )
-            gone = tables.anti_join(gone, now, flying.key)
+            gone = joins.anti_join(gone, now, flying.key)
         changes = {"in_flight": Change(added, gone), "keys": Change(upserts, deletes)}
         worth = {name: one for name, one in changes.items() if one.upserts.num_rows or one.deletes.num_rows}
         return worth, deletes.num_rows
@@ -366,7 +366,7 @@ class LimitStep:
 
 def _without(keys: pa.Table, bounds: pa.Table, change: Change | None, names: Sequence[str]) -> Change | None:
     """Return the change of the bounds that were told, and without those of forgotten keys."""
-    gone = tables.semi_join(bounds, keys, names)
+    gone = joins.semi_join(bounds, keys, names)
     if not gone.num_rows:
         return change
     deletes = gone.drop_columns([BOUND])

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.state import tables, timeline
+from holdfast.state import checks, joins, timeline
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, StepTime
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints
 
@@ -158,7 +158,7 @@ def coded(parts: Sequence[pa.Table], on: Sequence[str]) -> tuple[pa.Table, list[
         count = sum(part.num_rows for part in parts)
         one = parts[0].select([]) if count == 0 else pa.table({"one": [0]}).select([])
         return one, [np.zeros(part.num_rows, np.int64) for part in parts]
-    codes = tables.key_codes(together, on)
+    codes = joins.key_codes(together, on)
     highest = np.maximum.accumulate(codes)
     first = np.flatnonzero(np.r_[True, codes[1:] > highest[:-1]]) if len(codes) else np.empty(0, np.int64)
     distinct = together.take(pa.array(first))
@@ -189,7 +189,7 @@ def gather(
     names, by = list(step.inputs), step.key.names
     rows = [arrivals[name].rows for name in names]
     for name, time, table in zip(names, step.times, rows, strict=True):
-        tables.require_values(table, [*by, time], name)
+        checks.require_values(table, [*by, time], name)
     all_rows, key_rows = zip(*(_split_bounds(arrivals[name].bounds, by, name) for name in names), strict=True)
     all_before, seen_us = _all_bounds(state[INPUTS], names)
     all_bounds = np.array(
@@ -207,8 +207,8 @@ def gather(
     if not by and (all_signs.any() or any(part.num_rows for part in parts)):
         keys = pa.table({"one": [0]}).select([])
     row_codes, bound_codes = codes[:count], codes[count : 2 * count]
-    wait_codes = codes[2 * count :] if is_scan else [tables.index_in(table, keys, by) for table in waiting]
-    known_key = tables.index_in(state[KEYS], keys, by)
+    wait_codes = codes[2 * count :] if is_scan else [joins.index_in(table, keys, by) for table in waiting]
+    known_key = joins.index_in(state[KEYS], keys, by)
     known = state[KEYS]
     if (known_key < 0).any():
         known = known.filter(pa.array(known_key >= 0))
@@ -407,12 +407,12 @@ def _split_bounds(bounds: pa.Table, by: Sequence[str], name: str) -> tuple[pa.Ta
     """Return the bound rows for all keys, and those for single keys."""
     if bounds.num_rows == 0:
         return bounds, bounds
-    tables.require_values(bounds, [BOUND, PLACE], name)
+    checks.require_values(bounds, [BOUND, PLACE], name)
     if not by:
         return bounds, bounds.slice(0, 0)
     for_all = pc.fill_null(bounds.column(ALL_KEYS), False)
     single = bounds.filter(pc.invert(for_all))
-    tables.require_values(single, by, name)
+    checks.require_values(single, by, name)
     return bounds.filter(for_all), single
 
 
