@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import BadRow
 from holdfast.operators.sync import queues
-from holdfast.operators.sync.intake import SENT, Epoch, Pool, offset_column, whole
+from holdfast.operators.sync.epoch import SENT, Epoch, Pool, offset_column, whole
 from holdfast.operators.sync.nearest import mutual_nearest
 from holdfast.operators.sync.policy import Barrier, EarlyClose, FixedSize, Immediate, Mux, TimestampAlign, Within
 from holdfast.state import checks, joins, timeline

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.operators.sync import output
-from holdfast.operators.sync.intake import KEYS, ORDER, SENT, waiting_table, whole
+from holdfast.operators.sync.epoch import KEYS, ORDER, SENT, waiting_table, whole
 from holdfast.state import joins, tables
 from holdfast.state.step import Change, StepTime
 from holdfast.state.timeline import UNBOUNDED, Ints

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.operators.sync.decide import decide
-from holdfast.operators.sync.intake import (
+from holdfast.operators.sync.epoch import (
     INPUTS,
     KEYS,
     ORDER,
@@ -21,11 +21,11 @@ from holdfast.operators.sync.intake import (
     Late,
     Pool,
     bound_column,
-    coded,
     waiting_table,
     waits_column,
     whole,
 )
+from holdfast.operators.sync.intake import coded
 from holdfast.operators.sync.step import SyncStep
 from holdfast.state import joins
 from holdfast.state.step import StepTime

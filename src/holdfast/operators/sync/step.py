@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from holdfast.operators.sync import output
 from holdfast.operators.sync.decide import DROP, EMIT, WAIT, SetDecision, decide
-from holdfast.operators.sync.forget import ACTIVE, forget, forgetting_due
-from holdfast.operators.sync.intake import (
+from holdfast.operators.sync.epoch import (
     INPUTS,
     KEYS,
     ORDER,
@@ -21,12 +20,13 @@ from holdfast.operators.sync.intake import (
     SINCE,
     Epoch,
     bound_column,
-    gather,
     offset_column,
     waiting_table,
     waits_column,
     whole,
 )
+from holdfast.operators.sync.forget import ACTIVE, forget, forgetting_due
+from holdfast.operators.sync.intake import gather
 from holdfast.operators.sync.policy import Barrier, EarlyClose, FixedSize, Immediate, Policy, TimestampAlign, Within
 from holdfast.state import joins, tables, timeline
 from holdfast.state.step import Arrivals, Change, Result, StateTable, StepTime
