@@ -50,7 +50,7 @@ class Renames:
         InDoubt
             If a file could not be renamed: the epoch is committed, and not all of it is visible.
         """
-        if entry.number == self._finished:
+        if entry.number == self._finished:  # else a run may have died, or failed, among its renames
             return
         try:
             if (entry.renames or entry.removals) and not is_synced:
@@ -84,8 +84,8 @@ class Renames:
         source, target = os.path.join(self._directory, staged), os.path.join(self._directory, final)
         try:
             os.rename(source, target)
-        except FileNotFoundError:
-            if os.path.lexists(source):  # the target's directory is gone
+        except FileNotFoundError:  # done already: before a crash, or by who opens the sink at the same time
+            if os.path.lexists(source):  # it is not: the target's directory is gone
                 durable.make_directory(os.path.dirname(target), is_published=True)
                 os.rename(source, target)
             elif not os.path.lexists(target):

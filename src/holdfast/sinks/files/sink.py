@@ -102,7 +102,7 @@ class FilesSink:
         """Fence lower generations, finish the renames of the last entry, return what is held."""
         while True:
             last = self._last()
-            if last.generation >= run.generation:
+            if last.generation >= run.generation:  # another run took it between our claim and here
                 raise self._fenced(run.generation, last)
             # Before the fence, which carries no renames: the last entry says everything, so its epoch must be whole.
             # A lower generation may do the same renames at the same time; each of them is done once.
@@ -116,7 +116,7 @@ class FilesSink:
                 removals=(),
                 back_to=None,
             )
-            if self._log.append(fence):
+            if self._log.append(fence):  # else somebody has appended since we read: what they published counts
                 break
         self._generation = run.generation
         self._renames.finish(fence)
@@ -157,7 +157,7 @@ class FilesSink:
         self._check_generation(last)
         new = fresh(f"sink {self.name!r}", self._pipeline, publications, last.held(), believed)
         self._renames.finish(last)
-        if not new:
+        if not new:  # the entry was appended, an error came behind it, and the run publishes again
             return
         carried: list[Staged] = []
         try:
@@ -185,7 +185,7 @@ class FilesSink:
         except Exception:
             self._remove(carried)
             raise
-        if not is_ours:
+        if not is_ours:  # another run opened the sink between our look at the log and the append
             self._remove(carried)
             self._check_generation(self._last())
             raise Unavailable(f"Sink {self.name!r} lost its place in its log to itself.", do="start again.")
@@ -227,7 +227,7 @@ class FilesSink:
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans by name."""
         last = self._last()
-        if last.generation != self._generation:
+        if last.generation != self._generation:  # fenced: what is staged may be the newer run's
             return 0
         named = directories(last) if self._renames.is_unfinished(last) else frozenset()
         orphans = [

@@ -76,6 +76,7 @@ class PreparedTransactions:
                 try:
                     self._session.settle(statement)
                 except HoldfastError as error:
+                    # Gone: a crash or a lost reply came behind its COMMIT PREPARED, before ``in_progress`` was cleared.
                     if not isinstance(error.__cause__, psycopg.errors.UndefinedObject):
                         raise
                     self._check_committed(gid, xid)

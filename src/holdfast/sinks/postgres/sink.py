@@ -131,7 +131,7 @@ class PostgresSink:
                 catalog.check_may_create(connection, self._node, self._table.schema_name, "staging tables")
             self._prepares = False
         begun = Begun.parsed(before.in_progress)
-        if begun is not None:
+        if begun is not None:  # a predecessor died behind its decision, before it had committed all that it names
             logger.info(
                 "%s: generation %d had decided epochs %d to %d; completing %d prepared transactions",
                 self._node,
@@ -187,10 +187,10 @@ class PostgresSink:
                 self._node, self._pipeline, self._generation, self._ledger.locked_row(connection)
             )
             left = Begun.parsed(row.in_progress)
-            if left is not None:
+            if left is not None:  # the connection broke between a decision of this run and its completion
                 return (left, row.epoch), None, row.epoch
             new = fresh(self._node, self._pipeline, publications, row.held(), believed)
-            if not new:
+            if not new:  # the reply to the COMMIT was lost, it was kept, and the run publishes again
                 return None, None, row.epoch
             first, last = new[0].record, new[-1].record
             parts = [part for publication in new for part in publication.parts]
@@ -266,11 +266,11 @@ class PostgresSink:
         if row is not None and row.epoch >= epoch:
             return _of(row, epoch), said
         attempt = self._attempt
-        if attempt is None or not attempt.first <= epoch <= attempt.last:
+        if attempt is None or not attempt.first <= epoch <= attempt.last:  # no COMMIT of ours is without a reply
             return Outcome.ABSENT, said
         status = xact_status(connection, attempt.xid)
         said = f"{said}, pg_xact_status({attempt.xid}) says {status}"
-        if status == "in progress":
+        if status == "in progress":  # the reply was lost before the server had ended it
             self._end_transaction(connection, attempt.xid)
             return Outcome.UNKNOWN, said
         # It may have ended between the two questions.  "Committed" alone proves nothing: behind a failover to a standby

@@ -229,7 +229,7 @@ def _refusal(session: PostgresSession, connection: Connection, write: Callable[[
         try:
             write()
         except psycopg.Error as error:
-            if connection.closed:
+            if connection.closed:  # it broke meanwhile: that says nothing of the row
                 raise
             raise translated(error, session.node, session.table, session.dsn) from error
     except BadRow as error:

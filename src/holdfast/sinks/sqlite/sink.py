@@ -90,7 +90,7 @@ class SqliteSink:
         with self._transaction() as connection:
             connection.execute(_LEDGER_DDL)
             row = self._row(connection) or LedgerRow(0, 0, "{}", None)
-            if row.generation >= run.generation:
+            if row.generation >= run.generation:  # another run took it between our claim and here
                 raise sql.fenced(self._node, self._pipeline, run.generation, row.generation)
             connection.execute(
                 f"INSERT INTO {LEDGER} VALUES (?, ?, 0, ?, '{{}}', NULL, NULL, datetime('now'))"
@@ -115,6 +115,7 @@ class SqliteSink:
                 self._table.check_values(batch)
         with self._explained():
             connection = self._trials.connection()
+            # Somebody may change the table while the run goes on.
             if self._rules is None or self._rules.version != schema_version(connection):
                 self._rules = rules_of(connection, self._table)
         rules = self._rules
@@ -209,7 +210,7 @@ class SqliteSink:
             new = fresh(self._node, self._pipeline, publications, row.held(), believed)
             for publication in new:
                 self._write(connection, publication)
-            if new:
+            if new:  # none: it was in doubt whether a COMMIT was kept, it was, and the run publishes again
                 last = new[-1].record
                 connection.execute(
                     f"UPDATE {LEDGER} SET epoch = ?, positions = ?, pts = ?, updated_at = datetime('now')"
