@@ -5,8 +5,6 @@
   One process, one session; the sides take turns, each beginning as often as the other; medians.
 - ``restore_s``: a graph with one more stateful operator over the state that such a run has left: from ``start()`` to
   the end of the first epoch, which needs every bucket.  Beside it the same graph as before: nothing to restore.
-- ``restart_ratio``: from SIGKILL to the first new row in SQLite, divided by the same for plain Spark: ``groupBy(k)``
-  with count and sum in update mode, RocksDB with changelogs, ``foreachBatch``.  A new process and a new JVM each time.
 """
 
 from __future__ import annotations
@@ -14,10 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
-import sqlite3
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -34,8 +28,6 @@ LOADING = 4
 
 WARM = 2
 """Epochs behind them that are not timed."""
-
-LIVES = ("holdfast", "spark")
 
 
 def write_file(directory: Path, number: int, keys: Any) -> None:
@@ -157,84 +149,6 @@ def side_restore(inputs: str, out: str, keys: int, rows: int) -> dict[str, Any]:
     return found
 
 
-# --- from SIGKILL to the first new row ------------------------------------------------------------------------------
-
-
-def side_life(side: str, inputs: str, out: str) -> dict[str, Any]:
-    """Run until killed."""
-    if side == "holdfast":
-        import holdfast as hf
-
-        trigger = hf.every("50 ms")
-        pipeline_of(Path(inputs), Path(out)).start(checkpoint=f"{out}/ckpt", trigger=trigger, master="local[2]").wait()
-        return {}
-    from pyspark.sql import functions as F
-
-    from bench.sync import spark
-
-    target = Path(out) / "out.db"
-
-    def take(batch: Any, batch_id: int) -> None:
-        row = batch.agg(F.count(F.lit(1)), F.sum("n")).first()
-        with sqlite3.connect(target) as connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS sums (keys BIGINT, counted BIGINT)")
-            connection.execute("INSERT INTO sums VALUES (?, ?)", tuple(row))
-
-    reader = spark().readStream.schema("k BIGINT, v BIGINT").option("maxFilesPerTrigger", 1)
-    counted = reader.parquet(inputs).groupBy("k").agg(F.count(F.lit(1)).alias("n"), F.sum("v").alias("total"))
-    query = counted.writeStream.foreachBatch(take).option("checkpointLocation", f"{out}/ckpt").outputMode("update")
-    query.trigger(processingTime="50 milliseconds").start().awaitTermination()
-    return {}
-
-
-def restarted(side: str, keys: int, rows: int, epochs: int) -> float:
-    """Load the state, kill the process in an epoch, start it again; return the seconds to the first new row."""
-    inputs, out = WORK / f"checkpoint-{side}-in", WORK / f"checkpoint-{side}"
-    write_input(inputs, keys, epochs, rows)
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    process = _life(side, inputs, out)
-    try:
-        _until(lambda: _rows(out) >= LOADING + epochs // 2, process)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    killed = time.perf_counter()
-    held = _rows(out)
-    again = _life(side, inputs, out)
-    try:
-        _until(lambda: _rows(out) > held, again)
-        return time.perf_counter() - killed
-    finally:
-        os.killpg(again.pid, signal.SIGKILL)
-        again.wait()
-
-
-def _life(side: str, inputs: Path, out: Path) -> subprocess.Popen[bytes]:
-    arguments = f'{{"side": "{side}", "inputs": "{inputs}", "out": "{out}"}}'
-    command = [sys.executable, "-m", "bench.sides", "bench.checkpoint", "life", arguments]
-    with (out / "log").open("ab") as log:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=WORK.parent.parent
-        )
-
-
-def _rows(out: Path) -> int:
-    try:
-        with sqlite3.connect(f"file:{out}/out.db?mode=ro", uri=True) as connection:
-            return int(connection.execute("SELECT count(*) FROM sums").fetchone()[0])
-    except sqlite3.OperationalError:
-        return 0
-
-
-def _until(holds: Any, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 300
-    while not holds():
-        if process.poll() is not None or time.monotonic() > end:
-            raise RuntimeError(f"the process {process.args!r} ended, or took too long: see its log")
-        time.sleep(0.005)
-
-
 def main() -> None:
     """Measure and print ``RESULT``."""
     parser = argparse.ArgumentParser(prog="python -m bench.checkpoint", description=__doc__)
@@ -242,7 +156,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000, help="rows of an epoch")
     parser.add_argument("--epochs", type=int, default=30, help="epochs of so many rows")
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--only", choices=("throughput", "restore", "restart"))
+    parser.add_argument("--only", choices=("throughput", "restore"))
     options = parser.parse_args()
     inputs, out = WORK / "checkpoint-in", WORK / "checkpoint"
     write_input(inputs, options.keys, options.epochs, options.rows)
@@ -261,13 +175,6 @@ def main() -> None:
         found = run_side("bench.checkpoint", "restore", arguments)
         print(f"start: {found}, load {os.getloadavg()[0]:.1f}", flush=True)
         result["restore_s"] = round(found["restore_s"], 2)
-    if options.only in (None, "restart"):
-        seconds: dict[str, list[float]] = {side: [] for side in LIVES}
-        for number in range(options.rounds):
-            for side in LIVES if number % 2 == 0 else LIVES[::-1]:
-                seconds[side].append(restarted(side, options.keys, options.rows, min(options.epochs, 12)))
-                print(f"restart of {side}: {seconds[side][-1]:.2f} s", flush=True)
-        result["restart_ratio"] = round(median(seconds["holdfast"]) / median(seconds["spark"]), 2)
     shutil.rmtree(inputs)
     shutil.rmtree(out, ignore_errors=True)
     print_result(result)

@@ -15,6 +15,7 @@ COMMANDS = {
         ("bench.state",),
         ("bench.state_growth",),
         ("bench.checkpoint",),
+        ("bench.restart",),
         ("bench.bad_input",),
     ),
     "smoke": (
@@ -25,6 +26,7 @@ COMMANDS = {
         ("bench.state", "--rows", "100000", "--keys", "10000", "--rounds", "1"),
         ("bench.state_growth", "--epochs", "5", "--sizes", "10000", "100000"),
         ("bench.checkpoint", "--keys", "20000", "--rows", "5000", "--epochs", "6", "--rounds", "1"),
+        ("bench.restart", "--keys", "20000", "--rounds", "1"),
         ("bench.bad_input", "--rows", "20000", "--fields", "20000", "--gzip-mb", "100", "--rounds", "1"),
     ),
 }

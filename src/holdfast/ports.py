@@ -1,15 +1,17 @@
-"""Every border of Holdfast on one page: what a source, a sink, a writer, a store and a clock must do.
+"""Every border of Holdfast on one page: what a source, a sink, a writer, a stateful operator, a store and a clock do.
 
 The coordinator knows sinks only by :class:`Sink`; fakes and real systems pass the same contract tests.
-Specs (:class:`SourceSpec`, :class:`SinkSpec`) are frozen, picklable values declared in the graph; they
-open nothing until a run starts.  The values that cross the borders are those of :mod:`holdfast.values`, and are
-imported from here.
+Specs (:class:`SourceSpec`, :class:`SinkSpec`, :class:`StatefulSpec`) are frozen, picklable values declared in the
+graph; they open nothing until a run starts.  The values that cross the borders are those of :mod:`holdfast.values`,
+and are imported from here; those of a step stand with it in :mod:`holdfast.state.step`.
+
+What one of them *may* do is a protocol of its own, and is asked in one way: ``isinstance(sink, Rewindable)``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -33,35 +35,16 @@ from holdfast.values import (
     Withdrawal,
 )
 
+if TYPE_CHECKING:
+    from holdfast.state.step import Step, StepTime
+
 __all__ = [
-    "REJECT_COLUMN",
-    "REJECT_SCHEMA",
-    "REJECT_TYPE",
-    "Carried",
-    "Clock",
-    "EpochRecord",
-    "Guarantee",
-    "Held",
-    "Inspectable",
-    "Outcome",
-    "Part",
-    "Publication",
-    "Refused",
-    "Rejecting",
-    "Rewindable",
-    "RunIdentity",
-    "Sink",
-    "SinkSpec",
-    "Source",
-    "SourceSpec",
-    "Span",
-    "Staged",
-    "Store",
-    "Task",
-    "Withdrawal",
-    "Writer",
-    "WriterFactory",
-]
+    "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged", "Bindable", "Bounded", "Broadcasting", "Carried",
+    "Clock", "ClockDriven", "Confidential", "EpochRecord", "Exhaustible", "Growable", "Guarantee", "Guaranteeing",
+    "Held", "Inspectable", "Outcome", "Part", "Publication", "Refused", "Rejecting", "Rewindable", "RunIdentity",
+    "SeekableSpec", "Sink", "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task",
+    "Volatile", "Withdrawal", "Writer", "WriterFactory",
+]  # fmt: skip
 
 
 class Writer(Protocol):
@@ -89,9 +72,6 @@ class WriterFactory(Protocol):
 
 class Sink(Protocol):
     """Where rows go: one system, one table or directory.  Runs on the driver, one thread at a time.
-
-    A sink that ends with its process says so by a true attribute ``is_volatile``: what the ledger calls done is then
-    not looked for in it.
 
     ``publish`` raises :class:`~holdfast.errors.BadRow` where a row is refused, and then nothing was changed.
 
@@ -240,6 +220,22 @@ class Rewindable(Protocol):
         """
 
 
+@runtime_checkable
+class Volatile(Protocol):
+    """What a sink may say beyond :class:`Sink`: that it ends with its process."""
+
+    is_volatile: bool
+    """Whether what the ledger calls done is not looked for in it."""
+
+
+@runtime_checkable
+class Bindable(Protocol):
+    """What a sink may want beyond :class:`Sink`: what only the engine has.  Given before it is opened."""
+
+    def bind(self, to_dataframe: Callable[..., Any], work_directory: str) -> None:
+        """Take what makes DataFrames, and a directory below the checkpoint that belongs to this sink alone."""
+
+
 class SinkSpec(Protocol):
     """Frozen, picklable declaration of a sink, as it stands in the graph."""
 
@@ -367,6 +363,108 @@ class SourceSpec(Protocol):
         been other rows.  Empty where a position means the same rows whatever is kept.  Cheap; creates and changes
         nothing.
         """
+
+
+@runtime_checkable
+class Exhaustible(Protocol):
+    """What a source may offer beyond :class:`Source`, if its declaration is :class:`Bounded`: to know its end."""
+
+    def has_ended(self, positions: SourcePositions) -> bool:
+        """Tell whether nothing comes behind these positions."""
+
+
+@runtime_checkable
+class Backlogged(Protocol):
+    """What a source may offer beyond :class:`Source`, where its newest positions do not tell: whether it is behind."""
+
+    def has_more(self, positions: SourcePositions) -> bool:
+        """Tell whether something is there behind these positions that an epoch could have taken."""
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """What a source's declaration may say beyond :class:`SourceSpec`; without it a source goes on for ever."""
+
+    bounded: bool
+    """Whether it ends."""
+
+
+@runtime_checkable
+class Guaranteeing(Protocol):
+    """What a source's declaration may say beyond :class:`SourceSpec`; without it a source is exactly-once."""
+
+    guarantee: Guarantee
+    """What it promises for each row."""
+
+
+@runtime_checkable
+class Confidential(Protocol):
+    """What the declaration of a source or a sink may say besides: that executors are sent a secret."""
+
+    sends_secret: bool
+    """Whether one travels to them, in a task or in Spark's plan."""
+
+
+@runtime_checkable
+class SeekableSpec(Protocol):
+    """What a source's declaration may offer beyond :class:`SourceSpec`: to begin at a time."""
+
+    def from_time(self, at_us: int) -> SourceSpec:
+        """Return the declaration of the same source that begins at its random access point at or before a time.
+
+        Rows before the time may come from it; none at or after it may be missing.  The time is one of its timestamps:
+        microseconds of Unix time, or ticks where they are BIGINTs.
+        """
+
+
+@runtime_checkable
+class StatefulSpec(Protocol):
+    """What the declaration of an operator that keeps state has besides that of a stateless one."""
+
+    input_names: tuple[str, ...]
+    """The names under which its step knows the node's inputs, in their order; that of a single one is ``rows``."""
+
+    side_outputs: tuple[str, ...]
+    """What its step gives besides ``rows`` and can be asked for: ``late``, ``shed``."""
+
+    time_columns: tuple[str | None, ...]
+    """For each input the timestamp column that it goes by; None: whichever the stream has."""
+
+    def step(self, inputs: Mapping[str, pa.Schema]) -> Step:
+        """Return the step for inputs of these schemas; raise InvalidPipeline where a column is missing or unfit."""
+
+
+@runtime_checkable
+class ClockDriven(Protocol):
+    """What the declaration of a stateful operator may say beyond :class:`StatefulSpec`: what it does by batch time."""
+
+    watches_clock: bool
+    """Whether it decides by batch time (something is forgotten, say): it is called in every epoch, rows or not."""
+
+    wakes: bool
+    """Whether rows leave it by batch time: epochs are planned although nothing arrives.  Then it watches, too."""
+
+
+@runtime_checkable
+class Growable(Protocol):
+    """What a step may offer for the day on which its tables get columns (:mod:`holdfast.state.growth`)."""
+
+    def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
+        """Return a state table of an earlier version of itself (None: there was none) under the present schema.
+
+        None where it cannot tell what new columns would hold.
+        """
+
+
+@runtime_checkable
+class Broadcasting(Protocol):
+    """What a step may say for the day on which the number of buckets changes: which rows are in every bucket."""
+
+    for_all_keys: Mapping[str, str]
+    """State table -> the column that marks its rows that hold for all keys; empty: all rows do.
+
+    Of several buckets the greatest values count.  A column ``__all_keys__`` says the same unasked.
+    """
 
 
 class Store(Protocol):

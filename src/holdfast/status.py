@@ -19,9 +19,6 @@ State = Literal["starting", "running", "stopping", "stopped", "failed"]
 STAGES: tuple[str, ...] = ("plan", "evaluate", "decide", "publish", "forget", "log")
 """Stages of an epoch in their order, for display; an :class:`EpochStatus` may name others, shown behind these."""
 
-FILTERS = ("filter", "clip")
-"""The kinds of operators whose dropped rows are counted."""
-
 STATE_REPORT_KEY = "state/report.json"
 """Where a checkpoint keeps the newest report on its stateful operators: replaced now and then, for people to read."""
 

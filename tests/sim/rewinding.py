@@ -24,11 +24,11 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.config import Settings
 from holdfast.ports import Carried, EpochRecord, Store
 from holdfast.sources.files.log import FileLog, whole
-from holdfast.spark.resume.beginning import Beginning, settle_origin
+from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.directory import newest
 from holdfast.spark.resume.rewind import Rewinding
-from holdfast.spark.resume.stale_checkpoint import check_reached
 from holdfast.store.local import LocalStore
+from tests.starts import begun
 
 SCHEMA = pa.schema([("x", pa.int64()), ("version", pa.int64())])
 MINUTE_US = 60_000_000
@@ -69,8 +69,7 @@ class Flow:
             below = f"spark/{newest(store) or 1}"
             directory = self.work / "checkpoint"
             beginning = Beginning(store, directory, below, "flow", self.pipeline.sources)
-            check_reached(beginning, resumption.held)
-            origin = settle_origin(beginning, resumption.held, resumption.last_epoch)
+            origin = begun(beginning, resumption.held, resumption.last_epoch)
             began = int(origin.start.get("rows", {}).get("log", 0))
             done = len(list((directory / below / "commits").glob("*")))
             for batch in range(done, last - began):

@@ -17,12 +17,13 @@ from holdfast.checkpoint.snapshot import Bucket, commit, snapshot_keys, verify, 
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Held, Store
+from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import DirectoryHeader, read_origin
 from holdfast.resume.graph_record import Graph, described, state_fingerprint
 from holdfast.resume.refusals import check_change
 from holdfast.resume.rewind import note_rewind
-from holdfast.spark.resume.beginning import Beginning, settle_origin
-from holdfast.spark.resume.directory import choose_directory, newest
+from holdfast.spark.resume.beginning import Beginning
+from holdfast.spark.resume.directory import find_directory, newest
 from holdfast.spark.resume.plan import _stages
 from holdfast.spark.resume.state_change import StateChange, compared, read_graph, write_graph
 from holdfast.spark.state.plan import keeps_of, means_of
@@ -32,6 +33,7 @@ from holdfast.store.local import LocalStore
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
+from tests.starts import begun
 
 AT: dict[str, Any] = {"few": {"rows": 3}}
 BUCKETS = 2
@@ -90,7 +92,7 @@ def start(directory: Path, pipeline: hf.Pipeline, store: Store | None = None, dr
     store = store or LocalStore(str(directory))
     graph, means = remembered(pipeline)
     fingerprint = state_fingerprint(pipeline)
-    chosen = choose_directory(store, directory, fingerprint)
+    chosen = find_directory(store, directory, fingerprint)
     change = compared(store, directory, chosen, graph, means, pipeline)
     assert change is not None
     check_change(change, "trips", is_forced=False, drop_state=drop_state)
@@ -105,11 +107,11 @@ def start(directory: Path, pipeline: hf.Pipeline, store: Store | None = None, dr
     write_graph(store, chosen.below, graph)
     beginning = Beginning(
         store, directory, chosen.below, "trips", pipeline.sources, graph.keeps, fingerprint, chosen.previous,
-        transfer=transfer, change=state_change,
+        transfer=transfer, changed=None if state_change is None else Spark.OTHER, change=state_change,
     )  # fmt: skip
     origin = read_origin(directory / chosen.previous / "origin.json") if chosen.previous else DirectoryHeader(1)
     position, epoch = (origin.seek[-1], origin.base - 1) if origin.seek else (AT, 3)
-    settle_origin(beginning, {"table": Held(epoch, 1, position)}, epoch)
+    begun(beginning, {"table": Held(epoch, 1, position)}, epoch)
 
 
 def begins_with(directory: Path) -> dict[str, int]:

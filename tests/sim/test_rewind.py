@@ -19,13 +19,14 @@ from holdfast.resume.directory_header import FILE_NAME, read_origin
 from holdfast.resume.graph_diff import Replay
 from holdfast.resume.graph_record import Graph
 from holdfast.resume.replays import left_to_replay
-from holdfast.spark.resume.beginning import Beginning, settle_origin
+from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.plan import plan
 from holdfast.spark.resume.state_change import read_graph, write_graph
 from holdfast.spark.state.plan import StateShape, noted_shape
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 from tests.sim.rewinding import MINUTE_US, SCHEMA, Flow, expected
+from tests.starts import begun
 from tests.unit.checkpoint.snapshots import KEEPS
 
 
@@ -381,7 +382,7 @@ def test_a_rewind_leaves_what_is_behind_the_snapshot_to_the_graph_that_is_starte
     shutil.rmtree(tmp_path / "checkpoint" / "spark")
     held = {"table": Held(done.epoch, 1, done.positions)}
     mended = Beginning(flow.store, tmp_path / "checkpoint", "spark/1", "flow", (), {"counted": KEEPS}, "89ab")
-    again = settle_origin(mended, held, done.epoch)
+    again = begun(mended, held, done.epoch)
     assert (again.seek, again.replayed, again.seed) == (origin.seek, origin.replayed, origin.seed)
     assert left_to_replay(flow.store, tmp_path / "checkpoint", "spark/1", "cdef") == Replay(2)
 

@@ -36,7 +36,16 @@ class Counting:
     fails_at: str = ""
     fails_once: str = ""
     """A file: until it exists, a task fails after it has created it."""
-    kind: str = field(default="counting", init=False)
+    kind: str = field(default="stateful", init=False)
+    side_outputs: ClassVar[tuple[str, ...]] = ("late",)
+
+    @property
+    def time_columns(self) -> tuple[str | None, ...]:
+        return (None,) * len(self.input_names)
+
+    @property
+    def watches_clock(self) -> bool:
+        return self.wakes
 
     def arguments(self) -> Mapping[str, Any]:
         return {"inputs": list(self.input_names), "at_end": self.at_end}

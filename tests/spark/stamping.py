@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -26,7 +26,9 @@ class Stamping:
     """Say of each key that arrives when it was first seen: batch time, and number of the epoch."""
 
     input_names: tuple[str, ...] = ("rows",)
-    kind: str = field(default="stamping", init=False)
+    kind: str = field(default="stateful", init=False)
+    side_outputs: ClassVar[tuple[str, ...]] = ()
+    time_columns: ClassVar[tuple[str | None, ...]] = (None,)
 
     def arguments(self) -> Mapping[str, Any]:
         return {}

@@ -33,7 +33,7 @@ class Participation:
         self._unnoted = set(sinks)
 
     def check(self, held: Mapping[str, Held]) -> None:
-        """Refuse a sink that took part and holds nothing; note each that holds something.
+        """Refuse a sink that took part and holds nothing.  Changes nothing.
 
         Parameters
         ----------
@@ -48,13 +48,16 @@ class Participation:
             If its note cannot be read, and it holds nothing.
         """
         for name in sorted(self._unnoted.intersection(held)):
-            epoch = held[name].epoch
-            if not epoch:
+            if not held[name].epoch:
                 self._check_new(name)
-            elif self._is_noted(name):
+
+    def note_holding(self, held: Mapping[str, Held]) -> None:
+        """Note each sink that holds something: the run that published it may have died before it could."""
+        for name in sorted(self._unnoted.intersection(held)):
+            if held[name].epoch and not self._is_noted(name):
+                self.note([name], held[name].epoch)
+            elif held[name].epoch:
                 self._unnoted.remove(name)
-            else:
-                self.note([name], epoch)
 
     def note(self, sinks: Iterable[str], epoch: int) -> None:
         """Note that sinks take part in an epoch that is decided; the first one of each counts."""

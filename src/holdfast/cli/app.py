@@ -278,23 +278,27 @@ def plan_(
 ) -> None:
     """Say what becomes of each node and its state if this graph is started.  Changes nothing; code 2 if refused."""
     with frame.settings(as_json) as settings:
+        from holdfast.observe.sink_answers import held_when_resolved
         from holdfast.spark.resume.plan import plan
 
         pipeline = load_target(target)
         directory = checkpoint_directory(checkpoint)
         minded = derived_names(pipeline)
         inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
-        if inspection is None or not (directory / "spark").is_dir():
+        if inspection is None:
             begins = f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} begins at the beginning."
             answer = {"directory": None, "change": None, "warnings": minded}
             frame.answer(answer, [begins, *words.warning_lines(minded)], as_json)
             return
-        planned = plan(pipeline, open_store(str(directory)), directory, settings)
+        held = held_when_resolved(pipeline, inspection)
+        known = [inspection.last_done, *inspection.open_epochs]
+        last_epoch = max([*known, *(each.epoch for each in (held or {}).values())])
+        planned = plan(pipeline, open_store(str(directory)), directory, settings, held, last_epoch)
         if as_json:
             told = {"behind": inspected_json(inspection.behind), "warnings": minded}
-            frame.print_json({**inspected_json(planned), **told})
+            frame.print_json({**words.plan_json(planned), **told})
         else:
-            frame.print_lines(words.plan_lines(pipeline.name, planned.directory, planned.change))
+            frame.print_lines(words.plan_lines(pipeline.name, planned))
             frame.print_lines(words.behind_lines(inspection))
             frame.print_lines(words.warning_lines(minded))
         if planned.change is not None:
@@ -304,6 +308,8 @@ def plan_(
                 is_forced=force or settings.force_graph_change,
                 drop_state=drop_state or settings.dropped,
             )
+        if planned.refusal is not None:
+            raise planned.refusal
 
 
 @app.command()

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from holdfast.commit.coordinator import Resumption
 from holdfast.commit.ledger import Standing
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.configuration import Configuration
-from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, Owner, SinkReport, StateReport
+from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, Owner, SinkReport, StateReport, as_json
 from holdfast.observe.operators import state_text, wait_text
 from holdfast.observe.times import utc
 from holdfast.ports import Held
 from holdfast.positions import Positions
+from holdfast.resume.decide import StartWay
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.rewind import Rewound
-from holdfast.spark.resume.directory import Directory
+
+if TYPE_CHECKING:
+    from holdfast.spark.resume.directory import Directory
+    from holdfast.spark.resume.plan import Plan
 
 DECISIONS_SHOWN = 10
 
@@ -113,11 +118,35 @@ def warning_lines(warnings: Sequence[str]) -> Iterator[str]:
     yield from (f"mind: {warning}" for warning in warnings)
 
 
-def plan_lines(pipeline: str, directory: Directory, change: GraphChange | None) -> Iterator[str]:
-    """Say what becomes of each node, and of its state."""
+def plan_lines(pipeline: str, plan: Plan) -> Iterator[str]:
+    """Say what a start would do, what becomes of each node, and of its state."""
+    directory, change, case = plan.directory, plan.change, plan.case
     if change is None:
         yield f"pipeline {pipeline!r} goes on in {directory.below}; there is nothing to compare it with."
+    else:
+        yield from _change_lines(pipeline, directory, change)
+    if case is None:
+        yield "start    not known before every sink answers: see holdfast inspect"
         return
+    yield f"start    row {case.letter}: the pipeline {case.way.value}"
+    if case.way is not StartWay.REFUSE:
+        yield f"         state: {case.keeps}"
+        yield f"         sources: {case.reads}"
+        yield f"         sinks: {case.gives}"
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return what a start would do, for programs."""
+    case = plan.case
+    start = None
+    if case is not None:
+        start = {"row": case.letter, "way": as_json(case.way), "says": case.way.value}
+        start |= {"state": case.keeps, "sources": case.reads, "sinks": case.gives, "numbers": case.numbers}
+    refusal = None if plan.refusal is None else plan.refusal.what
+    return {"directory": as_json(plan.directory), "change": as_json(plan.change), "start": start, "refusal": refusal}
+
+
+def _change_lines(pipeline: str, directory: Directory, change: GraphChange) -> Iterator[str]:
     if not directory.is_changed:
         yield f"pipeline {pipeline!r} goes on in {directory.below}, with all its state."
     else:

@@ -30,6 +30,7 @@ from holdfast.ports import (
     Rejecting,
     RunIdentity,
     Sink,
+    Volatile,
 )
 
 log = logging.getLogger("holdfast.commit")
@@ -286,7 +287,7 @@ class Delivery:
 
 def remembers(sink: Sink) -> bool:
     """Tell whether a sink knows what another process published: not one that lives in a process, or never knows."""
-    return sink.guarantee is Guarantee.EXACTLY_ONCE and not getattr(sink, "is_volatile", False)
+    return sink.guarantee is Guarantee.EXACTLY_ONCE and not (isinstance(sink, Volatile) and sink.is_volatile)
 
 
 def _decided(refusal: BadRow, record: EpochRecord) -> BadRow:

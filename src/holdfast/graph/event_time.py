@@ -38,10 +38,9 @@ class SourceNode(Protocol):
 
 def unit_of(source: SourceNode) -> TimeUnit | None:
     """Return the unit of a source's timestamps; None where it declares none."""
-    timestamp = getattr(source.spec, "timestamp", None)
+    timestamp, schema = source.spec.timestamp, source.spec.schema
     if timestamp is None:
         return None
-    schema: Any = getattr(source.spec, "schema", None)
     index = -1 if schema is None else schema.get_field_index(timestamp)
     is_ticks = index >= 0 and pa.types.is_integer(schema.field(index).type)
     return TimeUnit.TICKS if is_ticks else TimeUnit.MICROSECONDS

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.graph import unused
+from holdfast.graph.nodes import is_stateful
 from holdfast.ports import Guarantee
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _node_lines(node: Node, sinks: tuple[str, ...]) -> Iterator[str]:
         yield f"      takes {_listed(before.name for before in node.inputs)}"
     columns = "not known before the run" if node.columns is None else ", ".join(node.columns)
     yield f"      columns {columns}" + (f"; timestamp {node.timestamp}" if node.timestamp else "")
-    if _keeps_state(node):
+    if is_stateful(node):
         yield "      keeps state under its name"
     if len(sinks) > 1:
         yield f"      shared by the sinks {_listed(sinks)}: computed once for all of them"
@@ -129,7 +130,7 @@ def _head(node: Node | SinkNode) -> str:
 def _warnings(pipeline: Pipeline) -> Iterator[str]:
     yield from _derived(pipeline)
     for source in pipeline.sources:
-        if getattr(source.spec, "rejects", False) and not _is_rejects_written(pipeline, source):
+        if source.source_spec.rejects and not _is_rejects_written(pipeline, source):
             yield (
                 f"source {source.name!r} ({source.origin}) counts malformed rows and writes them nowhere. "
                 f"Give {source.name}.rejects a sink to keep them."
@@ -151,7 +152,7 @@ def _derived(pipeline: Pipeline) -> Iterator[str]:
                 'then it begins anew. Write name="...".'
             )
     for operator in pipeline.nodes:
-        if _keeps_state(operator) and not operator.is_named:
+        if is_stateful(operator) and not operator.is_named:
             yield (
                 f"{operator.kind} {operator.name!r} ({operator.origin}) keeps state and has no name of its own: "
                 'other arguments give it another, and then it remembers nothing. Write name="...".'
@@ -162,10 +163,6 @@ def _derived(pipeline: Pipeline) -> Iterator[str]:
                 f"sink {sink.name!r} ({sink.origin}) has no name of its own: its ledger is kept under the derived "
                 'one, which changes with its target. Write name="...".'
             )
-
-
-def _keeps_state(node: Node) -> bool:
-    return callable(getattr(node.spec, "step", None))
 
 
 def _is_rejects_written(pipeline: Pipeline, source: Node) -> bool:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.explain import arguments_text
+from holdfast.graph.nodes import SinkNode
 
 if TYPE_CHECKING:
-    from holdfast.graph.nodes import Node, SinkNode
+    from holdfast.graph.nodes import Node
     from holdfast.graph.pipeline import Pipeline
 
 _SWEEPS = 8
@@ -56,7 +57,7 @@ def _everything(pipeline: Pipeline) -> tuple[Node | SinkNode, ...]:
 
 
 def _role(node: Node | SinkNode) -> str:
-    if hasattr(node, "stream"):
+    if isinstance(node, SinkNode):
         return "sink"
     return "operator" if node.inputs else "source"
 

@@ -9,16 +9,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import checks, naming, unused
 from holdfast.graph.evolution import NOTHING, Evolution
 from holdfast.graph.naming import Origin
-from holdfast.ports import REJECT_SCHEMA, Guarantee, SinkSpec, SourceSpec
-
-if TYPE_CHECKING:
-    pass
+from holdfast.ports import REJECT_SCHEMA, Guarantee, Guaranteeing, SinkSpec, SourceSpec, StatefulSpec
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -119,7 +116,19 @@ class Node:
     @property
     def guarantee(self) -> Guarantee:
         """What it promises for each row; an operator keeps what it is given."""
-        return getattr(self.spec, "guarantee", Guarantee.EXACTLY_ONCE)
+        return self.spec.guarantee if isinstance(self.spec, Guaranteeing) else Guarantee.EXACTLY_ONCE
+
+    @property
+    def source_spec(self) -> SourceSpec:
+        """The declaration of a source; only a source has one."""
+        assert self.is_source, self
+        return cast("SourceSpec", self.spec)
+
+    @property
+    def stateful_spec(self) -> StatefulSpec:
+        """The declaration of an operator that keeps state; only such an operator has one."""
+        assert isinstance(self.spec, StatefulSpec), self
+        return self.spec
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -249,7 +258,7 @@ def _rejects(stream: Stream) -> Stream:
             do='ask the source for it: flights = hf.read.files(..., on_bad_row="reject"); flights.rejects',
             participant=source.name,
         )
-    if not getattr(source.spec, "rejects", False):
+    if not source.source_spec.rejects:
         raise InvalidPipeline(
             f"source {source.name!r}, built at {source.origin}, has no rejects; asked for at {built_at}.",
             why="it stops at the first malformed row.",
@@ -292,7 +301,7 @@ class SideOutput:
 
 def is_stateful(node: Node | SinkNode) -> bool:
     """Tell whether a node's operator keeps state: whether its declaration has a step."""
-    return callable(getattr(node.spec, "step", None))
+    return isinstance(node.spec, StatefulSpec)
 
 
 SIDE_OUTPUTS = {
@@ -314,7 +323,7 @@ SIDE_OUTPUTS = {
 def _side_output(stream: Stream, output: str) -> Stream:
     node = stream.node
     built_at = naming.origin()
-    if not is_stateful(node) or output not in getattr(node.spec, "side_outputs", ("late",)):
+    if not is_stateful(node) or output not in node.stateful_spec.side_outputs:
         what, why, right = SIDE_OUTPUTS[output]
         raise InvalidPipeline(
             f"{node.kind} {node.name!r} has no {what}; asked for at {built_at}.",

@@ -23,6 +23,8 @@ from holdfast.resume.behind import Behind, behind, told, unreadable
 
 _EMPTIED = "It has taken part and holds nothing: the next start is refused, since it may be another target by mistake."
 
+NEVER_OPENED = "never opened by this checkpoint: what it holds is not known"
+
 EPOCH_MAX = 2**62
 """Bound of the search, for a sink that claims to hold whatever it is asked about."""
 
@@ -72,6 +74,24 @@ def sinks_behind(
         return (*reports, *(_behind_report(each, pipeline, store, checkpoint) for each in found))
     except (Corrupt, Unavailable):
         return tuple(reports)  # the start says so
+
+
+def held_when_resolved(pipeline: Pipeline, inspection: Inspection) -> dict[str, Held] | None:
+    """Return what each sink will hold once recovery has resolved what is in doubt; None where one did not answer.
+
+    Of sinks that do not remember what they hold nothing is said.  One that this checkpoint never opened holds nothing
+    of it.
+    """
+    held: dict[str, Held] = {}
+    reports = {report.name: report for report in inspection.sinks}
+    for node in pipeline.sinks:
+        if node.guarantee is not Guarantee.EXACTLY_ONCE or node.kind in OUT_OF_REACH:
+            continue
+        report = reports.get(node.name)
+        if report is None or (report.held is None and report.problem != NEVER_OPENED):
+            return None
+        held[node.name] = Held() if report.held is None else _resolved(report, inspection)
+    return held
 
 
 def _behind_report(found: Behind, pipeline: Pipeline, store: Store, checkpoint: Path) -> BehindReport:
@@ -149,7 +169,7 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
     try:
         schema = noted_schema(store, node.name)
         if schema is None:
-            return replace(report, problem="never opened by this checkpoint: what it holds is not known")
+            return replace(report, problem=NEVER_OPENED)
         sink = node.spec.connect(node.name, pipeline, schema)
     except Exception as error:  # whatever a driver raises: the other sinks are asked all the same
         return replace(report, problem=_first_line(error))

@@ -9,24 +9,19 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.expressions.text import Item, item_of
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import SIDE_OUTPUTS, Node, SideOutput, SinkNode, is_stateful
+from holdfast.graph.nodes import SIDE_OUTPUTS, Node, SideOutput, SinkNode
 from holdfast.graph.pipeline import Pipeline
-from holdfast.operators.clip import Clip
-from holdfast.operators.filter import Filter
-from holdfast.operators.map_batches import MapBatches
-from holdfast.operators.select import Select
-from holdfast.operators.split import SplitBranch
-from holdfast.operators.union import Union
+from holdfast.operators.lowering import InArrow, lowering_of
 from holdfast.plan.bounds import Bounding, BoundTarget
 from holdfast.plan.chunks import ChunkTarget, Routing
+from holdfast.plan.feeds import heard, with_key
 from holdfast.plan.program import Program
-from holdfast.plan.program_build import Builder
+from holdfast.plan.program_build import Builder, has_user_code
 from holdfast.plan.routes import Routes
-from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed, Hosted, Stage, Stages
+from holdfast.plan.stages import EVERY, Feed, Hosted, Stage, Stages
+from holdfast.ports import ClockDriven
 from holdfast.sources.bounds import MarkedSpec
-from holdfast.state.step import Step
 
 
 @dataclass(frozen=True)
@@ -56,12 +51,12 @@ Prefix = Callable[[FirstStage], Sequence[pa.Schema]]
 
 def has_state(pipeline: Pipeline) -> bool:
     """Tell whether any operator keeps state."""
-    return any(is_stateful(node) for node in pipeline.nodes)
+    return any(_keeps_state(node) for node in pipeline.nodes)
 
 
 def has_idle_rule(pipeline: Pipeline) -> bool:
     """Tell whether any operator decides by how long it has heard nothing."""
-    return any(_is_idle_rule(node) for node in pipeline.nodes)
+    return any(_wakes(node) for node in pipeline.nodes)
 
 
 def build_stages(
@@ -126,7 +121,7 @@ class _Cutting:
         flat = [key for ends in self._ends for key, _ in ends]
         self._numbers = {key: number for number, key in enumerate(flat)}
         self._targets: dict[int, ChunkTarget] = {}
-        self._operators = [node for node in pipeline.nodes if is_stateful(node)]
+        self._operators = [node for node in pipeline.nodes if _keeps_state(node)]
         self._sources: dict[str, frozenset[str]] = {}
         """Stateful operator -> the sources that stand before it."""
 
@@ -161,9 +156,9 @@ class _Cutting:
                 next(iter(one.targets.values()))
                 for stage in stages
                 for one in stage.hosted.values()
-                if watches_clock(by_name[one.name])
+                if _watches_clock(by_name[one.name])
             ),
-            any(_is_idle_rule(by_name[one.name]) for stage in stages for one in stage.hosted.values()),
+            any(_wakes(by_name[one.name]) for stage in stages for one in stage.hosted.values()),
             self._bounding([one for stage in stages for one in stage.hosted.values()]),
         )
 
@@ -199,9 +194,9 @@ class _Cutting:
         ends: dict[tuple[Node | SinkNode, int], Node] = {}
         for node in self._pipeline.nodes:
             for ordinal, before in enumerate(node.inputs):
-                if self._depth[before] != stage or isinstance(node.spec, SideOutput):
+                if self._depth[before] != stage or _is_side_output(node):
                     continue
-                if is_stateful(node):
+                if _keeps_state(node):
                     ends[node, ordinal] = before
                 elif self._depth[node] > stage:
                     ends[before, -1 - self._depth[node]] = before
@@ -217,7 +212,7 @@ class _Cutting:
             return ChunkTarget(number, self._levels + 1, "", node.name, schema)
         if ordinal < 0:
             return ChunkTarget(number, -1 - ordinal, "", _relay(node), schema)
-        return ChunkTarget(number, self._depth[node], node.name, input_names(node)[ordinal], schema)
+        return ChunkTarget(number, self._depth[node], node.name, node.stateful_spec.input_names[ordinal], schema)
 
     # --- stages -------------------------------------------------------------------------------------------------
 
@@ -239,13 +234,12 @@ class _Cutting:
                 relays[number] = _relay(passing)
                 heads[_relay(passing)] = builder.steps[builder.head(passing, self._targets[number].schema)].schema
         for node in nodes:
-            if is_stateful(node) or isinstance(node.spec, SideOutput):
-                operator = hosted[(node if is_stateful(node) else node.inputs[0]).name]
+            if _keeps_state(node) or _is_side_output(node):
+                operator = hosted[(node if _keeps_state(node) else node.inputs[0]).name]
                 schema = self._output(operator, node)
-                output = node.spec.output if isinstance(node.spec, SideOutput) else "rows"
-                heads[f"{operator.name}/{output}"] = builder.steps[builder.head(node, schema)].schema
+                heads[f"{operator.name}/{_output_name(node)}"] = builder.steps[builder.head(node, schema)].schema
         for node in nodes:
-            if is_stateful(node) or isinstance(node.spec, SideOutput):
+            if _keeps_state(node) or _is_side_output(node):
                 continue
             if not builder.add(node):
                 if stage == 0:
@@ -256,8 +250,7 @@ class _Cutting:
         schemas = tuple(builder.steps[number].schema for number in numbers)
         self._note(ends, schemas)
         routes = Routes(tuple(str(self._numbers[key]) for key, _ in ends), schemas)
-        has_user_code = any(isinstance(node.spec, MapBatches) for node in nodes)
-        return Program(heads, tuple(builder.steps), numbers, routes, has_user_code), relays
+        return Program(heads, tuple(builder.steps), numbers, routes, has_user_code(nodes)), relays
 
     def _through_spark(self, nodes: Sequence[Node], ends: Sequence[tuple[tuple[Node | SinkNode, int], Node]]) -> None:
         part = FirstStage(tuple(nodes), tuple(End(str(self._numbers[key]), before) for key, before in ends))
@@ -269,7 +262,7 @@ class _Cutting:
             self._targets[self._numbers[key]] = self._target(key, schema)
 
     def _output(self, hosted: Hosted, node: Node) -> pa.Schema:
-        output = node.spec.output if isinstance(node.spec, SideOutput) else "rows"
+        output = _output_name(node)
         if output not in hosted.step.outputs:
             raise InvalidPipeline(
                 f"{node.inputs[0].kind} {hosted.name!r} has no {SIDE_OUTPUTS[output][0]}; asked for at {node.origin}.",
@@ -282,18 +275,17 @@ class _Cutting:
     # --- operators ----------------------------------------------------------------------------------------------
 
     def _hosted(self, node: Node) -> Hosted:
-        names = input_names(node)
+        names = node.stateful_spec.input_names
         schemas = [self._schema[before] for before in node.inputs]
-        spec: Any = node.spec
         with _at(node.kind, node.name, node.origin):
-            step: Step = spec.step(dict(zip(names, schemas, strict=True)))
+            step = node.stateful_spec.step(dict(zip(names, schemas, strict=True)))
         targets = {}
         for ordinal, name in enumerate(names):
             number = self._numbers[node, ordinal]
             old = self._targets[number]
             self._targets[number] = ChunkTarget(number, old.level, node.name, name, old.schema, step.key)
             targets[name] = number
-        feeds = {name: tuple(_heard(node, ordinal)) for ordinal, name in enumerate(names)}
+        feeds = {name: tuple(heard(node, ordinal)) for ordinal, name in enumerate(names)}
         sources = {name: self._sources_of(of) for name, of in feeds.items()}
         self._sources[node.name] = frozenset().union(*sources.values())
         return Hosted(node.name, self._operators.index(node), step, targets, feeds, sources=sources)
@@ -307,29 +299,35 @@ class _Cutting:
         hosted = {}
         for one in stage.hosted.values():
             onward = tuple(
-                (self._numbers[other, ordinal], _with_key(feed, one.step.key.names))
+                (self._numbers[other, ordinal], with_key(feed, one.step.key.names))
                 for other in self._operators
                 for ordinal in range(len(other.inputs))
-                for feed in _heard(other, ordinal)
+                for feed in heard(other, ordinal)
                 if feed.is_operator and feed.source == one.name
             )
             hosted[one.name] = replace(one, onward=onward)
         return Stage(stage.program, stage.relays, hosted)
 
 
-def input_names(node: Node) -> tuple[str, ...]:
-    """Return the names under which a stateful operator's step knows its inputs; a single one is ``rows``."""
-    return tuple(getattr(node.spec, "input_names", ("rows",)))
+def _watches_clock(node: Node) -> bool:
+    return isinstance(node.spec, ClockDriven) and node.spec.watches_clock
 
 
-def watches_clock(node: Node) -> bool:
-    """Tell whether an operator decides by batch time: it is called in every epoch, rows or not."""
-    forgets = any(getattr(node.spec, name, None) for name in ("forget_us", "forget_after"))
-    return _is_idle_rule(node) or forgets
+def _wakes(node: Node) -> bool:
+    return isinstance(node.spec, ClockDriven) and node.spec.wakes
 
 
-def _is_idle_rule(node: Node) -> bool:
-    return any(getattr(node.spec, name, None) for name in ("wakes", "idle_us", "idle_after"))
+def _keeps_state(node: Node) -> bool:
+    return lowering_of(node).keeps_state
+
+
+def _is_side_output(node: Node) -> bool:
+    return lowering_of(node).in_arrow is InArrow.SIDE_OUTPUT
+
+
+def _output_name(node: Node) -> str:
+    """Return which of a step's outputs a node's rows are."""
+    return node.spec.output if isinstance(node.spec, SideOutput) else "rows"
 
 
 def _depths(nodes: Sequence[Node]) -> dict[Node, int]:
@@ -337,86 +335,12 @@ def _depths(nodes: Sequence[Node]) -> dict[Node, int]:
     depths: dict[Node, int] = {}
     for node in nodes:
         before = max((depths[each] for each in node.inputs), default=0)
-        depths[node] = before + (1 if is_stateful(node) else 0)
+        depths[node] = before + (1 if _keeps_state(node) else 0)
     return depths
 
 
 def _relay(node: Node) -> str:
     return f"relay/{node.name}"
-
-
-def _heard(node: Node, ordinal: int) -> list[Feed]:
-    """Return the feeds of an operator's input; only their ends where it goes by another time than they do."""
-    before = node.inputs[ordinal]
-    feeds = _feeds(before)
-    time = _time_column(node, ordinal)
-    if time is None or before.shape.timestamp is None or time == before.shape.timestamp:
-        return feeds
-    return [replace(feed, bounds=CLOSED_ONLY) for feed in feeds]
-
-
-def _time_column(node: Node, ordinal: int) -> str | None:
-    """Return the timestamp column that an operator was told to use for an input, where it says so."""
-    times: Any = getattr(node.spec, "times", None)
-    if isinstance(times, Mapping):
-        times = tuple(times.values())
-    if isinstance(times, tuple) and ordinal < len(times):
-        return str(times[ordinal])
-    one = getattr(node.spec, "timestamp", None)
-    return one if isinstance(one, str) else None
-
-
-def _with_key(feed: Feed, key: Sequence[str]) -> str:
-    """Return which bounds of an operator hold, given its key: those of single keys where it comes through by name."""
-    if feed.bounds == EVERY and any(feed.column(name) != name for name in key):
-        return ALL_KEYS_ONLY
-    return feed.bounds
-
-
-def _feeds(node: Node) -> list[Feed]:
-    """Return where a node's rows come from, and which bounds hold behind the way from there."""
-    if node.is_source:
-        return [Feed(node.name, False, EVERY if isinstance(node.spec, MarkedSpec) else CLOSED_ONLY)]
-    if is_stateful(node):
-        return [Feed(node.name, True, EVERY)]
-    if isinstance(node.spec, SideOutput):
-        return [Feed(node.inputs[0].name, True, CLOSED_ONLY)]
-    found: dict[tuple[str, bool], Feed] = {}
-    for before in node.inputs:
-        for feed in _feeds(before):
-            passed = _passed(feed, before, node)
-            known = found.get((feed.source, feed.is_operator))
-            if known is not None and known != passed:  # two ways from one feed that differ: only its end is sure
-                passed = replace(passed, bounds=CLOSED_ONLY)
-            found[feed.source, feed.is_operator] = passed
-    return list(found.values())
-
-
-def _passed(feed: Feed, before: Node, node: Node) -> Feed:
-    """Return a feed as it is behind one more stateless operator."""
-    match node.spec:
-        case Filter() | SplitBranch() | Clip():
-            return feed
-        case Union() if node.shape.timestamp is not None:
-            return feed
-        case Select(items=items) if node.shape.timestamp is not None and before.shape.columns is not None:
-            chosen = _unchanged([item_of(text) for text in items], before.shape.columns)
-            columns = tuple((name, origin) for name, of in chosen if (origin := feed.column(of)) is not None)
-            return replace(feed, columns=columns)
-        case _:
-            return replace(feed, bounds=CLOSED_ONLY)
-
-
-def _unchanged(items: Sequence[Item], columns: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the columns that select items pass on as they are: (new name, old name)."""
-    by_name = {column.lower(): column for column in columns}
-    found = []
-    for item in items:
-        if item.is_star:
-            found += [(column, column) for column in columns if column.lower() not in item.excluded]
-        elif item.source is not None and item.names and (old := by_name.get(item.source.lower())) is not None:
-            found.append((item.names[0], old))
-    return found
 
 
 class _at:

@@ -98,9 +98,8 @@ def limited_operators(stages: Stages) -> dict[str, Limited]:
     hosted = {name: one for stage in stages.stages for name, one in stage.hosted.items()}
     found = {}
     for name, one in hosted.items():
-        limit = getattr(one.step, "max_waiting_rows", None)
-        if limit is not None:
-            found[name] = Limited(limit, one.sources)
+        if isinstance(one.step, SyncStep) and one.step.max_waiting_rows is not None:
+            found[name] = Limited(one.step.max_waiting_rows, one.sources)
     return found
 
 

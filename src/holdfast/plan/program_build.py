@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from holdfast.expressions.compile import columnar, columnar_items
-from holdfast.graph.nodes import Node, Rejects
+from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
-from holdfast.operators.clip import Clip
-from holdfast.operators.filter import Filter
-from holdfast.operators.map_batches import MapBatches
-from holdfast.operators.select import Select
-from holdfast.operators.split import SplitBranch
-from holdfast.operators.union import Union
+from holdfast.operators.lowering import InArrow, entry_of, lowering_of
 from holdfast.plan.batches import BatchFunction
 from holdfast.plan.laziness import Evaluations, after_filter, after_select, after_union, at_border
 from holdfast.plan.program import (
@@ -36,6 +31,8 @@ from holdfast.ports import REJECT_COLUMN, REJECT_TYPE
 
 Made = tuple[Operation, pa.Schema, Evaluations]
 """A step to be added: what it does, the schema of its rows, and what has been evaluated of them."""
+
+_HERE = "holdfast/plan/program_build.py"
 
 
 def build_program(pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], token: str) -> Program | None:
@@ -63,8 +60,12 @@ def build_program(pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], 
     rows = [builder.steps[end].schema for end in ends]
     schemas_of_sinks = [_nullable(schema) if end in shared else schema for end, schema in zip(ends, rows, strict=True)]
     routes = Routes(tuple(sink.name for sink in pipeline.sinks), tuple(schemas_of_sinks))
-    has_user_code = any(isinstance(node.spec, MapBatches) for node in pipeline.nodes)
-    return Program(schemas, tuple(builder.steps), ends, routes, has_user_code)
+    return Program(schemas, tuple(builder.steps), ends, routes, has_user_code(pipeline.nodes))
+
+
+def has_user_code(nodes: Iterable[Node]) -> bool:
+    """Tell whether a program of these nodes calls functions of the user."""
+    return any(lowering_of(node).in_arrow is InArrow.CALL for node in nodes)
 
 
 def _shared(steps: Sequence[ProgramStep], ends: Sequence[int]) -> frozenset[int]:
@@ -118,20 +119,19 @@ class Builder:
 
     def __init__(self, normal: Callable[[pa.Schema], pa.Schema], token: str) -> None:
         self.steps: list[ProgramStep] = []
-        self._normal = normal
-        self._token = token
+        self.normal = normal
+        self.token = token
         self._raw: dict[Node, int] = {}
         self._numbers: dict[Node, int] = {}
         self._evaluations: list[Evaluations] = []
 
     def source(self, node: Node) -> int:
         """Add the step of a source's rows as they are read."""
-        spec: Any = node.spec
-        schema = spec.schema
-        if spec.rejects:
+        schema = node.source_spec.schema
+        if node.source_spec.rejects:
             nullable = [field.with_nullable(True) for field in schema]
             schema = pa.schema([*nullable, pa.field(REJECT_COLUMN, REJECT_TYPE)])
-        self._raw[node] = self._step(Pass(), (), self._normal(schema))
+        self._raw[node] = self._step(Pass(), (), self.normal(schema))
         return self._raw[node]
 
     def head(self, node: Node, schema: pa.Schema) -> int:
@@ -145,25 +145,29 @@ class Builder:
 
     def add(self, node: Node) -> bool:
         """Add a node's step; False where its operator is Spark's business."""
-        if node.is_source:
-            number = self._raw[node]
-            if getattr(node.spec, "rejects", False):
-                kept = pa.schema([field for field in self.steps[number].schema if field.name != REJECT_COLUMN])
-                number = self._step(WithoutRejects(), (number,), kept)
-            self._numbers[node] = number
-            return True
-        if isinstance(node.spec, Rejects):
-            raw = self._raw[node.inputs[0]]
-            self._numbers[node] = self._step(Bad(), (raw,), self._normal(pa.schema(list(REJECT_TYPE))))
-            return True
-        inputs = tuple(self._numbers[before] for before in node.inputs)
-        made = self._made(node, inputs)
-        if made is None:
+        number = entry_of(WAYS, lowering_of(node).in_arrow, _HERE)(self, node)
+        if number is None:
             return False
-        operation, schema, evaluations = made
-        counted_as = node.name if isinstance(node.spec, Filter | Clip) else ""
-        self._numbers[node] = self._step(operation, inputs, schema, evaluations, counted_as)
+        self._numbers[node] = number
         return True
+
+    def _readable(self, node: Node) -> int:
+        number = self._raw[node]
+        if not node.source_spec.rejects:
+            return number
+        kept = pa.schema([field for field in self.steps[number].schema if field.name != REJECT_COLUMN])
+        return self._step(WithoutRejects(), (number,), kept)
+
+    def _rejects(self, node: Node) -> int:
+        return self._step(Bad(), (self._raw[node.inputs[0]],), self.normal(pa.schema(list(REJECT_TYPE))))
+
+    def _computed(self, node: Node, make: Make) -> int | None:
+        numbers = tuple(self._numbers[before] for before in node.inputs)
+        made = make(self, node, [Before(self.steps[number].schema, self._evaluations[number]) for number in numbers])
+        if made is None:
+            return None
+        counted_as = node.name if lowering_of(node).counts_dropped else ""
+        return self._step(made[0], numbers, made[1], made[2], counted_as)
 
     def _step(
         self,
@@ -177,37 +181,55 @@ class Builder:
         self._evaluations.append(evaluations or at_border(schema.names))
         return len(self.steps) - 1
 
-    def _made(self, node: Node, inputs: tuple[int, ...]) -> Made | None:
-        schemas = [self.steps[number].schema for number in inputs]
-        schema, before = schemas[0], self._evaluations[inputs[0]]
-        match node.spec:
-            case Filter(condition=str() as condition) | SplitBranch(condition=condition):
-                test = columnar(condition, schema)
-                if test is None or test.type != pa.bool_() or (after := after_filter(before, test)) is None:
-                    return None
-                return Keep(test), schema, after
-            case Select(items=items):
-                chosen = columnar_items(items, schema)
-                if chosen is None or (after := after_select(before, chosen)) is None:
-                    return None
-                fields = [pa.field(name, item.type, item.nullable) for name, item in chosen]
-                output = self._normal(pa.schema(fields))
-                return Compute(tuple(item for _, item in chosen), output), output, after
-            case Clip(column=column, start_us=start_us, end_us=end_us):
-                between = _between(schema, column, start_us, end_us)
-                if between is None or (after := after_filter(before, None)) is None:
-                    return None
-                return between, schema, after
-            case Union():
-                united = _united(schemas)
-                if united is None:
-                    return None
-                return Unite(united), united, after_union([self._evaluations[number] for number in inputs])
-            case MapBatches(fn=fn, setup=setup, schema=declared):
-                output = self._normal(declared)
-                function = BatchFunction(fn, setup, output, node.name, self._token + node.name)
-                return Call(function), output, at_border(output.names)
+
+class Before(NamedTuple):
+    """An input of a step to be made: the schema of its rows, and what has been evaluated of them."""
+
+    schema: pa.Schema
+    evaluations: Evaluations
+
+
+Make = Callable[[Builder, Node, Sequence[Before]], Made | None]
+"""Makes an operator's step; None where it is Spark's to evaluate."""
+
+
+def _keep(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
+    spec: Any = node.spec
+    test = columnar(spec.condition, inputs[0].schema) if isinstance(spec.condition, str) else None
+    if test is None or test.type != pa.bool_() or (after := after_filter(inputs[0].evaluations, test)) is None:
         return None
+    return Keep(test), inputs[0].schema, after
+
+
+def _compute(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
+    spec: Any = node.spec
+    chosen = columnar_items(spec.items, inputs[0].schema)
+    if chosen is None or (after := after_select(inputs[0].evaluations, chosen)) is None:
+        return None
+    output = builder.normal(pa.schema([pa.field(name, item.type, item.nullable) for name, item in chosen]))
+    return Compute(tuple(item for _, item in chosen), output), output, after
+
+
+def _cut_to_span(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
+    spec: Any = node.spec
+    between = _between(inputs[0].schema, spec.column, spec.start_us, spec.end_us)
+    if between is None or (after := after_filter(inputs[0].evaluations, None)) is None:
+        return None
+    return between, inputs[0].schema, after
+
+
+def _unite(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
+    united = _united([before.schema for before in inputs])
+    if united is None:
+        return None
+    return Unite(united), united, after_union([before.evaluations for before in inputs])
+
+
+def _call(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
+    spec: Any = node.spec
+    output = builder.normal(spec.schema)
+    function = BatchFunction(spec.fn, spec.setup, output, node.name, builder.token + node.name)
+    return Call(function), output, at_border(output.names)
 
 
 def _between(schema: pa.Schema, column: str, start_us: int | None, end_us: int | None) -> Between | None:
@@ -227,3 +249,26 @@ def _united(schemas: list[pa.Schema]) -> pa.Schema | None:
             return None  # Spark widens types; names that differ by case are its business too
     nullable = [any(schema.field(f.name).nullable for schema in schemas) for f in first]
     return pa.schema([f.with_nullable(n) for f, n in zip(first, nullable, strict=True)])
+
+
+def _computed(make: Make) -> Callable[[Builder, Node], int | None]:
+    return lambda builder, node: builder._computed(node, make)
+
+
+def _from_elsewhere(builder: Builder, node: Node) -> None:
+    """Return None: its rows are the head of a program (:meth:`Builder.head`), or Spark's."""
+
+
+WAYS: Mapping[InArrow, Callable[[Builder, Node], int | None]] = {
+    InArrow.READ: Builder._readable,
+    InArrow.REJECTS: Builder._rejects,
+    InArrow.COMPUTE: _computed(_compute),
+    InArrow.KEEP: _computed(_keep),
+    InArrow.BETWEEN: _computed(_cut_to_span),
+    InArrow.CALL: _computed(_call),
+    InArrow.UNITE: _computed(_unite),
+    InArrow.STEP: _from_elsewhere,
+    InArrow.SIDE_OUTPUT: _from_elsewhere,
+    InArrow.SPARK_ONLY: _from_elsewhere,
+}
+"""How Arrow does an operator -> what adds its step, and returns its number; None where it adds none."""

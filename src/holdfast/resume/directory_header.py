@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.manifest import Manifest
 
 FILE_NAME = "origin.json"
+LEFT = "left.json"
+"""In a directory that is used no more: sinks have lost what it published (:mod:`holdfast.spark.resume.catching_up`)."""
 BEGINNING = "beginning.json"
 """Where the pipeline begins; absent where that is the beginning of its sources."""
 

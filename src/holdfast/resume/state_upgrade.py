@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.graph.evolution import NOTHING, Evolution, Migration
+from holdfast.ports import Growable
 from holdfast.state.step import StateTable, Step, StepTime
 
 
@@ -41,9 +42,7 @@ class StateUpgrade:
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return a table of an earlier version under the present schema; None where nobody knows how."""
-        grow = getattr(self.step, "grown", None)
-        found: pa.Table | None = None if grow is None else grow(table, known, at)
-        return found
+        return self.step.grown(table, known, at) if isinstance(self.step, Growable) else None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
-from holdfast.ports import Source, SourceSpec, Span
+from holdfast.ports import Bounded, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 
 
@@ -57,7 +57,7 @@ class MarkedSpec:
     @property
     def bounded(self) -> bool:
         """Whether it ends."""
-        return bool(getattr(self.given, "bounded", False))
+        return isinstance(self.given, Bounded) and self.given.bounded
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""

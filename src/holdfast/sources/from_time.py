@@ -9,26 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.ports import REJECT_COLUMN, Source, SourceSpec, Span
+from holdfast.ports import REJECT_COLUMN, Bounded, SeekableSpec, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import MarkedSpec
-
-
-@runtime_checkable
-class SeekableSpec(Protocol):
-    """What the declaration of a source may offer beyond :class:`~holdfast.ports.SourceSpec`."""
-
-    def from_time(self, at_us: int) -> SourceSpec:
-        """Return the declaration of the same source that begins at its random access point at or before a time.
-
-        Rows before the time may come from it; none at or after it may be missing.  The time is one of its timestamps:
-        microseconds of Unix time, or ticks where they are BIGINTs.
-        """
 
 
 def obstacle(spec: SourceSpec) -> str:
@@ -89,7 +77,7 @@ class ClippedSpec:
     @property
     def bounded(self) -> bool:
         """Whether it ends."""
-        return bool(getattr(self.given, "bounded", False))
+        return isinstance(self.given, Bounded) and self.given.bounded
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint: those of the source."""

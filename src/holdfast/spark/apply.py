@@ -1,91 +1,87 @@
-"""One row-wise operator on a DataFrame: what each declaration means to Spark."""
+"""Row-wise operators on a DataFrame: what a declaration means to Spark, one function for each way."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from holdfast.errors import InternalError, InvalidPipeline
-from holdfast.graph.nodes import Rejects
-from holdfast.operators.clip import Clip
-from holdfast.operators.filter import Filter
-from holdfast.operators.map import Map
-from holdfast.operators.select import Select
-from holdfast.operators.split import SplitBranch
-from holdfast.operators.sql import Sql
-from holdfast.operators.union import Union
+from holdfast.errors import InvalidPipeline
+from holdfast.operators.sql import TABLE
 from holdfast.ports import REJECT_COLUMN
-
-INPUT_VIEW = "input"
-"""Name that ``sql`` queries know their input by."""
 
 _view_lock = threading.Lock()
 
 
-@dataclass(frozen=True)
-class GoodRows:
-    """The rows of a source that could be read: its rejects left out."""
+def readable(spec: Any, frame: DataFrame) -> DataFrame:
+    """Return the rows of a source that could be read."""
+    return frame.filter(F.col(REJECT_COLUMN).isNull()).drop(REJECT_COLUMN)
 
 
-def applied(spec: Any, inputs: Sequence[DataFrame]) -> DataFrame:
-    """Return what an operator makes of its inputs.
+def rejected(spec: Any, frame: DataFrame) -> DataFrame:
+    """Return the rows of a source that could not be read."""
+    return frame.filter(F.col(REJECT_COLUMN).isNotNull()).select(f"{REJECT_COLUMN}.*")
+
+
+def transformed(spec: Any, frame: DataFrame) -> DataFrame:
+    """Return what a user's function makes of a frame.
 
     Raises
     ------
     InvalidPipeline
-        If a user's function returns something else than it must.
-    PySparkException
-        If Spark cannot resolve an expression; the caller names the node.
+        If it returns something else.
     """
-    frame = inputs[0]
-    match spec:
-        case GoodRows():
-            return frame.filter(F.col(REJECT_COLUMN).isNull()).drop(REJECT_COLUMN)
-        case Rejects():
-            return frame.filter(F.col(REJECT_COLUMN).isNotNull()).select(f"{REJECT_COLUMN}.*")
-        case Map(fn=fn):
-            return _frame_of(fn(frame))
-        case Select(items=items):
-            return frame.selectExpr(*items)
-        case Filter(condition=condition):
-            return frame.filter(condition if isinstance(condition, str) else _column_of(condition(frame)))
-        case SplitBranch(condition=condition):
-            return frame.filter(condition)
-        case Sql(query=query):
-            return _sql(query, frame)
-        case Clip():
-            return _clipped(spec, frame)
-        case Union():
-            return reduce(DataFrame.unionByName, inputs)
-    raise InternalError(f"no rule says what the operator {type(spec).__name__} means to Spark.")
+    return _frame_of(spec.fn(frame))
 
 
-def _sql(query: str, frame: DataFrame) -> DataFrame:
+def selected(spec: Any, frame: DataFrame) -> DataFrame:
+    """Return the items of a select."""
+    return frame.selectExpr(*spec.items)
+
+
+def filtered(spec: Any, frame: DataFrame) -> DataFrame:
+    """Return the rows for which a condition is true.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the condition is a user's function, and returns no Column.
+    """
+    condition = spec.condition
+    return frame.filter(condition if isinstance(condition, str) else _column_of(condition(frame)))
+
+
+def queried(spec: Any, frame: DataFrame) -> DataFrame:
+    """Return what a statement makes of a frame."""
     session = frame.sparkSession
     # The name is looked up while the query is analysed, so the view lives for this call only.
     with _view_lock:
-        frame.createOrReplaceTempView(INPUT_VIEW)
+        frame.createOrReplaceTempView(TABLE)
         try:
-            return session.sql(query)
+            return session.sql(spec.query)
         finally:
-            session.catalog.dropTempView(INPUT_VIEW)
+            session.catalog.dropTempView(TABLE)
 
 
-def _clipped(clip: Clip, frame: DataFrame) -> DataFrame:
-    column = F.col(f"`{clip.column}`")
-    is_number = frame.schema[clip.column].dataType.typeName() in ("long", "integer")
+def clipped(spec: Any, frame: DataFrame) -> DataFrame:
+    """Return the rows of a span of time."""
+    column = F.col(f"`{spec.column}`")
+    is_number = frame.schema[spec.column].dataType.typeName() in ("long", "integer")
     conditions = []
-    for border_us, is_start in ((clip.start_us, True), (clip.end_us, False)):
+    for border_us, is_start in ((spec.start_us, True), (spec.end_us, False)):
         if border_us is not None:
             border = F.lit(border_us) if is_number else F.timestamp_micros(F.lit(border_us))
             conditions.append(column >= border if is_start else column < border)
     return frame.filter(reduce(Column.__and__, conditions))
+
+
+def united(frames: Sequence[DataFrame]) -> DataFrame:
+    """Return the rows of several frames, by the names of their columns."""
+    return reduce(DataFrame.unionByName, frames)
 
 
 def _frame_of(result: Any) -> DataFrame:

@@ -6,8 +6,9 @@ compiled together into one wide frame (:mod:`holdfast.spark.fanout`), so that th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -15,17 +16,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import InternalError, InvalidPipeline
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
-from holdfast.operators.map_batches import MapBatches
-from holdfast.operators.union import Union
+from holdfast.operators.lowering import InSpark, entry_of
 from holdfast.plan.batches import BatchFunction, BranchFunction
 from holdfast.plan.cutting import FirstStage
 from holdfast.plan.routes import STEP, TAG, Routes, struct_name
 from holdfast.spark import apply
 from holdfast.spark.compile_steps import CompileStep, Steps, explained_at, steps_of
 from holdfast.spark.fanout import WideFrame, column_name
+
+RowWise = Callable[[Any, DataFrame], DataFrame]
+"""What a declaration makes of a frame: a projection, a filter, or both."""
 
 
 @dataclass(frozen=True)
@@ -127,16 +130,14 @@ class _Compiler:
 
     def _applied(self, step: CompileStep, inputs: Sequence[DataFrame]) -> DataFrame:
         with explained_at(step):
-            if step.spec is None:
-                assert isinstance(step.node, Node)
-                return self._read(step.node)
-            if isinstance(step.spec, MapBatches):
-                return inputs[0].mapInArrow(self._batch_function(step), from_arrow_schema(step.spec.schema))
-            return distinct(apply.applied(step.spec, inputs), step.title)
+            return _lowered(step).alone(self, step, inputs)
+
+    def _batches(self, step: CompileStep, inputs: Sequence[DataFrame]) -> DataFrame:
+        spec: Any = step.node.spec
+        return inputs[0].mapInArrow(self._batch_function(step), from_arrow_schema(spec.schema))
 
     def _batch_function(self, step: CompileStep) -> BatchFunction:
-        spec = step.spec
-        assert isinstance(spec, MapBatches)
+        spec: Any = step.node.spec
         schema = to_arrow_schema(from_arrow_schema(spec.schema), timezone="UTC")
         return BatchFunction(spec.fn, spec.setup, schema, step.node.name, f"{self._token}/{step.number}")
 
@@ -230,22 +231,28 @@ class _WideCompiler:
 
     def _add(self, step: CompileStep) -> None:
         tags = [self._input_tag(before, step) for before in step.inputs]
-        if isinstance(step.spec, Union):
-            into = self._new_tag()
-            self._columns[step] = self._wide.merge(tags, [self._columns[before] for before in step.inputs], into)
-            self._tag[step] = into
-            return
-        tag, before = tags[0], step.inputs[0]
+        add = _lowered(step).wide
+        if add is None:
+            raise InternalError(f"{step.title} stands behind a fan-out.", why=f"{step.way.name} has no form there.")
+        add(self, step, tags)
+
+    def _add_union(self, step: CompileStep, tags: list[int]) -> None:
+        into = self._new_tag()
+        self._columns[step] = self._wide.merge(tags, [self._columns[before] for before in step.inputs], into)
+        self._tag[step] = into
+
+    def _add_rowwise(self, step: CompileStep, tags: list[int], apply_to: RowWise) -> None:
+        (tag,), (before,) = tags, step.inputs
         self._tag[step] = tag
-        if isinstance(step.spec, MapBatches):
-            self._add_batches(step, tag, self._columns[before])
-            return
         proxy = self._wide.proxy(self._columns[before])
-        applied = distinct(apply.applied(step.spec, [proxy]), step.title)
+        applied = distinct(apply_to(step.node.spec, proxy), step.title)
         name = f"{step.node.kind} {step.node.name!r}"
         self._columns[step] = self._wide.graft(tag, proxy, applied, self._new_tag(), name)
 
-    def _add_batches(self, step: CompileStep, tag: int, inputs: list[tuple[str, str]]) -> None:
+    def _add_batches(self, step: CompileStep, tags: list[int]) -> None:
+        (tag,), (before,) = tags, step.inputs
+        self._tag[step] = tag
+        inputs = self._columns[before]
         function = self._parent._batch_function(step)
         into = self._new_tag()
         outputs = [(name, column_name(into, i)) for i, name in enumerate(function.schema.names)]
@@ -273,6 +280,63 @@ class _WideCompiler:
             structs.append(F.when(condition, row).alias(struct_name(sink)))
         assert tag is not None
         return self._wide.frame.select(tag.alias(TAG), *structs)
+
+
+# --- each way that an operator is done ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Lowered:
+    """One way, in both forms of a plan.
+
+    Parameters
+    ----------
+    alone : callable
+        Returns the frame that it makes of the frames of its inputs.
+    wide : callable, optional
+        Adds it to a frame that several branches share; None where it never stands there.
+    """
+
+    alone: Callable[[_Compiler, CompileStep, Sequence[DataFrame]], DataFrame]
+    wide: Callable[[_WideCompiler, CompileStep, list[int]], None] | None = None
+
+
+def _rowwise(apply_to: RowWise) -> _Lowered:
+    return _Lowered(
+        lambda compiler, step, inputs: distinct(apply_to(step.node.spec, inputs[0]), step.title),
+        lambda compiler, step, tags: compiler._add_rowwise(step, tags, apply_to),
+    )
+
+
+def _hosted(compiler: _Compiler, step: CompileStep, inputs: Sequence[DataFrame]) -> DataFrame:
+    raise InternalError(
+        f"{step.title} is no part of a plan of Spark's.",
+        why="what keeps state runs in a level, and what is behind it in the level's worker.",
+        do="report this.",
+        participant=step.node.name,
+    )
+
+
+WAYS: Mapping[InSpark, _Lowered] = {
+    InSpark.READ: _Lowered(lambda compiler, step, inputs: compiler._read(step.node)),
+    InSpark.READABLE: _rowwise(apply.readable),
+    InSpark.REJECTS: _rowwise(apply.rejected),
+    InSpark.FUNCTION: _rowwise(apply.transformed),
+    InSpark.SELECT: _rowwise(apply.selected),
+    InSpark.FILTER: _rowwise(apply.filtered),
+    InSpark.SPAN: _rowwise(apply.clipped),
+    InSpark.SQL: _rowwise(apply.queried),
+    InSpark.BATCHES: _Lowered(_Compiler._batches, _WideCompiler._add_batches),
+    InSpark.UNION: _Lowered(
+        lambda compiler, step, inputs: distinct(apply.united(inputs), step.title), _WideCompiler._add_union
+    ),
+    InSpark.HOSTED: _Lowered(_hosted),
+}
+"""How Spark does an operator -> its frame, alone and among branches that share one."""
+
+
+def _lowered(step: CompileStep) -> _Lowered:
+    return entry_of(WAYS, step.way, "holdfast/spark/compile.py")
 
 
 def distinct(frame: DataFrame, title: str) -> DataFrame:

@@ -8,10 +8,10 @@ from typing import Any
 from pyspark.errors import PySparkException
 
 from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.graph.nodes import Node, OperatorSpec, Rejects, SinkNode
+from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
+from holdfast.operators.lowering import InSpark, lowering_of
 from holdfast.plan.cutting import FirstStage
-from holdfast.spark import apply
 from holdfast.spark.failure import summary
 
 
@@ -19,9 +19,9 @@ from holdfast.spark.failure import summary
 class CompileStep:
     """A node of the graph as the compiler sees it; a source with rejects becomes two steps (raw and good rows)."""
 
-    spec: OperatorSpec | apply.GoodRows | None
+    way: InSpark
     inputs: tuple[CompileStep, ...]
-    node: Node | SinkNode
+    node: Node
     number: int
 
     @property
@@ -37,9 +37,9 @@ class Steps:
     steps: list[CompileStep] = field(default_factory=list)
     ends: list[CompileStep] = field(default_factory=list)
 
-    def add(self, spec: Any, inputs: tuple[CompileStep, ...], node: Node | SinkNode) -> CompileStep:
+    def add(self, way: InSpark, inputs: tuple[CompileStep, ...], node: Node) -> CompileStep:
         """Add a step behind its inputs."""
-        step = CompileStep(spec, inputs, node, len(self.steps))
+        step = CompileStep(way, inputs, node, len(self.steps))
         self.steps.append(step)
         return step
 
@@ -50,14 +50,14 @@ def steps_of(pipeline: Pipeline | FirstStage) -> Steps:
     good: dict[Node, CompileStep] = {}
     raw: dict[Node, CompileStep] = {}
     for node in pipeline.nodes:
-        if node.is_source:
-            raw[node] = good[node] = found.add(None, (), node)
-            if getattr(node.spec, "rejects", False):
-                good[node] = found.add(apply.GoodRows(), (raw[node],), node)
-        elif isinstance(node.spec, Rejects):
-            good[node] = found.add(node.spec, (raw[node.inputs[0]],), node)
-        else:
-            good[node] = found.add(node.spec, tuple(good[before] for before in node.inputs), node)
+        way = lowering_of(node).in_spark
+        if way is InSpark.READ:
+            raw[node] = good[node] = found.add(way, (), node)
+            if node.source_spec.rejects:
+                good[node] = found.add(InSpark.READABLE, (raw[node],), node)
+        else:  # malformed rows leave a source before what is made of the others
+            before = raw if way is InSpark.REJECTS else good
+            good[node] = found.add(way, tuple(before[each] for each in node.inputs), node)
     found.ends = [good[sink.inputs[0]] for sink in pipeline.sinks]
     return _without_unused(found)
 
@@ -91,7 +91,11 @@ class explained_at:
             ) from error
         if isinstance(error, HoldfastError) or error is None:
             return
-        if self._step.spec is not None and isinstance(error, Exception) and not isinstance(error, AssertionError):
+        if (
+            self._step.way is not InSpark.READ
+            and isinstance(error, Exception)
+            and not isinstance(error, AssertionError)
+        ):
             raise InvalidPipeline(
                 f"{self._step.title} raised {type(error).__name__} while the plan was built.",
                 why=str(error),

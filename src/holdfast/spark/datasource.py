@@ -35,11 +35,12 @@ from pyspark.sql.types import StructType
 from holdfast.checkpoint.retention import read_floor, read_named_floor
 from holdfast.plan.chunks import SCHEMA
 from holdfast.plan.holds import hold_file, is_held
-from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
+from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
 from holdfast.resume.directory_header import read_origin
 from holdfast.resume.spark_log import MARKS, has_more, plain
+from holdfast.sources.wrapped import innermost
 from holdfast.spark.controls import ControlSpec, mark_end
 from holdfast.spark.due import due_file, is_due
 from holdfast.status import lag_between
@@ -371,8 +372,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         """
         if not self.reading.notes_silence:
             return {}
-        asked = getattr(self.source, "has_more", None)
-        is_behind = asked(end) if asked is not None else bool(lag_between(end, known))
+        source = innermost(self.source)
+        is_behind = source.has_more(end) if isinstance(source, Backlogged) else bool(lag_between(end, known))
         if is_behind == has_more(start):
             return {}
         now_us = time.time_ns() // 1000
@@ -388,8 +389,9 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     def _has_ended(self, positions: SourcePositions) -> bool:
         """Tell whether a source that was declared bounded has given everything."""
-        asked = getattr(self.source, "has_ended", None)
-        return bool(getattr(self.reading.spec, "bounded", False) and asked is not None and asked(positions))
+        spec, source = self.reading.spec, innermost(self.source)
+        is_bounded = isinstance(spec, Bounded) and spec.bounded
+        return is_bounded and isinstance(source, Exhaustible) and source.has_ended(positions)
 
     def _end(self, start: Mapping[str, Any], end: SourcePositions) -> dict[str, Any]:
         size, rows = self._size(start["positions"], end)

@@ -17,12 +17,11 @@ from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.program import Program
-from holdfast.plan.program_build import build_program
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask
 from holdfast.resume.graph_record import Graph, described
 from holdfast.resume.state_upgrade import StateUpgrade
-from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
+from holdfast.spark.compile import Compiled, compile_pipeline
 from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Observed, Reader, SparkEvaluation
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.read import SourceReader
@@ -122,8 +121,7 @@ class PhysicalPlan:
 def assemble(asked: StartOptions, ground: StartContext) -> PhysicalPlan:
     """Compile a graph in the way that fits it: in stages, as an Arrow program, or as Spark's plan."""
     pipeline, settings = asked.pipeline, asked.settings
-    use_program = settings.columnar and not asked.is_stateful
-    program = build_program(pipeline, as_spark_has_it, ground.token) if use_program else None
+    program = ground.program
     reader = SourceReader(
         ground.session,
         ground.directory,

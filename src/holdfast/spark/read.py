@@ -94,7 +94,7 @@ class SourceReader:
 
 def is_watched(node: Node) -> bool:
     """Tell whether Spark has to count at a source: it declares a timestamp, or has rejects."""
-    return timestamp_of(node) is not None or bool(getattr(node.spec, "rejects", False))
+    return timestamp_of(node) is not None or node.source_spec.rejects
 
 
 def watched(frame: DataFrame, node: Node) -> DataFrame:
@@ -102,7 +102,7 @@ def watched(frame: DataFrame, node: Node) -> DataFrame:
     if not is_watched(node):
         return frame
     column = timestamp_of(node)
-    has_rejects = bool(getattr(node.spec, "rejects", False))
+    has_rejects = node.source_spec.rejects
     rejects = F.count(F.col(REJECT_COLUMN)) if has_rejects else F.lit(0).cast("long")
     highest = F.lit(None).cast("long") if column is None else F.max(_microseconds(frame, column))
     counts = [F.count(F.lit(1)).alias("rows"), rejects.alias("rejects"), highest.alias("timestamp_max")]
@@ -126,5 +126,4 @@ def observation(source: str) -> str:
 
 def timestamp_of(node: Node) -> str | None:
     """Return a source's timestamp column; None where it declares none."""
-    timestamp: str | None = getattr(node.spec, "timestamp", None)
-    return timestamp
+    return node.source_spec.timestamp

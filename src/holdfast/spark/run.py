@@ -26,6 +26,7 @@ from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
+from holdfast.operators.lowering import lowering_of
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
 from holdfast.resume.spark_log import MARKS
@@ -34,7 +35,7 @@ from holdfast.spark.evaluation import Observed
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.isolate import Suspicion
 from holdfast.spark.read import is_watched, observation
-from holdfast.status import FILTERS, EpochStatus, FilterStatus, SinkStatus, SourceStatus, State, Status, lag_between
+from holdfast.status import EpochStatus, FilterStatus, SinkStatus, SourceStatus, State, Status, lag_between
 from holdfast.store import durable
 
 log = logging.getLogger("holdfast.run")
@@ -212,7 +213,9 @@ class Run:
             rows_per_s=self._rate(rows),
             sources=tuple(self._source_status(node) for node in self.pipeline.sources),
             operators=self._reports.statuses(),
-            filters=tuple(self._filter_status(node) for node in self.pipeline.nodes if node.kind in FILTERS),
+            filters=tuple(
+                self._filter_status(node) for node in self.pipeline.nodes if lowering_of(node).counts_dropped
+            ),
             sinks=tuple(
                 SinkStatus(
                     name=node.name,

@@ -1,8 +1,6 @@
 """State tables that get columns: what is there keeps its values, and gets a neutral one in what is new.
 
-A step whose tables may grow says so by a method ``grown(table, known, at)``: given a state table of an earlier version
-of itself (None where there was none), it returns it under the present schema, or None where it cannot tell what the
-new columns would hold.
+A step whose tables may grow is :class:`holdfast.ports.Growable`; what is here does it for those of any step.
 """
 
 from __future__ import annotations

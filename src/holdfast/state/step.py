@@ -133,10 +133,9 @@ class Result:
 class Step(Protocol):
     """One stateful operator with its schemas known.  Frozen and picklable.
 
-    What a step may have besides, for the day on which the graph or the number of buckets changes: a method ``grown``
-    (:mod:`holdfast.state.growth`), and an attribute ``for_all_keys``.  That maps state tables to the column that
-    marks the rows which hold for all keys, empty where all of them do: such rows are in every bucket, and of several
-    buckets the greatest values count.  A column ``__all_keys__`` says the same unasked.
+    The declaration of an operator gives it (:class:`holdfast.ports.StatefulSpec`).  What it may have besides, for the
+    day on which the graph or the number of buckets changes: :class:`holdfast.ports.Growable`,
+    :class:`holdfast.ports.Broadcasting`.
     """
 
     @property
@@ -166,17 +165,4 @@ class Step(Protocol):
             Every input, also those that bring nothing.
         at : StepTime
             The epoch and its logged time.
-        """
-
-
-class StatefulSpec(Protocol):
-    """What the declaration of a stateful operator has besides that of a stateless one."""
-
-    def step(self, inputs: Mapping[str, pa.Schema]) -> Step:
-        """Return the step for inputs of these schemas.
-
-        Raises
-        ------
-        InvalidPipeline
-            If a column is missing or has a type that the operator cannot work with.
         """

@@ -17,6 +17,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import naming
 from holdfast.graph.nodes import Node, Stream
+from holdfast.operators.lowering import InArrow, lowering_of
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.state import call, checks, encoding, tables
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Step, StepTime
@@ -353,14 +354,15 @@ def _compiled(nodes: Sequence[Node]) -> _Operators:
     for node in nodes:
         spec: Any = node.spec
         before = [schemas[behind] for behind in node.inputs]
-        if node.is_source:
+        row = lowering_of(node)
+        if row.in_arrow is InArrow.READ:
             schemas[node] = spec.schema
-        elif callable(getattr(spec, "step", None)):
-            steps[node] = spec.step(dict(zip(input_names(spec, len(before)), before, strict=True)))
+        elif row.in_arrow is InArrow.STEP:
+            steps[node] = spec.step(dict(zip(spec.input_names, before, strict=True)))
             schemas[node] = steps[node].outputs["rows"]
-        elif (behind := node.inputs[0]) in steps and getattr(spec, "output", spec.kind) in steps[behind].outputs:
-            sides[node] = getattr(spec, "output", spec.kind)
-            schemas[node] = steps[behind].outputs[sides[node]]
+        elif row.in_arrow is InArrow.SIDE_OUTPUT and spec.output in (given := steps[node.inputs[0]].outputs):
+            sides[node] = spec.output
+            schemas[node] = given[spec.output]
         elif builder.add(node):
             made = builder.steps[builder.number_of(node)]
             operations[node] = (made.operation, made.schema)
@@ -375,11 +377,6 @@ def _compiled(nodes: Sequence[Node]) -> _Operators:
             )
         builder.head(node, schemas[node])
     return _Operators(steps, operations, schemas, sides)
-
-
-def input_names(spec: Any, count: int) -> tuple[str, ...]:
-    """Return the names under which a stateful operator's step knows its inputs: ``spec.input_names``, else ``rows``."""
-    return tuple(getattr(spec, "input_names", ("rows",) if count == 1 else ()))
 
 
 def _placed(schema: pa.Schema, found: pa.Schema) -> pa.Schema:

@@ -18,7 +18,9 @@ KEY = "sinks/table.json"
 
 def start(store: SimulatedStore, epoch: int) -> Participation:
     participation = Participation("trips", store, ["table"])
-    participation.check({"table": Held(epoch, 1, {}, None), "console": NOTHING})
+    held = {"table": Held(epoch, 1, {}, None), "console": NOTHING}
+    participation.check(held)
+    participation.note_holding(held)
     return participation
 
 

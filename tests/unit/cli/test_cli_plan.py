@@ -2,21 +2,26 @@
 
 import json
 import os
+import shutil
 import sys
 import textwrap
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.checkpoint.schemas import note_schema
 from holdfast.cli.app import app
 from holdfast.cli.target import load_target
 from holdfast.config import Settings
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_record import described, state_fingerprint
 from holdfast.resume.rewind import note_rewind
 from holdfast.spark.resume.plan import _stages
 from holdfast.spark.resume.state_change import write_graph
 from holdfast.spark.state.plan import keeps_of
+from holdfast.store import checked_json
 from holdfast.store.local import open_store
 
 SCRIPT = """
@@ -74,6 +79,7 @@ def ran(name, finished=()):
         offset |= {"has_ended": True} if source.name in finished else {}
         offsets.append(f"{source.name}:{json.dumps(offset)}")
     store.put("spark/1/offsets/0", "\n".join(offsets).encode())
+    store.put("spark/1/metadata", b'{"id": "x"}')
 
 
 def planned(name, *options):
@@ -101,6 +107,10 @@ def test_a_changed_graph_is_told_node_by_node():
         "~ changed  stateful operator per_city: keeps its state; what it does with it is the new arguments'",
         "             it read rides, and reads long_rides",
         "  kept     sink trips",
+        "start    row M: the pipeline goes on with the changed graph, from the end of the last epoch",
+        "         state: kept, renamed, migrated, new or dropped, operator by operator",
+        "         sources: from the end of the last epoch that the old graph finished",
+        "         sinks: each gets what comes from there on",
     ]
     code, text, _ = planned("other_sink")
     assert code == 0
@@ -262,9 +272,45 @@ def test_a_sink_that_gets_everything_is_told_or_refused(tmp_path):
         "~ rebuilt  stateful operator per_city: its state is computed anew, from the beginning",
         "  kept     sink trips",
         "+ new      sink everything: gets everything from the beginning",
+        "start    row N: the pipeline reads everything again for the sink that is new",
+        "         state: computed again by the new graph",
+        "         sources: from their beginning",
+        "         sinks: the new one gets everything, the others what they do not hold",
     ]
     ran("filled")
     assert planned("filled")[1].startswith("pipeline 'trips' goes on in spark/1"), "once it is there, it is harmless"
+
+
+def test_a_plan_foresees_what_a_start_is_refused_for(tmp_path):
+    """The sinks are asked: here one was emptied, then one holds more than anybody can go back to."""
+    ran("plain")
+    store = open_store("ckpt")
+    store.put("sinks/trips.json", checked_json.dump({"first_epoch": 3}))
+    code, text, error = planned("plain")
+    assert code == 4
+    assert "start    row R: the pipeline is refused" in text
+    assert "'trips' holds nothing, and has taken part since epoch 3" in error
+    code, text, _ = planned("plain", "--json")
+    found = json.loads(text.splitlines()[0])
+    assert (code, found["start"]["row"], found["start"]["way"]) == (4, "R", "refuse")
+    assert found["refusal"].startswith("sink 'trips' holds nothing")
+
+
+def test_a_plan_says_where_a_start_goes_on_whose_spark_directory_is_lost(tmp_path):
+    ran("plain")
+    pipeline = load_target("flows.py:plain")
+    schema = pa.schema([("city", pa.string())])
+    sink = pipeline.sinks[0].spec.connect("trips", "trips", schema)
+    sink.open(RunIdentity("trips", 1))
+    record = EpochRecord("trips", 1, 1, {"few": {"rows": 7}}, None)
+    sink.publish([Publication(record, (Carried(pa.table({"city": ["Ulm"] * 7}, schema)),))], Held())
+    sink.close()
+    note_schema(open_store("ckpt"), "trips", schema)
+    open_store("ckpt").put("identity.json", b'{"pipeline": "trips", "format": 1}')
+    shutil.rmtree(tmp_path / "ckpt/spark")
+    code, text, error = planned("plain")
+    assert "start    row E: the pipeline goes on where the sinks are" in text, error
+    assert (code, error) == (0, "")
 
 
 def test_a_plan_as_json():

@@ -14,9 +14,10 @@ from holdfast.ports import Held
 from holdfast.resume.backfill import STOPS_MAX, Backfill
 from holdfast.resume.graph_diff import GraphChange, NodeVerdict, compare
 from holdfast.resume.graph_record import Role, described
-from holdfast.spark.resume.beginning import Beginning, settle_origin
+from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.state_change import backfilled
 from holdfast.store.local import LocalStore
+from tests.starts import begun
 
 
 def rows(epochs: int, name: str = "given") -> hf.Stream:
@@ -104,6 +105,6 @@ def test_a_sink_that_gets_everything_does_not_begin_where_only_the_other_sinks_s
     beginning = Beginning(store, tmp_path, "spark/1", "p", (), backfilled=frozenset({"new"}))
     sinks = {"old": held(given=3), "new": Held(0, 0, {}, None)}
     with pytest.raises(InvalidPipeline, match="Spark's part of the checkpoint is lost"):
-        settle_origin(beginning, sinks, 9)
+        begun(beginning, sinks, 9)
     without = replace(beginning, backfilled=frozenset())  # the cure that it names
-    assert settle_origin(without, {"old": sinks["old"]}, 9).seek == (at(given=3),)
+    assert begun(without, {"old": sinks["old"]}, 9).seek == (at(given=3),)

@@ -17,12 +17,15 @@ from holdfast.graph.nodes import Node
 from holdfast.ports import Held
 from holdfast.positions import Positions
 from holdfast.resume.behind import behind, told, unreadable
-from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
-from holdfast.spark.resume.beginning import Beginning, settle_origin
-from holdfast.spark.resume.catching_up import DirectoryIsLeft, check_none_is_behind
-from holdfast.spark.resume.directory import LEFT, Directory, choose_directory
-from holdfast.spark.resume.lost_epochs import filled, left_at
+from holdfast.resume.decide import Spark, StartWay, decide
+from holdfast.resume.directory_header import FILE_NAME, LEFT, DirectoryHeader, read_origin
+from holdfast.resume.logged_epochs import filled, left_at
+from holdfast.spark.resume.beginning import Beginning
+from holdfast.spark.resume.catching_up import DirectoryIsLeft
+from holdfast.spark.resume.directory import Directory, find_directory
+from holdfast.spark.resume.found import look
 from holdfast.store.local import LocalStore
+from tests.starts import begun
 
 
 def at(number: int, **more: int) -> Positions:
@@ -124,15 +127,15 @@ def test_a_directory_is_left_and_the_next_one_begins_where_the_sinks_are_with_nu
     held = {"table": Held(1, 1, at(1)), "files": Held(3, 1, at(3)), "new": Held()}
     beginning = Beginning(store, tmp_path, "spark/1", "p", [node])
     with pytest.raises(DirectoryIsLeft):
-        check_none_is_behind(beginning, held)
+        begun(beginning, held)
     assert left_at(store, "spark/1") == at(3)
-    chosen = choose_directory(store, tmp_path, "")
+    chosen = find_directory(store, tmp_path, "")
     assert chosen == Directory("spark/2", "spark/1")
 
-    origin = settle_origin(Beginning(store, tmp_path, "spark/2", "p", [node], previous="spark/1"), held, 3)
+    origin = begun(Beginning(store, tmp_path, "spark/2", "p", [node], previous="spark/1"), held, 3)
     assert (origin.base, origin.seek) == (5, (at(1), at(2), at(3)))
     assert read_origin(tmp_path / "spark/2" / FILE_NAME) == origin
-    assert choose_directory(store, tmp_path, "") == Directory("spark/2")
+    assert find_directory(store, tmp_path, "") == Directory("spark/2")
     assert behind(tmp_path / "spark/2", held) == ()
     assert spark.exists()
 
@@ -144,11 +147,11 @@ def test_a_range_of_which_files_are_gone_is_named_and_the_directory_stays(tmp_pa
     (tmp_path / "in/0.json").unlink()  # nobody needs it any more
     beginning = Beginning(store, tmp_path, "spark/1", "p", [node])
     with pytest.raises(Diverged, match="'table' has lost what was published behind epoch 1, up to epoch 3") as refused:
-        check_none_is_behind(beginning, {"table": Held(1, 1, at(1))})
+        begun(beginning, {"table": Held(1, 1, at(1))})
     assert "source 'given' from log=1 to log=3 cannot be read again: 1 of its 2 files" in refused.value.why
     assert str(tmp_path / "in/2.json") in refused.value.why
     assert store.get(f"spark/1/{LEFT}") is None
-    check_none_is_behind(beginning, {"table": Held(3, 1, at(3))})  # it was brought back
+    assert decide(look(beginning, {"table": Held(3, 1, at(3))}).found).way is StartWay.ON  # it was brought back
 
 
 def test_files_that_state_needs_again_are_looked_for_although_the_sink_has_their_rows(tmp_path: Path) -> None:
@@ -186,8 +189,8 @@ def test_a_source_that_came_behind_what_the_sink_holds_begins_at_its_beginning_a
     note_stood(store, 5, {**at(2), "late": {"rows": 1}}, else_known={})
     held = {"table": Held(2, 1, at(1))}
     with pytest.raises(DirectoryIsLeft):
-        check_none_is_behind(Beginning(store, tmp_path, "spark/1", "p", [node, late]), held)
-    origin = settle_origin(Beginning(store, tmp_path, "spark/2", "p", [node, late], previous="spark/1"), held, 2)
+        begun(Beginning(store, tmp_path, "spark/1", "p", [node, late]), held)
+    origin = begun(Beginning(store, tmp_path, "spark/2", "p", [node, late], previous="spark/1"), held, 2)
     assert origin.start == at(1)
     assert "late" not in origin.retired
 
@@ -198,19 +201,21 @@ def test_where_no_sink_holds_anything_any_more_a_directory_that_was_left_begins_
     node, store = files_of(tmp_path, 3), LocalStore(str(tmp_path))
     log_spark(tmp_path, DirectoryHeader(5, graph=""), [at(3)])
     with pytest.raises(DirectoryIsLeft):
-        check_none_is_behind(Beginning(store, tmp_path, "spark/1", "p", [node]), {"table": Held(2, 1, at(1))})
+        begun(Beginning(store, tmp_path, "spark/1", "p", [node]), {"table": Held(2, 1, at(1))})
     beginning = Beginning(store, tmp_path, "spark/2", "p", [node], previous="spark/1")
-    assert settle_origin(beginning, {"table": Held()}, 2).start == {}
+    assert begun(beginning, {"table": Held()}, 2).start == {}
 
 
 def test_with_a_changed_graph_the_old_one_replays_first(tmp_path: Path) -> None:
     class Change:
-        def origin(self, origin: DirectoryHeader, held: object) -> DirectoryHeader:
+        def begun(self, origin: DirectoryHeader, held: object) -> DirectoryHeader:
             raise AssertionError
 
     node, store = files_of(tmp_path, 3), LocalStore(str(tmp_path))
     log_spark(tmp_path, DirectoryHeader(1), [at(1), at(2), at(3)])
-    beginning = Beginning(store, tmp_path, "spark/2", "p", [node], previous="spark/1", change=Change())
+    beginning = Beginning(
+        store, tmp_path, "spark/2", "p", [node], previous="spark/1", changed=Spark.OTHER, change=Change()
+    )
     with pytest.raises(Diverged, match="'table' has lost what was published") as refused:
-        check_none_is_behind(beginning, {"table": Held(1, 1, at(1))})
+        begun(beginning, {"table": Held(1, 1, at(1))})
     assert "start the old graph with this sink once" in refused.value.do

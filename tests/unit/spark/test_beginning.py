@@ -12,9 +12,11 @@ import pytest
 import holdfast as hf
 from holdfast.errors import Fenced, InvalidPipeline, Unavailable
 from holdfast.ports import Held
+from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.spark.resume.beginning import Beginning, settle_origin
+from holdfast.spark.resume.beginning import Beginning
 from holdfast.store.local import LocalStore
+from tests.starts import begun
 
 
 def test_a_source_that_left_beside_read_spark_does_not_come_back_in_the_middle_of_its_rows(tmp_path: Path) -> None:
@@ -31,7 +33,7 @@ def test_a_source_that_left_beside_read_spark_does_not_come_back_in_the_middle_o
 
     def start(*streams: hf.Stream) -> None:
         sources = [stream.node for stream in streams]
-        settle_origin(Beginning(store, tmp_path, "spark/1", "p", sources), {}, 0)
+        begun(Beginning(store, tmp_path, "spark/1", "p", sources), {}, 0)
 
     plan(0, "rate", "more")
     start(rate, more)
@@ -55,7 +57,7 @@ def test_the_record_of_another_run_that_began_the_directory_meanwhile_is_never_r
     theirs = DirectoryHeader(8, graph="theirs").to_json()
 
     class Overtaken:
-        def origin(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
+        def begun(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
             store.put("spark/2/origin.json", theirs)
             return replace(origin, seek=({"rows": {"log": 1}},))
 
@@ -64,8 +66,10 @@ def test_the_record_of_another_run_that_began_the_directory_meanwhile_is_never_r
             raise Fenced("another generation has taken over.")
 
     source = hf.read.rows([[{"value": 1}]], schema="value BIGINT", name="rows").node
-    ours = Beginning(store, tmp_path, "spark/2", "p", [source], change=Overtaken(), check_fenced=check_fenced)
+    ours = Beginning(
+        store, tmp_path, "spark/2", "p", [source], changed=Spark.OTHER, change=Overtaken(), check_fenced=check_fenced
+    )
     with pytest.raises(Fenced if is_fenced else Unavailable):
-        settle_origin(ours, {}, 0)
+        begun(ours, {}, 0)
     assert store.get("spark/2/origin.json") == theirs
     assert (store.get("sources.json") is None) is is_fenced, "who is fenced writes nothing"

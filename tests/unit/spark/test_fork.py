@@ -16,11 +16,12 @@ from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys, verify
 from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.graph.evolution import Evolution
 from holdfast.ports import Held, Store
+from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import DirectoryHeader, noted_beginning
 from holdfast.resume.graph_diff import NodeVerdict
 from holdfast.resume.graph_record import Described, Graph, Role
 from holdfast.resume.state_upgrade import StateUpgrade
-from holdfast.spark.resume.beginning import Beginning, settle_origin
+from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.fork import Fork, StartAt, stateful_change
 from holdfast.spark.state.seed import seed_of
 from holdfast.spark.state.transfer import Transfer
@@ -28,6 +29,7 @@ from holdfast.store.local import LocalStore
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
+from tests.starts import begun
 from tests.unit.checkpoint.snapshots import KEEPS, snapshot
 
 GRAPH = Graph("", {"counted": Described(Role.STATEFUL, "counting", "{}", ("given",))}, {"counted": KEEPS}, 2)
@@ -63,7 +65,7 @@ def begin(
         transfer = Transfer(store, "forked", "new", graph.keeps, means or {}, 2, 7, SimulatedClock())
         first = Fork(ASKED, found, store, directory, pipeline(), reader, 7, graph, transfer, False)
     beginning = Beginning(store, directory, "spark/1", "forked", pipeline().sources, graph.keeps, first=first)
-    return settle_origin(beginning, held or {}, 0)
+    return begun(beginning, held or {}, 0)
 
 
 def test_a_fork_begins_behind_the_epoch_of_its_checkpoint_with_the_state_of_then(
@@ -110,7 +112,7 @@ def test_a_fork_that_begins_with_another_number_of_buckets_than_it_was_noted_wit
     beginning = Beginning(
         store, tmp_path / "own", "spark/1", "forked", pipeline().sources, keeps, "new", transfer=transfer
     )
-    origin = settle_origin(beginning, {}, 0)
+    origin = begun(beginning, {}, 0)
     made = seed_of(tmp_path / "own", "spark/1")
     assert made is not None
     assert (made.buckets, made.ended.positions, set(made.operators)) == (3, {"given": {"log": 4}}, {"counted"})
@@ -125,13 +127,20 @@ def test_a_graph_that_changes_before_the_first_epoch_of_a_fork_takes_the_state_f
     began = begin(original, tmp_path / "own", store)
 
     class Changed:
-        def origin(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
+        def begun(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
             return replace(origin, seek=began.seek, seed="snapshots/of-the-new-graph")
 
     beginning = Beginning(
-        store, tmp_path / "own", "spark/2", "forked", pipeline().sources, previous="spark/1", change=Changed()
+        store,
+        tmp_path / "own",
+        "spark/2",
+        "forked",
+        pipeline().sources,
+        previous="spark/1",
+        changed=Spark.OTHER,
+        change=Changed(),
     )
-    assert settle_origin(beginning, {}, 0).seed == "snapshots/of-the-new-graph"
+    assert begun(beginning, {}, 0).seed == "snapshots/of-the-new-graph"
 
 
 def test_sinks_that_hold_epochs_refuse_and_nothing_is_noted(original: LocalStore, tmp_path: Path) -> None:
@@ -185,7 +194,7 @@ def test_a_written_sink_with_a_checkpoint_that_knows_nothing_may_be_another_chec
     store = LocalStore(str(tmp_path))
     beginning = Beginning(store, tmp_path, "spark/1", "forked", pipeline().sources, keeps={"counted": KEEPS})
     with pytest.raises(Diverged) as refused:
-        settle_origin(beginning, {"table": Held(7, 1, {"given": {"rows": 3}})}, 7)
+        begun(beginning, {"table": Held(7, 1, {"given": {"rows": 3}})}, 7)
     assert "sink 'table' holds epoch 7" in refused.value.what
     assert "the state of counted was in it, and no snapshot serves; or the sink was written with another" in (
         refused.value.why

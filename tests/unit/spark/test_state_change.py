@@ -23,7 +23,7 @@ from holdfast.resume.restore import restoration
 from holdfast.resume.rewind import note_rewind
 from holdfast.spark.failure import STATE
 from holdfast.spark.resume.beginning import steps_of
-from holdfast.spark.resume.directory import Directory, choose_directory, give_up, newest, remove_older
+from holdfast.spark.resume.directory import Directory, find_directory, give_up, newest, remove_older
 from holdfast.spark.resume.state_change import StateChange
 from holdfast.spark.state.plan import Division, StateShape, noted_shape, settle_shape
 from holdfast.store.local import LocalStore
@@ -63,7 +63,7 @@ class Checkpoint:
             SimulatedClock(),
         )
         sinks = {name: Held(6, 1, at(position), None) for name, position in held.items()} | given
-        return change.origin(DirectoryHeader(100, graph="new"), sinks)
+        return change.begun(DirectoryHeader(100, graph="new"), sinks)
 
 
 def at(position: int) -> dict[str, Any]:
@@ -200,23 +200,23 @@ def test_an_origin_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_the_directory_is_that_of_the_graph_unless_it_is_damaged(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/1")
     checkpoint = Checkpoint(tmp_path, DirectoryHeader(1, graph="g"))
-    assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
-    assert choose_directory(store, tmp_path, "h") == Directory("spark/2", "spark/1", is_changed=True)
-    assert choose_directory(store, tmp_path, "") == Directory("spark/2", "spark/1", is_changed=True)
-    divided = choose_directory(store, tmp_path, "g", lambda below: [f"{below} has 2 buckets"])
+    assert find_directory(store, tmp_path, "g") == Directory("spark/1")
+    assert find_directory(store, tmp_path, "h") == Directory("spark/2", "spark/1", is_changed=True)
+    assert find_directory(store, tmp_path, "") == Directory("spark/2", "spark/1", is_changed=True)
+    divided = find_directory(store, tmp_path, "g", lambda below: [f"{below} has 2 buckets"])
     assert divided == Directory("spark/2", "spark/1", is_changed=True, reasons=("spark/1 has 2 buckets",))
     checkpoint.store.put("spark/1/offsets/0", b"v2")
-    assert choose_directory(store, tmp_path, "g") == Directory("spark/1"), "no snapshot serves: the start says why"
+    assert find_directory(store, tmp_path, "g") == Directory("spark/1"), "no snapshot serves: the start says why"
     snapshot(store, 1)
-    assert choose_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
     checkpoint.planned(0, 1)
-    assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/1")
     assert give_up(store, "spark/1", None, Corrupt("state is gone", participant=STATE))
-    assert choose_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
     Checkpoint(tmp_path, DirectoryHeader(1, graph="g"), number=2)
-    assert choose_directory(store, tmp_path, "g") == Directory("spark/2")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/2")
     assert newest(store) == 2
     remove_older(tmp_path, "spark/2")
     assert [path.name for path in (tmp_path / "spark").iterdir()] == ["2"]
@@ -225,7 +225,7 @@ def test_the_directory_is_that_of_the_graph_unless_it_is_damaged(tmp_path: Path)
 def test_nothing_is_given_up_without_a_snapshot(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path, DirectoryHeader(1, graph="g"))
     assert not give_up(checkpoint.store, "spark/1", None, Corrupt("state is gone", participant=STATE))
-    assert choose_directory(checkpoint.store, tmp_path, "g") == Directory("spark/1")
+    assert find_directory(checkpoint.store, tmp_path, "g") == Directory("spark/1")
 
 
 def test_a_directory_whose_seed_is_damaged_gives_way_to_one_that_begins_with_another_snapshot(tmp_path: Path) -> None:
@@ -234,12 +234,12 @@ def test_a_directory_whose_seed_is_damaged_gives_way_to_one_that_begins_with_ano
     checkpoint = Checkpoint(tmp_path, DirectoryHeader(2, graph="g", seed=seed.key.path))
     store = checkpoint.store
     snapshot(store, 2)
-    assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/1")
     assert not give_up(store, "spark/1", seed, Corrupt("another file is damaged"))
     store.put(seed.key.path, b"?")
-    assert choose_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
     commit(store, seed)
-    assert choose_directory(store, tmp_path, "g") == Directory("spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/1")
     file = next(iter(seed.files))
     with pytest.raises(Corrupt) as missing:
         checked(None, file)
@@ -248,7 +248,7 @@ def test_a_directory_whose_seed_is_damaged_gives_way_to_one_that_begins_with_ano
     assert is_final(as_it_comes_from_a_worker)
     assert give_up(store, "spark/1", seed, as_it_comes_from_a_worker)
     assert not is_final(as_it_comes_from_a_worker), "a supervisor starts it again: that mends it"
-    assert choose_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_directory_whose_graph_nobody_noted_is_told_by_its_state(
     checkpoint = Checkpoint(tmp_path, DirectoryHeader(1))
     if has_state:
         checkpoint.store.put("spark/1/state.json", b"{}")
-    assert choose_directory(checkpoint.store, tmp_path, graph).is_changed == is_changed
+    assert find_directory(checkpoint.store, tmp_path, graph).is_changed == is_changed
 
 
 def test_how_state_is_divided_is_settled_with_the_origin_of_a_directory(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_a_start_that_dies_at_any_write_of_a_transfer_is_begun_again(tmp_path: P
                 mortal, directory, "spark/1", "p", None, GraphChange((renamed,)),
                 Described("", {}, old.keeps, 2), generation, clock, transfer,
             )  # type: ignore[arg-type]  # fmt: skip
-            return change.origin(DirectoryHeader(100, graph="new"), {"table": Held(4, 1, POSITIONS, None)})
+            return change.begun(DirectoryHeader(100, graph="new"), {"table": Held(4, 1, POSITIONS, None)})
 
         with suppress(SimulatedCrash):
             start(2, writes)

@@ -33,13 +33,19 @@ class Seen:
     """Gives what arrived, as text: rows, bounds and their places."""
 
     names: tuple[str, ...] = ("rows",)
-    kind: str = "seen"
+    kind: str = "stateful"
     tables = {"count": StateTable(pa.schema([("k", pa.string()), ("n", pa.int64())]), ("k",))}  # noqa: RUF012
     key = pa.schema([("k", pa.string())])
+
+    side_outputs = ()
 
     @property
     def input_names(self):
         return self.names
+
+    @property
+    def time_columns(self):
+        return (None,) * len(self.names)
 
     @property
     def inputs(self):

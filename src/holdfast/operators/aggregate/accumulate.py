@@ -39,6 +39,11 @@ class Accumulate:
         """``late``, where rows have a timestamp that bounds speak of."""
         return () if self.timestamp is None else ("late",)
 
+    @property
+    def time_columns(self) -> tuple[str | None, ...]:
+        """``timestamp``."""
+        return (self.timestamp,)
+
     def arguments(self) -> Mapping[str, Any]:
         """Return key, aggregates and timestamp."""
         aggregates = {name: one.arguments() for name, one in self.aggregates}

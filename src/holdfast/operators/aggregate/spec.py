@@ -71,9 +71,20 @@ class Aggregation:
         return ("late",) if self.window.kind in _BY_TIME else ()
 
     @property
+    def time_columns(self) -> tuple[str | None, ...]:
+        """``timestamp``."""
+        return (self.timestamp,)
+
+    @property
     def wakes(self) -> bool:
-        """Whether its windows end by the clock, rows or not: those of a timer, or of a key that is forgotten."""
-        return self.window.kind == "timer" or (self.forget_us > 0 and self.emit == "settled")
+        """Whether its windows end by the clock, rows or not: those of a timer, or of a key that is silent for long."""
+        ends_forgotten = self.forget_us > 0 and self.emit == "settled"
+        return self.window.kind == "timer" or ends_forgotten or self.idle_us > 0
+
+    @property
+    def watches_clock(self) -> bool:
+        """Whether windows end by the clock, or keys are forgotten."""
+        return self.wakes or self.forget_us > 0
 
     def arguments(self) -> Mapping[str, Any]:
         """Return everything that was given."""

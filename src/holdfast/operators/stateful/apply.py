@@ -98,6 +98,17 @@ class Apply:
     kind: ClassVar[str] = "apply"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
     side_outputs: ClassVar[tuple[str, ...]] = ()
+    wakes: ClassVar[bool] = False
+
+    @property
+    def time_columns(self) -> tuple[str | None, ...]:
+        """``timestamp``: where the rows that came go by another, nothing is known of bounds but the end."""
+        return (self.timestamp,)
+
+    @property
+    def watches_clock(self) -> bool:
+        """Whether keys are forgotten."""
+        return bool(self.forget_after)
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the function's name and hash, key, schemas and TTL."""

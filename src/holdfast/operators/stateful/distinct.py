@@ -36,6 +36,12 @@ class Distinct:
     disorder: str | int
     kind: ClassVar[str] = "distinct"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
+    side_outputs: ClassVar[tuple[str, ...]] = ("late",)
+
+    @property
+    def time_columns(self) -> tuple[str, ...]:
+        """``timestamp``."""
+        return (self.timestamp,)
 
     def arguments(self) -> Mapping[str, Any]:
         """Return key, timestamp, horizon and disorder."""

@@ -48,11 +48,22 @@ class LimitInFlight:
     forget_after: str | None = None
     kind: ClassVar[str] = "limit_in_flight"
     side_outputs: ClassVar[tuple[str, ...]] = ("late", "shed")
+    wakes: ClassVar[bool] = False
 
     @property
     def input_names(self) -> tuple[str, ...]:
         """``rows``, and ``done`` where there is one."""
         return tuple(self.times)
+
+    @property
+    def time_columns(self) -> tuple[str, ...]:
+        """The timestamp of each input."""
+        return tuple(self.times.values())
+
+    @property
+    def watches_clock(self) -> bool:
+        """Whether keys are forgotten."""
+        return bool(self.forget_after)
 
     def arguments(self) -> Mapping[str, Any]:
         """Return every argument."""

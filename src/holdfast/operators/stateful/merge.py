@@ -50,11 +50,27 @@ class Merge:
     idle_after: str | None
     forget_after: str | None
     kind: ClassVar[str] = "merge"
+    side_outputs: ClassVar[tuple[str, ...]] = ("late",)
 
     @property
     def input_names(self) -> tuple[str, ...]:
         """``main``, then the slow inputs."""
         return tuple(self.times)
+
+    @property
+    def time_columns(self) -> tuple[str, ...]:
+        """The timestamp of each input."""
+        return tuple(self.times.values())
+
+    @property
+    def wakes(self) -> bool:
+        """Whether rows leave it by the clock, rows or not: those that waited for long enough."""
+        return bool(self.idle_after)
+
+    @property
+    def watches_clock(self) -> bool:
+        """Whether rows leave it by the clock, or keys are forgotten."""
+        return self.wakes or bool(self.forget_after)
 
     def arguments(self) -> Mapping[str, Any]:
         """Return every argument."""

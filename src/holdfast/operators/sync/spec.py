@@ -66,6 +66,7 @@ class Sync:
     max_waiting_rows: int | None = None
     forget_us: int | None = None
     kind: ClassVar[str] = "sync"
+    side_outputs: ClassVar[tuple[str, ...]] = ("late",)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -73,9 +74,19 @@ class Sync:
         return self.names
 
     @property
+    def time_columns(self) -> tuple[str, ...]:
+        """The timestamp of each input."""
+        return self.times
+
+    @property
     def wakes(self) -> bool:
-        """Whether rows leave it by the clock, rows or not: those that wait under a key that is forgotten."""
-        return self.forget_us is not None
+        """Whether rows leave it by the clock: those that wait for long, or under a key that is forgotten."""
+        return bool(self.idle_us) or self.forget_us is not None
+
+    @property
+    def watches_clock(self) -> bool:
+        """Whether rows leave it by the clock."""
+        return self.wakes
 
     def arguments(self) -> Mapping[str, Any]:
         """Return inputs, key, policy, promises and limits."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
+from holdfast.ports import Confidential
 
 Ask = Callable[[str], bool]
 """Whether a switch of Spark's is on."""
@@ -31,8 +33,8 @@ def exposed(pipeline: Pipeline, master: str, is_on: Ask) -> str:
         return ""
     if is_on("spark.ssl.rpc.enabled") or (is_on("spark.authenticate") and is_on("spark.network.crypto.enabled")):
         return ""
-    nodes = [node.name for node in pipeline.sources if getattr(node.spec, "sends_secret", False)]
-    nodes += [sink.name for sink in pipeline.sinks if getattr(sink.spec, "sends_secret", False)]
+    ends: list[Node | SinkNode] = [*pipeline.sources, *pipeline.sinks]
+    nodes = [node.name for node in ends if isinstance(node.spec, Confidential) and node.spec.sends_secret]
     if not nodes:
         return ""
     return (

@@ -24,6 +24,7 @@ from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.failure import summary
 from holdfast.spark.launch import forking, stop_directory
 from holdfast.spark.launch.java import require_java
+from holdfast.spark.launch.jvm_options import quick_options
 from holdfast.spark.launch.jvm_output import JvmEnded, launch
 
 STATIC: dict[str, tuple[str, str]] = {
@@ -96,7 +97,7 @@ LOCAL_TASK_FAILURES = 4
 """As on a cluster: a failed task is tried again before the epoch fails (local mode would not)."""
 
 
-def create_session(master: str, driver_memory: str) -> SparkSession:
+def create_session(master: str, driver_memory: str, *, is_quick: bool = False) -> SparkSession:
     """Return the session of this process, created when there is none.
 
     Parameters
@@ -105,6 +106,8 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
         Spark master; ``local[N]`` gets a failure limit of four like a cluster's.
     driver_memory : str
         Heap of the JVM, as Spark writes it (``"2g"``).
+    is_quick : bool
+        Whether the JVM is to be ready soon rather than quick with rows; of a local master only.
 
     Raises
     ------
@@ -127,11 +130,12 @@ def create_session(master: str, driver_memory: str) -> SparkSession:
         master = f"{master[:-1]},{LOCAL_TASK_FAILURES}]"
     # A file of our own instead of Spark's default, which greets with five lines and prints every stack trace.
     own_log = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
+    jvm = quick_options(os.environ) if is_quick and master.startswith("local") else ()
     options = {
         "spark.master": master,
         "spark.app.name": "holdfast",
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": own_log,
+        "spark.driver.extraJavaOptions": " ".join([own_log, *jvm]),
         **{key: value for key, (value, _) in STATIC.items()},
     }
     python = None

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from holdfast.errors import Diverged
 from holdfast.ports import Held, Store
-from holdfast.positions import Positions
+from holdfast.positions import Positions, ascending
 from holdfast.resume.behind import Behind, behind, reached, unreadable
+from holdfast.resume.directory_header import LEFT
 from holdfast.resume.spark_log import CONTROLS, plain
-from holdfast.spark.resume.beginning import Beginning, read_again_from
-from holdfast.spark.resume.directory import LEFT
+from holdfast.spark.resume.beginning import Beginning
 from holdfast.store import checked_json
 
 log = logging.getLogger("holdfast.checkpoint")
@@ -30,32 +30,37 @@ class DirectoryIsLeft(Exception):
     """Spark's directory is not used again: the start begins anew."""
 
 
-def check_none_is_behind(beginning: Beginning, held: Mapping[str, Held]) -> None:
-    """Leave Spark's directory if a sink lies behind it, and everything can be replayed; else say why it cannot.
+def lagging(beginning: Beginning, held: Mapping[str, Held]) -> tuple[Behind, ...]:
+    """Return the sinks that lack what was published in them, as far as Spark's directory can tell.
+
+    Parameters
+    ----------
+    beginning : Beginning
+        Spark's directory.
+    held : mapping of str to Held
+        What each sink holds that remembers it.
+    """
+    return behind(_spark(beginning), held)
+
+
+def leave(beginning: Beginning, found: Sequence[Behind], replay: tuple[Positions, Positions]) -> DirectoryIsLeft:
+    """Leave Spark's directory; return what sends the start back to its beginning.
 
     Parameters
     ----------
     beginning : Beginning
         Spark's directory, and the sources.
-    held : mapping of str to Held
-        What each sink holds that remembers it.
-
-    Raises
-    ------
-    DirectoryIsLeft
-        If it is left.
-    Diverged
-        If what is lost cannot be replayed.  Nothing is changed.
+    found : sequence of Behind
+        The sinks that lack something.
+    replay : (Positions, Positions)
+        As of :func:`replay_of`.
     """
-    found = behind(_spark(beginning), held)
-    if not found:
-        return
     for each in found:
         log.warning("%s", each)
-    start, ends = _replay(beginning, found, held)
+    start, ends = replay
     _note_left(beginning.store, beginning.below, found, ends)
     log.warning("what is missing is read again, from %s on, and given to the sinks that lack it", _shown(start))
-    raise DirectoryIsLeft
+    return DirectoryIsLeft()
 
 
 def check_replayable(beginning: Beginning, lost_it: Collection[str], held: Mapping[str, Held]) -> None:
@@ -67,7 +72,7 @@ def check_replayable(beginning: Beginning, lost_it: Collection[str], held: Mappi
     Parameters
     ----------
     beginning, held
-        As for :func:`check_none_is_behind`.
+        As for :func:`lagging`.
     lost_it : collection of str
         The sinks.
 
@@ -76,19 +81,25 @@ def check_replayable(beginning: Beginning, lost_it: Collection[str], held: Mappi
     Diverged
         If it cannot.  Nothing is changed.
     """
-    found = [each for each in behind(_spark(beginning), held) if each.sink in lost_it]
+    found = [each for each in lagging(beginning, held) if each.sink in lost_it]
     if found:
-        _replay(beginning, found, held)
+        replay_of(beginning, found, held)
 
 
 def _spark(beginning: Beginning) -> Path:
-    below = beginning.below if beginning.change is None else beginning.previous
+    below = beginning.below if beginning.changed is None else beginning.previous
     return beginning.directory / below
 
 
-def _replay(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, Held]) -> tuple[Positions, Positions]:
-    """Return from where to where everything is read again; raise ``Diverged`` where that cannot be."""
-    if beginning.change is not None:
+def replay_of(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, Held]) -> tuple[Positions, Positions]:
+    """Return from where to where everything is read again for sinks that lack something.
+
+    Raises
+    ------
+    Diverged
+        If that cannot be.
+    """
+    if beginning.changed is not None:
         raise _refused(
             beginning,
             found,
@@ -99,11 +110,35 @@ def _replay(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, He
     again = replace(beginning, previous=beginning.below)
     holders = {name: each for name, each in held.items() if each.epoch}
     ends = reached(found)
-    start, why = read_again_from(again, holders, ends)
+    start, why = _read_again_from(again, holders, ends)
     reasons = [why] if why else list(unreadable(found, start, beginning.sources, beginning.directory, beginning.store))
     if reasons:
         raise _refused(beginning, found, " ".join(reasons), "")
     return start, ends
+
+
+def _read_again_from(beginning: Beginning, held: Mapping[str, Held], reached: Positions) -> tuple[Positions, str]:
+    """Return where reading would begin if the directory before were left, and why that cannot be.
+
+    ``reached`` is up to where that directory had published.
+    """
+    holders = list(held.values())
+    stops = ascending([each.positions for each in holders])
+    if stops is None:
+        return {}, "The sinks hold positions that cannot be put in an order."
+    if not beginning.keeps:
+        return stops[0], ""
+    refused: list[str] = []
+    found = beginning.restorable(holders, refused.append, reached)
+    if found is not None:
+        why = beginning.other_graph(found)
+        return found.manifest.ended.positions, f"{why[0].upper()}{why[1:]}" if why else ""
+    again = beginning.recomputable(holders, reached)
+    if again is not None:
+        return again[0], ""
+    names = ", ".join(beginning.keeps)
+    more = "".join(f" {each}." for each in refused)
+    return {}, f"No snapshot has the state of {names} before that, and not every epoch since the start is known.{more}"
 
 
 def _note_left(store: Store, below: str, found: Sequence[Behind], reached: Positions) -> None:

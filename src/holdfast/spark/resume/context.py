@@ -15,12 +15,15 @@ from holdfast.config import Settings
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
 from holdfast.plan.cutting import has_state
+from holdfast.plan.program import Program
+from holdfast.plan.program_build import build_program
 from holdfast.ports import Store
 from holdfast.resume.directory_header import noted_beginning
 from holdfast.resume.graph_record import Graph, state_fingerprint
+from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.launch.session import create_session, run_session
-from holdfast.spark.resume.directory import Directory, choose_directory, newest
+from holdfast.spark.resume.directory import Directory, find_directory, newest
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.resume.state_change import outgrown, read_graph
@@ -83,6 +86,8 @@ class StartContext:
         Tasks that can run at a time.
     token : str
         Of this run alone.
+    program : Program, optional
+        What evaluates the pipeline's rows where none of them enters the JVM; known before there is one.
     stop_directory : Path
         Temporary files by which the driver talks to the processes of its sources.
     chosen : Directory
@@ -104,6 +109,7 @@ class StartContext:
     session: SparkSession
     parallelism: int
     token: str
+    program: Program | None
     stop_directory: Path
     chosen: Directory
     before: Graph | None
@@ -136,13 +142,14 @@ def ground_of(asked: StartOptions) -> StartContext:
     fork = None if begins is None or begins.where is None else find(store, begins.where)
     begun = noted_beginning(store)
     memory = f"{asked.settings.driver_memory_mib}m"
-    base_session = asked.session or create_session(asked.settings.master, memory)
+    token = uuid.uuid4().hex
+    program = _program(asked, token)
+    is_quick = asked.settings.jvm == "quick" or (asked.settings.jvm == "auto" and program is not None)
+    base_session = asked.session or create_session(asked.settings.master, memory, is_quick=is_quick)
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
     division = Division(asked.settings.buckets, asked.settings.partitions)
-    chosen = choose_directory(
-        store, directory, state_fingerprint(pipeline), partial(outgrown, pipeline, store, division)
-    )
+    chosen = find_directory(store, directory, state_fingerprint(pipeline), partial(outgrown, pipeline, store, division))
     before = read_graph(store, chosen.previous) if chosen.is_changed else None
     return StartContext(
         store=store,
@@ -155,12 +162,19 @@ def ground_of(asked: StartOptions) -> StartContext:
         base_session=base_session,
         session=session,
         parallelism=parallelism,
-        token=uuid.uuid4().hex,
+        token=token,
+        program=program,
         stop_directory=stop_directory.create(),
         chosen=chosen,
         before=before,
         division=division,
     )
+
+
+def _program(asked: StartOptions, token: str) -> Program | None:
+    if asked.is_stateful or not asked.settings.columnar:
+        return None
+    return build_program(asked.pipeline, as_spark_has_it, token)
 
 
 def _begins(asked: StartOptions, store: Store) -> StartAt | None:

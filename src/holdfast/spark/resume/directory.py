@@ -17,7 +17,7 @@ from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.errors import Corrupt, HoldfastError
 from holdfast.masking import masked
 from holdfast.ports import Store
-from holdfast.resume.directory_header import FILE_NAME, read_origin
+from holdfast.resume.directory_header import FILE_NAME, LEFT, read_origin
 from holdfast.resume.spark_log import check_logs
 from holdfast.spark.failure import STATE
 from holdfast.spark.state.seed import seed_of
@@ -25,8 +25,6 @@ from holdfast.spark.state.seed import seed_of
 log = logging.getLogger("holdfast.checkpoint")
 
 DAMAGED = "damaged.json"
-LEFT = "left.json"
-"""In a directory that is used no more: sinks have lost what it published (:mod:`holdfast.spark.resume.catching_up`)."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class Directory:
     reasons: tuple[str, ...] = ()
 
 
-def choose_directory(
+def find_directory(
     store: Store, checkpoint: Path, graph: str, outgrown: Callable[[str], Iterable[str]] = lambda below: ()
 ) -> Directory:
     """Return the directory that a run uses.

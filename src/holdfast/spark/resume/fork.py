@@ -139,21 +139,32 @@ class Fork:
         """The options that say so."""
         return str(self.begins)
 
-    def origin(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
+    def begun(self, header: DirectoryHeader) -> DirectoryHeader:
         """Copy what is needed, and return where the first directory begins.
 
         Raises
         ------
         InvalidPipeline
-            If a sink holds epochs of this pipeline, or the state of an operator does not fit.
+            If the state of an operator does not fit.
         Corrupt
             If a file of the checkpoint is damaged: names it.
         """
-        self._check_sinks_are_new(held)
-        began = replace(origin, from_us=self.begins.at_us)
+        began = replace(header, from_us=self.begins.at_us)
         if self.found is not None:
             return self._fork(began, self.found)
         return replace(began, seek=(self._access_points(),))
+
+    def refusal(self, held: Mapping[str, Held]) -> InvalidPipeline:
+        """Return why sinks that hold epochs of this pipeline stand against it."""
+        name, each = next(iter(held.items()))
+        return InvalidPipeline(
+            f"pipeline {self.pipeline.name!r} cannot begin with {self.begins}: sink {name!r} holds epoch {each.epoch}.",
+            why="what the sink holds was published from other positions: rows would be missing, or there twice.",
+            do="give the pipeline another name and new targets; or leave the option out, to go on where it is.",
+            pipeline=self.pipeline.name,
+            participant=name,
+            epoch=each.epoch,
+        )
 
     def _access_points(self) -> Positions:
         """Return where each source begins: at its random access point at or before the time."""
@@ -192,20 +203,6 @@ class Fork:
             seed=ours.key.path if change.restored else "",
             kept=change.restored,
         )
-
-    def _check_sinks_are_new(self, held: Mapping[str, Held]) -> None:
-        for name, each in held.items():
-            if each.epoch > 0:
-                raise InvalidPipeline(
-                    f"pipeline {self.pipeline.name!r} cannot begin with {self.begins}: sink {name!r} holds epoch "
-                    f"{each.epoch}.",
-                    why="what the sink holds was published from other positions: rows would be missing, or there "
-                    "twice.",
-                    do="give the pipeline another name and new targets; or leave the option out, to go on where it is.",
-                    pipeline=self.pipeline.name,
-                    participant=name,
-                    epoch=each.epoch,
-                )
 
     def _check_can_read_on(self, positions: Positions) -> None:
         for node in self.pipeline.sources:

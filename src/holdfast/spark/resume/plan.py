@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
+from holdfast.checkpoint.participation import Participation
+from holdfast.clock import SystemClock
 from holdfast.config import Settings
+from holdfast.errors import HoldfastError
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.cutting import FirstStage, build_stages, has_state
 from holdfast.plan.stages import Stages
-from holdfast.ports import Store
+from holdfast.ports import Held, Store
 from holdfast.resume.backfill import Backfill
+from holdfast.resume.decide import ResumeCase, decide
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import described, state_fingerprint
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch.session import create_session, run_session
 from holdfast.spark.read import SourceReader
-from holdfast.spark.resume.directory import Directory, choose_directory
+from holdfast.spark.resume.beginning import Beginning
+from holdfast.spark.resume.directory import Directory, find_directory
+from holdfast.spark.resume.found import look
 from holdfast.spark.resume.rewind import Rewinding
-from holdfast.spark.resume.state_change import compared, outgrown
+from holdfast.spark.resume.sought import check
+from holdfast.spark.resume.state_change import changed_directory, compared, outgrown
 from holdfast.spark.state.plan import Division, StateShape, compile_stateful, keeps_of, means_of
+from holdfast.spark.state.transfer import Transfer
 
 
 @dataclass(frozen=True)
@@ -36,18 +44,44 @@ class Plan:
         Where Spark would work.
     change : GraphChange, optional
         What becomes of each node; None where there is nothing to compare with.
+    case : ResumeCase, optional
+        The row of the table of starts; None where a sink that has to be asked did not answer.
+    refusal : HoldfastError, optional
+        What a start would be refused for, apart from the change.
     """
 
     directory: Directory
     change: GraphChange | None
+    case: ResumeCase | None = None
+    refusal: HoldfastError | None = None
 
 
 class _NeedsSpark(Exception):
     """Only Spark can say what the first stateful operators are given."""
 
 
-def plan(pipeline: Pipeline, store: Store, checkpoint: Path, settings: Settings) -> Plan:
+def plan(
+    pipeline: Pipeline,
+    store: Store,
+    checkpoint: Path,
+    settings: Settings,
+    held: Mapping[str, Held] | None = None,
+    last_epoch: int = 0,
+) -> Plan:
     """Return what a start would do.  Changes nothing; needs Java only where Spark's plan stands before the state.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    store, checkpoint : Store, Path
+        The checkpoint, and where it lies.
+    settings : Settings
+        As a start would have them.
+    held : mapping of str to Held, optional
+        What each sink will hold once everything in doubt is resolved; None where one did not answer.
+    last_epoch : int
+        Highest epoch that any sink or the ledger knows.
 
     Raises
     ------
@@ -56,16 +90,48 @@ def plan(pipeline: Pipeline, store: Store, checkpoint: Path, settings: Settings)
     Corrupt
         If a record of the checkpoint cannot be read.
     """
-    Rewinding(pipeline, store, checkpoint, settings).check_finished("what becomes of the graph behind it")
+    rewinding = Rewinding(pipeline, store, checkpoint, settings)
+    rewinding.check_finished("what becomes of the graph behind it")
     asked = Division(settings.buckets, settings.partitions)
-    chosen = choose_directory(store, checkpoint, state_fingerprint(pipeline), partial(outgrown, pipeline, store, asked))
+    chosen = find_directory(store, checkpoint, state_fingerprint(pipeline), partial(outgrown, pipeline, store, asked))
     stages = _stages(pipeline, settings)
     keeps = {} if stages is None else keeps_of(pipeline, stages)
     means = {} if stages is None else means_of(pipeline, stages)
     change = compared(store, checkpoint, chosen, described(pipeline, keeps), means, pipeline)
     if change is not None and change.backfilled:
         Backfill(pipeline, checkpoint, has_state(pipeline)).check(change)
-    return Plan(chosen, change)
+    planned = Plan(chosen, change)
+    if held is None:
+        return planned
+    fingerprint = state_fingerprint(pipeline)
+    beginning = Beginning(
+        store,
+        checkpoint,
+        chosen.below,
+        pipeline.name,
+        pipeline.sources,
+        keeps,
+        fingerprint,
+        chosen.previous,
+        changed=changed_directory(change) if chosen.is_changed else None,
+        transfer=Transfer(store, pipeline.name, fingerprint, keeps, means, 0, 0, SystemClock()),
+        backfilled=frozenset(sink.name for sink in pipeline.sinks if sink.backfill),
+        drop_state=settings.dropped,
+    )
+    filled = () if change is None else change.backfilled
+    remembered = {name: each for name, each in held.items() if name not in filled}
+    participation = Participation(pipeline.name, store, held)
+    checks = (
+        lambda: participation.check(held),
+        lambda: rewinding.check_none_holds_withdrawn([*held], held),
+    )
+    findings = look(beginning, held, remembered, checks)
+    planned = replace(planned, case=decide(findings.found))
+    try:
+        check(beginning, findings, last_epoch)
+    except HoldfastError as error:
+        return replace(planned, refusal=error)
+    return planned
 
 
 def _stages(pipeline: Pipeline, settings: Settings) -> Stages | None:

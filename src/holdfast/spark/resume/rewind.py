@@ -30,6 +30,7 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
 from holdfast.positions import Positions
 from holdfast.resume.directory_header import FILE_NAME, read_origin
+from holdfast.resume.logged_epochs import all_steps, planned_in
 from holdfast.resume.restore import Restoration
 from holdfast.resume.rewind import (
     RewindTarget,
@@ -42,9 +43,11 @@ from holdfast.resume.rewind import (
     unfinished,
     withdrawn_by,
 )
-from holdfast.resume.spark_log import last_logged, newest_positions, plain
-from holdfast.spark.resume.beginning import Beginning, above_all, all_steps, restorable, settle_origin
+from holdfast.resume.spark_log import newest_positions, plain
+from holdfast.spark.resume.beginning import Beginning, above_all
 from holdfast.spark.resume.directory import newest, remove_older
+from holdfast.spark.resume.found import look
+from holdfast.spark.resume.perform import perform
 from holdfast.spark.resume.state_change import GRAPH, read_graph, write_graph
 from holdfast.spark.state.plan import StateShape, note_shape, noted_shape
 
@@ -288,8 +291,7 @@ class Rewinding:
     def _next_epoch(self, last_epoch: int) -> int:
         """Return a number above all that were ever used, planned epochs included."""
         spark = self.directory / f"spark/{newest(self.store)}"
-        planned = read_origin(spark / FILE_NAME).base + last_logged(spark, "offsets")
-        return max(above_all(self.store, last_epoch), planned) + 1
+        return max(above_all(self.store, last_epoch), planned_in(spark)) + 1
 
     def _begin(self, record: EpochRecord, number: int, check_fenced: Callable[[], None]) -> None:
         """Begin the directory behind a rewind that every sink has followed.
@@ -317,19 +319,20 @@ class Rewinding:
             graph.keeps,
             before.graph or "",
             previous,
+            is_rewound=True,
             check_fenced=check_fenced,
         )
         held = {"all sinks": Held(record.epoch, record.generation, record.positions, record.pts)}
         shape = noted_shape(self.store, previous)
         check_fenced()  # reading and removing snapshots takes its time
         if shape is not None:  # that of the snapshot: keys are found where the hash of so many buckets has put them
-            found = restorable(beginning, [*held.values()])
+            found = beginning.restorable([*held.values()])
             buckets = shape.buckets if found is None else found.manifest.buckets
             note_shape(self.store, below, StateShape(buckets, min(shape.partitions, buckets)))
             graph = replace(graph, buckets=buckets)
         if self.store.get(f"{previous}/{GRAPH}") is not None:  # else an older version made it: nobody knows its sinks
             write_graph(self.store, below, graph)
-        settle_origin(beginning, held, record.epoch)
+        perform(beginning, look(beginning, held), record.epoch)
         check_fenced()
         remove_older(self.directory, below)
 

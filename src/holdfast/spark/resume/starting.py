@@ -19,8 +19,9 @@ from holdfast.commit.delivery import remembers
 from holdfast.commit.retry import Retry
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.hooks import Lifecycle
-from holdfast.ports import Held, Sink
+from holdfast.ports import Bindable, Held, Sink
 from holdfast.resume.backfill import Backfill
+from holdfast.resume.decide import StartWay, decide
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import state_fingerprint
@@ -29,12 +30,13 @@ from holdfast.spark.launch.exposure import exposed
 from holdfast.spark.physical_plan import PhysicalPlan, assemble
 from holdfast.spark.quarantine.isolate import check_addresses
 from holdfast.spark.read import timestamp_of
-from holdfast.spark.resume.beginning import Beginning, settle_origin
-from holdfast.spark.resume.catching_up import DirectoryIsLeft, check_none_is_behind, check_replayable
+from holdfast.spark.resume.beginning import Beginning
+from holdfast.spark.resume.catching_up import DirectoryIsLeft, check_replayable
 from holdfast.spark.resume.context import StartContext, StartOptions, ground_of
 from holdfast.spark.resume.fork import Fork
-from holdfast.spark.resume.stale_checkpoint import check_reached
-from holdfast.spark.resume.state_change import StateChange, compared, told, write_graph
+from holdfast.spark.resume.found import look
+from holdfast.spark.resume.perform import perform
+from holdfast.spark.resume.state_change import StateChange, changed_directory, compared, told, write_graph
 from holdfast.spark.run import Run
 from holdfast.spark.state.transfer import Transfer
 from holdfast.spark.wiring import Wiring
@@ -123,9 +125,8 @@ class Starting:
         sinks: dict[str, Sink] = {}
         for node, schema in zip(pipeline.sinks, assembly.compiled.routes.schemas, strict=True):
             sink = node.spec.connect(node.name, pipeline.name, schema)
-            bind = getattr(sink, "bind", None)
-            if bind is not None:  # foreach_batch: the only sink that wants a DataFrame
-                bind(_to_dataframe(ground.session), str(ground.directory / "foreach_batch" / node.name))
+            if isinstance(sink, Bindable):  # foreach_batch: the only sink that wants a DataFrame
+                sink.bind(_to_dataframe(ground.session), str(ground.directory / "foreach_batch" / node.name))
             sinks[node.name] = sink
         return sinks
 
@@ -172,17 +173,21 @@ class _Owned:
 
         What was in doubt is resolved.
         """
-        self.ground.rewinding.check_none_was_resolved(resumption)
-        self.participation.check(resumption.held)
-        self.ground.rewinding.check_none_holds_withdrawn(self.remembering, resumption.held)
+        rewinding, held = self.ground.rewinding, resumption.held
+        rewinding.check_none_was_resolved(resumption)
+        beginning = self._beginning()
+        checks = (
+            lambda: self.participation.check(held),
+            lambda: rewinding.check_none_holds_withdrawn(self.remembering, held),
+        )
+        findings = look(beginning, held, self._remembered(held), checks)
+        self.participation.note_holding(held)
         named.settle_floor(self.ground.store)
         self._note_graph()
-        beginning = self._beginning()
-        check_reached(beginning, resumption.held)
-        check_none_is_behind(beginning, self._remembered(resumption.held))
         self.coordinator.check_fenced()  # who has taken over meanwhile may have begun the same directory
-        write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)
-        return settle_origin(beginning, resumption.held, resumption.last_epoch)
+        if decide(findings.found).way not in (StartWay.REFUSE, StartWay.LEAVE):
+            write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)
+        return perform(beginning, findings, resumption.last_epoch)
 
     def _remembered(self, held: Mapping[str, Held]) -> dict[str, Held]:
         filled = () if self.change is None else self.change.backfilled  # one that comes back gets everything anyway
@@ -220,6 +225,7 @@ class _Owned:
             assembly.keeps,
             fingerprint,
             ground.chosen.previous,
+            changed=changed_directory(self.change) if ground.before is not None else None,
             transfer=transfer,
             change=self._state_change(transfer),
             first=self._first(transfer),

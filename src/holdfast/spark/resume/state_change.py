@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
@@ -21,9 +20,10 @@ from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.cutting import has_state
-from holdfast.ports import Clock, Held, SourceSpec, Store
+from holdfast.ports import Bounded, Clock, Exhaustible, Held, Store
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.backfill import Backfill
+from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.resume.graph_diff import GraphChange, NodeVerdict, compare
 from holdfast.resume.graph_record import Graph, Role, state_fingerprint
@@ -31,6 +31,7 @@ from holdfast.resume.replays import is_backfill, last_finished, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.spark_log import ended, newest_positions, plain, read_offsets
 from holdfast.resume.state_upgrade import StateUpgrade
+from holdfast.sources.wrapped import innermost
 from holdfast.spark.failure import translate
 from holdfast.spark.resume.directory import Directory
 from holdfast.spark.state.plan import Division, noted_shape
@@ -97,6 +98,13 @@ def compared(
         left = left_to_replay(store, checkpoint, below, state_fingerprint(pipeline))
         change = replace(change, replay=left)
     return change if change.is_empty else change.over(_finished(checkpoint, below, pipeline))
+
+
+def changed_directory(change: GraphChange | None) -> Spark | None:
+    """Return the word of the table of starts for a directory that begins because the graph has changed."""
+    if change is None:
+        return None
+    return Spark.FILLING if change.backfilled else Spark.OTHER
 
 
 def backfilled(sinks: Sequence[SinkNode], before: Graph) -> tuple[str, ...]:
@@ -176,8 +184,8 @@ class StateChange:
     transfer: Transfer | None = None
     backfill: Backfill | None = None
 
-    def origin(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
-        """Return the record of the new directory.
+    def begun(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
+        """Move the state; return the header of the new directory.
 
         Raises
         ------
@@ -266,7 +274,8 @@ def _finished(checkpoint: Path, below: str, pipeline: Pipeline) -> tuple[str, ..
 def _is_read(checkpoint: Path, node: Node, positions: Positions) -> bool:
     """Tell whether a bounded source lies behind its end; without state nobody was told of it."""
     workspace = checkpoint / "sources" / node.name
-    if not getattr(node.spec, "bounded", False) or node.name not in positions or not workspace.is_dir():
+    spec = node.source_spec
+    if not (isinstance(spec, Bounded) and spec.bounded) or node.name not in positions or not workspace.is_dir():
         return False
-    source: Any = cast("SourceSpec", node.spec).open(node.name, str(workspace))
-    return bool(source.has_ended(plain(positions[node.name])[0]))
+    source = innermost(spec.open(node.name, str(workspace)))
+    return isinstance(source, Exhaustible) and source.has_ended(plain(positions[node.name])[0])

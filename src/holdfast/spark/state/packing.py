@@ -13,6 +13,7 @@ from holdfast.plan.chunks import Chunk, Packer, Routing, rank_of
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.ports import Source, Span
+from holdfast.sources.bounds import MarkedSource
 from holdfast.spark.evaluation import Counts
 from holdfast.state.step import CLOSED, UNBOUNDED
 
@@ -55,8 +56,10 @@ class Packing:
 
     def read(self, source: Source, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span, with its bound rows where the source gives any."""
-        marked = getattr(source, "read_marked", None)
-        yield from source.read(span) if self.bounding is None or marked is None else marked(span)
+        if self.bounding is not None and isinstance(source, MarkedSource):
+            yield from source.read_marked(span)
+        else:
+            yield from source.read(span)
 
     def rows(self, ordinal: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the chunks of one span."""

@@ -19,7 +19,7 @@ from holdfast.plan.chunks import CHUNKS
 from holdfast.plan.cutting import FirstStage, build_stages, has_idle_rule
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import Stages
-from holdfast.ports import Store
+from holdfast.ports import Bounded, Store
 from holdfast.resume.directory_header import FILE_NAME
 from holdfast.resume.graph_record import unreadable
 from holdfast.resume.state_upgrade import StateUpgrade
@@ -250,7 +250,7 @@ def compile_stateful(
         _refuse_lost_bounds(pipeline)
         frame, routes = compiled[0]
         chunks = frame.mapInArrow(PackTask(routes, stages.routing), CHUNKS)
-        ending = [node.name for node in pipeline.sources if getattr(node.spec, "bounded", False)]
+        ending = [node.name for node in pipeline.sources if isinstance(node.spec, Bounded) and node.spec.bounded]
         if ending or stages.waking:
             tick_us = TICK_US if stages.ticks else None
             number = len(pipeline.sources)

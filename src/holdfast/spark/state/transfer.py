@@ -26,7 +26,7 @@ from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.naming import callable_text
 from holdfast.operators.stateful.spec import brought
 from holdfast.plan.chunks import bucket_of
-from holdfast.ports import Clock, Store
+from holdfast.ports import Broadcasting, Clock, Store
 from holdfast.resume.state_upgrade import StateMove, StateUpgrade, TableMove, Way, state_move
 from holdfast.state import checks, encoding, joins
 from holdfast.state.step import ALL_KEYS, StateTable, StepTime
@@ -220,9 +220,9 @@ class Transfer:
 
     def _flag(self, name: str, table: str, schema: pa.Schema) -> str | None:
         """Return the column that marks rows for all keys; empty where all rows are such, None where none is."""
-        declared: Mapping[str, str] = getattr(self._means(name).step, "for_all_keys", {})
-        if table in declared:
-            return declared[table]
+        step = self._means(name).step
+        if isinstance(step, Broadcasting) and table in step.for_all_keys:
+            return step.for_all_keys[table]
         return ALL_KEYS if ALL_KEYS in schema.names else None
 
     def _divided(self, name: str, state: Mapping[str, pa.Table]) -> Iterator[tuple[int, dict[str, pa.Table]]]:

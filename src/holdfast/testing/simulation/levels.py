@@ -30,6 +30,7 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.chunks import COUNTS, Chunk, from_batch, spark_partition
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.stages import Stages
+from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.rows import to_batch
 from holdfast.spark.state import host
 from holdfast.spark.state.evaluation import StateEvaluation, counted
@@ -245,11 +246,11 @@ class StatefulEvaluation:
     def _given(self, source: str, rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], pa.Schema]:
         """Return a source's rows as it reads them, bound rows among them only where somebody asks for these."""
         spec = self._sources[source]
-        marker = getattr(spec, "marker", None)
-        if marker is None:
+        if not isinstance(spec, MarkedSpec):
             return rows, spec.schema
         if self._packings[source].bounding is not None:
             return rows, spec.given.schema
+        marker = spec.marker
         plain = [{name: value for name, value in row.items() if name != marker} for row in rows if not row[marker]]
         return plain, spec.schema
 

@@ -1,7 +1,8 @@
-"""What a new Spark directory replays for sinks that have lost what the directory before had published.
+"""The epochs that Spark's directories still tell of, and those that a new directory replays of them.
 
-Epochs end where they had ended, as far as that is known: an upsert sink then takes the same steps, a step that looks at
-the clock decides as it did, and no epoch is larger than it was.
+A new directory replays for sinks that have lost what the one before had published.  Its epochs end where they had
+ended, as far as that is known: an upsert sink then takes the same steps, a step that looks at the clock decides as it
+did, and no epoch is larger than it was.
 """
 
 from __future__ import annotations
@@ -14,11 +15,51 @@ from holdfast.checkpoint.progress import EpochSpan, chain
 from holdfast.errors import Corrupt
 from holdfast.ports import Held, Store
 from holdfast.positions import Positions, covers_all
-from holdfast.resume.directory_header import FILE_NAME, read_origin
+from holdfast.resume.directory_header import FILE_NAME, LEFT, read_origin
 from holdfast.resume.restore import replayed_from
-from holdfast.resume.spark_log import last_logged
-from holdfast.spark.resume.directory import LEFT
+from holdfast.resume.spark_log import last_logged, logged, read_offsets
 from holdfast.store import checked_json
+
+
+def all_steps(directory: Path) -> list[EpochSpan]:
+    """Return the ends of the epochs that are left in the offset logs of all directories.
+
+    What an older one had planned and not finished, the next one has planned anew, under the same numbers.
+    """
+    numbers = sorted(int(path.name) for path in (directory / "spark").glob("[0-9]*") if path.name.isdigit())
+    found: dict[int, EpochSpan] = {}
+    for number in numbers:
+        steps = steps_of(directory, f"spark/{number}")
+        if steps:
+            found = {epoch: step for epoch, step in found.items() if epoch < steps[0].ended.epoch}
+        found.update((step.ended.epoch, step) for step in steps)
+    return [found[epoch] for epoch in sorted(found)]
+
+
+def steps_of(directory: Path, previous: str) -> list[EpochSpan]:
+    """Return the ends of the epochs that are left in the offset log of a directory."""
+    spark = directory / previous
+    try:
+        origin = read_origin(spark / FILE_NAME)
+    except Corrupt:
+        return []
+    steps: list[EpochSpan] = []
+    before = (-1, origin.start)
+    for number in logged(spark, "offsets"):
+        try:
+            found = read_offsets(spark, number)
+        except Corrupt:
+            break
+        if before[0] == number - 1:
+            step_epoch, batch_us = origin.step_time(number, found.batch_us)
+            steps.append(EpochSpan(before[1], EpochEnd(origin.base + number, step_epoch, found.positions, batch_us)))
+        before = (number, found.positions)
+    return steps
+
+
+def planned_in(spark: Path) -> int:
+    """Return the last epoch that was ever planned in a directory: its number is not used again."""
+    return read_origin(spark / FILE_NAME).base + last_logged(spark, "offsets")
 
 
 def left_at(store: Store, below: str) -> Positions | None:
@@ -34,11 +75,6 @@ def left_at(store: Store, below: str) -> Positions | None:
     except (ValueError, KeyError, TypeError):
         return {}
     return reached
-
-
-def planned_in(spark: Path) -> int:
-    """Return the last epoch that was ever planned in a directory: its number is not used again."""
-    return read_origin(spark / FILE_NAME).base + last_logged(spark, "offsets")
 
 
 def filled(stops: Sequence[Positions], steps: Iterable[EpochSpan]) -> tuple[Positions, ...]:

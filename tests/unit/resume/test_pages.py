@@ -2,15 +2,16 @@
 
 from pathlib import Path
 
-from holdfast.commit.diagram import PARTS, current, main, state_diagram, verdict_table
 from holdfast.commit.recovery import CASES
 from holdfast.commit.transaction import TRANSITIONS
+from holdfast.resume import decide
+from holdfast.resume.pages import PARTS, current, main, start_table, state_diagram, verdict_table
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/how-recovery-works.md"
 
 
 def test_the_page_on_recovery_is_current():
-    """Renew it with ``python -m holdfast.commit.diagram docs/how-recovery-works.md``."""
+    """Renew it with ``python -m holdfast.resume.pages docs/how-recovery-works.md``."""
     page = PAGE.read_text(encoding="utf-8")
     assert current(page) == page
 
@@ -28,6 +29,10 @@ def test_the_diagram_has_one_arrow_per_legal_transition():
 
 def test_the_table_has_one_row_per_case():
     assert len(verdict_table().splitlines()) == len(CASES) + 2
+
+
+def test_the_table_of_starts_has_one_row_per_case():
+    assert len(start_table().splitlines()) == len(decide.CASES) + 2
 
 
 def test_a_stale_page_is_renewed_and_the_rest_is_left_alone(tmp_path):

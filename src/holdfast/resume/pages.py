@@ -1,6 +1,6 @@
-"""The state diagram and the verdict table of the documentation, made from the tables in the source.
+"""The diagram and the tables of ``docs/how-recovery-works.md``, made from the tables in the source.
 
-    python -m holdfast.commit.diagram docs/how-recovery-works.md
+    python -m holdfast.resume.pages docs/how-recovery-works.md
 
 rewrites what stands between the page's ``<!-- made from ... -->`` marks; a test fails when the page is not current.
 """
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 
 from holdfast.commit.recovery import CASES, Verdict
 from holdfast.commit.transaction import NOTABLE, TRANSITIONS, Event, State
+from holdfast.resume import decide
 
 
 def state_diagram() -> str:
@@ -61,11 +63,59 @@ def verdict_meanings() -> str:
     return "\n".join(f"- **{verdict.name.lower()}**: {verdict.value}." for verdict in Verdict)
 
 
+def start_table() -> str:
+    """Return the table of starts as Markdown."""
+    lines = [
+        "| | Spark's directory | the sinks | it is to begin | state can come from "
+        "| the pipeline | state | sources | sinks | epoch numbers | what led here |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for case in decide.CASES:
+        found = (
+            _words(case.spark, decide.Spark),
+            _words(case.sinks, decide.Sinks),
+            _words(case.begin, decide.Begin),
+            _words(case.state, decide.StateSource),
+        )
+        done = (
+            ("", "", "", "")
+            if case.way is decide.StartWay.REFUSE
+            else (case.keeps, case.reads, case.gives, case.numbers)
+        )
+        lines.append(f"| **{case.letter}** | {' | '.join([*found, f'**{case.way.value}**', *done, case.why])} |")
+    return "\n".join(lines)
+
+
+def _words(of: Sequence[Enum], kind: type[Enum]) -> str:
+    """Return words as the table shows them; nothing where any will do."""
+    return "" if len(of) == len(kind) else ", ".join(_word(each) for each in of)
+
+
+def _word(of: Enum) -> str:
+    return of.name.lower().replace("_", " ")
+
+
+def start_words() -> str:
+    """Return what each word of the table of starts means, as Markdown lists."""
+    kinds = {
+        "Spark's directory": decide.Spark,
+        "The sinks": decide.Sinks,
+        "It is to begin": decide.Begin,
+        "State can come from": decide.StateSource,
+    }
+    return "\n\n".join(
+        f"{title}:\n\n" + "\n".join(f"- *{_word(each)}*: {each.value}" for each in kind)
+        for title, kind in kinds.items()
+    )
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     "transaction.py, states": state_diagram,
     "transaction.py, meanings": state_table,
     "recovery.py, verdicts": verdict_table,
     "recovery.py, meanings": verdict_meanings,
+    "decide.py, cases": start_table,
+    "decide.py, meanings": start_words,
 }
 """Name in the page's marks -> what stands between them."""
 

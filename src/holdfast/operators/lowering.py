@@ -1,0 +1,172 @@
+"""What each kind of operator is to those who run it: one row for each kind.
+
+The table is data: neither Spark nor programs nor stages are known here.  Those who run operators have one entry for
+each *way*, and find it by the row of a node's kind:
+
+- :class:`InSpark`: ``WAYS`` in :mod:`holdfast.spark.compile`, where rows go through Spark's plan;
+- :class:`InArrow`: ``WAYS`` in :mod:`holdfast.plan.program_build`, where they stay in Arrow batches;
+- :class:`BoundsBehind`: ``WAYS`` in :mod:`holdfast.plan.feeds`, which says what promises hold behind it.
+
+A new operator that goes one of these ways is its own file and a row here.  One that goes a new way has an entry more
+in each of the three, and no place where it is forgotten: a way without an entry is an error that names the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.errors import InternalError
+
+if TYPE_CHECKING:
+    from holdfast.graph.nodes import Node
+
+W = TypeVar("W", bound=Enum)
+E = TypeVar("E")
+
+
+class InSpark(Enum):
+    """How an operator is part of Spark's plan; in brackets what its declaration has for it."""
+
+    READ = "the frame of a source"
+    READABLE = "the rows of a source that could be read: the second half of READ, where a source has rejects"
+    REJECTS = "the rows of a source that could not be read"
+    FUNCTION = "a function of a frame (fn)"
+    SELECT = "select expressions (items)"
+    FILTER = "the rows for which a condition is true (condition: text, or a function of a frame)"
+    SPAN = "the rows of a span of time (column, start_us, end_us)"
+    SQL = "a statement (query)"
+    BATCHES = "a function of Arrow batches, in Python workers (fn, setup, schema)"
+    UNION = "the rows of several frames"
+    HOSTED = "no part of the plan: it runs in a level, or behind one, and gets its rows as chunks"
+
+
+class InArrow(Enum):
+    """How an operator is part of an Arrow program; in brackets what its declaration has for it."""
+
+    READ = "the batches of a source, without those rows that could not be read"
+    REJECTS = "the rows of a source that could not be read"
+    COMPUTE = "expressions (items)"
+    KEEP = "the rows for which a condition is true (condition); a function of a frame is Spark's to call"
+    BETWEEN = "the rows of a span of time (column, start_us, end_us)"
+    CALL = "a function of batches, in Python workers (fn, setup, schema)"
+    UNITE = "the rows of several streams"
+    STEP = "a step over state (a StatefulSpec)"
+    SIDE_OUTPUT = "what a step gives besides its rows (output)"
+    SPARK_ONLY = "not at all: a function of a frame, or a statement, is Spark's to evaluate"
+
+
+class BoundsBehind(Enum):
+    """Which bounds, promises that no row below a time comes any more, hold behind an operator."""
+
+    OF_SOURCE = "those that the source tells"
+    OF_STEP = "those that its step tells"
+    SAME = "every one that holds before it: it drops rows, and changes none"
+    WHERE_TIMED = "every one that holds before it, where its inputs have the same timestamp column"
+    SELECTED = "those of the keys and the timestamp that it passes on as they are (items)"
+    END = "only the end of the stream: it may do anything to the timestamp"
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """What a kind of operator is to those who run it.
+
+    Parameters
+    ----------
+    in_spark : InSpark
+        How Spark does it.
+    in_arrow : InArrow
+        How Arrow does it.
+    bounds : BoundsBehind
+        What becomes of bounds.
+    keeps_state : bool
+        Whether it keeps state under its name: it begins a level, and a checkpoint holds it.
+    counts_dropped : bool
+        Whether the rows that it drops are counted, for the status.
+    """
+
+    in_spark: InSpark
+    in_arrow: InArrow
+    bounds: BoundsBehind
+    keeps_state: bool = False
+    counts_dropped: bool = False
+
+
+SOURCE = Lowering(InSpark.READ, InArrow.READ, BoundsBehind.OF_SOURCE)
+"""The row of every source: what its kind is, its declaration alone knows."""
+
+_STATEFUL = Lowering(InSpark.HOSTED, InArrow.STEP, BoundsBehind.OF_STEP, keeps_state=True)
+_SIDE_OUTPUT = Lowering(InSpark.HOSTED, InArrow.SIDE_OUTPUT, BoundsBehind.END)
+
+LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
+    # kind             in Spark          in Arrow            bounds behind it
+    "map": Lowering(InSpark.FUNCTION, InArrow.SPARK_ONLY, BoundsBehind.END),
+    "sql": Lowering(InSpark.SQL, InArrow.SPARK_ONLY, BoundsBehind.END),
+    "map_batches": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsBehind.END),
+    "select": Lowering(InSpark.SELECT, InArrow.COMPUTE, BoundsBehind.SELECTED),
+    "filter": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsBehind.SAME, counts_dropped=True),
+    "split": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsBehind.SAME),
+    "clip": Lowering(InSpark.SPAN, InArrow.BETWEEN, BoundsBehind.SAME, counts_dropped=True),
+    "union": Lowering(InSpark.UNION, InArrow.UNITE, BoundsBehind.WHERE_TIMED),
+    "rejects": Lowering(InSpark.REJECTS, InArrow.REJECTS, BoundsBehind.END),
+    "late": _SIDE_OUTPUT,
+    "shed": _SIDE_OUTPUT,
+    "accumulate": _STATEFUL,
+    "aggregate": _STATEFUL,
+    "apply": _STATEFUL,
+    "distinct": _STATEFUL,
+    "limit_in_flight": _STATEFUL,
+    "merge": _STATEFUL,
+    "stateful": _STATEFUL,
+    "sync": _STATEFUL,
+})  # fmt: skip
+
+
+def lowering_of(node: Node) -> Lowering:
+    """Return the row of a node.
+
+    Raises
+    ------
+    InternalError
+        If its kind has none.
+    """
+    if node.is_source:
+        return SOURCE
+    row = LOWERINGS.get(node.kind)
+    if row is None:
+        raise InternalError(
+            f"nothing says how {node.kind} {node.name!r}, built at {node.origin}, is run.",
+            why="the table of operators has no row for its kind.",
+            do=f"add the row {node.kind!r} to LOWERINGS in holdfast/operators/lowering.py.",
+            participant=node.name,
+        )
+    return row
+
+
+def entry_of(ways: Mapping[W, E], way: W, place: str) -> E:
+    """Return the entry of a way.
+
+    Parameters
+    ----------
+    ways : mapping
+        Way -> what is done; it has one entry for each.
+    way : InSpark, InArrow or BoundsBehind
+        The way.
+    place : str
+        Where the mapping stands, for whoever must add to it.
+
+    Raises
+    ------
+    InternalError
+        If there is none.
+    """
+    if way not in ways:
+        raise InternalError(
+            f"nothing says there what {type(way).__name__}.{way.name} is: {way.value}.",
+            why=f"{place} has no entry for it.",
+            do=f"add the entry {type(way).__name__}.{way.name} to WAYS in {place}.",
+        )
+    return ways[way]

@@ -1,0 +1,387 @@
+"""How a start goes on: one table from what was found to what is done.
+
+Four things are looked at, each a word of :class:`Spark`, :class:`Sinks`, :class:`Begin` and :class:`StateSource`;
+together they give one lettered case.  ``start`` performs it, ``holdfast plan`` prints it, and the table in
+``docs/how-recovery-works.md`` is made from :data:`CASES`.  Every case says which crash or which change leads there.
+
+What was found is gathered by :mod:`holdfast.spark.resume.found`, which changes nothing; what a case does, by
+:mod:`holdfast.spark.resume.beginning`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from itertools import product
+
+from holdfast.errors import InternalError
+
+
+class Spark(Enum):
+    """What is left of Spark's directory.  The value is the definition."""
+
+    NONE = "none has begun, or all of it is lost"
+    GOOD = "the newest one is whole, and of this graph"
+    DAMAGED = "the newest one, or the state in it, cannot be read, and there are snapshots"
+    LEFT = "a start has left the newest one, for sinks that had lost what it published"
+    REWOUND = "a rewind has withdrawn what the newest one published behind its target"
+    OTHER = "the newest one is of other state, other sources or another number of buckets"
+    FILLING = "as other, and a new sink gets everything from the beginning (backfill=True)"
+
+
+class Sinks(Enum):
+    """What the sinks say, once everything in doubt is resolved.  The value is the definition."""
+
+    EMPTY = "no sink holds an epoch"
+    LEVEL = "sinks hold epochs, and none lacks what was published in it"
+    BEHIND = "a sink lacks what was published in it, and all of that can be read again"
+    LOST = "a sink lacks what was published in it, and not all of that can be read again"
+    UNORDERED = "sinks hold positions of which neither lies before the other"
+    CONTRADICTING = "a sink was emptied, or holds what a rewind withdrew, or more than the checkpoint knows of"
+
+
+class Begin(Enum):
+    """Where the pipeline is to begin.  The value is the definition."""
+
+    START = "at the beginning of its sources"
+    NOTED = "at a time or a named checkpoint, as an earlier start has noted"
+    ASKED = "at a time or a named checkpoint, as this start is asked for the first time"
+
+
+class StateSource(Enum):
+    """Where state can come from without Spark's directory.  The value is the definition."""
+
+    NONE = "the graph keeps none, or the case does not turn on it: to look costs reading snapshots"
+    SNAPSHOT = "a good snapshot that no sink lies before"
+    EVERY_EPOCH = "no snapshot, and the ends of all epochs since the beginning are known"
+    GONE = "nowhere"
+
+
+class StartWay(Enum):
+    """What is done.  The value is what people are told."""
+
+    NEW = "begins at the beginning"
+    FORK = "begins at the time or the named checkpoint that was asked for"
+    AGAIN = "begins where the first start noted"
+    ON = "goes on"
+    SEEK = "goes on where the sinks are"
+    RESTORE = "goes on from a snapshot"
+    RECOMPUTE = "goes on with state that is computed again from the beginning"
+    LEAVE = "leaves Spark's directory, and gives the sinks again what they lack"
+    MOVE = "goes on with the changed graph, from the end of the last epoch"
+    FILL = "reads everything again for the sink that is new"
+    REFUSE = "is refused"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a start has found, in the words of the table."""
+
+    spark: Spark
+    sinks: Sinks
+    begin: Begin
+    state: StateSource
+
+
+@dataclass(frozen=True)
+class ResumeCase:
+    """One row of the table.
+
+    Parameters
+    ----------
+    letter : str
+        Its name.
+    spark, sinks, begin, state : tuple
+        What must have been found.
+    way : StartWay
+        What is done.
+    keeps, reads, gives, numbers : str
+        What becomes of state, sources, sinks and epoch numbers; where it is refused, nothing is changed.
+    why : str
+        The crash or the change that leads there.
+    """
+
+    letter: str
+    spark: tuple[Spark, ...]
+    sinks: tuple[Sinks, ...]
+    begin: tuple[Begin, ...]
+    state: tuple[StateSource, ...]
+    way: StartWay
+    keeps: str
+    reads: str
+    gives: str
+    numbers: str
+    why: str
+
+    def is_met_by(self, found: Situation) -> bool:
+        """Tell whether this row is of what was found."""
+        return (
+            found.spark in self.spark
+            and found.sinks in self.sinks
+            and found.begin in self.begin
+            and found.state in self.state
+        )
+
+
+def decide(found: Situation) -> ResumeCase:
+    """Return the one row of what was found."""
+    rows = [case for case in CASES if case.is_met_by(found)]
+    if len(rows) != 1:
+        raise InternalError(f"{len(rows)} rows of the table of starts are of {found}.", do="report it, with the log.")
+    return rows[0]
+
+
+def combinations() -> Iterator[Situation]:
+    """Yield everything that could be found."""
+    yield from (Situation(*words) for words in product(Spark, Sinks, Begin, StateSource))
+
+
+_NOT_THERE = (Spark.NONE, Spark.DAMAGED, Spark.LEFT, Spark.REWOUND)
+_CHANGED = (Spark.OTHER, Spark.FILLING)
+_BEGUN = tuple(each for each in Spark if each is not Spark.NONE)
+_HOLDING = (Sinks.LEVEL, Sinks.BEHIND, Sinks.LOST)
+_FINE = (Sinks.EMPTY, Sinks.LEVEL, Sinks.UNORDERED)
+_LACKING = (Sinks.BEHIND, Sinks.LOST)
+_ANSWERING = tuple(each for each in Sinks if each is not Sinks.CONTRADICTING)
+_UNASKED = (Begin.START, Begin.NOTED)
+_NOTHING = "nothing is changed"
+
+CASES: tuple[ResumeCase, ...] = (
+    ResumeCase(
+        "A",
+        (Spark.NONE,),
+        (Sinks.EMPTY,),
+        (Begin.START,),
+        tuple(StateSource),
+        StartWay.NEW,
+        "empty",
+        "from their beginning",
+        "get everything",
+        "from 1, or above all that are known",
+        "The first start; or the run died, or Spark's directory was lost, before a sink held an epoch.",
+    ),
+    ResumeCase(
+        "B",
+        (Spark.NONE,),
+        (Sinks.EMPTY,),
+        (Begin.ASKED,),
+        tuple(StateSource),
+        StartWay.FORK,
+        "that of the named checkpoint; at a time: empty",
+        "from there",
+        "get what comes from there on",
+        "above the checkpoint's",
+        "The first start with `at=` or `from_checkpoint=`; or that start died before it had noted where it begins.",
+    ),
+    ResumeCase(
+        "C",
+        _NOT_THERE,
+        (Sinks.EMPTY,),
+        (Begin.NOTED,),
+        tuple(StateSource),
+        StartWay.AGAIN,
+        "as the first time",
+        "from where the first start noted",
+        "get what comes from there on",
+        "above all that are known",
+        "A run with `at=` or `from_checkpoint=` died, or Spark's directory was lost, before a sink held an epoch.",
+    ),
+    ResumeCase(
+        "D",
+        (Spark.DAMAGED, Spark.LEFT, Spark.REWOUND),
+        (Sinks.EMPTY,),
+        (Begin.START,),
+        tuple(StateSource),
+        StartWay.NEW,
+        "empty",
+        "from their beginning",
+        "get everything",
+        "above all that are known",
+        "Spark's directory was damaged before a sink held an epoch.",
+    ),
+    ResumeCase(
+        "E",
+        _NOT_THERE,
+        _HOLDING,
+        _UNASKED,
+        (StateSource.NONE,),
+        StartWay.SEEK,
+        "none",
+        "from the earliest position that a sink holds; the first epochs end where the others are",
+        "each gets what it does not hold",
+        "above all that are known",
+        "Spark's directory was lost or damaged; or a start has left it (K); or `holdfast rewind` went back.",
+    ),
+    ResumeCase(
+        "F",
+        _NOT_THERE,
+        _HOLDING,
+        _UNASKED,
+        (StateSource.SNAPSHOT,),
+        StartWay.RESTORE,
+        "from the newest good snapshot; the epochs behind it are evaluated again as they were",
+        "from the end of the snapshot's epoch",
+        "each gets what it does not hold",
+        "above all that are known",
+        "As E, with state; or the state of a bucket could not be read, and the run that met it has noted that.",
+    ),
+    ResumeCase(
+        "G",
+        _NOT_THERE,
+        _HOLDING,
+        _UNASKED,
+        (StateSource.EVERY_EPOCH,),
+        StartWay.RECOMPUTE,
+        "computed again, by the same epochs at the same times",
+        "from where the directory before began",
+        "each gets what it does not hold",
+        "above all that are known",
+        "A start has left Spark's directory (K) before a snapshot was made.",
+    ),
+    ResumeCase(
+        "H",
+        _NOT_THERE,
+        _HOLDING,
+        _UNASKED,
+        (StateSource.GONE,),
+        StartWay.REFUSE,
+        _NOTHING,
+        _NOTHING,
+        _NOTHING,
+        _NOTHING,
+        "Spark's directory and the snapshots were lost; or the sinks were written with another checkpoint.",
+    ),
+    ResumeCase(
+        "I",
+        _NOT_THERE,
+        (Sinks.UNORDERED,),
+        _UNASKED,
+        tuple(StateSource),
+        StartWay.REFUSE,
+        _NOTHING,
+        _NOTHING,
+        _NOTHING,
+        _NOTHING,
+        "No crash leads here: the sinks were written with different checkpoints.",
+    ),
+    ResumeCase(
+        "J",
+        (Spark.GOOD,),
+        _FINE,
+        _UNASKED,
+        tuple(StateSource),
+        StartWay.ON,
+        "as Spark's directory has it",
+        "from where Spark's log is; an epoch that was planned and not finished comes again",
+        "each gets what it does not hold",
+        "as Spark's log goes on",
+        "A stop, or a run that died anywhere behind its first start.",
+    ),
+    ResumeCase(
+        "K",
+        (Spark.GOOD,),
+        (Sinks.BEHIND,),
+        _UNASKED,
+        tuple(StateSource),
+        StartWay.LEAVE,
+        "as E, F or G",
+        "as E, F or G",
+        "each gets what it does not hold",
+        "above all that are known",
+        "No crash of Holdfast leads here: a sink failed over to a copy that lagged, or was restored from a backup.",
+    ),
+    ResumeCase(
+        "L",
+        (Spark.GOOD,),
+        (Sinks.LOST,),
+        _UNASKED,
+        tuple(StateSource),
+        StartWay.REFUSE,
+        _NOTHING,
+        _NOTHING,
+        _NOTHING,
+        _NOTHING,
+        "As K, and a source has let go of what the sink lacks, or nothing has the state of before it.",
+    ),
+    ResumeCase(
+        "M",
+        (Spark.OTHER,),
+        _FINE,
+        _UNASKED,
+        tuple(StateSource),
+        StartWay.MOVE,
+        "kept, renamed, migrated, new or dropped, operator by operator",
+        "from the end of the last epoch that the old graph finished",
+        "each gets what comes from there on",
+        "above all that are known",
+        "The graph has changed: its state, its sources, or how state is divided.",
+    ),
+    ResumeCase(
+        "N",
+        (Spark.FILLING,),
+        _FINE,
+        _UNASKED,
+        tuple(StateSource),
+        StartWay.FILL,
+        "computed again by the new graph",
+        "from their beginning",
+        "the new one gets everything, the others what they do not hold",
+        "above all that are known",
+        "A sink with `backfill=True` was added.",
+    ),
+    ResumeCase(
+        "O",
+        _CHANGED,
+        _LACKING,
+        _UNASKED,
+        tuple(StateSource),
+        StartWay.REFUSE,
+        _NOTHING,
+        _NOTHING,
+        _NOTHING,
+        _NOTHING,
+        "As K, and the graph has changed as well: what the old graph published is for the old graph to give again.",
+    ),
+    ResumeCase(
+        "P",
+        (Spark.NONE,),
+        (*_HOLDING, Sinks.UNORDERED),
+        (Begin.ASKED,),
+        tuple(StateSource),
+        StartWay.REFUSE,
+        _NOTHING,
+        _NOTHING,
+        _NOTHING,
+        _NOTHING,
+        "`at=` or `from_checkpoint=` with a new checkpoint, and a sink that holds epochs of this pipeline.",
+    ),
+    ResumeCase(
+        "Q",
+        _BEGUN,
+        _ANSWERING,
+        (Begin.ASKED,),
+        tuple(StateSource),
+        StartWay.REFUSE,
+        _NOTHING,
+        _NOTHING,
+        _NOTHING,
+        _NOTHING,
+        "`at=` or `from_checkpoint=` for a pipeline that has begun otherwise.",
+    ),
+    ResumeCase(
+        "R",
+        tuple(Spark),
+        (Sinks.CONTRADICTING,),
+        tuple(Begin),
+        tuple(StateSource),
+        StartWay.REFUSE,
+        _NOTHING,
+        _NOTHING,
+        _NOTHING,
+        _NOTHING,
+        "No crash leads here: a target was emptied, a sink or the checkpoint restored from a copy, or a sink was out "
+        "of the graph during a rewind.",
+    ),
+)
+"""The table, in the order in which people read it."""

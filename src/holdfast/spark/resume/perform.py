@@ -1,0 +1,262 @@
+"""Performs a case of the table of starts, so that every epoch is held by a sink whole or not at all.
+
+When Spark's directory was lost and sinks hold epochs already, the sources *seek*: reading starts at the earliest
+positions that a sink holds, and the first epochs end exactly at those of the other sinks.  So every sink holds either
+the whole of such an epoch or nothing of it, and it is left out where it is held.  With state, reading starts at a
+snapshot, and the epochs behind it are replayed with the ends and batch times that they had
+(:mod:`holdfast.resume.restore`).
+
+Durable writes, in this order: what the way itself needs (a snapshot in the form of the new graph, the files of a named
+checkpoint); where sources were that leave; the floor; the header of the directory, by which it counts.  A crash before
+the header leaves objects that the next start writes again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from holdfast.checkpoint.manifest import decode
+from holdfast.checkpoint.retention import lower_floor
+from holdfast.checkpoint.source_history import note_stood, stood, stood_at
+from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
+from holdfast.ports import Held
+from holdfast.positions import Positions, covers_all
+from holdfast.resume.decide import StartWay, decide
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, note_beginning, noted_beginning, read_origin
+from holdfast.resume.logged_epochs import left_at
+from holdfast.resume.restore import Restoration
+from holdfast.resume.spark_log import CONTROLS, check_logs, last_logged, newest_positions
+from holdfast.spark.resume.beginning import Beginning
+from holdfast.spark.resume.catching_up import leave
+from holdfast.spark.resume.found import Findings
+from holdfast.spark.resume.sought import check_can_seek, new_header, refusal, seeds, sought
+
+log = logging.getLogger("holdfast.checkpoint")
+
+
+def perform(beginning: Beginning, findings: Findings, last_epoch: int) -> DirectoryHeader:
+    """Do what the table says of what was found; return the header of Spark's directory, made now if that is new.
+
+    Parameters
+    ----------
+    beginning : Beginning
+        The directory, and what it is for.
+    findings : Findings
+        What was found.
+    last_epoch : int
+        Highest epoch that any sink or the ledger knows.
+
+    Raises
+    ------
+    Corrupt
+        If Spark's files are there and the header is not, or one of them is damaged.
+    Diverged, InvalidPipeline
+        If the case is a refusal; or a source cannot seek to the positions of the sinks, or the state of a snapshot
+        does not fit.
+    DirectoryIsLeft
+        If the directory is left, for sinks that lack what it published: the start begins anew.
+    Fenced, Unavailable
+        If another run has begun the directory meanwhile: a newer one, or an older one that is fenced.
+    """
+    case = decide(findings.found)
+    log.info("case %s of the table of starts: pipeline %r %s", case.letter, beginning.pipeline, case.way.value)
+    if case.way is StartWay.REFUSE:
+        raise refusal(beginning, findings, case)
+    if case.way is StartWay.LEAVE:
+        assert findings.replay is not None
+        raise leave(beginning, findings.behind, findings.replay)
+    if case.way is StartWay.ON:
+        return _go_on(beginning)
+    new = new_header(beginning, findings, last_epoch)
+    return _written(beginning, findings, _HEADERS[case.way](beginning, findings, new))
+
+
+# --- ways: the header of the directory that begins ----------------------------------------------------------------
+
+
+def _new(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
+    return new
+
+
+def _fork(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
+    assert beginning.first is not None
+    header = beginning.first.begun(new)
+    note_beginning(beginning.store, beginning.first.given, header)
+    return header
+
+
+def _again(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
+    """Begin where the first start noted, for a graph or buckets that may have changed since."""
+    begun = noted_beginning(beginning.store)
+    assert begun is not None
+    header = replace(begun[1], base=max(new.base, begun[1].base), graph=beginning.graph)
+    if not header.seed:
+        return header
+    manifest = header.seeding(decode(beginning.store.get(header.seed) or b"", header.seed))
+    return _seeded(beginning, Restoration(manifest, (), ()), header)
+
+
+def _seek(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
+    return sought(beginning, findings, new)
+
+
+def _restore(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
+    found = findings.snapshot
+    assert found is not None
+    header = _seeded(beginning, found, sought(beginning, findings, new))
+    ended = found.manifest.ended
+    log.warning(
+        "state is restored from the snapshot of epoch %d, made %s; %s",
+        ended.epoch,
+        _utc(found.manifest.at_us),
+        _what_is_replayed(found),
+    )
+    return header
+
+
+def _recompute(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
+    header = sought(beginning, findings, new)
+    log.warning("state is computed again, from all %d epochs since the directory before began", header.replay_count)
+    return header
+
+
+def _move(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
+    assert beginning.change is not None
+    return beginning.change.begun(new, findings.holders)
+
+
+_HEADERS: Mapping[StartWay, Callable[[Beginning, Findings, DirectoryHeader], DirectoryHeader]] = {
+    StartWay.NEW: _new,
+    StartWay.FORK: _fork,
+    StartWay.AGAIN: _again,
+    StartWay.SEEK: _seek,
+    StartWay.RESTORE: _restore,
+    StartWay.RECOMPUTE: _recompute,
+    StartWay.MOVE: _move,
+    StartWay.FILL: _move,
+}
+"""StartWay -> what makes the header of the directory that begins."""
+
+
+def _seeded(beginning: Beginning, found: Restoration, header: DirectoryHeader) -> DirectoryHeader:
+    """Return a header with the snapshot to begin with; made now where the graph wants it in another form."""
+    manifest, transfer = found.manifest, beginning.transfer
+    taken = seeds(beginning, found, header.base)
+    sources = {name: name for name in manifest.operators} if taken is None else taken  # into other buckets, at most
+    if transfer is not None and transfer.is_needed(manifest, sources):
+        manifest = transfer.made(manifest, sources)
+    return replace(header, seed=manifest.key.path, kept=header.kept if taken is None else tuple(taken))
+
+
+def _go_on(beginning: Beginning) -> DirectoryHeader:
+    spark = beginning.directory / beginning.below
+    check_logs(spark)
+    header = read_origin(spark / FILE_NAME)
+    _check_none_is_back(beginning, header)
+    return header
+
+
+# --- what is written ----------------------------------------------------------------------------------------------
+
+
+def _written(beginning: Beginning, findings: Findings, header: DirectoryHeader) -> DirectoryHeader:
+    """Write what a directory begins with; its header comes last."""
+    store, holders = beginning.store, findings.holders
+    check_can_seek(beginning, findings, header)
+    beginning.check_fenced()  # reading large state takes minutes, in which another run may have taken over
+    if header.seek:
+        # Durable before the directory counts: a source that leaves with it is in none of its positions.
+        note_stood(store, header.base, header.seek[-1], else_known=_retired_before(beginning))
+        lower_floor(store, header.seek[0])
+    header = replace(header, retired=_retired(beginning, header, holders))
+    _note(beginning, header)
+    return header
+
+
+def _note(beginning: Beginning, origin: DirectoryHeader) -> None:
+    """Write the header of a new directory, and never over that of another run: its workers go by what it had read."""
+    key, data = f"{beginning.below}/{FILE_NAME}", origin.to_json()
+    if beginning.store.put_if_absent(key, data) or beginning.store.get(key) == data:
+        return
+    beginning.check_fenced()
+    raise Unavailable(
+        f"{beginning.below} of pipeline {beginning.pipeline!r} was begun by another run just now.",
+        why="that run was starting when this one took over.",
+        do="start again: what it has left is looked at first.",
+        pipeline=beginning.pipeline,
+        participant=key,
+    )
+
+
+def _check_none_is_back(beginning: Beginning, origin: DirectoryHeader) -> None:
+    """Note sources that leave a directory which stays in use, beside ``read.spark``; refuse one that comes back."""
+    if all(node.kind != "spark" for node in beginning.sources):
+        return  # every other graph gets a new directory when its sources change
+    store, spark = beginning.store, beginning.directory / beginning.below
+    newest, names = newest_positions(spark), [node.name for node in beginning.sources]
+    left = {name: of for name, of in newest.items() if name not in names and name != CONTROLS}
+    if left:
+        note_stood(store, origin.base + last_logged(spark, "offsets") + 1, left, else_known=origin.retired)
+    for name in names:
+        if newest and name not in newest and name in (before := stood(store)):
+            raise InvalidPipeline(
+                f"source {name!r} has left the graph, and cannot come back.",
+                why=f"it stood at {dict(before[name])}; beside read.spark a directory of Spark's cannot be begun anew, "
+                "and in this one Spark would read the source from its beginning: rows would be there twice.",
+                do="give the source another name, and filter the rows that were published; or start over with a new "
+                "checkpoint and empty targets.",
+                pipeline=beginning.pipeline,
+                participant=name,
+            )
+
+
+def _retired(beginning: Beginning, origin: DirectoryHeader, held: Mapping[str, Held]) -> Positions:
+    """Return where sources begin of which nothing was read before the directory does."""
+    known = stood(beginning.store)
+    if not origin.seek:  # planned from the beginning of every source that the graph has: read from there too
+        names = [node.name for node in beginning.sources]
+        return {name: of for name, of in known.items() if name not in names}
+    if left_at(beginning.store, beginning.previous) is None:
+        return known
+    # It begins further back than some came into the graph: they begin where they stood then, not where they are.
+    new = [node.name for node in beginning.sources if node.name not in origin.start]
+    then = stood_at(beginning.store, _begins_behind(beginning, origin, held))
+    return {name: of for name, of in known.items() if name not in new} | {n: then[n] for n in new if n in then}
+
+
+def _begins_behind(beginning: Beginning, origin: DirectoryHeader, held: Mapping[str, Held]) -> int:
+    """Return the last epoch before what a directory reads."""
+    if origin.seed:
+        return decode(beginning.store.get(origin.seed) or b"", origin.seed).ended.epoch
+    if beginning.keeps:
+        return read_origin(beginning.directory / beginning.previous / FILE_NAME).base
+    return min((each.epoch for each in held.values() if covers_all(origin.start, each.positions)), default=0)
+
+
+def _retired_before(beginning: Beginning) -> Positions:
+    """Return where sources stood that left by an older version, which noted it in Spark's directory alone."""
+    try:
+        return read_origin(beginning.directory / beginning.previous / FILE_NAME).retired
+    except Corrupt:
+        return {}
+
+
+def _utc(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _what_is_replayed(found: Restoration) -> str:
+    """Say which epochs are evaluated again for their state; the sinks hold them."""
+    parts = []
+    if found.replayed:
+        first, last = found.replayed[0], found.replayed[-1]
+        parts.append(
+            f"{len(found.replayed)} epochs behind it, {first.epoch} to {last.epoch}, planned {_utc(first.batch_us)} to "
+            f"{_utc(last.batch_us)}, are replayed as they were"
+        )
+    if found.stops:
+        parts.append("what no progress record tells is replayed as one epoch, with the time of now")
+    return " and ".join(parts) or "nothing has to be replayed"

@@ -1,0 +1,211 @@
+"""Where a directory begins for which the sinks, or a snapshot, say so; and why it cannot.  Changes nothing.
+
+``holdfast plan`` asks this as a start does: what a start is refused for before it writes is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from holdfast.errors import Diverged, InternalError, InvalidPipeline
+from holdfast.graph.nodes import Node
+from holdfast.ports import Held, SourceSpec
+from holdfast.positions import Positions
+from holdfast.resume.decide import Begin, ResumeCase, Sinks, StartWay, decide
+from holdfast.resume.directory_header import DirectoryHeader
+from holdfast.resume.graph_diff import unclaimed
+from holdfast.resume.logged_epochs import filled, planned_in
+from holdfast.resume.refusals import check_claimed
+from holdfast.resume.restore import Restoration
+from holdfast.resume.rewind import is_behind_rewind
+from holdfast.resume.spark_log import check_logs, plain
+from holdfast.spark.resume.beginning import Beginning, above_all
+from holdfast.spark.resume.found import Findings
+
+
+def check(beginning: Beginning, findings: Findings, last_epoch: int) -> None:
+    """Raise what a start would be refused for, as far as that can be known before it writes.
+
+    Parameters
+    ----------
+    beginning : Beginning
+        The directory, and what it is for.
+    findings : Findings
+        What was found.
+    last_epoch : int
+        Highest epoch that any sink or the ledger knows.
+
+    Raises
+    ------
+    Diverged, InvalidPipeline
+        As :func:`~holdfast.spark.resume.perform.perform`.
+    """
+    case = decide(findings.found)
+    if case.way is StartWay.REFUSE:
+        raise refusal(beginning, findings, case)
+    if case.way is StartWay.ON:
+        check_logs(beginning.directory / beginning.below)
+    elif case.way in (StartWay.SEEK, StartWay.RESTORE, StartWay.RECOMPUTE):
+        header = sought(beginning, findings, new_header(beginning, findings, last_epoch))
+        if findings.snapshot is not None:
+            seeds(beginning, findings.snapshot, header.base)
+        check_can_seek(beginning, findings, header)
+
+
+def new_header(beginning: Beginning, findings: Findings, last_epoch: int) -> DirectoryHeader:
+    """Return the header of a directory that begins without state, above every epoch that anybody knows."""
+    base = above_all(beginning.store, last_epoch) + 1
+    if findings.reached is not None:  # planned in the directory that was left: such a number is not used again
+        base = max(base, planned_in(beginning.directory / beginning.previous) + 1)
+    return DirectoryHeader(base, findings.stops, graph=beginning.graph)
+
+
+def sought(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
+    """Return the header of a directory that begins where the sinks are, or behind them; its seed is not made yet.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a sink is new that is to get everything.
+    """
+    _check_no_backfill(beginning, findings.held)
+    if findings.snapshot is not None:
+        times = tuple((each.step_epoch, each.batch_us) for each in findings.snapshot.replayed)
+        return replace(new, seek=findings.snapshot.seek, replayed=times)
+    if findings.every_epoch is not None:
+        start, ends = findings.every_epoch
+        times = tuple((each.step_epoch, each.batch_us) for each in ends)
+        return replace(new, seek=(start, *(each.positions for each in ends)), replayed=times)
+    if findings.reached is not None:
+        return replace(new, seek=filled(findings.stops, beginning.known_steps()))
+    return new
+
+
+def seeds(beginning: Beginning, found: Restoration, base: int) -> dict[str, str] | None:
+    """Return operator -> the one whose state in a snapshot it takes; None: the snapshot is of the same graph.
+
+    ``base`` is the first epoch of the directory that begins.
+
+    Raises
+    ------
+    Diverged
+        If the graph has changed, and the snapshot is not of the change point, and no rewind has left what is behind
+        it to the graph that is started next.
+    InvalidPipeline
+        If the state of an operator does not fit, or would be dropped.
+    """
+    manifest = found.manifest
+    transfer = beginning.transfer
+    if manifest.graph == beginning.graph:
+        return None
+    if (why := beginning.other_graph(found)) and not is_behind_rewind(beginning.store, base, found.seek[-1]):
+        raise Diverged(
+            "the graph has changed, and Spark's part of the checkpoint, with the state of the old graph, is lost.",
+            why=why,
+            do="start the old graph once: it takes its state from the snapshot, and leaves a new one when it is "
+            "stopped; then start the changed one.",
+            pipeline=beginning.pipeline,
+            epoch=manifest.ended.epoch,
+        )
+    sources = {name: name for name in beginning.keeps if name in manifest.operators}
+    if transfer is not None:
+        sources = transfer.sources(manifest.operators)
+    fresh = [name for name in beginning.keeps if name not in sources]
+    lost = unclaimed(manifest.keeps, beginning.keeps, sources.values(), fresh)
+    check_claimed(lost, beginning.pipeline, beginning.drop_state)
+    for name, was in sources.items():
+        keeps = manifest.operators[was].keeps
+        reasons = () if transfer is None else transfer.move(name, keeps).reasons
+        if reasons or (transfer is None and not keeps.fits(beginning.keeps[name])):
+            raise InvalidPipeline(
+                f"the state of operator {name!r} does not fit the changed graph.",
+                why="; ".join(reasons or ("its key or its tables have changed",)) + "; and Spark's part of the "
+                "checkpoint is lost.",
+                do="give the operator another name, so that it begins without state; or change it back.",
+                pipeline=beginning.pipeline,
+                participant=name,
+            )
+    return sources
+
+
+def refusal(beginning: Beginning, findings: Findings, case: ResumeCase) -> Exception:
+    """Return the error of a case that is a refusal."""
+    if findings.refusal is not None:
+        return findings.refusal
+    if findings.found.begin is Begin.ASKED and beginning.first is not None:
+        return beginning.first.refusal(findings.holders)
+    if findings.found.sinks is Sinks.UNORDERED:
+        return Diverged(
+            "the sinks hold positions that cannot be put in an order.",
+            why="they were written with different checkpoints.",
+            do="restore the sinks to states that belong together.",
+        )
+    if findings.holders:
+        return _state_is_gone(beginning, findings)
+    return InternalError(f"case {case.letter} of the table of starts has no error.", do="report it, with the log.")
+
+
+def _check_no_backfill(beginning: Beginning, held: Mapping[str, Held]) -> None:
+    """Refuse a new sink that gets everything where the sinks alone say where reading begins: it would be left out."""
+    for name in sorted(beginning.backfilled):
+        if name in held and held[name].epoch == 0:
+            raise InvalidPipeline(
+                f"sink {name!r} is to get everything (backfill=True), and Spark's part of the checkpoint is lost.",
+                why="reading goes on where the other sinks are; how the epochs before were cut is not known.",
+                do=f"start once without sink {name!r}, then with it.",
+                pipeline=beginning.pipeline,
+                participant=name,
+            )
+
+
+def _state_is_gone(beginning: Beginning, findings: Findings) -> Diverged:
+    sink, held = max(findings.holders.items(), key=lambda item: item[1].epoch)
+    return Diverged(
+        f"Spark's part of the checkpoint {beginning.directory} is new, and sink {sink!r} holds epoch {held.epoch}.",
+        why=f"either the state of {', '.join(beginning.keeps)} was in it, and no snapshot serves; or the sink was "
+        "written with another checkpoint. Without that state, what comes next would be wrong."
+        + "".join(f" {each}" for each in findings.passed_over),
+        do="start with the checkpoint that the sink was written with; if it is damaged, restore it, or its directory "
+        "snapshots/; or give the sinks new targets; or empty the targets and their holdfast_ledger rows (files: the "
+        "_holdfast directory), and start over.",
+        participant=sink,
+        epoch=held.epoch,
+    )
+
+
+def check_can_seek(beginning: Beginning, findings: Findings, header: DirectoryHeader) -> None:
+    """Refuse sources that cannot be taken to where a directory begins, or to where its replays end.
+
+    Raises
+    ------
+    Diverged
+        Naming the source.
+    """
+    if header.seek and findings.holders:
+        newest = max(findings.holders.items(), key=lambda item: item[1].epoch)
+        _check_can_seek(beginning.directory, beginning.sources, [header.seek[0], header.seek[-1]], newest)
+
+
+def _check_can_seek(
+    directory: Path, sources: Sequence[Node], stops: Sequence[Positions], newest: tuple[str, Held]
+) -> None:
+    sink, held = newest
+    for node in sources:
+        spec = cast("SourceSpec", node.spec)
+        for positions in [stop[node.name] for stop in stops if node.name in stop]:  # none: nothing of it was read
+            why = spec.obstacle(node.name, str(directory / "sources" / node.name), plain(positions)[0])
+            if not why:
+                continue
+            raise Diverged(
+                f"Spark's part of the checkpoint {directory} is new, and sink {sink!r} holds epoch {held.epoch} of the "
+                "pipeline.",
+                why=f"source {node.name!r} cannot be taken to the positions that the sinks hold: {why}",
+                do="start with the checkpoint that the sink was written with; if it is lost, empty the targets and "
+                "their holdfast_ledger rows (files: the _holdfast directory) and start over, or give the pipeline "
+                "another name.",
+                participant=sink,
+                epoch=held.epoch,
+            )

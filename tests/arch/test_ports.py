@@ -1,0 +1,37 @@
+"""What may be asked of an operator, a step, a sink or a source is declared in ``ports.py``, and asked by its type."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2] / "src/holdfast"
+
+OF_OTHERS = {
+    "cli/failures.py: exit_code",  # errors of the command line's own library
+    "cli/failures.py: format_message",
+    "graph/nodes.py: attach",  # whatever a user wrote behind |
+    "graph/unused.py: stream",  # a sink, where that cannot be imported
+    "plan/batches.py: co_filename",
+    "sinks/postgres/checks.py: flatten",  # an array of nested values
+    "sinks/sqlite/sink.py: sqlite_errorcode",
+    "sources/formats/json_verdicts.py: msg",
+    "spark/state/host.py: name",  # of Python's main module
+    "status.py: as_json",
+    "types/schema.py: jsonValue",  # a schema of PySpark's, where PySpark may not be there
+}
+"""What is asked by name all the same: of what users, Python, Arrow and databases give."""
+
+ASKING = ("getattr", "hasattr")
+
+
+def asked_by_name():
+    """Yield each place where an attribute is looked for by a name that is written there; dunders are Python's own."""
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ASKING:
+                name = node.args[1]
+                if isinstance(name, ast.Constant) and not name.value.startswith("__"):
+                    yield f"{path.relative_to(ROOT)}: {name.value}"
+
+
+def test_what_is_optional_is_asked_by_its_protocol():
+    assert set(asked_by_name()) == OF_OTHERS
