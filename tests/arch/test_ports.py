@@ -12,7 +12,7 @@ OF_OTHERS = {
     "graph/unused.py: stream",  # a sink, where that cannot be imported
     "plan/batches.py: co_filename",
     "sinks/postgres/checks.py: flatten",  # an array of nested values
-    "sinks/sqlite/spec.py: sqlite_errorcode",
+    "sinks/sqlite/sink.py: sqlite_errorcode",
     "sources/formats/json_verdicts.py: msg",
     "spark/state/host.py: name",  # of Python's main module
     "status.py: as_json",

@@ -19,7 +19,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.ports import Held, Store
 from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import DirectoryHeader, read_origin
-from holdfast.resume.graph_diff import Graph, described, state_fingerprint
+from holdfast.resume.graph_record import Graph, described, state_fingerprint
 from holdfast.resume.refusals import check_change
 from holdfast.resume.rewind import note_rewind
 from holdfast.spark.resume.beginning import Beginning

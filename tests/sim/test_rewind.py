@@ -16,7 +16,8 @@ from holdfast.config import Settings
 from holdfast.errors import Diverged, Fenced, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.resume.directory_header import FILE_NAME, read_origin
-from holdfast.resume.graph_diff import Graph, Replay
+from holdfast.resume.graph_diff import Replay
+from holdfast.resume.graph_record import Graph
 from holdfast.resume.replays import left_to_replay
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.plan import plan

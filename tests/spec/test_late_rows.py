@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.state.tables import decode
+from holdfast.state.encoding import decode
 from holdfast.testing.drive import Drive, bound, close, drive
 
 SCHEMA = "k STRING, t BIGINT, v BIGINT"

@@ -30,7 +30,8 @@ from holdfast.ports import Carried, EpochRecord, Part, Refused, Sink, Task
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.spec import FilesSinkSpec
 from holdfast.sinks.postgres.spec import PostgresSpec
-from holdfast.sinks.sqlite.spec import SqliteSink, SqliteSpec
+from holdfast.sinks.sqlite.sink import SqliteSink
+from holdfast.sinks.sqlite.spec import SqliteSpec
 from holdfast.store.local import LocalStore
 from holdfast.testing import SimulatedSink, SimulatedTarget
 

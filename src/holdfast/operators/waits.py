@@ -11,7 +11,7 @@ import pyarrow as pa
 from holdfast.operators.stateful.merge_step import INPUT, MAIN, SINCE, MergeStep
 from holdfast.operators.sync import report
 from holdfast.operators.sync.step import SyncStep
-from holdfast.state import keyed, tables
+from holdfast.state import joins, keyed
 from holdfast.state.step import BOUND, UNBOUNDED, Step, StepTime
 
 WAITS_MAX = 10
@@ -79,10 +79,10 @@ def merge_waits(step: MergeStep, state: Mapping[str, pa.Table]) -> pa.Table:
     """
     names = step.key.names
     waiting = state["waiting"]
-    keys = tables.distinct_keys(waiting, names)
+    keys = joins.distinct_keys(waiting, names)
     if names:
         keys = keys.sort_by([(name, "ascending") for name in names])
-    codes = tables.index_in(waiting, keys, names)
+    codes = joins.index_in(waiting, keys, names)
     times, since = keyed.ticks(waiting.column(step.times[MAIN])), keyed.ticks(waiting.column(SINCE))
     inputs = list(step.inputs)
     bounds = _bounds(step, state, keys)
@@ -117,8 +117,8 @@ def _bounds(step: MergeStep, state: Mapping[str, pa.Table], keys: pa.Table) -> A
     everywhere = {row[INPUT]: row[BOUND] for row in state["inputs"].to_pylist()}
     bounds = np.tile(np.array([everywhere.get(name, UNBOUNDED) for name in inputs], np.int64), (keys.num_rows, 1))
     known = state["bounds"]
-    codes = tables.index_in(known, keys, step.key.names)
-    places = tables.index_in(known, pa.table({INPUT: inputs}), [INPUT])
+    codes = joins.index_in(known, keys, step.key.names)
+    places = joins.index_in(known, pa.table({INPUT: inputs}), [INPUT])
     is_here = codes >= 0
     np.maximum.at(bounds, (codes[is_here], places[is_here]), keyed.ticks(known.column(BOUND))[is_here])
     return bounds

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from holdfast.errors import BadRow
 from holdfast.plan.chunks import divided
 from holdfast.sources.bounds import marks_of
-from holdfast.state import tables
+from holdfast.state import joins, tables
 from holdfast.state.step import ALL_KEYS, BOUND
 from holdfast.state.timeline import CLOSED, UNBOUNDED, bounds_before
 
@@ -141,7 +141,7 @@ class Bounding:
         everywhere = np.where(marks & ~is_whole, ticks, UNBOUNDED)
         before = np.r_[np.int64(UNBOUNDED), np.maximum.accumulate(everywhere)[:-1]]
         if (marks & is_whole).any():
-            codes = tables.key_codes(pa.Table.from_batches([batch.select(list(self.scope))]), self.scope)
+            codes = joins.key_codes(pa.Table.from_batches([batch.select(list(self.scope))]), self.scope)
             order = np.argsort(codes, kind="stable")
             values = np.where(marks & is_whole, ticks, UNBOUNDED)[order]
             keyed = np.empty_like(ticks)

@@ -18,7 +18,8 @@ from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Held, Source, SourceSpec
 from holdfast.positions import Position, Positions, SourcePositions, ascending, covers, covers_all
-from holdfast.resume.graph_diff import GraphChange, NodeVerdict, Role
+from holdfast.resume.graph_diff import GraphChange, NodeVerdict
+from holdfast.resume.graph_record import Role
 from holdfast.resume.spark_log import plain
 
 STOPS_MAX = 1000

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from holdfast.errors import InvalidPipeline
-from holdfast.resume.graph_diff import GraphChange, NodeVerdict, Replay, Role
+from holdfast.resume.graph_diff import GraphChange, NodeVerdict, Replay
+from holdfast.resume.graph_record import Role
 
 _FORCE = "or start with --force (HOLDFAST_FORCE_GRAPH_CHANGE=true)"
 

@@ -19,7 +19,7 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.program import Program
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask
-from holdfast.resume.graph_diff import Graph, described
+from holdfast.resume.graph_record import Graph, described
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.compile import Compiled, compile_pipeline
 from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Observed, Reader, SparkEvaluation

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from holdfast.errors import BadRow, HoldfastError, InvalidPipeline, Unavailable
+from holdfast.state.checks import check_result, first_rows
 from holdfast.state.step import Arrivals, Result, Step, StepTime
-from holdfast.state.tables import check_result, first_rows
 
 
 class StepFailed(Exception):

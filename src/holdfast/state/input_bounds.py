@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.state import keyed, tables
+from holdfast.state import joins, keyed
 from holdfast.state.keyed import Ticks
-from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals
 from holdfast.state.timeline import UNBOUNDED, Promise, bound_at, bounds_before, raised_by
 
 
@@ -63,7 +63,7 @@ def told(
     for_all = given.bounds.filter(is_for_all)
     times = keyed.ticks(given.rows.column(time))
     places = np.concatenate([keyed.ticks(given.rows.column(PLACE)), keyed.ticks(of_keys.column(PLACE))])
-    codes = np.concatenate([tables.index_in(given.rows, keys, names), tables.index_in(of_keys, keys, names)])
+    codes = np.concatenate([joins.index_in(given.rows, keys, names), joins.index_in(of_keys, keys, names)])
     of_rows = np.full(len(times), UNBOUNDED) if promise is None else promise.bounds_after(times)
     says = np.concatenate([of_rows, keyed.ticks(of_keys.column(BOUND))])
     order = np.lexsort((places, codes))
@@ -75,3 +75,13 @@ def told(
     )
     highest = max(everywhere, int(steps.max())) if len(steps) else everywhere
     return InputReport(times < below, below, raised_by(bounds, codes[order], says[order]), highest)
+
+
+def end_of(bounds: pa.Table) -> pa.Table | None:
+    """Return the bound that says to operators behind that an input has ended; None where it has not.
+
+    For operators whose function may give any timestamp: nothing else that they are told holds for what they give.
+    """
+    is_end = pc.and_(bounds.column(ALL_KEYS), pc.equal(bounds.column(BOUND), CLOSED))
+    ends = bounds.filter(is_end)
+    return ends.slice(0, 1).drop_columns([PLACE]) if ends.num_rows else None

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.state import key_filter, tables
+from holdfast.state import joins, key_filter
 
 Ints = npt.NDArray[np.int64]
 
@@ -38,7 +38,7 @@ def coded(table: pa.Table) -> tuple[Ints, Ints]:
     first : ndarray of int64
         For each number the first row that has it.
     """
-    codes = tables.key_codes(table, table.column_names)
+    codes = joins.key_codes(table, table.column_names)
     return codes, first_of(codes, int(codes.max(initial=-1)) + 1)
 
 

@@ -19,7 +19,7 @@ from holdfast.graph import naming
 from holdfast.graph.nodes import Node, Stream
 from holdfast.operators.lowering import InArrow, lowering_of
 from holdfast.sources.bounds import MarkedSpec
-from holdfast.state import call, tables
+from holdfast.state import call, checks, encoding, tables
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Step, StepTime
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -153,7 +153,7 @@ class Drive:
     dues : list of int or None
         For each epoch, when something leaves next although nothing arrives.
     states : dict of str to list of bytes
-        Operator -> the state of each bucket, as :func:`holdfast.state.tables.encode` writes it.
+        Operator -> the state of each bucket, as :func:`holdfast.state.encoding.encode` writes it.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class Drive:
 
     def _stateful(self, node: Node, before: Sequence[_Flow], at: StepTime) -> dict[str, _Flow]:
         step = self._operators.steps[node]
-        states = self.states.setdefault(node.name, [tables.encode(tables.empty_state(step))] * self._buckets)
+        states = self.states.setdefault(node.name, [encoding.encode(tables.empty_state(step))] * self._buckets)
         outputs: dict[str, list[pa.Table]] = {name: [] for name in step.outputs}
         bounds: list[tuple[int, Bound]] = []
         before = _placed_anew(before)
@@ -291,12 +291,12 @@ class Drive:
                 name: _arrivals(flow, step, bucket, self._buckets)
                 for name, flow in zip(step.inputs, before, strict=True)
             }
-            state = tables.decode(states[bucket])
+            state = encoding.decode(states[bucket])
             result = call.call(step, state, arrivals, at, operator=node.name, bucket=bucket)
             if result.due_us is not None:
                 self.dues[-1] = min(result.due_us, result.due_us if self.dues[-1] is None else self.dues[-1])
-            changes = tables.decode_changes(tables.encode_changes(result.changes))
-            states[bucket] = tables.encode(tables.apply_changes(state, step.tables, changes))
+            changes = encoding.decode_changes(encoding.encode_changes(result.changes))
+            states[bucket] = encoding.encode(tables.apply_changes(state, step.tables, changes))
             for name, rows in result.outputs.items():
                 outputs[name].append(rows)
             for what, count in result.counts.items():
@@ -413,7 +413,7 @@ def _arrived(items: Sequence[Item], schema: pa.Schema, source: str, first: int) 
         raise InvalidPipeline(
             f"rows of source {source!r} do not fit its schema.",
             why=f"{error}.",
-            do=f"its columns are {tables.spelled(schema)}.",
+            do=f"its columns are {checks.spelled(schema)}.",
         ) from error
     return _Flow(table.append_column(PLACE, pa.array(places, pa.int64())), bounds)
 

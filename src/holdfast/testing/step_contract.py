@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.state import tables
+from holdfast.state import encoding, joins, tables
 from holdfast.state.call import call
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Change, Result, Step, StepTime
 from holdfast.testing.drive import Bound, Item
@@ -98,10 +98,10 @@ class _Life:
             self.rows[name].append(rows)
         changes: Mapping[str, Change] = result.changes
         if self.through_bytes:
-            changes = tables.decode_changes(tables.encode_changes(changes))
+            changes = encoding.decode_changes(encoding.encode_changes(changes))
         self.state = tables.apply_changes(self.state, step.tables, changes)
         if self.through_bytes:
-            self.state = tables.decode(tables.encode(self.state))
+            self.state = encoding.decode(encoding.encode(self.state))
         return result
 
     def all_rows(self) -> dict[str, pa.Table]:
@@ -156,7 +156,7 @@ def check_serialisation(case: StepCase) -> None:
             _same(_bytes(kept.run(part)), _bytes(stored.run(part)), case, "state does not survive its bytes")
             for name, declared in case.step.tables.items():
                 table = stored.state[name]
-                once = tables.distinct_keys(table, declared.key).num_rows if declared.key else min(1, table.num_rows)
+                once = joins.distinct_keys(table, declared.key).num_rows if declared.key else min(1, table.num_rows)
                 _same(once, table.num_rows, case, f"state table {name!r} holds a key twice")
 
 
@@ -226,7 +226,7 @@ def _shuffled(count: int, rng: random.Random) -> pa.Array:
 
 def _bytes(result: Result) -> tuple[bytes, bytes, bytes]:
     bounds = {} if result.bounds is None else {"bounds": result.bounds}
-    return tables.encode(result.outputs), tables.encode_changes(result.changes), tables.encode(bounds)
+    return encoding.encode(result.outputs), encoding.encode_changes(result.changes), encoding.encode(bounds)
 
 
 def _counts(result: Result) -> dict[str, int]:

@@ -16,7 +16,7 @@ from holdfast.cli.target import load_target
 from holdfast.config import Settings
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.graph_diff import described, state_fingerprint
+from holdfast.resume.graph_record import described, state_fingerprint
 from holdfast.resume.rewind import note_rewind
 from holdfast.spark.resume.plan import _stages
 from holdfast.spark.resume.state_change import write_graph

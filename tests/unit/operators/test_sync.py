@@ -16,8 +16,9 @@ from holdfast.operators.sync import forget
 from holdfast.operators.sync import policy as policies
 from holdfast.operators.sync import report as sync_report
 from holdfast.operators.sync.spec import Sync, sync
+from holdfast.state.checks import check_result
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, StepTime
-from holdfast.state.tables import bounds_schema, check_result, empty_state
+from holdfast.state.tables import bounds_schema, empty_state
 from tests import graphs
 from tests.unit.operators.sync_driver import Drive, arrivals_of, close, run, step_of
 

@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.operators.sync import policy as policies
 from holdfast.operators.sync import queues
-from holdfast.operators.sync.intake import Epoch, gather
+from holdfast.operators.sync.epoch import Epoch
+from holdfast.operators.sync.intake import gather
 from holdfast.operators.sync.queues_by_row import by_row
 from holdfast.state import tables
 from holdfast.state.step import StepTime

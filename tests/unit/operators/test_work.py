@@ -20,7 +20,7 @@ import pytest
 import holdfast as hf
 from holdfast.operators.sync import forget
 from holdfast.operators.sync.step import SyncStep
-from holdfast.state import key_filter, tables
+from holdfast.state import joins, key_filter, tables
 from holdfast.state.step import PLACE, Arrivals, Step, StepTime
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.int64()), ("v", pa.int64())])
@@ -78,8 +78,8 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     with monkeypatch.context() as patched:
         for name in ("is_in", "index_in", "unique"):
             patched.setattr(pc, name, counted(getattr(pc, name)))
-        patched.setattr(tables, "key_codes", counting_tables := counted(tables.key_codes))
-        assert counting_tables is tables.key_codes
+        patched.setattr(joins, "key_codes", counting_tables := counted(joins.key_codes))
+        assert counting_tables is joins.key_codes
         yield looked_up
 
 
@@ -100,8 +100,8 @@ def test_a_merge_without_an_idle_rule_does_not_look_at_the_rows_of_quiet_keys(mo
     )
     assert state["waiting"].num_rows == 1000
     seen: list[int] = []
-    anti_join = tables.anti_join
-    monkeypatch.setattr(tables, "anti_join", lambda rows, *on: (seen.append(rows.num_rows), anti_join(rows, *on))[1])
+    anti_join = joins.anti_join
+    monkeypatch.setattr(joins, "anti_join", lambda rows, *on: (seen.append(rows.num_rows), anti_join(rows, *on))[1])
     step.apply(state, arrivals(step, every[:10], 2), StepTime(2, 2))
     assert max(seen, default=0) < 1000
 
@@ -151,8 +151,8 @@ def test_rows_are_found_by_signature_as_without(seed: int, monkeypatch: pytest.M
     whole = pa.table(columns, names)
     table = pa.concat_tables([whole.slice(0, 7_001), whole.slice(7_001)])
     keys = table.take([chance.randrange(20_000) for _ in range(200)])
-    found = tables.members(table, keys, names)
+    found = joins.members(table, keys, names)
     with monkeypatch.context() as patched:
         patched.setattr(key_filter, "candidates", lambda *_: None)
-        assert found.tolist() == tables.members(table, keys, names).tolist()
+        assert found.tolist() == joins.members(table, keys, names).tolist()
     assert len(found) >= 200 * 0.9 or len(set(map(repr, keys.to_pylist()))) < 200

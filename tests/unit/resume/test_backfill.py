@@ -12,7 +12,8 @@ import holdfast as hf
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Held
 from holdfast.resume.backfill import STOPS_MAX, Backfill
-from holdfast.resume.graph_diff import GraphChange, NodeVerdict, Role, compare, described
+from holdfast.resume.graph_diff import GraphChange, NodeVerdict, compare
+from holdfast.resume.graph_record import Role, described
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.state_change import backfilled
 from holdfast.store.local import LocalStore

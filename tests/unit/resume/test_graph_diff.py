@@ -13,7 +13,8 @@ from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.pipeline import Pipeline
-from holdfast.resume.graph_diff import Graph, NodeVerdict, Role, compare, described, state_fingerprint
+from holdfast.resume.graph_diff import NodeVerdict, compare
+from holdfast.resume.graph_record import Graph, Role, described, state_fingerprint
 from holdfast.resume.refusals import check_change
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.state.step import StateTable

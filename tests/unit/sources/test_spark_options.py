@@ -13,7 +13,8 @@ import holdfast as hf
 from holdfast.checkpoint.descriptions import note_description
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.naming import canonical_json
-from holdfast.resume.graph_diff import Graph, NodeVerdict, Role, compare, described
+from holdfast.resume.graph_diff import NodeVerdict, compare
+from holdfast.resume.graph_record import Graph, Role, described
 from holdfast.sources.spark_options import KEY_VARIABLE
 from holdfast.testing.store import SimulatedStore
 

@@ -18,7 +18,8 @@ from holdfast.graph.evolution import Evolution
 from holdfast.ports import Held, Store
 from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import DirectoryHeader, noted_beginning
-from holdfast.resume.graph_diff import Described, Graph, NodeVerdict, Role
+from holdfast.resume.graph_diff import NodeVerdict
+from holdfast.resume.graph_record import Described, Graph, Role
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.fork import Fork, StartAt, stateful_change

@@ -16,7 +16,8 @@ from holdfast.cli.supervision import is_final
 from holdfast.errors import Corrupt, Diverged, from_text
 from holdfast.ports import Held
 from holdfast.resume.directory_header import DirectoryHeader, read_origin
-from holdfast.resume.graph_diff import Graph, GraphChange, NodeChange, NodeVerdict, Replay, Role
+from holdfast.resume.graph_diff import GraphChange, NodeChange, NodeVerdict, Replay
+from holdfast.resume.graph_record import Graph, Role
 from holdfast.resume.replays import is_backfill, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.rewind import note_rewind

@@ -31,8 +31,9 @@ from holdfast.graph.naming import canonical_json
 from holdfast.plan.chunks import bucket_of
 from holdfast.ports import Held, Store
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.graph_diff import Graph as Described
-from holdfast.resume.graph_diff import GraphChange, NodeChange, NodeVerdict, Role
+from holdfast.resume.graph_diff import GraphChange, NodeChange, NodeVerdict
+from holdfast.resume.graph_record import Graph as Described
+from holdfast.resume.graph_record import Role
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.resume.state_change import StateChange
 from holdfast.spark.state.transfer import Transfer

@@ -10,24 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadRow, Corrupt, InvalidPipeline
-from holdfast.state import tables
+from holdfast.state import joins, tables
+from holdfast.state.checks import check_result, first_rows, require_values
+from holdfast.state.encoding import decode, decode_changes, encode, encode_changes
+from holdfast.state.joins import anti_join, distinct_keys, index_in, key_codes, semi_join
 from holdfast.state.step import Change, Result, StateTable
-from holdfast.state.tables import (
-    anti_join,
-    apply_change,
-    check_result,
-    decode,
-    decode_changes,
-    distinct_keys,
-    encode,
-    encode_changes,
-    first_rows,
-    index_in,
-    key_codes,
-    merged_change,
-    require_values,
-    semi_join,
-)
+from holdfast.state.tables import apply_change, merged_change
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("v", pa.float64())])
 COUNT = StateTable(SCHEMA, ("k", "n"))
@@ -214,7 +202,7 @@ def test_a_table_without_a_key_holds_one_row():
 
 @given(st.lists(KEYS, max_size=20), st.lists(KEYS, max_size=20))
 def test_the_mask_says_the_same_as_the_join(ours, theirs):
-    mask = tables.member_mask(keys(ours), keys(theirs), ["k", "n"])
+    mask = joins.member_mask(keys(ours), keys(theirs), ["k", "n"])
     assert mask.to_pylist() == [key in theirs for key in ours]
 
 

@@ -15,7 +15,7 @@ from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
 from holdfast.operators.aggregate.aggregates import Aggregate
-from holdfast.state import declared_bounds, growth, keyed, tables
+from holdfast.state import checks, declared_bounds, growth, keyed, tables
 from holdfast.state.keys import Ints, coded, found, numbers
 from holdfast.state.step import PLACE, UNBOUNDED, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.state.timeline import bounds_before
@@ -125,7 +125,7 @@ class AccumulateStep:
         if self.time is None:
             rows, changes = self._continued(given.rows, state["running"])
             return Result({"rows": rows}, changes, bounds)
-        tables.require_values(given.rows, [*self.key.names, self.time], self.name)
+        checks.require_values(given.rows, [*self.key.names, self.time], self.name)
         limits = declared_bounds.limits(state["bounds"], given, self.key, self.time)
         is_late = keyed.ticks(given.rows.column(self.time)) < limits.of_rows
         rows, changes = self._continued(given.rows.filter(pa.array(~is_late)), state["running"])
@@ -146,7 +146,7 @@ class AccumulateStep:
         """Return rows with the running values, and what changes in the table of these."""
         if not rows.num_rows:
             return tables.empty(self.outputs["rows"]), {}
-        tables.require_values(rows, self.key.names, self.name)
+        checks.require_values(rows, self.key.names, self.name)
         codes, first = coded(rows.select(self.key.names))
         size = len(first)
         keys = rows.select(self.key.names).take(pa.array(first))

@@ -16,7 +16,7 @@ from holdfast.operators.aggregate.cutting import WindowCut
 from holdfast.operators.aggregate.open import END, Windows, WindowsTable
 from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of
 from holdfast.operators.aggregate.touched import SCOPE, Keys, KeysTable
-from holdfast.state import growth, keyed, tables
+from holdfast.state import checks, growth, keyed, tables
 from holdfast.state.step import (
     ALL_KEYS,
     BOUND,
@@ -104,7 +104,7 @@ class AggregateStep:
         has_clock = self.cut.kind == "timer" and state["windows"].num_rows > 0
         if not given.rows.num_rows and not given.bounds.num_rows and not len(silent) and not has_clock:
             return Result(due_us=of_keys.due(known, None, at, tells_forgotten=not self.on_change))
-        tables.require_values(given.rows, [*self.key.names, *([self.time] if self.time else [])], self.name)
+        checks.require_values(given.rows, [*self.key.names, *([self.time] if self.time else [])], self.name)
         keys, rows = of_keys.read(known, given, silent, at)
         loaded, keys = of_windows.load(state["windows"], keys, at)
         windows = of_windows.merged(loaded, keys, rows, at)

@@ -16,7 +16,7 @@ from holdfast.graph.evolution import Migration, past_of
 from holdfast.graph.naming import callable_text
 from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import check_callable
-from holdfast.state import growth, keyed, tables
+from holdfast.state import checks, growth, input_bounds, joins, keyed, tables
 from holdfast.state.call import StepFailed
 from holdfast.state.step import PLACE, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.types import units
@@ -115,8 +115,8 @@ class Apply:
         return {
             "fn": callable_text(self.fn),
             "by": list(self.by),
-            "schema": tables.spelled(self.schema),
-            "state": tables.spelled(self.state),
+            "schema": checks.spelled(self.schema),
+            "state": checks.spelled(self.state),
             "forget_after": self.forget_after,
         }
 
@@ -173,7 +173,7 @@ class ApplyStep:
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Call the function for each key that has rows, in the order in which the keys first arrived."""
         rows = arrivals[self.name].rows
-        tables.require_values(rows, self.key.names, self.name)
+        checks.require_values(rows, self.key.names, self.name)
         old = self._forgotten(state, at)
         given: list[Mapping[str, Any]] = []
         values: list[dict[str, Any]] = []
@@ -188,7 +188,7 @@ class ApplyStep:
             elif key in remembered:
                 gone.append(named)
         outputs = {"rows": _table(given, self.out, "what fn returned")}
-        end = tables.end_of(arrivals[self.name].bounds)
+        end = input_bounds.end_of(arrivals[self.name].bounds)
         if not self.tables:
             return Result(outputs, bounds=end)
         declared = self.tables["keys"]
@@ -236,9 +236,9 @@ class ApplyStep:
         if not self.tables or not rows.num_rows:
             return {}
         names = self.key.names
-        known = tables.semi_join(state["keys"], tables.distinct_keys(rows, names), names)
+        known = joins.semi_join(state["keys"], joins.distinct_keys(rows, names), names)
         if old is not None:
-            known = tables.anti_join(known, old, names)
+            known = joins.anti_join(known, old, names)
         return {
             tuple(row[name] for name in names): {name: row[name] for name in self.state.names}
             for row in known.to_pylist()
@@ -249,11 +249,11 @@ def _groups(rows: pa.Table, key: Sequence[str]) -> Iterator[tuple[tuple[Any, ...
     """Yield each key with its rows: keys in the order of their first row, rows in the order of arrival."""
     if not rows.num_rows:
         return
-    codes = tables.key_codes(rows, key)
+    codes = joins.key_codes(rows, key)
     order = np.argsort(codes, kind="stable")
     together = rows.drop_columns([PLACE]).take(pa.array(order))
     starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-    keys = [tuple(row.values()) for row in tables.distinct_keys(rows, key).to_pylist()]
+    keys = [tuple(row.values()) for row in joins.distinct_keys(rows, key).to_pylist()]
     for one, start, end in zip(keys, starts, [*starts[1:], len(order)], strict=True):
         yield one, together.slice(int(start), int(end - start))
 
@@ -265,7 +265,7 @@ def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, what: str) -> p
             odd = next(name for name in row if name not in known)
             raise InvalidPipeline(
                 f"{what} has the column {odd!r}, which is not declared.",
-                why=f"declared: {tables.spelled(schema)}; returned: {', '.join(map(str, row))}.",
+                why=f"declared: {checks.spelled(schema)}; returned: {', '.join(map(str, row))}.",
                 do="declare it in schema=, or leave it out.",
             )
     columns = []
@@ -276,7 +276,7 @@ def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, what: str) -> p
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
             raise InvalidPipeline(
                 f"{what} does not fit the declared column {field.name} {field.type}.",
-                why=f"{error}; declared: {tables.spelled(schema)}; the values begin {values[:3]!r}.",
+                why=f"{error}; declared: {checks.spelled(schema)}; the values begin {values[:3]!r}.",
                 do="give a value of that type, or declare the type of the value.",
             ) from error
     return pa.Table.from_arrays(columns, schema=schema)

@@ -16,7 +16,7 @@ from holdfast.graph.checks import building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
-from holdfast.state import declared_bounds, keyed, tables
+from holdfast.state import checks, declared_bounds, joins, keyed, tables
 from holdfast.state.keyed import Ticks
 from holdfast.state.step import PLACE, UNBOUNDED, Arrivals, Change, Result, StateTable, StepTime
 
@@ -110,7 +110,7 @@ class DistinctStep:
         given = arrivals[self.name]
         if given.rows.num_rows == 0 and given.bounds.num_rows == 0:
             return Result()
-        tables.require_values(given.rows, [*self.key.names, self.time], self.name)
+        checks.require_values(given.rows, [*self.key.names, self.time], self.name)
         before = _newest(state["clock"])
         times = keyed.ticks(given.rows.column(self.time))
         told = declared_bounds.limits(state["bounds"], given, self.key, self.time, self._reached(before))
@@ -157,10 +157,10 @@ class DistinctStep:
     def _first(self, rows: pa.Table, times: Ticks, kept: pa.Table) -> npt.NDArray[np.bool_]:
         """Return which rows stay, in the order of arrival."""
         key = self.key.names
-        codes = tables.key_codes(rows, key)
-        keys = tables.distinct_keys(rows, key)
-        known = tables.semi_join(kept, keys, key)
-        of_known = tables.index_in(known, keys, key)
+        codes = joins.key_codes(rows, key)
+        keys = joins.distinct_keys(rows, key)
+        known = joins.semi_join(kept, keys, key)
+        of_known = joins.index_in(known, keys, key)
         stays = np.zeros(len(times), bool)
         left = np.flatnonzero(~_near(codes, times, of_known, keyed.ticks(known.column("__ticks__")), self.horizon))
         left = left[np.argsort(codes[left], kind="stable")]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.state import keyed, tables
+from holdfast.state import checks, joins, keyed, tables
 from holdfast.state.input_bounds import InputReport, told
 from holdfast.state.keyed import Ticks
 from holdfast.state.step import (
@@ -90,7 +90,7 @@ class MergeStep:
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Take in what arrived, let go what is settled, forget what nobody can need."""
         for name, given in arrivals.items():
-            tables.require_values(given.rows, [*self.key.names, self.times[name]], name)
+            checks.require_values(given.rows, [*self.key.names, self.times[name]], name)
         everywhere, seq = self._inputs(state["inputs"])
         touched = self._touched(state, arrivals, everywhere, at)
         bounds = self._bounds(state["bounds"], touched)
@@ -104,13 +104,13 @@ class MergeStep:
         fresh = arrivals[MAIN].rows.filter(pa.array(~news[MAIN].is_late)).drop_columns([PLACE])
         fresh = fresh.append_column(SEQ, pa.array(np.arange(seq, seq + fresh.num_rows), pa.int64()))
         fresh = fresh.append_column(SINCE, pa.array(np.full(fresh.num_rows, at.batch_us), pa.int64()))
-        before = tables.semi_join(state["waiting"], touched, self.key.names)
+        before = joins.semi_join(state["waiting"], touched, self.key.names)
         waiting = pa.concat_tables([before, tables.fitted(fresh, before.schema)])
-        codes = tables.index_in(waiting, touched, self.key.names)
+        codes = joins.index_in(waiting, touched, self.key.names)
         times = keyed.ticks(waiting.column(self.times[MAIN]))
         is_ready, own, since = self._ready(waiting, codes, times, now, news, at)
 
-        known = {name: tables.semi_join(state[f"slow_{name}"], touched, self.key.names) for name in self.slow}
+        known = {name: joins.semi_join(state[f"slow_{name}"], touched, self.key.names) for name in self.slow}
         slow = {name: self._slow(known[name], arrivals[name].rows, name, news[name], touched) for name in self.slow}
         order = self._order(waiting, times, is_ready)
         rows = self._merged(waiting.take(pa.array(order)), codes[order], times[order], slow, touched)
@@ -119,9 +119,9 @@ class MergeStep:
         np.minimum.at(floor, codes[stays], times[stays])
         changes = {
             "waiting": Change(
-                tables.semi_join(waiting.filter(pa.array(stays)), fresh, [SEQ]),
+                joins.semi_join(waiting.filter(pa.array(stays)), fresh, [SEQ]),
                 # NB by key too: rows of keys that came together from two buckets may have one number.
-                tables.semi_join(
+                joins.semi_join(
                     before.select([*self.key.names, SEQ]), waiting.filter(pa.array(is_ready)), [*self.key.names, SEQ]
                 ),
             ),
@@ -168,16 +168,16 @@ class MergeStep:
             parts.append(waiting.filter(pc.less_equal(waiting.column(SINCE), at.batch_us - self.idle_us)).select(key))
         schema = pa.schema([field.with_nullable(True) for field in self.key])
         together = pa.concat_tables([tables.fitted(part, schema) for part in parts])
-        return tables.distinct_keys(together, key)
+        return joins.distinct_keys(together, key)
 
     def _is_nobody_idle(self, at: StepTime, idle_us: int) -> bool:
         return all(at.heard_us.get(name, UNBOUNDED) > at.batch_us - idle_us for name in self.inputs)
 
     def _bounds(self, table: pa.Table, touched: pa.Table) -> dict[str, Ticks]:
         """Return each input's own bounds of the touched keys."""
-        known = tables.semi_join(table, touched, self.key.names)
-        codes = tables.index_in(known, touched, self.key.names)
-        inputs = tables.index_in(known, pa.table({INPUT: list(self.inputs)}), [INPUT])
+        known = joins.semi_join(table, touched, self.key.names)
+        codes = joins.index_in(known, touched, self.key.names)
+        inputs = joins.index_in(known, pa.table({INPUT: list(self.inputs)}), [INPUT])
         values = keyed.ticks(known.column(BOUND))
         bounds = {}
         for number, name in enumerate(self.inputs):
@@ -234,7 +234,7 @@ class MergeStep:
         """Return when a row will have waited long enough: one of those that stay, or of keys not looked at now."""
         if self.idle_us is None:
             return None
-        others = tables.anti_join(waiting, touched, self.key.names)
+        others = joins.anti_join(waiting, touched, self.key.names)
         # Who holds those up is not known here: an epoch too early for one of them looks at it, and knows.
         heard = min(at.heard_us.get(name, UNBOUNDED) for name in self.inputs)
         since = np.concatenate([stays, np.maximum(keyed.ticks(others.column(SINCE)), heard)])
@@ -253,7 +253,7 @@ class MergeStep:
         """Return all slow rows of the touched keys by key and time; of one time the last to arrive."""
         fresh = rows.filter(pa.array(~new.is_late)).drop_columns([PLACE])
         rows = pa.concat_tables([known, tables.fitted(fresh, known.schema)])
-        codes = tables.index_in(rows, touched, self.key.names)
+        codes = joins.index_in(rows, touched, self.key.names)
         times = keyed.ticks(rows.column(self.times[name]))
         order = np.lexsort((np.arange(len(times)), times, codes))
         is_last = np.ones(len(order), bool)
@@ -266,7 +266,7 @@ class MergeStep:
         columns = [main.column(name) for name in self.inputs[MAIN].names]
         for name in self.slow:
             rows = slow[name]
-            of_rows = tables.index_in(rows, touched, self.key.names)
+            of_rows = joins.index_in(rows, touched, self.key.names)
             found = latest(codes, times, of_rows, keyed.ticks(rows.column(self.times[name])))
             if self.tolerance is not None and len(found):
                 theirs = keyed.ticks(rows.column(self.times[name]))
@@ -282,7 +282,7 @@ class MergeStep:
         """Return the change of a slow table: a key's rows above its floor stay, and the latest at or below it."""
         declared = self.tables[f"slow_{name}"]
         key = list(declared.key)
-        codes = tables.index_in(rows, touched, self.key.names)
+        codes = joins.index_in(rows, touched, self.key.names)
         times = keyed.ticks(rows.column(self.times[name]))
         floors = floor[codes]
         is_below = times <= floors
@@ -293,11 +293,11 @@ class MergeStep:
             needless |= is_below & (floors > times + self.tolerance)
         gone = rows.filter(pa.array(needless)).select(key)
         stays = rows.filter(pa.array(~needless))
-        return Change(self._new(known, stays, key), tables.semi_join(known.select(key), gone, key))
+        return Change(self._new(known, stays, key), joins.semi_join(known.select(key), gone, key))
 
     def _new(self, known: pa.Table, rows: pa.Table, key: list[str]) -> pa.Table:
         """Return the rows that the state does not hold: new ones, and those that replace one of their time."""
-        at = tables.index_in(rows, known, key)
+        at = joins.index_in(rows, known, key)
         is_new = at < 0
         both = np.flatnonzero(~is_new)
         if len(both):
@@ -345,12 +345,12 @@ class MergeStep:
             return 0
         bounds = state["bounds"]
         is_old = pc.less_equal(bounds.column(SINCE), at.batch_us - self.forget_us)
-        old = tables.distinct_keys(bounds.filter(is_old), key)
+        old = joins.distinct_keys(bounds.filter(is_old), key)
         for alive in (touched, bounds.filter(pc.invert(is_old)), state["waiting"]):
-            old = tables.anti_join(old, alive, key)
+            old = joins.anti_join(old, alive, key)
         if old.num_rows:
             for name in ("bounds", *(f"slow_{slow}" for slow in self.slow)):
-                gone = tables.semi_join(state[name], old, key).select(list(self.tables[name].key))
+                gone = joins.semi_join(state[name], old, key).select(list(self.tables[name].key))
                 change = changes[name]
                 changes[name] = Change(change.upserts, pa.concat_tables([change.deletes, gone]))
         return int(old.num_rows)

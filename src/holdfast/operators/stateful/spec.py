@@ -16,7 +16,7 @@ from holdfast.graph.evolution import Migration, past_of
 from holdfast.graph.naming import callable_text
 from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import check_callable
-from holdfast.state import growth, keyed, tables
+from holdfast.state import checks, growth, input_bounds, joins, keyed, tables
 from holdfast.state.call import StepFailed
 from holdfast.state.step import PLACE, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.types import units
@@ -61,9 +61,9 @@ class Stateful:
         return {
             "step": callable_text(self.fn),
             "by": list(self.by),
-            "schema": tables.spelled(self.schema),
+            "schema": checks.spelled(self.schema),
             "state": {
-                name: {"schema": tables.spelled(table.schema), "key": list(table.key)}
+                name: {"schema": checks.spelled(table.schema), "key": list(table.key)}
                 for name, table in self.state.items()
             },
             "forget_after": self.forget_after,
@@ -115,11 +115,11 @@ class StatefulStep:
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Call the function where there are rows, and find out what it changed."""
         rows = arrivals[self.name].rows.drop_columns([PLACE])
-        tables.require_values(rows, self.key.names, self.name)
+        checks.require_values(rows, self.key.names, self.name)
         old = self._forgotten(state, at)
         counts = {} if self.forget_us is None else {"forgotten": sum(table.num_rows for table in old.values())}
         changes = {name: self._delete(name, table) for name, table in old.items() if table.num_rows}
-        end = tables.end_of(arrivals[self.name].bounds)
+        end = input_bounds.end_of(arrivals[self.name].bounds)
         if rows.num_rows == 0:
             return Result({}, changes, end, counts)
         seen = {name: self._seen(name, state[name], old.get(name)) for name in self.state}
@@ -180,9 +180,9 @@ class StatefulStep:
             deletes = brought(after.deletes, tables.key_schema(declared), f"the deletes of table {name!r}")
         else:
             after = brought(after, declared.schema, f"table {name!r}")
-            deletes = tables.anti_join(before, after, declared.key).select(list(declared.key))
+            deletes = joins.anti_join(before, after, declared.key).select(list(declared.key))
             upserts = after.filter(pa.array(_differs(before, after, declared.key)))
-        if tables.distinct_keys(upserts, declared.key).num_rows < upserts.num_rows:
+        if joins.distinct_keys(upserts, declared.key).num_rows < upserts.num_rows:
             raise InvalidPipeline(
                 f"the step returned table {name!r} with two rows of one key.",
                 why=f"its key is {', '.join(declared.key) or 'empty: it holds one row'}.",
@@ -205,7 +205,7 @@ class StatefulStep:
 
     def _seen(self, name: str, table: pa.Table, old: pa.Table | None) -> pa.Table:
         if old is not None and old.num_rows:
-            table = tables.anti_join(table, old, self.state[name].key)
+            table = joins.anti_join(table, old, self.state[name].key)
         return table.select(self.state[name].schema.names)
 
 
@@ -232,7 +232,7 @@ def brought(value: Any, schema: pa.Schema, what: str, who: str = "the step") -> 
             return pa.Table.from_arrays(columns, schema=schema)
     raise InvalidPipeline(
         f"{who} returned {what} with another schema than declared.",
-        why=f"declared: {tables.spelled(schema)}; returned: {tables.spelled(value.schema)}.",
+        why=f"declared: {checks.spelled(schema)}; returned: {checks.spelled(value.schema)}.",
         do=f"return the declared columns, or declare what {who} returns.",
     )
 
@@ -255,7 +255,7 @@ def _is_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
 
 def _differs(before: pa.Table, after: pa.Table, key: Sequence[str]) -> Any:
     """Return for each row of ``after`` whether it is not in ``before`` exactly so."""
-    at = tables.index_in(after, before, key)
+    at = joins.index_in(after, before, key)
     differs = at < 0
     if differs.all():
         return differs

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from holdfast.errors import BadRow
 from holdfast.operators.sync import queues
-from holdfast.operators.sync.intake import SENT, Epoch, Pool, offset_column, whole
+from holdfast.operators.sync.epoch import SENT, Epoch, Pool, offset_column, whole
 from holdfast.operators.sync.nearest import mutual_nearest
 from holdfast.operators.sync.policy import Barrier, EarlyClose, FixedSize, Immediate, Mux, TimestampAlign, Within
-from holdfast.state import tables, timeline
+from holdfast.state import checks, joins, timeline
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def _mux(step: SyncStep, policy: Mux, epoch: Epoch) -> SetDecision:
     for i in data:
         other = epoch.pools[i]
         look = pa.table({"key": other.key, "at": other.at, "input": np.full(len(other.key), i)})
-        is_chosen = np.asarray(tables.member_mask(look, wanted, ["key", "at", "input"])).astype(bool)
+        is_chosen = np.asarray(joins.member_mask(look, wanted, ["key", "at", "input"])).astype(bool)
         fates[i] = np.where(is_chosen, EMIT, np.where(other.at < passed[other.key], DROP, WAIT)).astype(np.int8)
     needs = np.full(epoch.bounds.shape, UNBOUNDED, np.int64)
     at_head = ~goes & (pool.at == head[pool.key])
@@ -304,7 +304,7 @@ def choices(step: SyncStep, policy: Mux, table: pa.Table) -> Ints:
         raise BadRow(
             f"{bad.num_rows} row(s) of input {policy.select!r} choose no data input in {step.mux_column!r}.",
             why=f"the data inputs are {', '.join(f'{n} ({name})' for n, name in enumerate(names))}; "
-            f"the first: {tables.first_rows(bad)}.",
+            f"the first: {checks.first_rows(bad)}.",
             do='give each control row one of these, or drop such rows before: stream | hf.filter("...").',
         )
     return found

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.operators.sync import output
-from holdfast.operators.sync.intake import KEYS, ORDER, SENT, waiting_table, whole
-from holdfast.state import tables
+from holdfast.operators.sync.epoch import KEYS, ORDER, SENT, waiting_table, whole
+from holdfast.state import joins, tables
 from holdfast.state.step import Change, StepTime
 from holdfast.state.timeline import UNBOUNDED, Ints
 
@@ -33,7 +33,7 @@ def forget(
     if KEYS in changes and quiet.num_rows and step.key.names:
         touched = changes[KEYS].upserts
         touched = touched.filter(pa.array(whole(touched.column(ACTIVE)) == at.batch_us))
-        quiet = tables.anti_join(quiet, touched, step.key.names)
+        quiet = joins.anti_join(quiet, touched, step.key.names)
     elif KEYS in changes and (whole(changes[KEYS].upserts.column(ACTIVE)) == at.batch_us).any():
         quiet = quiet.slice(0, 0)
     if quiet.num_rows == 0:
@@ -42,7 +42,7 @@ def forget(
     for place, name in enumerate([None, *step.inputs]):
         table = KEYS if name is None else waiting_table(name)
         declared, change = step.tables[table], changes.get(table, tables.no_change(step.tables[table]))
-        there = tables.semi_join(tables.apply_change(state[table], declared, change), quiet, step.key.names)
+        there = joins.semi_join(tables.apply_change(state[table], declared, change), quiet, step.key.names)
         if name is not None:
             waited = unsent(there).sort_by(ORDER)
             reason = "the key was forgotten: it had no row for longer than forget_after"
@@ -78,7 +78,7 @@ def _near_waiting(step: SyncStep, state: Mapping[str, pa.Table], changes: Mappin
     waiting += [changes[waiting_table(name)].upserts for name in step.inputs if waiting_table(name) in changes]
     if sum(table.num_rows for table in waiting) * _FEW > state[KEYS].num_rows:
         return state[KEYS]
-    return tables.semi_join(state[KEYS], pa.concat_tables([table.select([*names, ORDER]) for table in waiting]), names)
+    return joins.semi_join(state[KEYS], pa.concat_tables([table.select([*names, ORDER]) for table in waiting]), names)
 
 
 def _ascending(values: Ints) -> Iterator[Ints]:
@@ -99,9 +99,9 @@ def _oldest_waiting(
     found = []
     for table in map(waiting_table, step.inputs):
         # Before the change is made too: it is made to few rows then.
-        near = {table: tables.semi_join(state[table], keys, step.key.names)}
+        near = {table: joins.semi_join(state[table], keys, step.key.names)}
         waiting = unsent(_changed(step, near, changes, table))
-        active = whole(tables.semi_join(keys, waiting, step.key.names).column(ACTIVE), UNBOUNDED)
+        active = whole(joins.semi_join(keys, waiting, step.key.names).column(ACTIVE), UNBOUNDED)
         found += [int(active.min())] if len(active) else []
     return min(found, default=None)
 

@@ -1,4 +1,4 @@
-"""What one epoch brings to a sync and what waits there already, as arrays: keys as codes, bounds as a matrix.
+"""Gathers what one epoch brings to a sync and what waits there already: keys become codes, bounds a matrix.
 
 Only keys that the epoch touches are looked at; all keys with waiting rows where a bound for all keys rose or time alone
 may release rows.
@@ -7,148 +7,33 @@ may release rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.state import tables, timeline
+from holdfast.operators.sync.epoch import (
+    INPUTS,
+    KEYS,
+    ORDER,
+    PLACES,
+    SENT,
+    SINCE,
+    Epoch,
+    Events,
+    Late,
+    Pool,
+    bound_column,
+    waiting_table,
+    whole,
+)
+from holdfast.state import checks, joins, timeline
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, StepTime
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints
 
 if TYPE_CHECKING:
     from holdfast.operators.sync.step import SyncStep
-
-ORDER = "__order__"
-"""Column of a waiting row (BIGINT): its place among all rows of its key, over all epochs."""
-
-SINCE = "__since__"
-"""Column of a waiting row (BIGINT): batch time of the epoch that brought it, microseconds."""
-
-SENT = "__sent__"
-"""Column of a waiting row (BOOLEAN), policy ``within`` only: already in a set, kept because neighbours look at it."""
-
-KEYS = "keys"
-INPUTS = "inputs"
-_PLACES = 2**32
-
-
-@dataclass(frozen=True)
-class Pool:
-    """The rows of one input that a decision is about: those that waited, then those that came and are in time.
-
-    Parameters
-    ----------
-    table : pa.Table
-        Columns of the waiting table.
-    key : array of int64
-        Code of each row's key.
-    at : array of int64
-        Its timestamp, ticks.
-    order : array of int64
-        Its place among all rows.
-    waited_count : int
-        How many of them, from the first on, lie in state.
-    """
-
-    table: pa.Table
-    key: Ints
-    at: Ints
-    order: Ints
-    waited_count: int
-
-    @property
-    def place(self) -> Ints:
-        """Place within the epoch; -1 for rows that waited."""
-        place = self.order % _PLACES
-        place[: self.waited_count] = -1
-        return place
-
-
-@dataclass(frozen=True)
-class Events:
-    """Rows and bounds of one input in this epoch, ordered by key and place: what moved its bounds."""
-
-    key: Ints
-    place: Ints
-    value: Ints
-    all_place: Ints
-    all_value: Ints
-
-
-@dataclass(frozen=True)
-class Late:
-    """Rows of one input that came below their bound, or where a row stood already."""
-
-    rows: pa.Table
-    at: Ints
-    below: Ints
-    is_repeat: Bools
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """Everything that a policy decides on.
-
-    Parameters
-    ----------
-    keys : pa.Table
-        The keys concerned, ascending; their places are the codes.
-    known : pa.Table
-        Their rows in state, in no particular order.
-    known_key : array of int64
-        Code of each of these.
-    pools, events, late : tuple
-        One for each input.
-    before, own, bounds : array of int64, keys x inputs
-        Bounds before the epoch; the key's own after it; and these with those that hold for all keys.
-    touched : array of bool, keys x inputs
-        Where the epoch brought a row or bound of the key itself.
-    all_before, all_bounds : array of int64
-        The bounds for all keys, before and after.
-    all_signs : array of bool
-        Which inputs brought a bound for all keys.
-    seen_us : array of int64
-        Batch time of the last of these; UNBOUNDED where there was none.
-    """
-
-    keys: pa.Table
-    known: pa.Table
-    known_key: Ints
-    pools: tuple[Pool, ...]
-    events: tuple[Events, ...]
-    late: tuple[Late, ...]
-    before: Ints
-    own: Ints
-    bounds: Ints
-    touched: Bools
-    all_before: Ints
-    all_bounds: Ints
-    all_signs: Bools
-    seen_us: Ints
-
-    def column(self, name: str, missing: int) -> Ints:
-        """Return a BIGINT column of the keys' state, one value for each key."""
-        values = np.full(self.keys.num_rows, missing, np.int64)
-        if self.known.num_rows:
-            values[self.known_key] = whole(self.known.column(name), missing)
-        return values
-
-
-def whole(column: pa.ChunkedArray, missing: int = 0) -> Ints:
-    """Return a BIGINT or TIMESTAMP column as int64, without a copy where it has one chunk and no null."""
-    if len(column) == 0:
-        return np.empty(0, np.int64)
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
-    if array.type != pa.int64():
-        array = array.view(pa.int64()) if pa.types.is_timestamp(array.type) else array.cast(pa.int64())
-    if array.null_count:
-        array = array.fill_null(missing)
-    return np.asarray(array)
 
 
 def coded(parts: Sequence[pa.Table], on: Sequence[str]) -> tuple[pa.Table, list[Ints]]:
@@ -158,7 +43,7 @@ def coded(parts: Sequence[pa.Table], on: Sequence[str]) -> tuple[pa.Table, list[
         count = sum(part.num_rows for part in parts)
         one = parts[0].select([]) if count == 0 else pa.table({"one": [0]}).select([])
         return one, [np.zeros(part.num_rows, np.int64) for part in parts]
-    codes = tables.key_codes(together, on)
+    codes = joins.key_codes(together, on)
     highest = np.maximum.accumulate(codes)
     first = np.flatnonzero(np.r_[True, codes[1:] > highest[:-1]]) if len(codes) else np.empty(0, np.int64)
     distinct = together.take(pa.array(first))
@@ -189,7 +74,7 @@ def gather(
     names, by = list(step.inputs), step.key.names
     rows = [arrivals[name].rows for name in names]
     for name, time, table in zip(names, step.times, rows, strict=True):
-        tables.require_values(table, [*by, time], name)
+        checks.require_values(table, [*by, time], name)
     all_rows, key_rows = zip(*(_split_bounds(arrivals[name].bounds, by, name) for name in names), strict=True)
     all_before, seen_us = _all_bounds(state[INPUTS], names)
     all_bounds = np.array(
@@ -207,8 +92,8 @@ def gather(
     if not by and (all_signs.any() or any(part.num_rows for part in parts)):
         keys = pa.table({"one": [0]}).select([])
     row_codes, bound_codes = codes[:count], codes[count : 2 * count]
-    wait_codes = codes[2 * count :] if is_scan else [tables.index_in(table, keys, by) for table in waiting]
-    known_key = tables.index_in(state[KEYS], keys, by)
+    wait_codes = codes[2 * count :] if is_scan else [joins.index_in(table, keys, by) for table in waiting]
+    known_key = joins.index_in(state[KEYS], keys, by)
     known = state[KEYS]
     if (known_key < 0).any():
         known = known.filter(pa.array(known_key >= 0))
@@ -380,7 +265,7 @@ def _without_repeats(step: SyncStep, place: int, pool: Pool, late: Late) -> tupl
     columns = [name for name in late.rows.schema.names if name != PLACE]
     moved = pool.table.take(pa.array(repeats))
     rows = moved.select(columns).append_column(
-        late.rows.schema.field(PLACE), pa.array(pool.order[repeats] % _PLACES, pa.int64())
+        late.rows.schema.field(PLACE), pa.array(pool.order[repeats] % PLACES, pa.int64())
     )
     together = pa.concat_tables([late.rows, rows.select(late.rows.schema.names)])
     return (
@@ -397,22 +282,22 @@ def _without_repeats(step: SyncStep, place: int, pool: Pool, late: Late) -> tupl
 def _orders(places: Sequence[Ints], epoch: int) -> list[Ints]:
     """Return for each row its place among all rows of all epochs."""
     together = np.concatenate(places) if places else np.empty(0, np.int64)
-    if len(together) and (together.min() < 0 or together.max() >= _PLACES):
+    if len(together) and (together.min() < 0 or together.max() >= PLACES):
         together = np.searchsorted(np.sort(together), together)
     ends = np.cumsum([len(part) for part in places])[:-1]
-    return np.split(together + np.int64(epoch) * _PLACES, ends)
+    return np.split(together + np.int64(epoch) * PLACES, ends)
 
 
 def _split_bounds(bounds: pa.Table, by: Sequence[str], name: str) -> tuple[pa.Table, pa.Table]:
     """Return the bound rows for all keys, and those for single keys."""
     if bounds.num_rows == 0:
         return bounds, bounds
-    tables.require_values(bounds, [BOUND, PLACE], name)
+    checks.require_values(bounds, [BOUND, PLACE], name)
     if not by:
         return bounds, bounds.slice(0, 0)
     for_all = pc.fill_null(bounds.column(ALL_KEYS), False)
     single = bounds.filter(pc.invert(for_all))
-    tables.require_values(single, by, name)
+    checks.require_values(single, by, name)
     return bounds.filter(for_all), single
 
 
@@ -423,23 +308,3 @@ def _all_bounds(inputs: pa.Table, names: Sequence[str]) -> tuple[Ints, Ints]:
             place = names.index(row["input"])
             bounds[place], seen[place] = row["bound"], row["seen_us"]
     return bounds, seen
-
-
-def waiting_table(name: str) -> str:
-    """Return the name of the state table of an input's waiting rows."""
-    return f"waiting_{name}"
-
-
-def bound_column(name: str) -> str:
-    """Return the column of the keys' state that holds an input's bound."""
-    return f"__bound_{name}"
-
-
-def waits_column(name: str) -> str:
-    """Return the column of the keys' state that says since when a key waits on an input; null: it does not."""
-    return f"__waits_{name}"
-
-
-def offset_column(name: str) -> str:
-    """Return the column of the keys' state by which ``timestamp_align`` shifts an input."""
-    return f"__offset_{name}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.operators.sync.intake import Pool
+from holdfast.operators.sync.epoch import Pool
 from holdfast.state.timeline import Ints
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.operators.sync.decide import DROP, SetDecision
-from holdfast.operators.sync.intake import Epoch, Late, Pool
+from holdfast.operators.sync.epoch import Epoch, Late, Pool
 from holdfast.state import tables
 from holdfast.state.step import ALL_KEYS, BOUND
 from holdfast.state.timeline import Ints

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.operators.sync.intake import Epoch, Events, Pool
+from holdfast.operators.sync.epoch import Epoch, Events, Pool
 from holdfast.operators.sync.policy import FixedSize
 from holdfast.operators.sync.queues_by_row import by_row
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints, bounds_before, shifted

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.operators.sync.intake import Epoch
+from holdfast.operators.sync.epoch import Epoch
 from holdfast.operators.sync.policy import FixedSize
 from holdfast.state.timeline import CLOSED, Bools, Ints
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.operators.sync.decide import decide
-from holdfast.operators.sync.intake import (
+from holdfast.operators.sync.epoch import (
     INPUTS,
     KEYS,
     ORDER,
@@ -21,13 +21,13 @@ from holdfast.operators.sync.intake import (
     Late,
     Pool,
     bound_column,
-    coded,
     waiting_table,
     waits_column,
     whole,
 )
+from holdfast.operators.sync.intake import coded
 from holdfast.operators.sync.step import SyncStep
-from holdfast.state import tables
+from holdfast.state import joins
 from holdfast.state.step import StepTime
 from holdfast.state.timeline import UNBOUNDED, Bools, Ints
 
@@ -164,7 +164,7 @@ def _standing(step: SyncStep, state: Mapping[str, pa.Table]) -> tuple[Epoch, Int
     names = list(step.inputs)
     parts = [_unsent(state[waiting_table(name)]) for name in names]
     keys, codes = coded(parts, step.key.names)
-    known_key = tables.index_in(state[KEYS], keys, step.key.names)
+    known_key = joins.index_in(state[KEYS], keys, step.key.names)
     known, known_key = state[KEYS].filter(pa.array(known_key >= 0)), known_key[known_key >= 0]
     own = np.full((keys.num_rows, len(names)), UNBOUNDED, np.int64)
     if known.num_rows:

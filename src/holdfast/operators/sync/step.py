@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from holdfast.operators.sync import output
 from holdfast.operators.sync.decide import DROP, EMIT, WAIT, SetDecision, decide
-from holdfast.operators.sync.forget import ACTIVE, forget, forgetting_due
-from holdfast.operators.sync.intake import (
+from holdfast.operators.sync.epoch import (
     INPUTS,
     KEYS,
     ORDER,
@@ -21,14 +20,15 @@ from holdfast.operators.sync.intake import (
     SINCE,
     Epoch,
     bound_column,
-    gather,
     offset_column,
     waiting_table,
     waits_column,
     whole,
 )
+from holdfast.operators.sync.forget import ACTIVE, forget, forgetting_due
+from holdfast.operators.sync.intake import gather
 from holdfast.operators.sync.policy import Barrier, EarlyClose, FixedSize, Immediate, Policy, TimestampAlign, Within
-from holdfast.state import tables, timeline
+from holdfast.state import joins, tables, timeline
 from holdfast.state.step import Arrivals, Change, Result, StateTable, StepTime
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints, Promise
 
@@ -359,7 +359,7 @@ def _quiet_keys(step: SyncStep, state: Mapping[str, pa.Table], epoch: Epoch, for
     rose = (after > before) & (after > for_all)
     rows = np.flatnonzero(rose)
     keys = known.select(step.key.names).take(pa.array(rows))
-    is_quiet = ~np.asarray(tables.member_mask(keys, epoch.keys, step.key.names)).astype(bool)
+    is_quiet = ~np.asarray(joins.member_mask(keys, epoch.keys, step.key.names)).astype(bool)
     return keys.filter(pa.array(is_quiet)), after[rows][is_quiet]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -195,6 +195,25 @@ class FilesLog:
                 do="restore it from a copy; without it nobody knows which epochs the directory holds.",
                 participant=path,
             ) from error
+
+
+@dataclass(frozen=True)
+class FilesBehind:
+    """What lies behind some positions: the last epoch before them, and what was published after it."""
+
+    epoch: int
+    epoch_count: int
+    files: tuple[str, ...]
+
+
+def files_behind(entries: Sequence[LogEntry], to: Positions) -> FilesBehind | None:
+    """Return what was published behind some positions; None where no entry ended there."""
+    at = max((place for place, entry in enumerate(entries) if entry.epoch and entry.positions == to), default=None)
+    if at is None:
+        return None
+    later = [entry for entry in entries[at + 1 :] if entry.renames]
+    files = tuple(final for entry in later for _, final in entry.renames)
+    return FilesBehind(entries[at].epoch, len(later), files)
 
 
 def _encode(entry: LogEntry) -> bytes:

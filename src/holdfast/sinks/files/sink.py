@@ -11,7 +11,6 @@ import hashlib
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 
 import pyarrow as pa
@@ -37,7 +36,8 @@ from holdfast.positions import Positions
 from holdfast.sinks import refusals
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.files import stage
-from holdfast.sinks.files.log import KEPT, FilesLog, LogEntry
+from holdfast.sinks.files.log import KEPT, FilesBehind, FilesLog, LogEntry, files_behind
+from holdfast.sinks.files.renames import Renames, directories
 from holdfast.sinks.files.stage import FileStaging
 from holdfast.sinks.refusals import Halving, TableRows
 from holdfast.sinks.rewinds import cannot_go_back
@@ -76,8 +76,6 @@ class FilesSink:
         self._pipeline = pipeline
         self._directory = directory
         self._generation = 0
-        self._finished = 0
-        """Number of the log entry whose renames are known to be done."""
         own = os.path.join(directory, OWN_DIRECTORY, pipeline, name)
         aside = os.path.join(own, "writing")
         durable.tighten(os.path.join(directory, OWN_DIRECTORY))
@@ -92,6 +90,7 @@ class FilesSink:
             compression=compression,
             tag=hashlib.sha256(f"{pipeline}/{name}".encode()).hexdigest()[:8],
         )
+        self._renames = Renames(directory, self._log, self._staging, pipeline, name)
         with durable.explained(f"opening {own}"):
             durable.make_directory(self._staging.directory)
             durable.make_directory(os.path.join(own, "log"))
@@ -103,11 +102,11 @@ class FilesSink:
         """Fence lower generations, finish the renames of the last entry, return what is held."""
         while True:
             last = self._last()
-            if last.generation >= run.generation:
+            if last.generation >= run.generation:  # another run took it between our claim and here
                 raise self._fenced(run.generation, last)
             # Before the fence, which carries no renames: the last entry says everything, so its epoch must be whole.
             # A lower generation may do the same renames at the same time; each of them is done once.
-            self._finish(last)
+            self._renames.finish(last)
             fence = dataclasses.replace(
                 last,
                 number=last.number + 1,
@@ -117,10 +116,10 @@ class FilesSink:
                 removals=(),
                 back_to=None,
             )
-            if self._log.append(fence):
+            if self._log.append(fence):  # else somebody has appended since we read: what they published counts
                 break
         self._generation = run.generation
-        self._finished = fence.number
+        self._renames.finish(fence)
         self._log.prune_fences()
         return last.held()
 
@@ -157,8 +156,8 @@ class FilesSink:
         last = self._last()
         self._check_generation(last)
         new = fresh(f"sink {self.name!r}", self._pipeline, publications, last.held(), believed)
-        self._finish(last)
-        if not new:
+        self._renames.finish(last)
+        if not new:  # the entry was appended, an error came behind it, and the run publishes again
             return
         carried: list[Staged] = []
         try:
@@ -186,13 +185,13 @@ class FilesSink:
         except Exception:
             self._remove(carried)
             raise
-        if not is_ours:
+        if not is_ours:  # another run opened the sink between our look at the log and the append
             self._remove(carried)
             self._check_generation(self._last())
             raise Unavailable(f"Sink {self.name!r} lost its place in its log to itself.", do="start again.")
         for publication in new:
             faults.reach("publish-begun", publication.record.epoch)
-        self._finish(entry, is_synced=True)
+        self._renames.finish(entry, is_synced=True)
         self._log.prune()
 
     def outcome(self, epoch: int) -> Outcome:
@@ -201,7 +200,7 @@ class FilesSink:
             last = self._last()
             if epoch > last.epoch:
                 return Outcome.ABSENT
-            if epoch > last.after_epoch and self._unfinished(last):
+            if epoch > last.after_epoch and self._renames.is_unfinished(last):
                 return Outcome.STAGED
         except (Unavailable, InvalidPipeline, OSError) as error:
             log.warning("sink %s did not answer for epoch %d: %s", self.name, epoch, error)
@@ -211,7 +210,7 @@ class FilesSink:
     def inspect(self) -> tuple[Held, list[str]]:
         """Return what the last log entry says, and the names of staged directories that it does not name."""
         last = self._last()
-        named = _directories(last) if self._unfinished(last) else frozenset()
+        named = directories(last) if self._renames.is_unfinished(last) else frozenset()
         staged = [directory.name for directory in self._staging.directories() if directory.name not in named]
         # A directory is named generation-epoch-task-attempt-token.
         names = {"/".join([self._pipeline, *name.split("-")[:4]]) for name in staged}
@@ -221,16 +220,16 @@ class FilesSink:
         """Drop staged files; those that an entry names, and those of a run that was overtaken, stay."""
         last = self._last()
         if last.generation == self._generation:
-            named = _directories(last)
+            named = directories(last)
             handles = [part for part in parts if isinstance(part, Staged)]
             self._remove([handle for handle in handles if stage.directory_of(handle) not in named])
 
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans by name."""
         last = self._last()
-        if last.generation != self._generation:
+        if last.generation != self._generation:  # fenced: what is staged may be the newer run's
             return 0
-        named = _directories(last) if self._unfinished(last) else frozenset()
+        named = directories(last) if self._renames.is_unfinished(last) else frozenset()
         orphans = [
             staged.name
             for staged in self._staging.directories()
@@ -260,9 +259,9 @@ class FilesSink:
                 raise
             carried.append(handle)
             handles.append(handle)
-        return [rename for handle in handles for rename in self._renames(handle)]
+        return [rename for handle in handles for rename in self._renames_of(handle)]
 
-    def _renames(self, handle: Staged) -> list[tuple[str, str]]:
+    def _renames_of(self, handle: Staged) -> list[tuple[str, str]]:
         name = stage.directory_of(handle)
         if name is None:
             return []
@@ -309,69 +308,12 @@ class FilesSink:
                 participant=self.name,
             )
 
-    # --- after the commit ---------------------------------------------------------------------------
-
-    def _finish(self, entry: LogEntry, *, is_synced: bool = False) -> None:
-        """Do the renames of an entry that are not done yet.  Idempotent; several processes may do it at once.
-
-        Raises
-        ------
-        InDoubt
-            If a file could not be renamed: the epoch is committed, and not all of it is visible.
-        """
-        if entry.number == self._finished:
-            return
-        try:
-            if (entry.renames or entry.removals) and not is_synced:
-                self._log.sync()  # its writer may have died before: no row may outlive the entry that names it
-            for staged, final in entry.renames:
-                self._rename(staged, final)
-                faults.reach("publish-begun", entry.epoch)
-            for path in entry.removals:
-                with suppress(FileNotFoundError):
-                    os.unlink(os.path.join(self._directory, path))
-                faults.reach("publish-begun", entry.epoch)
-            touched = [*(final for _, final in entry.renames), *entry.removals]
-            for directory in sorted({os.path.dirname(path) for path in touched}):
-                with suppress(FileNotFoundError):  # removed by somebody, with our file in it
-                    durable.sync_directory(os.path.join(self._directory, directory))
-        except OSError as error:
-            raise InDoubt(
-                f"Epoch {entry.epoch} is committed in sink {self.name!r}, but not all of its files are visible.",
-                why=f"{error.filename or self._directory}: {error.strerror}.",
-                do="mend the file system and start again: opening the sink finishes it.",
-                pipeline=self._pipeline,
-                participant=self.name,
-                epoch=entry.epoch,
-                generation=entry.generation,
-            ) from error
-        for name in _directories(entry):
-            self._staging.remove(name)
-        self._finished = entry.number
-
-    def _rename(self, staged: str, final: str) -> None:
-        source, target = os.path.join(self._directory, staged), os.path.join(self._directory, final)
-        try:
-            os.rename(source, target)
-        except FileNotFoundError:
-            if os.path.lexists(source):  # the target's directory is gone
-                durable.make_directory(os.path.dirname(target), is_published=True)
-                os.rename(source, target)
-            elif not os.path.lexists(target):
-                log.warning("%s was published and has been removed by somebody", target)
-
-    def _unfinished(self, entry: LogEntry) -> bool:
-        waiting = [*(staged for staged, _ in entry.renames), *entry.removals]
-        return entry.number != self._finished and any(
-            os.path.lexists(os.path.join(self._directory, path)) for path in waiting
-        )
-
     # --- rewinds ------------------------------------------------------------------------------------
 
     def withdrawal(self, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw: the files that the log names behind them."""
         entries = self._log.standing()
-        back = _behind(entries, to)
+        back = files_behind(entries, to)
         if back is None:
             ends = sorted({entry.epoch for entry in entries if entry.epoch})
             if not ends:
@@ -386,11 +328,11 @@ class FilesSink:
         rows = sum(self._row_count(os.path.join(self._directory, path)) for path in back.files)
         return Withdrawal(back.epoch, back.epoch_count, rows)
 
-    def _back(self, record: EpochRecord) -> _Behind | None:
+    def _back(self, record: EpochRecord) -> FilesBehind | None:
         if record.rewound_to is None:
             return None
         entries = self._log.standing()
-        back = _behind(entries, record.positions)
+        back = files_behind(entries, record.positions)
         if back is None:
             raise cannot_go_back(f"sink {self.name!r}", record, sorted({entry.epoch for entry in entries}))
         return back
@@ -436,31 +378,6 @@ class FilesSink:
             name = stage.directory_of(handle)
             if name is not None:
                 self._staging.remove(name)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Behind:
-    """What lies behind some positions: the last epoch before them, and what was published after it."""
-
-    epoch: int
-    epoch_count: int
-    files: tuple[str, ...]
-
-
-def _behind(entries: Sequence[LogEntry], to: Positions) -> _Behind | None:
-    """Return what was published behind some positions; None where no entry ended there."""
-    at = max((place for place, entry in enumerate(entries) if entry.epoch and entry.positions == to), default=None)
-    if at is None:
-        return None
-    later = [entry for entry in entries[at + 1 :] if entry.renames]
-    files = tuple(final for entry in later for _, final in entry.renames)
-    return _Behind(entries[at].epoch, len(later), files)
-
-
-def _directories(entry: LogEntry) -> frozenset[str]:
-    """Return the staged directories that an entry names."""
-    #             _holdfast/<pipeline>/<sink>/staging/<directory>/...
-    return frozenset(staged.split(os.sep)[4] for staged, _ in entry.renames)
 
 
 def _size_bytes(path: str) -> int | None:

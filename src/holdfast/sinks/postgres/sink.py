@@ -11,26 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 from psycopg import sql as pg
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from holdfast import faults
-from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.ports import Carried, Guarantee, Held, Outcome, Part, Publication, Refused, RunIdentity, Sink, Withdrawal
 from holdfast.positions import Positions
-from holdfast.sinks import refusals, rewinds, sql
+from holdfast.sinks import rewinds, sql
 from holdfast.sinks.believed import fresh
-from holdfast.sinks.postgres import catalog, checks
+from holdfast.sinks.postgres import catalog
 from holdfast.sinks.postgres import copy as postgres_copy
-from holdfast.sinks.postgres import reject as postgres_reject
-from holdfast.sinks.postgres import rules as postgres_rules
 from holdfast.sinks.postgres.dsn import Dsn
 from holdfast.sinks.postgres.epochs import PostgresEpochs
 from holdfast.sinks.postgres.ledger import Begun, PostgresLedger, set_lock_timeout
-from holdfast.sinks.postgres.reject import StagedRows, carried_rows
-from holdfast.sinks.postgres.rules import PostgresRules
+from holdfast.sinks.postgres.prepared import PreparedTransactions, xact_status
 from holdfast.sinks.postgres.session import Connection, PostgresSession
 from holdfast.sinks.postgres.staging import (
     PostgresStaging,
@@ -38,27 +33,17 @@ from holdfast.sinks.postgres.staging import (
     copying,
     gids_of,
     tables_of,
+    taken,
     with_order,
 )
 from holdfast.sinks.postgres.table import PostgresTable
-from holdfast.sinks.refusals import Halving
+from holdfast.sinks.postgres.trials import CARRIED, LOCK_TIMEOUT, Earlier, PostgresTrials
 from holdfast.sinks.sql import LEDGER, LedgerRow, TableMode
 
 logger = logging.getLogger("holdfast.sinks.postgres")
 
-LOCK_TIMEOUT = "30s"
-"""How long a publish waits for a lock before it says Unavailable."""
-
 TAKEOVER_LOCK_TIMEOUT = "2s"
 """How long a takeover waits for the ledger row before it ends the session that holds it."""
-
-BUSY_S = 10.0
-"""How long to wait for another session that is ending the same prepared transaction."""
-
-_FORGOTTEN = "too old to tell"
-"""The server's word (NULL) on a transaction whose end it no longer knows: neither committed nor rolled back."""
-
-_CARRIED = pg.Identifier("pg_temp", "holdfast_carried")
 
 
 @dataclass(frozen=True)
@@ -93,9 +78,9 @@ class PostgresSink:
         self._prepares = prepares
         self._is_asked_to_prepare = is_asked_to_prepare
         self._is_grouped = False
-        self._trials = PostgresSession(session.dsn, session.node, session.table, f"{session.application_name} trial")
-        """Of ``admit``, which may be called while another thread is in ``publish``.  Connected at the first call."""
+        self._trials = PostgresTrials(session, table, self._write_part)
         self._ledger = PostgresLedger(session, table, pipeline, name)
+        self._prepared = PreparedTransactions(session, table, self._ledger, pipeline, name)
         self._staging = PostgresStaging(session, table, pipeline, name)
         self._epochs = PostgresEpochs(table, pipeline, name) if table.mode.rewindable else None
         self._generation = 0
@@ -146,7 +131,7 @@ class PostgresSink:
                 catalog.check_may_create(connection, self._node, self._table.schema_name, "staging tables")
             self._prepares = False
         begun = Begun.parsed(before.in_progress)
-        if begun is not None:
+        if begun is not None:  # a predecessor died behind its decision, before it had committed all that it names
             logger.info(
                 "%s: generation %d had decided epochs %d to %d; completing %d prepared transactions",
                 self._node,
@@ -155,7 +140,7 @@ class PostgresSink:
                 before.epoch,
                 len(begun.gids),
             )
-            self._complete(begun, before.epoch)
+            self._prepared.complete(begun, before.epoch)
         return before.held()
 
     # --- publish ------------------------------------------------------------------------------------------------------
@@ -165,100 +150,14 @@ class PostgresSink:
         return PostgresWriterFactory(self._session.dsn, self._table, self.name, self._prepares)
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
-        """Check the values; try the rows where the table has rules of its own (:mod:`postgres_rules`).
-
-        Rows that are prepared have met every rule already: PREPARE TRANSACTION checks what COMMIT would.
-        """
-        carried = [part.rows for part in publication.parts if isinstance(part, Carried)]
-        stages = [self._table.identifier(name) for name in tables_of(publication.parts)]
-        if not stages and not any(rows.num_rows for rows in carried):
-            return False
-        with self._trials.explained():
-            connection = self._trials.connection()
-            rules = postgres_rules.rules_of(connection, self._table)
-        is_odd = [checks.check_values(self._table, rules, rows) for rows in carried]
-        question = None if rules.why_tried or any(is_odd) else postgres_rules.suspects(stages, self._table, rules)
-        if question is not None:
-            with self._trials.explained():
-                is_odd += [bool(found) for (found,) in connection.execute(question).fetchall()]
-        if not rules.why_tried and not any(is_odd):
-            return False
-        try:
-            self._try_behind(self._beside(earlier), publication)
-        except BadRow as refusal:
-            if not self._points_elsewhere(refusal, earlier):
-                raise
-        return True
-
-    def _try_behind(self, beside: Sequence[tuple[PostgresSink, Publication]], publication: Publication) -> None:
-        same = [(sink, theirs) for sink, theirs in beside if sink._table.identifier() == self._table.identifier()]
-        refusals.try_behind(beside, same, (self, publication), self._try)
-
-    def _points_elsewhere(self, refusal: HoldfastError, earlier: Sequence[tuple[Sink, Publication]]) -> bool:
-        """Tell whether a foreign key has met rows that another sink may be about to give it, in a way of its own.
-
-        Another role, or another name of the host, leads to the same database.  What that sink stages may be hidden from
-        this role, so it cannot be tried here; refused, good rows would stop every start.  A sink
-        without rows gives none.
-        """
-        others = [
-            sink
-            for sink, theirs in earlier
-            if isinstance(sink, PostgresSink) and not sink.shares(self) and any(part.row_count for part in theirs.parts)
-        ]
-        if not others or not isinstance(refusal.__cause__, psycopg.errors.ForeignKeyViolation):
-            return False
-        with self._trials.explained():
-            parent = postgres_rules.parent_of(self._trials.connection(), refusal.__cause__)
-        parents = [sink for sink in others if (sink._table.schema_name, sink._table.name) == parent]
-        return any(sink._database() == self._database() for sink in parents)
-
-    def _database(self) -> tuple[Any, ...] | None:
-        with self._trials.explained():
-            return postgres_rules.database_of(self._trials.connection())
-
-    def shares(self, other: PostgresSink) -> bool:
-        """Tell whether another sink writes to the same database."""
-        return self._session.dsn == other._session.dsn
-
-    def _try(self, writes: Sequence[tuple[PostgresSink, Publication]]) -> None:
-        """Write, and roll back: a transaction that stayed open until the decision would hold its locks against the
-        other sinks of the epoch, which may write to the same table, and hide its rows from their foreign keys.
-        """
-        with self._trials.rolled_back() as connection:
-            connection.execute(set_lock_timeout(LOCK_TIMEOUT))
-            _write_trial(connection, writes)
-            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-
-    def _beside(self, earlier: Sequence[tuple[Sink, Publication]]) -> list[tuple[PostgresSink, Publication]]:
-        """Return those of other sinks that write to the same database."""
-        return [(sink, theirs) for sink, theirs in earlier if isinstance(sink, PostgresSink) and sink.shares(self)]
+        """Check the values; try the rows where the table has rules of its own."""
+        return self._trials.admit(publication, _trials_of(earlier))
 
     def reject(
         self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
     ) -> tuple[Publication, list[Refused]]:
-        """Find the rows that the table refuses, in a transaction that is rolled back; prepared ones were all taken."""
-        with self._trials.explained():
-            rules = postgres_rules.rules_of(self._trials.connection(), self._table)
-        with self._trials.rolled_back() as connection:
-            connection.execute(set_lock_timeout(LOCK_TIMEOUT))
-            _write_trial(connection, self._beside(earlier))
-            connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
-            connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            left, found = refusals.rejected(
-                publication, lambda part: self._rows(connection, part, publication.record.epoch, rules)
-            )
-        return left, [each for each in found if not self._points_elsewhere(each.error, earlier)]
-
-    def _rows(self, connection: Connection, part: Part, epoch: int, rules: PostgresRules) -> Halving | None:
-        if isinstance(part, Carried):
-
-            def check(rows: pa.Table) -> None:
-                checks.check_values(self._table, rules, rows)
-                self._write_carried(connection, rows, epoch)
-
-            return carried_rows(self._trials, connection, part, check)
-        return StagedRows(self._trials, connection, self._table, part) if tables_of([part]) else None
+        """Find the rows that the table refuses; prepared ones were all taken."""
+        return self._trials.reject(publication, _trials_of(earlier))
 
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Write carried and staging-table rows, decide on prepared ones, move the ledger row; then complete.
@@ -269,10 +168,10 @@ class PostgresSink:
         """
         earlier, begun, last = self._decide(publications, believed)
         if earlier is not None:  # an earlier publish of this run stopped half-way
-            self._complete(*earlier)
+            self._prepared.complete(*earlier)
             _, begun, last = self._decide(publications, believed)
         if begun is not None:
-            self._complete(begun, last)
+            self._prepared.complete(begun, last)
 
     def _decide(
         self, publications: Sequence[Publication], believed: Held
@@ -288,10 +187,10 @@ class PostgresSink:
                 self._node, self._pipeline, self._generation, self._ledger.locked_row(connection)
             )
             left = Begun.parsed(row.in_progress)
-            if left is not None:
+            if left is not None:  # the connection broke between a decision of this run and its completion
                 return (left, row.epoch), None, row.epoch
             new = fresh(self._node, self._pipeline, publications, row.held(), believed)
-            if not new:
+            if not new:  # the reply to the COMMIT was lost, it was kept, and the run publishes again
                 return None, None, row.epoch
             first, last = new[0].record, new[-1].record
             parts = [part for publication in new for part in publication.parts]
@@ -324,7 +223,7 @@ class PostgresSink:
             self._write_carried(connection, part.rows, epoch)
             return
         for name in tables_of([part]):
-            for statement in self._table.from_stage(postgres_reject.taken(self._table.identifier(name), part)):
+            for statement in self._table.from_stage(taken(self._table.identifier(name), part)):
                 connection.execute(statement)
 
     def _write_carried(self, connection: Connection, rows: pa.Table, epoch: int) -> None:
@@ -332,11 +231,11 @@ class PostgresSink:
             return
         sql.check_keys(self._node, self._table.mode, rows)
         is_append = self._table.mode.mode == "append"
-        target: pg.Composable = self._table.identifier() if is_append else _CARRIED
+        target: pg.Composable = self._table.identifier() if is_append else CARRIED
         columns = self._table.copied if is_append else self._table.copied_to_stage
         if not is_append:
-            connection.execute(self._table.create_stage(_CARRIED, temporary=True))
-            connection.execute(pg.SQL("DELETE FROM {}").format(_CARRIED))  # another part of this transaction
+            connection.execute(self._table.create_stage(CARRIED, temporary=True))
+            connection.execute(pg.SQL("DELETE FROM {}").format(CARRIED))  # another part of this transaction
         with copying(connection, target, columns) as copy:
             place = 0
             for batch in rows.to_batches():
@@ -346,112 +245,8 @@ class PostgresSink:
                 for piece in postgres_copy.encoded(self._node, columns, ordered):
                     copy.write(piece)
         if not is_append:
-            for statement in self._table.from_stage(_CARRIED):
+            for statement in self._table.from_stage(CARRIED):
                 connection.execute(statement)
-
-    def _complete(self, begun: Begun, epoch: int) -> None:
-        """Commit the prepared transactions that the ledger row has decided on, then say so in the row.
-
-        One that is gone was committed already by an earlier call, or by a predecessor with the same decision; its
-        transaction id proves it.
-        """
-        try:
-            for gid, xid in begun.gids.items():
-                faults.reach("publish-begun", epoch)
-                with self._session.explained():
-                    self._session.connection()
-                self._commit_prepared(gid, xid)
-            with self._session.explained():
-                self._ledger.clear(self._session.connection(), begun)
-        except Unavailable as error:
-            # The decision stands, so "nothing was changed" would be a lie.
-            raise InDoubt(
-                f"{self._node}: epoch {epoch} is decided, and not all of it is visible yet.",
-                why=error.what,
-                do="nothing by hand: publishing or opening the sink again completes it.",
-                pipeline=self._pipeline,
-                participant=self.name,
-                epoch=epoch,
-            ) from error
-
-    def _commit_prepared(self, gid: str, xid: str) -> None:
-        statement = pg.SQL("COMMIT PREPARED {}").format(pg.Literal(gid))
-        # Busy: a predecessor that is just being fenced completes the same decision.
-        for attempt in Retrying(
-            stop=stop_after_delay(BUSY_S), wait=wait_fixed(0.02), retry=retry_if_exception(_is_busy), reraise=True
-        ):
-            with attempt:
-                try:
-                    self._session.settle(statement)
-                except HoldfastError as error:
-                    if not isinstance(error.__cause__, psycopg.errors.UndefinedObject):
-                        raise
-                    self._check_committed(gid, xid)
-
-    def _check_committed(self, gid: str, xid: str) -> None:
-        """Raise :class:`Diverged` if a transaction that the ledger row has decided to commit did not commit here.
-
-        Raises
-        ------
-        InDoubt
-            If the server has forgotten what became of it, and no row of it is found.
-        """
-        with self._session.explained():
-            status = self._xact_status(self._session.connection(), xid)
-        if status == _FORGOTTEN and not self._is_seen(gid, xid):
-            raise InDoubt(
-                f"{self._node}: nobody knows whether rows of a decided epoch are there.",
-                why=f"its ledger row has decided to commit '{gid}', which is gone; the server has forgotten what became"
-                f" of its transaction id {xid}, and no row in table {self._table.name} carries it.",
-                do="see whether the rows of that task are in the table; bring them in again from the source if not;"
-                f" then UPDATE {LEDGER} SET in_progress = NULL for this sink.",
-                pipeline=self._pipeline,
-                participant=self.name,
-            )
-        if status == "aborted":
-            raise Diverged(
-                f"{self._node}: rows of a decided epoch were rolled back.",
-                why=f"somebody ran ROLLBACK PREPARED '{gid}' after the ledger row had decided to commit it.",
-                do="see the server's log for who did; bring the rows of that task in again from the source, then"
-                f" UPDATE {LEDGER} SET in_progress = NULL for this sink.",
-                pipeline=self._pipeline,
-                participant=self.name,
-            )
-        if status == "in the future":
-            raise Diverged(
-                f"{self._node}: rows of a decided epoch never reached this server.",
-                why=f"its ledger row has decided to commit '{gid}', whose transaction id {xid} the server has not given"
-                " yet: the ledger came from another server, by a dump, which leaves prepared transactions behind.",
-                do="restore a physical backup, or commit it on the former server and dump again; or bring the rows of"
-                f" that task in again from the source, then UPDATE {LEDGER} SET in_progress = NULL for this sink.",
-                pipeline=self._pipeline,
-                participant=self.name,
-            )
-
-    def _is_seen(self, gid: str, xid: str) -> bool:
-        """Tell whether a transaction that the server has forgotten was committed: its rows, or the ledger, say so.
-
-        A row keeps the id of the transaction that inserted it, in 32 bits: they mean this one while the server has
-        given fewer ids than that since.
-        """
-        with self._session.explained():
-            connection = self._session.connection()
-            row = self._ledger.row(connection)
-            begun = Begun.parsed(row.in_progress) if row is not None else None
-            if begun is None or gid not in begun.gids:
-                return row is not None  # somebody else has completed it meanwhile
-            newest = connection.execute(
-                "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text"
-            ).fetchone()
-            if newest is None or int(newest[0]) - int(xid) >= 2**32:
-                return False
-            statement = "SELECT 1 FROM {} WHERE xmin OPERATOR(pg_catalog.=) %s::pg_catalog.xid8::pg_catalog.xid LIMIT 1"
-            try:
-                found = connection.execute(pg.SQL(statement).format(self._table.identifier()), (xid,)).fetchone()
-            except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedColumn) as error:
-                logger.info("%s: its table cannot be asked for rows of transaction %s: %s", self._node, xid, error)
-                return False
-        return found is not None
 
     # --- outcome ------------------------------------------------------------------------------------------------------
 
@@ -471,11 +266,11 @@ class PostgresSink:
         if row is not None and row.epoch >= epoch:
             return _of(row, epoch), said
         attempt = self._attempt
-        if attempt is None or not attempt.first <= epoch <= attempt.last:
+        if attempt is None or not attempt.first <= epoch <= attempt.last:  # no COMMIT of ours is without a reply
             return Outcome.ABSENT, said
-        status = self._xact_status(connection, attempt.xid)
+        status = xact_status(connection, attempt.xid)
         said = f"{said}, pg_xact_status({attempt.xid}) says {status}"
-        if status == "in progress":
+        if status == "in progress":  # the reply was lost before the server had ended it
             self._end_transaction(connection, attempt.xid)
             return Outcome.UNKNOWN, said
         # It may have ended between the two questions.  "Committed" alone proves nothing: behind a failover to a standby
@@ -483,13 +278,6 @@ class PostgresSink:
         row = self._ledger.row_if_any(connection)
         said = f"{said}, its ledger row now says epoch {row.epoch if row else 'none'}"
         return (_of(row, epoch) if row is not None and row.epoch >= epoch else Outcome.ABSENT), said
-
-    def _xact_status(self, connection: Connection, xid: str) -> str:
-        try:
-            row = connection.execute("SELECT pg_catalog.pg_xact_status(%s::pg_catalog.xid8)", (xid,)).fetchone()
-        except psycopg.errors.InvalidParameterValue:
-            return "in the future"  # a replica was promoted that never saw it
-        return row[0] if row is not None and row[0] is not None else _FORGOTTEN
 
     def _end_transaction(self, connection: Connection, xid: str) -> None:
         """End the server process that still runs our transaction: its client, we, left it, so it may wait for long.
@@ -548,18 +336,12 @@ class PostgresSink:
     def close(self) -> None:
         """Close the connections."""
         self._session.drop()
-        self._trials.drop()
+        self._trials.close()
 
 
-def _write_trial(connection: Connection, writes: Sequence[tuple[PostgresSink, Publication]]) -> None:
-    for sink, publication in writes:
-        connection.execute(pg.SQL("DROP TABLE IF EXISTS {}").format(_CARRIED))
-        for part in publication.parts:
-            sink._write_part(connection, part, publication.record.epoch)
-
-
-def _is_busy(error: BaseException) -> bool:
-    return isinstance(error.__cause__, psycopg.errors.ObjectNotInPrerequisiteState)
+def _trials_of(earlier: Sequence[tuple[Sink, Publication]]) -> Earlier:
+    """Return what those of other sinks that are PostgreSQL's write."""
+    return [(sink._trials, theirs) for sink, theirs in earlier if isinstance(sink, PostgresSink)]
 
 
 def _of(row: LedgerRow, epoch: int) -> Outcome:

@@ -23,7 +23,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 from holdfast import faults
 from holdfast.errors import InDoubt, Unavailable
 from holdfast.ports import Part, Staged, Task
-from holdfast.sinks import sql
+from holdfast.sinks import refusals, sql
 from holdfast.sinks.postgres import copy as postgres_copy
 from holdfast.sinks.postgres.copy import CopyColumn
 from holdfast.sinks.postgres.dsn import Dsn
@@ -41,6 +41,8 @@ PATIENCE_S = 90.0
 """How long a task waits for a server that does not answer before its first row: Spark retries a task only thrice."""
 
 DROP_TIMEOUT = "2s"
+
+_BUT_SOME = "(SELECT * FROM {} WHERE NOT ctid OPERATOR(pg_catalog.=) ANY ({}::pg_catalog.tid[])) AS taken"
 
 COPY_LOCK_TIMEOUT = "90s"
 """How long a task waits for a lock, of somebody's DDL say, before it says Unavailable: it must not wait for ever."""
@@ -355,3 +357,9 @@ def gids_of(parts: Sequence[Part]) -> list[str]:
 def tables_of(parts: Sequence[Part]) -> list[str]:
     """Return the staging tables among staged parts."""
     return [part.reference["table"] for part in parts if isinstance(part, Staged) and "table" in part.reference]
+
+
+def taken(stage: pg.Composable, part: Part) -> pg.Composable:
+    """Return what of a staging table is published."""
+    places = refusals.left_out(part) if isinstance(part, Staged) else []
+    return pg.SQL(_BUT_SOME).format(stage, pg.Literal(places)) if places else stage

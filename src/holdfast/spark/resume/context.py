@@ -19,7 +19,7 @@ from holdfast.plan.program import Program
 from holdfast.plan.program_build import build_program
 from holdfast.ports import Store
 from holdfast.resume.directory_header import noted_beginning
-from holdfast.resume.graph_diff import Graph, state_fingerprint
+from holdfast.resume.graph_record import Graph, state_fingerprint
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.launch.session import create_session, run_session

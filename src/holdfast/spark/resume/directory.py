@@ -59,7 +59,7 @@ def find_directory(
     store, checkpoint : Store, Path
         The checkpoint, and where it lies.
     graph : str
-        Fingerprint of the graph's state (:func:`~holdfast.resume.graph_diff.state_fingerprint`); empty without
+        Fingerprint of the graph's state (:func:`~holdfast.resume.graph_record.state_fingerprint`); empty without
         state.  Without it a damaged directory is a person's to remove, as it always was.
     outgrown : callable
         Returns why a directory does not serve any more although the state is the same: it is divided otherwise, for

@@ -21,7 +21,8 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Positions
 from holdfast.resume.directory_header import DirectoryHeader, noted_beginning
-from holdfast.resume.graph_diff import Described, Graph, GraphChange, Role, compare
+from holdfast.resume.graph_diff import GraphChange, compare
+from holdfast.resume.graph_record import Described, Graph, Role
 from holdfast.resume.refusals import check_change
 from holdfast.resume.spark_log import plain
 from holdfast.resume.state_upgrade import StateUpgrade

@@ -19,7 +19,8 @@ from holdfast.plan.stages import Stages
 from holdfast.ports import Held, Store
 from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import ResumeCase, decide
-from holdfast.resume.graph_diff import GraphChange, described, state_fingerprint
+from holdfast.resume.graph_diff import GraphChange
+from holdfast.resume.graph_record import described, state_fingerprint
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch.session import create_session, run_session
 from holdfast.spark.read import SourceReader

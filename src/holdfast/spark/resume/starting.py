@@ -23,7 +23,8 @@ from holdfast.ports import Bindable, Held, Sink
 from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import StartWay, decide
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.graph_diff import GraphChange, state_fingerprint
+from holdfast.resume.graph_diff import GraphChange
+from holdfast.resume.graph_record import state_fingerprint
 from holdfast.resume.refusals import check_change
 from holdfast.spark.launch.exposure import exposed
 from holdfast.spark.physical_plan import PhysicalPlan, assemble

@@ -25,7 +25,8 @@ from holdfast.positions import Positions, covers_all
 from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
-from holdfast.resume.graph_diff import Graph, GraphChange, NodeVerdict, Role, compare, state_fingerprint
+from holdfast.resume.graph_diff import GraphChange, NodeVerdict, compare
+from holdfast.resume.graph_record import Graph, Role, state_fingerprint
 from holdfast.resume.replays import is_backfill, last_finished, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.spark_log import ended, newest_positions, plain, read_offsets

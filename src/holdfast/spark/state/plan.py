@@ -21,7 +21,7 @@ from holdfast.plan.routes import Routes
 from holdfast.plan.stages import Stages
 from holdfast.ports import Bounded, Store
 from holdfast.resume.directory_header import FILE_NAME
-from holdfast.resume.graph_diff import unreadable
+from holdfast.resume.graph_record import unreadable
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.spark.compile import as_spark_has_it, compile_pipeline

@@ -17,7 +17,7 @@ from holdfast.checkpoint.manifest import BucketState, Manifest, TableFile, decod
 from holdfast.checkpoint.snapshot import checked, from_parquet
 from holdfast.resume.directory_header import FILE_NAME, read_origin
 from holdfast.spark.state.store import PIECE_BYTES, Cells, HeldTables, Record, StatePart
-from holdfast.state import tables
+from holdfast.state import encoding, tables
 from holdfast.state.step import Step
 
 
@@ -119,7 +119,7 @@ def adopted(cells: Cells, seeds: Seeds, operator: str, number: int, step: Step) 
     state = tables_of(seed, seeds, step)
     record = Record(seed.version, seed.digest, ((seed.version, seed.digest),), (), 0, seed.feeds)
     if seed.files:
-        data = tables.encode(state)
+        data = encoding.encode(state)
         pieces = [data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)]
         for at, piece in enumerate(pieces):
             cells.put_piece(0, at, piece)

@@ -21,7 +21,7 @@ from holdfast.errors import Corrupt
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Clock, Store
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.graph_diff import state_fingerprint
+from holdfast.resume.graph_record import state_fingerprint
 from holdfast.spark.failure import translate
 from holdfast.spark.launch.session import run_session
 from holdfast.spark.resume.directory import remove_older

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from holdfast.errors import Corrupt
-from holdfast.state import tables
+from holdfast.state import encoding, tables
 from holdfast.state.step import Change, StateTable, Step
 
 PIECE_BYTES = 8 * 2**20
@@ -202,11 +202,11 @@ def load(cells: Cells, record: Record, step: Step, held: HeldTables | None) -> d
             continue
         data = _read(cells, part)
         if part.is_base:
-            stored = tables.decode(data)
+            stored = encoding.decode(data)
             state = {name: tables.fitted(stored[name], table.schema) for name, table in step.tables.items()}
         else:
             # A delta that began before the version held is right as well: it says of each key how it ended.
-            state = tables.apply_changes(state, step.tables, tables.decode_changes(data))
+            state = tables.apply_changes(state, step.tables, encoding.decode_changes(data))
         version = part.last
     return state
 
@@ -236,7 +236,7 @@ def advance(
     version : int
         The epoch.
     """
-    data = tables.encode_changes(changes)
+    data = encoding.encode_changes(changes)
     token = hashlib.blake2b(data, digest_size=8, key=record.token.encode()).hexdigest()
     parts = list(record.parts)
     is_base = not parts
@@ -253,12 +253,12 @@ def advance(
         size += last.size_bytes
     gone = parts if is_base else joining
     if is_base:
-        data = tables.encode(state)
+        data = encoding.encode(state)
     elif joining:
         merged: Mapping[str, Change] = changes
         for part in joining:
-            merged = _merged(tables.decode_changes(_read(cells, part)), merged, declared)
-        data = tables.encode_changes(merged)
+            merged = _merged(encoding.decode_changes(_read(cells, part)), merged, declared)
+        data = encoding.encode_changes(merged)
     for part in gone:
         _drop(cells, part)
     parts = [part for part in parts if part not in gone]

@@ -28,7 +28,7 @@ from holdfast.operators.stateful.spec import brought
 from holdfast.plan.chunks import bucket_of
 from holdfast.ports import Broadcasting, Clock, Store
 from holdfast.resume.state_upgrade import StateMove, StateUpgrade, TableMove, Way, state_move
-from holdfast.state import tables
+from holdfast.state import checks, encoding, joins
 from holdfast.state.step import ALL_KEYS, StateTable, StepTime
 
 log = logging.getLogger("holdfast.checkpoint")
@@ -156,7 +156,7 @@ class Transfer:
         of_all = feeds.united([of.feeds for of in before.buckets.values()])
         written = {}
         for number, parts in self._divided(name, state):
-            digest = hashlib.blake2b(tables.encode(parts), digest_size=8).hexdigest()
+            digest = hashlib.blake2b(encoding.encode(parts), digest_size=8).hexdigest()
             written[number] = write_bucket(self.store, Bucket(name, number, version, digest, of_all, parts))
         rows_held = sum(table.num_rows for table in state.values())
         log.info("state of operator %r: %d rows in %d buckets", name, rows_held, self.buckets)
@@ -189,7 +189,7 @@ class Transfer:
             raise InvalidPipeline(
                 f"{where} failed: {callable_text(move.migrate)} raised {error!r}.",
                 why=f"it was given state table {move.source!r}, {known[move.source].num_rows} rows with the columns "
-                f"{tables.spelled(known[move.source].schema)}.",
+                f"{checks.spelled(known[move.source].schema)}.",
                 do="mend the function; nothing has happened yet.",
                 pipeline=self.pipeline,
                 participant=name,
@@ -208,7 +208,7 @@ class Transfer:
                 participant=name,
             )
         found = brought(given, declared.schema, what, where)
-        if tables.distinct_keys(found, declared.key).num_rows < found.num_rows:
+        if joins.distinct_keys(found, declared.key).num_rows < found.num_rows:
             raise InvalidPipeline(
                 f"{where} returned state table {table!r} with two rows of one key.",
                 why=f"its key is {', '.join(declared.key) or 'empty: it holds one row'}.",

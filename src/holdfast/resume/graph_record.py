@@ -1,0 +1,186 @@
+"""The graph as a checkpoint remembers it: its nodes, what each operator keeps, and the fingerprint of its state."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.checkpoint.manifest import StateSchema
+from holdfast.errors import Corrupt
+from holdfast.graph.naming import canonical_json
+from holdfast.graph.nodes import Node, SinkNode, is_stateful
+from holdfast.graph.pipeline import Pipeline
+from holdfast.sources import spark_options
+from holdfast.store import checked_json
+
+
+class Role(Enum):
+    """What a node is in the graph."""
+
+    SOURCE = "source"
+    OPERATOR = "operator"
+    STATEFUL = "stateful operator"
+    SINK = "sink"
+
+
+@dataclass(frozen=True)
+class Described:
+    """A node as a checkpoint remembers it.
+
+    Parameters
+    ----------
+    role : Role
+        What it is.
+    kind, arguments : str
+        Kind, and arguments as canonical JSON.
+    inputs : tuple of str
+        Names of the nodes that it reads.
+    """
+
+    role: Role
+    kind: str
+    arguments: str
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A graph as a checkpoint remembers it.
+
+    Parameters
+    ----------
+    fingerprint : str
+        Equal for equal graphs.
+    nodes : mapping of str to Described
+        All nodes, sinks included.
+    keeps : mapping of str to StateSchema
+        What each stateful operator keeps.
+    buckets : int
+        Into how many the state of each operator is divided; 0 without state.
+    """
+
+    fingerprint: str
+    nodes: Mapping[str, Described]
+    keeps: Mapping[str, StateSchema]
+    buckets: int = 0
+
+    def to_json(self) -> bytes:
+        """Return the bytes of the record."""
+        nodes = {
+            name: {"role": node.role.name, "kind": node.kind, "arguments": node.arguments, "inputs": list(node.inputs)}
+            for name, node in self.nodes.items()
+        }
+        keeps = {name: of.to_json() for name, of in self.keeps.items()}
+        value = {"fingerprint": self.fingerprint, "nodes": nodes, "keeps": keeps, "buckets": self.buckets}
+        return checked_json.dump(value)
+
+    @staticmethod
+    def from_json(data: bytes, key: str) -> Graph:
+        """Return what :meth:`to_json` wrote.
+
+        Raises
+        ------
+        Corrupt
+            If it cannot be read.
+        """
+        try:
+            value: dict[str, Any] = checked_json.load(data)
+            nodes = {
+                name: Described(Role[of["role"]], of["kind"], _hiding(of["kind"], of["arguments"]), tuple(of["inputs"]))
+                for name, of in value["nodes"].items()
+            }
+            keeps = {name: StateSchema.from_json(of) for name, of in value["keeps"].items()}
+            return Graph(value["fingerprint"], nodes, keeps, int(value["buckets"]))
+        except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            raise unreadable(key, error, "it says what each operator of the graph that ran here keeps") from error
+
+
+def _hiding(kind: str, arguments: str) -> str:
+    """Return recorded arguments without what a record of an older version shows in clear."""
+    if kind != "spark":
+        return arguments
+    value = json.loads(arguments)
+    if has_options(kind, value):
+        value["options"] = spark_options.shown(value["options"])
+    return canonical_json(value)
+
+
+def unreadable(key: str, error: Exception, says: str) -> Corrupt:
+    """Return the error of a damaged record in one of Spark's directories, whose loss costs no row."""
+    return Corrupt(
+        f"{key!r} in the checkpoint cannot be read.",
+        why=f"{error}; {says}.",
+        do=f"restore it from a copy of the checkpoint; or move the directory {key.rpartition('/')[0]!r} out of the "
+        "checkpoint: the next start then takes the state from the newest snapshot.",
+        participant=key,
+    )
+
+
+def described(pipeline: Pipeline, keeps: Mapping[str, StateSchema], buckets: int = 0) -> Graph:
+    """Return a pipeline as a checkpoint remembers it."""
+    everything: Sequence[Node | SinkNode] = (*pipeline.nodes, *pipeline.sinks)
+    nodes = {
+        node.name: Described(
+            _role(node),
+            node.kind,
+            canonical_json(dict(node.arguments())),
+            tuple(before.name for before in node.inputs),
+        )
+        for node in everything
+    }
+    return Graph(pipeline.fingerprint(), nodes, keeps, buckets)
+
+
+def state_fingerprint(pipeline: Pipeline) -> str:
+    """Return 16 hexadecimal digits that are equal for graphs whose state is the same, rows given; empty without state.
+
+    What stands behind the last stateful operator, sinks, and the arguments of sources (limits, for instance) have no
+    part in it: rows between two positions are the same for ever.
+
+    Examples
+    --------
+    >>> import holdfast as hf
+    >>> rows = hf.read.rows([[{"k": 1}]], schema="k BIGINT", name="rows")
+    >>> state_fingerprint(hf.Pipeline("plain", rows | hf.write.memory(name="shown")))
+    ''
+    """
+    needed: set[Node] = set()
+    waiting = [node for node in pipeline.nodes if is_stateful(node)]
+    while waiting:
+        node = waiting.pop()
+        if node not in needed:
+            needed.add(node)
+            waiting += node.inputs
+    if not needed:
+        return ""
+    described_nodes = [
+        {
+            "name": node.name,
+            "kind": node.kind,
+            "arguments": {} if node.is_source else dict(node.arguments()),
+            "inputs": [before.name for before in node.inputs],
+        }
+        for node in pipeline.nodes
+        if node in needed
+    ]
+    value = {"nodes": described_nodes, "sources": [node.name for node in pipeline.sources]}
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]
+
+
+def _role(node: Node | SinkNode) -> Role:
+    if isinstance(node, SinkNode):
+        return Role.SINK
+    if node.is_source:
+        return Role.SOURCE
+    return Role.STATEFUL if is_stateful(node) else Role.OPERATOR
+
+
+def has_options(kind: str, arguments: Mapping[str, Any]) -> bool:
+    """Tell whether a node's arguments hold options of Spark's readers."""
+    return kind == "spark" and isinstance(arguments.get("options"), dict)

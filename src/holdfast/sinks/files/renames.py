@@ -1,0 +1,105 @@
+"""What a log entry names, done: staged files become visible by renames, withdrawn ones are removed.
+
+Whoever opens the sink next does what a crash has left; each rename is done once, whoever does it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+
+from holdfast import faults
+from holdfast.errors import InDoubt
+from holdfast.sinks.files.log import FilesLog, LogEntry
+from holdfast.sinks.files.stage import FileStaging
+from holdfast.store import durable
+
+log = logging.getLogger("holdfast.sinks.files")
+
+
+class Renames:
+    """The renames and removals of one sink's log entries.
+
+    Parameters
+    ----------
+    directory : str
+        The sink's directory.
+    entries : FilesLog
+        Its log.
+    staging : FileStaging
+        Its staged files.
+    pipeline, sink : str
+        For errors.
+    """
+
+    def __init__(self, directory: str, entries: FilesLog, staging: FileStaging, pipeline: str, sink: str) -> None:
+        self._directory = directory
+        self._log = entries
+        self._staging = staging
+        self._pipeline = pipeline
+        self._sink = sink
+        self._finished = 0
+        """Number of the log entry whose renames are known to be done."""
+
+    def finish(self, entry: LogEntry, *, is_synced: bool = False) -> None:
+        """Do the renames of an entry that are not done yet.  Idempotent; several processes may do it at once.
+
+        Raises
+        ------
+        InDoubt
+            If a file could not be renamed: the epoch is committed, and not all of it is visible.
+        """
+        if entry.number == self._finished:  # else a run may have died, or failed, among its renames
+            return
+        try:
+            if (entry.renames or entry.removals) and not is_synced:
+                self._log.sync()  # its writer may have died before: no row may outlive the entry that names it
+            for staged, final in entry.renames:
+                self._rename(staged, final)
+                faults.reach("publish-begun", entry.epoch)
+            for path in entry.removals:
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self._directory, path))
+                faults.reach("publish-begun", entry.epoch)
+            touched = [*(final for _, final in entry.renames), *entry.removals]
+            for directory in sorted({os.path.dirname(path) for path in touched}):
+                with suppress(FileNotFoundError):  # removed by somebody, with our file in it
+                    durable.sync_directory(os.path.join(self._directory, directory))
+        except OSError as error:
+            raise InDoubt(
+                f"Epoch {entry.epoch} is committed in sink {self._sink!r}, but not all of its files are visible.",
+                why=f"{error.filename or self._directory}: {error.strerror}.",
+                do="mend the file system and start again: opening the sink finishes it.",
+                pipeline=self._pipeline,
+                participant=self._sink,
+                epoch=entry.epoch,
+                generation=entry.generation,
+            ) from error
+        for name in directories(entry):
+            self._staging.remove(name)
+        self._finished = entry.number
+
+    def _rename(self, staged: str, final: str) -> None:
+        source, target = os.path.join(self._directory, staged), os.path.join(self._directory, final)
+        try:
+            os.rename(source, target)
+        except FileNotFoundError:  # done already: before a crash, or by who opens the sink at the same time
+            if os.path.lexists(source):  # it is not: the target's directory is gone
+                durable.make_directory(os.path.dirname(target), is_published=True)
+                os.rename(source, target)
+            elif not os.path.lexists(target):
+                log.warning("%s was published and has been removed by somebody", target)
+
+    def is_unfinished(self, entry: LogEntry) -> bool:
+        """Tell whether a rename or a removal of an entry is still to be done."""
+        waiting = [*(staged for staged, _ in entry.renames), *entry.removals]
+        return entry.number != self._finished and any(
+            os.path.lexists(os.path.join(self._directory, path)) for path in waiting
+        )
+
+
+def directories(entry: LogEntry) -> frozenset[str]:
+    """Return the staged directories that an entry names."""
+    #             _holdfast/<pipeline>/<sink>/staging/<directory>/...
+    return frozenset(staged.split(os.sep)[4] for staged, _ in entry.renames)

@@ -1,0 +1,382 @@
+"""A SQLite table during a run, on the driver.
+
+Invariants: the rows of an epoch and the ledger row move in one transaction, with ``synchronous=FULL``; executors
+never open the database, they leave Arrow files beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+
+import pyarrow as pa
+
+from holdfast import faults
+from holdfast.errors import BadRow, Corrupt, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import (
+    Carried,
+    Guarantee,
+    Held,
+    Outcome,
+    Part,
+    Publication,
+    Refused,
+    RunIdentity,
+    Sink,
+    Withdrawal,
+)
+from holdfast.positions import Positions
+from holdfast.sinks import refusals, rewinds, sql
+from holdfast.sinks.believed import fresh
+from holdfast.sinks.refusals import TableRows
+from holdfast.sinks.sql import LEDGER, LedgerRow
+from holdfast.sinks.sqlite.epochs import SqliteEpochs
+from holdfast.sinks.sqlite.file import DatabaseFile
+from holdfast.sinks.sqlite.rules import SqliteRules, check_required, rules_of, schema_version
+from holdfast.sinks.sqlite.staging import SqliteStaging, StagingFactory
+from holdfast.sinks.sqlite.table import SqliteTable
+from holdfast.store import durable
+
+_LEDGER_DDL = f"""
+CREATE TABLE IF NOT EXISTS {LEDGER} (
+    pipeline TEXT NOT NULL, sink TEXT NOT NULL, epoch INTEGER NOT NULL, generation INTEGER NOT NULL,
+    positions TEXT NOT NULL, pts INTEGER, in_progress TEXT, updated_at TEXT NOT NULL,
+    PRIMARY KEY (pipeline, sink))
+"""
+
+
+class SqliteSink:
+    """One SQLite table during a run."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+    staging = "Arrow files"
+
+    def __init__(self, name: str, pipeline: str, path: str, table: SqliteTable) -> None:
+        self.name = name
+        self._pipeline = pipeline
+        self._path = path
+        self._table = table
+        self._node = table.node
+        self._staging = SqliteStaging(f"{path}-holdfast", pipeline, name, table)
+        self._epochs = SqliteEpochs(table, pipeline, name) if table.mode.rewindable else None
+        self._rules: SqliteRules | None = None
+        self._trials = DatabaseFile(path, table.node, creates=False)
+        """Of ``admit``, which may be called while another thread is in ``publish``."""
+        self._generation = 0
+        self._file = DatabaseFile(path, table.node)
+
+    def prepare(self) -> None:
+        """Create the file and the table when absent; check that every column fits."""
+        try:
+            durable.make_directory(os.path.dirname(self._path), is_published=True)
+            if not os.access(os.path.dirname(self._path), os.W_OK):
+                raise PermissionError(f"{os.path.dirname(self._path)} is not writable")
+        except OSError as error:
+            raise InvalidPipeline(
+                f"{self._node}: the database {self._path} cannot be created.",
+                why=f"{error.strerror or error}.",
+                do="give this user write permission to the directory, or choose another path.",
+            ) from error
+        durable.tighten(self._staging.directory)
+        with self._transaction() as connection:
+            self._table.create(connection)
+            self._table.check(connection)
+
+    def open(self, run: RunIdentity) -> Held:
+        """Create the ledger and take the sink for this generation."""
+        with self._transaction() as connection:
+            connection.execute(_LEDGER_DDL)
+            row = self._row(connection) or LedgerRow(0, 0, "{}", None)
+            if row.generation >= run.generation:  # another run took it between our claim and here
+                raise sql.fenced(self._node, self._pipeline, run.generation, row.generation)
+            connection.execute(
+                f"INSERT INTO {LEDGER} VALUES (?, ?, 0, ?, '{{}}', NULL, NULL, datetime('now'))"
+                " ON CONFLICT (pipeline, sink) DO UPDATE SET generation = excluded.generation,"
+                " updated_at = excluded.updated_at",
+                (self._pipeline, self.name, run.generation),
+            )
+            if self._epochs is not None:
+                self._epochs.begin(connection, row)
+        self._generation = run.generation
+        return row.held()
+
+    def writer_factory(self) -> StagingFactory:
+        """Return the factory of writers: each leaves one Arrow file."""
+        return self._staging.factory()
+
+    def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
+        """Check the values; try the rows where the table has rules of its own (:mod:`holdfast.sinks.sqlite.rules`)."""
+        carried = [part.rows for part in publication.parts if isinstance(part, Carried)]
+        for rows in carried:
+            for batch in rows.to_batches():
+                self._table.check_values(batch)
+        with self._explained():
+            connection = self._trials.connection()
+            # Somebody may change the table while the run goes on.
+            if self._rules is None or self._rules.version != schema_version(connection):
+                self._rules = rules_of(connection, self._table)
+        rules = self._rules
+        for rows in carried:
+            check_required(self._node, self._table, rules.required, rows)
+        if not rules.why_tried and (not rules.required or len(carried) == len(publication.parts)):
+            return False
+        beside = self._beside(earlier)
+        same = [(sink, theirs) for sink, theirs in beside if sink._table.name.lower() == self._table.name.lower()]
+        refusals.try_behind(beside, same, (self, publication), self._try)
+        return True
+
+    def shares(self, other: SqliteSink) -> bool:
+        """Tell whether another sink writes to the same file."""
+        return self._path == other._path
+
+    def _beside(self, earlier: Sequence[tuple[Sink, Publication]]) -> list[tuple[SqliteSink, Publication]]:
+        """Return those of other sinks that write to the same file."""
+        return [(sink, theirs) for sink, theirs in earlier if isinstance(sink, SqliteSink) and sink.shares(self)]
+
+    def _try(self, writes: Sequence[tuple[SqliteSink, Publication]]) -> None:
+        """Write, and roll back: nothing is kept open, because a second writer of the file would wait for it."""
+        with self._rolled_back() as connection:
+            for sink, publication in writes:
+                sink._write_rows(connection, publication)
+
+    @contextmanager
+    def _rolled_back(self) -> Iterator[sqlite3.Connection]:
+        with self._explained():
+            connection = self._trials.connection()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            finally:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+
+    def reject(
+        self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()
+    ) -> tuple[Publication, list[Refused]]:
+        """Find the rows that the table refuses, in a transaction that is rolled back."""
+        epoch = publication.record.epoch
+        with self._rolled_back() as connection:
+            taken = [partial(sink._write_rows, connection, theirs) for sink, theirs in self._beside(earlier)]
+            for write_theirs in taken:
+                write_theirs()
+
+            def rows_of(part: Part) -> TableRows:
+                batches = list(self._batches(part))
+                rows = pa.Table.from_batches(batches) if batches else pa.table({})
+                return TableRows(part, rows, partial(self._refusal, connection, rows, epoch, taken))
+
+            return refusals.rejected(publication, rows_of)
+
+    def _refusal(
+        self,
+        connection: sqlite3.Connection,
+        rows: pa.Table,
+        epoch: int,
+        taken: list[partial[None]],
+        low: int,
+        high: int,
+    ) -> BadRow | None:
+        """Write rows behind what was ``taken``, and add them there; return why they are refused, if they are."""
+        write = partial(self._write_checked, connection, rows.slice(low, high - low), epoch)
+        connection.execute("SAVEPOINT holdfast_rows")
+        try:
+            write()
+        except BadRow as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK TO holdfast_rows")
+                connection.execute("RELEASE holdfast_rows")
+                return error
+            connection.execute("BEGIN IMMEDIATE")  # a rule with ON CONFLICT ROLLBACK has ended the whole transaction
+            for write_again in taken:
+                write_again()
+            return error
+        connection.execute("RELEASE holdfast_rows")
+        taken.append(write)
+        return None
+
+    def _write_checked(self, connection: sqlite3.Connection, rows: pa.Table, epoch: int) -> None:
+        with self._explained():
+            for batch in rows.to_batches():
+                self._table.check_values(batch)
+                self._table.write(connection, batch, epoch)
+
+    def publish(self, publications: Sequence[Publication], believed: Held) -> None:
+        """Write the epochs' rows and move the ledger row, in one transaction."""
+        with self._transaction() as connection:
+            row = sql.check_generation(self._node, self._pipeline, self._generation, self._row(connection))
+            new = fresh(self._node, self._pipeline, publications, row.held(), believed)
+            for publication in new:
+                self._write(connection, publication)
+            if new:  # none: it was in doubt whether a COMMIT was kept, it was, and the run publishes again
+                last = new[-1].record
+                connection.execute(
+                    f"UPDATE {LEDGER} SET epoch = ?, positions = ?, pts = ?, updated_at = datetime('now')"
+                    " WHERE pipeline = ? AND sink = ?",
+                    (last.epoch, sql.positions_text(last.positions), last.pts, self._pipeline, self.name),
+                )
+                faults.reach("publish-uncommitted", last.epoch)
+        # Only now: a crash in between leaves files of a held epoch, which the next sweep finds by their names.
+        with suppress(Unavailable, InvalidPipeline):
+            for publication in publications:
+                self.discard(publication.parts)
+
+    def outcome(self, epoch: int) -> Outcome:
+        """Ask the ledger row."""
+        try:
+            with self._explained():
+                row = self._row(self._file.again())
+        except Unavailable:
+            return Outcome.UNKNOWN
+        return Outcome.PUBLISHED if row is not None and row.epoch >= epoch else Outcome.ABSENT
+
+    def inspect(self) -> tuple[Held, list[str]]:
+        """Return the ledger row, and the names of staged files."""
+        with self._explained():
+            row = self._row(self._file.connection())
+        return row.held() if row else Held(), self._staging.names()
+
+    def discard(self, parts: Sequence[Part]) -> None:
+        """Remove the files of staged parts."""
+        self._staging.discard(parts)
+
+    def sweep(self, *, below_epoch: int) -> int:
+        """Remove files of lower generations, and of this one below the epoch."""
+        return self._staging.sweep(self._generation, below_epoch)
+
+    def close(self) -> None:
+        """Close the database."""
+        self._file.close()
+        self._trials.close()
+
+    def withdrawal(self, to: Positions) -> Withdrawal:
+        """Say what going back to some positions would withdraw."""
+        if self._epochs is None:
+            return Withdrawal(obstacle=rewinds.not_rewindable(self._table.mode))
+        with self._explained():
+            connection = self._file.connection()
+            return self._epochs.withdrawal(connection, to, self._row(connection))
+
+    def _write(self, connection: sqlite3.Connection, publication: Publication) -> None:
+        record = publication.record
+        if record.rewound_to is not None:
+            if self._epochs is None:
+                raise rewinds.cannot_go_back(self._node, record, [])
+            self._epochs.withdraw(connection, record)
+            return
+        self._write_rows(connection, publication)
+        if self._epochs is not None:
+            self._epochs.note(connection, record.epoch, record.positions)
+
+    def _write_rows(self, connection: sqlite3.Connection, publication: Publication) -> None:
+        for part in publication.parts:
+            for batch in self._batches(part):
+                self._table.write(connection, batch, publication.record.epoch)
+
+    def _batches(self, part: Part) -> Iterator[pa.RecordBatch]:
+        if isinstance(part, Carried):
+            yield from part.rows.to_batches()
+        else:
+            yield from self._staging.batches(part)
+
+    def _row(self, connection: sqlite3.Connection) -> LedgerRow | None:
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (LEDGER,)).fetchone() is None:
+            return None  # never opened, or somebody dropped it
+        found = connection.execute(
+            f"SELECT epoch, generation, positions, pts FROM {LEDGER} WHERE pipeline = ? AND sink = ?",
+            (self._pipeline, self.name),
+        ).fetchone()
+        return LedgerRow(*found) if found else None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Commit at the block's end; an error in the block rolls back, an error of COMMIT itself is in doubt."""
+        with self._explained():
+            connection = self._file.connection()
+            # IMMEDIATE: the ledger row is read under the write lock, so nobody takes the sink over in between.
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._file.check()
+                yield connection
+                self._file.check()
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._file.close()
+            raise self._in_doubt(f"SQLite said: {error}.") from error
+        if not self._file.is_ours():  # the COMMIT may have gone into a file that nobody finds any more
+            raise self._in_doubt("another file lies there now: it was renamed or replaced meanwhile.")
+
+    def _in_doubt(self, why: str) -> InDoubt:
+        return InDoubt(
+            f"{self._node}: nobody knows whether a COMMIT into {self._path} was kept.",
+            why=why,
+            do="nothing by hand: the sink is asked next.",
+            pipeline=self._pipeline,
+            participant=self.name,
+        )
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: sqlite3.Error) -> HoldfastError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        where = f"{self._node}: table {self._table.name} in {self._path}"
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError):
+            return BadRow(
+                f"{where} refused a row.",
+                why=f"SQLite said: {error}.",
+                do='mend the row before the sink, or use mode="upsert" where a row may come again.',
+                pipeline=self._pipeline,
+                participant=self.name,
+            )
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return Corrupt(
+                f"{where} cannot be read.",
+                why=f"SQLite said: {error}.",
+                do="restore the file from a backup, or choose another path.",
+                participant=self.name,
+            )
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH):
+            return InvalidPipeline(
+                f"{where} cannot be written.",
+                why=f"SQLite said: {error}.",
+                do="give this user write permission to the file and its directory.",
+                participant=self.name,
+            )
+        if code in _TRANSIENT:
+            return Unavailable(
+                f"{where} did not take the transaction; nothing was changed.",
+                why=f"SQLite said: {error}.",
+                do="it is tried again; if it lasts, look for another writer (lsof) and for disk space (df).",
+                participant=self.name,
+            )
+        return InvalidPipeline(
+            f"{where} refused a statement.",
+            why=f"SQLite said: {error}.",
+            do="see that the table still is as it was when the run began.",
+            participant=self.name,
+        )
+
+
+_TRANSIENT = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
