@@ -41,7 +41,7 @@ from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
 from holdfast.resume.directory_header import read_origin
 from holdfast.resume.spark_log import MARKS, has_more, plain
 from holdfast.spark.controls import ControlSpec, mark_end
-from holdfast.spark.due import due_file, is_due
+from holdfast.spark.state.due import due_file, is_due
 from holdfast.status import lag_between
 
 if TYPE_CHECKING:  # every source's planning process starts with these imports
