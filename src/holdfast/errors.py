@@ -122,6 +122,9 @@ class InternalError(HoldfastError):
     """An invariant of Holdfast does not hold: this is our bug, please report it with the log."""
 
 
+STATE = "state"
+"""Participant of the ``Corrupt`` that says that state in Spark's directory cannot be read: a snapshot mends it."""
+
 KINDS: dict[str, type[HoldfastError]] = {
     kind.__name__: kind
     for kind in (InvalidPipeline, BadRow, Unavailable, Fenced, InDoubt, Diverged, Corrupt, InternalError)

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 from holdfast.clock import SystemClock
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
-from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, HoldfastError, InvalidPipeline
+from holdfast.errors import STATE, BadRow, Corrupt, Diverged, Fenced, HoldfastError, InvalidPipeline
 from holdfast.masking import masked
 from holdfast.ports import Store
 from holdfast.quarantine.search import SEARCH
@@ -50,9 +50,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 FINAL_CODES = (0, 2, 3)
 """Exit codes behind which nothing is started again, whatever the child said: done, wrong, fenced."""
-
-STATE = "state"
-"""Participant of the ``Corrupt`` that the next start mends from a snapshot."""
 
 
 def is_final(error: HoldfastError) -> bool:

@@ -11,8 +11,7 @@ the epoch took, and ``given_us`` when it had given all: a replay knows the same 
 
 A small epoch is *prefetched*: the planning process reads it and hands it to the JVM as Arrow, so that no
 Python worker takes part (89 ms an epoch instead of 149).  Spark does that for ``SimpleDataSourceStreamReader``
-only; our reader declares itself to be its wrapper, a private class of PySpark 4.2 and later.  Where that class is
-missing there is no prefetch, and nothing else changes.
+only; our reader declares itself to be its wrapper (:func:`holdfast.spark.private.prefetching_reader`).
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -40,6 +37,7 @@ from holdfast.positions import SourcePositions
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
 from holdfast.resume.directory_header import read_origin
 from holdfast.resume.spark_log import MARKS, has_more, plain
+from holdfast.spark import private
 from holdfast.spark.controls import ControlSpec, mark_end
 from holdfast.spark.state.due import due_file, is_due
 from holdfast.status import lag_between
@@ -47,10 +45,7 @@ from holdfast.status import lag_between
 if TYPE_CHECKING:  # every source's planning process starts with these imports
     from holdfast.spark.state.packing import Packing
 
-try:
-    from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper as _Prefetching
-except ImportError:  # another PySpark: no prefetch
-    _Prefetching = DataSourceStreamReader
+_Prefetching: Any = private.prefetching_reader() or DataSourceStreamReader
 
 FORMAT = "holdfast"
 """Name under which the data source is registered."""
@@ -113,12 +108,12 @@ class Reading:
 
     def to_option(self) -> str:
         """Return this value as a text that an option can hold."""
-        return base64.b64encode(cloudpickle.dumps(self)).decode()
+        return base64.b64encode(private.pickled(self)).decode()
 
     @staticmethod
     def from_option(text: str) -> Reading:
         """Return the value that :meth:`to_option` wrote."""
-        reading = cloudpickle.loads(base64.b64decode(text))
+        reading = private.unpickled(base64.b64decode(text))
         assert isinstance(reading, Reading)
         return reading
 
@@ -129,7 +124,7 @@ def read_schema(spec: SourceSpec) -> StructType:
     if spec.rejects:
         nullable = [field.with_nullable(True) for field in schema]
         schema = pa.schema([*nullable, pa.field(REJECT_COLUMN, REJECT_TYPE)])
-    return from_arrow_schema(schema)
+    return private.spark_schema(schema)
 
 
 class HoldfastDataSource(DataSource):  # type: ignore[misc]
@@ -143,7 +138,7 @@ class HoldfastDataSource(DataSource):  # type: ignore[misc]
     def schema(self) -> StructType:
         """Return the schema of the source read."""
         reading = Reading.from_option(self.options["reading"])
-        return read_schema(reading.spec) if reading.packing is None else from_arrow_schema(SCHEMA)
+        return read_schema(reading.spec) if reading.packing is None else private.spark_schema(SCHEMA)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader for a stream."""
@@ -162,7 +157,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     def __init__(self, reading: Reading, schema: StructType) -> None:
         self.reading = reading
-        self.arrow_schema = to_arrow_schema(schema, timezone="UTC")
+        self.arrow_schema = private.arrow_schema(schema)
         self._last_planned_s = time.monotonic()
         self.bounded = False
         self.simple_reader = self  # read by Spark where it asks the wrapper's inner reader for AvailableNow

@@ -8,39 +8,24 @@ import traceback
 
 from py4j.protocol import Py4JNetworkError
 
-from holdfast.errors import BadRow, Corrupt, HoldfastError, InternalError, InvalidPipeline, Unavailable, from_text
+from holdfast.errors import (
+    STATE,
+    BadRow,
+    Corrupt,
+    HoldfastError,
+    InternalError,
+    InvalidPipeline,
+    Unavailable,
+    from_text,
+)
+from holdfast.spark import private
 
 log = logging.getLogger("holdfast.spark")
-
-_TOO_LARGE = "spark.driver.maxResultSize"
-
-# What Spark says when a machine or process went away: nothing of ours was changed, so it may be tried again.
-_WORKER_DIED = "Python worker exited unexpectedly"
-_LOST = (
-    "ExecutorLostFailure",
-    _WORKER_DIED,
-    "Python worker failed to connect back",
-    "FetchFailed",
-    "Connection reset by peer",
-)
-
-# What the file system below Spark's checkpoint says: the next start goes on from what was written.
-_DISK = ("No space left on device", "Disk quota exceeded", "Read-only file system")
-
-# What Spark says when it does not find, or cannot read, what a stateful operator had kept.
-_STATE = re.compile(r"\[\w*(?:CANNOT_LOAD_STATE_STORE|MISSING_STATE_DIRECTORY)[\w.]*\][^\n]{0,300}")
-
-STATE = "state"
-"""Participant of the error that says that state in Spark's directory cannot be read."""
 
 # SQLSTATE classes of Spark: a value that an expression cannot take, or that raise_error refuses; an expression that
 # cannot be resolved, or a function of the user that raised.
 _BAD_VALUE = ("SQLSTATE: 22", "SQLSTATE: P0001")
 _BAD_EXPRESSION = ("SQLSTATE: 42", "SQLSTATE: 39")
-_CONTEXT = re.compile(r"^== SQL.* ==\n(.+)$", re.MULTILINE)
-_STREAM = re.compile(
-    r"^\S*StreamingQueryException: \[STREAM_FAILED\].*? terminated with exception: (.*?)(?: SQLSTATE.*)?$"
-)
 _PREFIX = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*(?:Error|Exception): )")
 
 
@@ -75,12 +60,12 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
     why = summary(text)
     do = "look at the log for Spark's trace; report it if it names no cause of yours."
     participant = ""
-    if any(sign in text for sign in _LOST):
+    if any(sign in text for sign in private.LOST):
         kind, do = Unavailable, "nothing was changed: it is tried again; look at the executor's log if it stays."
-    elif signs := [sign for sign in _DISK if sign in text]:
+    elif signs := [sign for sign in private.DISK if sign in text]:
         kind, do = Unavailable, "make room on the disk of the checkpoint, then start again: nothing is lost."
         why = why if signs[0] in why else f"{why} ({signs[0]})"
-    elif lost_state := _STATE.search(text):
+    elif lost_state := private.STATE_IS_LOST.search(text):
         kind, participant, why, do = (
             Corrupt,
             STATE,
@@ -100,12 +85,12 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
 
 def is_too_large(error: BaseException) -> bool:
     """Tell whether Spark refused to bring an epoch to the driver because of its size."""
-    return _TOO_LARGE in _text(error)
+    return private.TOO_LARGE in _text(error)
 
 
 def is_worker_lost(error: BaseException) -> bool:
     """Tell whether Spark says that a Python worker died: of what it was given, or killed from outside."""
-    return _WORKER_DIED in _text(error)
+    return private.WORKER_DIED in _text(error)
 
 
 def is_jvm_gone(error: BaseException) -> bool:
@@ -147,7 +132,7 @@ def summary(text: str) -> str:
         name, colon, _ = line.partition(": ")
         if colon and name.replace(".", "").isidentifier() and name.endswith(("Error", "Exception")) and "." not in name:
             return line[:400]
-    first = _STREAM.sub(r"\1", lines[0]) if lines else ""
+    first = private.OF_THE_STREAM.sub(r"\1", lines[0]) if lines else ""
     first = _PREFIX.sub("", first)[:400]
-    context = _CONTEXT.search(text)
+    context = private.EXPRESSION.search(text)
     return f"{first} In: {context[1].strip()[:200]}" if context else first

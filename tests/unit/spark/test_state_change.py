@@ -13,14 +13,13 @@ import pytest
 from holdfast.checkpoint.manifest import SnapshotKey
 from holdfast.checkpoint.snapshot import checked, commit
 from holdfast.cli.supervision import is_final
-from holdfast.errors import Corrupt, Diverged, from_text
+from holdfast.errors import STATE, Corrupt, Diverged, from_text
 from holdfast.ports import Held
 from holdfast.resume.directory_header import DirectoryHeader, read_origin
 from holdfast.resume.graph_diff import Graph, GraphChange, NodeChange, NodeVerdict, Replay, Role
 from holdfast.resume.replays import is_backfill, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.rewind import note_rewind
-from holdfast.spark.failure import STATE
 from holdfast.spark.resume.beginning import steps_of
 from holdfast.spark.resume.directory import Directory, choose_directory, give_up, newest, remove_older
 from holdfast.spark.resume.state_change import StateChange

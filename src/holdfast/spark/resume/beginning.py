@@ -130,7 +130,7 @@ def settle_origin(beginning: Beginning, held: Mapping[str, Held], last_epoch: in
     """
     store, directory, below = beginning.store, beginning.directory, beginning.below
     path = directory / below / FILE_NAME
-    has_batches = any((directory / below / "offsets").glob("[0-9]*"))
+    has_batches = bool(logged(directory / below, "offsets"))
     if path.exists() or has_batches:
         check_logs(directory / below)
         origin = read_origin(path)

@@ -14,12 +14,11 @@ from pathlib import Path
 
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.snapshot import snapshot_keys
-from holdfast.errors import Corrupt, HoldfastError
+from holdfast.errors import STATE, Corrupt, HoldfastError
 from holdfast.masking import masked
 from holdfast.ports import Store
 from holdfast.resume.directory_header import FILE_NAME, read_origin
 from holdfast.resume.spark_log import check_logs
-from holdfast.spark.failure import STATE
 from holdfast.spark.state.seed import seed_of
 
 log = logging.getLogger("holdfast.checkpoint")

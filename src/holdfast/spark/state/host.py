@@ -9,7 +9,6 @@ Batch time and epoch come as local properties of the job, which the driver sets 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,6 +41,7 @@ from holdfast.plan.chunks import (
 from holdfast.plan.pressure import PRESSURE, pressure_of
 from holdfast.plan.report import WAITS, Pace
 from holdfast.plan.stages import CLOSED_ONLY, EVERY, Hosted, Stage
+from holdfast.spark import private
 from holdfast.spark.evaluation import Counts
 from holdfast.spark.state.due import DUE
 from holdfast.spark.state.parts import SnapshotParts
@@ -109,7 +109,7 @@ class Level(StatefulProcessor):  # type: ignore[misc]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        _silence_planning()
+        private.silence_state_planning()
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state variables."""
@@ -352,13 +352,6 @@ def _united(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
     return pa.concat_tables([tables.fitted(part, schema) for part in parts])
 
 
-def _silence_planning() -> None:
-    """Keep the process in which Spark asks for the state variables, once per run, from printing what it does."""
-    main = sys.modules["__main__"]
-    if getattr(main.__spec__, "name", "") == "pyspark.sql.streaming.transform_with_state_driver_worker":
-        vars(main)["print"] = lambda *_, **__: None
-
-
 def _moment(hosted: Hosted) -> StepTime:
     context = TaskContext.get()
     assert context is not None
@@ -404,7 +397,7 @@ class _Variables:
 
 
 POOL_VARIABLE = "HOLDFAST_POOL"
-"""Spark reuses a worker only for functions of the same environment: levels get workers of their own.
+"""Levels get workers of their own, by a variable of their environment.
 
 So few processes hold state, and one that held a bucket in the last epoch is likely to get it again.
 """
@@ -419,12 +412,8 @@ def with_levels(
     parts: SnapshotParts | None = None,
 ) -> DataFrame:
     """Return a frame of chunks after all levels."""
-    environment = frame.sparkSession.sparkContext.environment
     for number, stage in enumerate(stages[1:], start=1):
-        environment[POOL_VARIABLE] = f"level-{number}"
-        try:
+        with private.workers_apart(frame, POOL_VARIABLE, f"level-{number}"):
             level = Level(number, stage, routing, token, seeds, parts)
             frame = frame.groupBy("operator", "label").transformWithState(level, CHUNKS, "append", "none")
-        finally:
-            del environment[POOL_VARIABLE]
     return frame
