@@ -55,8 +55,6 @@ FINAL_CODES = (0, 2, 3)
 def is_final(error: HoldfastError) -> bool:
     """Tell whether a start would meet the same error again.
 
-    A ``BadRow`` that names its epoch comes from a run that isolates rows: some starts later it is left out.
-
     Examples
     --------
     >>> is_final(Fenced("it")), is_final(HoldfastError("it")), is_final(Corrupt("it", participant="state"))
@@ -65,7 +63,7 @@ def is_final(error: HoldfastError) -> bool:
     if isinstance(error, Corrupt):
         return error.participant != STATE
     if isinstance(error, BadRow):
-        return error.epoch is None
+        return not error.is_isolated_later
     if isinstance(error, Diverged):
         return not error.is_mended_by_start
     return isinstance(error, InvalidPipeline | Fenced)

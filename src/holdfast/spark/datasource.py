@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from holdfast.checkpoint.retention import read_floor, read_named_floor
+from holdfast.errors import crossing
 from holdfast.plan.chunks import SCHEMA
 from holdfast.plan.holds import hold_file, is_held
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
@@ -187,6 +188,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     # --- planning -----------------------------------------------------------------------------------
 
+    @crossing()
     def initialOffset(self) -> dict[str, Any]:
         seek = self.seek
         positions, marks = plain(seek[0] if seek else self.source.initial())
@@ -197,10 +199,12 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable()  # the source itself bounds an epoch
 
+    @crossing()
     def prepareForTriggerAvailableNow(self) -> None:
         self.source.freeze()
         self.bounded = True
 
+    @crossing()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         sought = start.get("sought", 0)
         if sought and sought < len(self.seek):
@@ -224,6 +228,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         more = {**({"sought": sought} if sought else {}), **marks}
         return {**self._end(start, until), **self._silence(start, until, known), **more}
 
+    @crossing()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if not self.reading.has_rows:
             return []
@@ -236,10 +241,12 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             partitions.append(_SpanPartition(None, len(spans), self._ended(start, end)))
         return partitions
 
+    @crossing()
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:
         """Return the rows of a small epoch; Spark calls it right after :meth:`partitions`."""
-        return self._rows(start, end) if self._is_prefetched(start, end) else None
+        return self._prefetched(start, end) if self._is_prefetched(start, end) else None
 
+    @crossing()
     def commit(self, end: dict[str, Any]) -> None:
         if not self.reading.floor_file:
             self._commit_unnamed(end["positions"])
@@ -267,6 +274,16 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     # --- reading ------------------------------------------------------------------------------------
 
     def read(self, partition: _SpanPartition) -> Iterator[pa.RecordBatch]:
+        with crossing():
+            yield from self._read(partition)
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    def _prefetched(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        with crossing():
+            yield from self._rows(start, end)
+
+    def _read(self, partition: _SpanPartition) -> Iterator[pa.RecordBatch]:
         packing = self.reading.packing
         if partition.span is None:
             assert packing is not None
@@ -278,8 +295,6 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         else:
             for batch in readable(self.source, partition.span).read(partition.span):
                 yield self._fitted(batch)
-
-    # --- inside -------------------------------------------------------------------------------------
 
     def _rows(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         spans = list(self.source.spans(start["positions"], end["positions"], parallelism=1))

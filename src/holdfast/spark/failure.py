@@ -59,12 +59,13 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
     kind: type[HoldfastError] = InternalError
     why = summary(text)
     do = "look at the log for Spark's trace; report it if it names no cause of yours."
-    participant = ""
+    participant, number = "", None
     if any(sign in text for sign in private.LOST):
         kind, do = Unavailable, "nothing was changed: it is tried again; look at the executor's log if it stays."
     elif signs := [sign for sign in private.DISK if sign in text]:
         kind, do = Unavailable, "make room on the disk of the checkpoint, then start again: nothing is lost."
         why = why if signs[0] in why else f"{why} ({signs[0]})"
+        number = private.DISK[signs[0]]
     elif lost_state := private.STATE_IS_LOST.search(text):
         kind, participant, why, do = (
             Corrupt,
@@ -78,7 +79,7 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
     elif _is_users(type(error).__name__, text):
         kind, do = InvalidPipeline, "mend the expression or function that it names, or the rows that it is given."
     translated = kind(f"Spark failed in {doing} of pipeline {pipeline!r}.", why=why, do=do, pipeline=pipeline)
-    translated.participant = participant
+    translated.participant, translated.errno = participant, number
     translated.__cause__ = error
     return translated
 

@@ -24,6 +24,7 @@ Planning processes and workers import this module: it must load nothing that ``i
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -419,8 +420,16 @@ LOST = (
 Seen in 4.3, without conditions.  If one changes: a lost process ends a run instead of being waited for.
 """
 
-DISK = ("No space left on device", "Disk quota exceeded", "Read-only file system")
-"""What the system says, through an ``IOException``, when Spark cannot write its checkpoint.  Seen in 4.3."""
+DISK = {
+    "No space left on device": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "Read-only file system": errno.EROFS,
+}
+"""What the system says when Spark cannot write its checkpoint, and the numbers that Java does not tell.
+
+Seen in 4.3, in the message of an ``IOException``.  If Java changes it: a full disk ends a run instead of being waited
+for.
+"""
 
 STATE_IS_LOST = re.compile(r"\[\w*(?:CANNOT_LOAD_STATE_STORE|MISSING_STATE_DIRECTORY)[\w.]*\][^\n]{0,300}")
 """What Spark says when it does not find, or cannot read, what a stateful operator had kept.  Seen in 4.3."""

@@ -31,6 +31,7 @@ from typing import Any
 
 from pyspark import SparkConf
 
+from holdfast.errors import MARKER, without_records
 from holdfast.masking import masked
 from holdfast.spark import private
 
@@ -194,7 +195,9 @@ class JvmOutput:
 
     def _pass_on(self, line: str) -> None:
         for said in self._sort(line):
-            text = masked(said.text)
+            text = masked(without_records(said.text))
+            if MARKER in said.text and not text.strip():
+                continue
             if self._is_starting or not said.is_of_user:
                 self._last.append(text.partition("\n")[0])
                 _log.info("%s", text, extra=FILE_ONLY)

@@ -23,6 +23,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from holdfast.checkpoint.barriers import KEPT
 from holdfast.checkpoint.snapshot import Bucket
+from holdfast.errors import crossing
 from holdfast.operators.waits import longest_waits
 from holdfast.plan.bounds import all_keys
 from holdfast.plan.chunks import (
@@ -118,14 +119,22 @@ class Level(StatefulProcessor):  # type: ignore[misc]
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """Take the chunks of one bucket, or of one passage; yield chunks."""
+        with crossing():
+            yield from self._addressed(self._given(key, in_order([_from_row(row) for row in rows])))
+
+    def close(self) -> None:
+        """Do nothing: the store commits by itself."""
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _given(self, key: Any, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
         operator = key[0]
-        chunks = in_order([_from_row(row) for row in rows])
-        if operator:
-            bucket = key[1] % self._routing.buckets
-            given = self._called(self._stage.hosted[operator], bucket, chunks)
-        else:
-            given = self._passed(chunks)
-        for chunk in given:
+        if not operator:
+            return self._passed(chunks)
+        return self._called(self._stage.hosted[operator], key[1] % self._routing.buckets, chunks)
+
+    def _addressed(self, chunks: Iterator[Chunk]) -> Iterator[Row]:
+        for chunk in chunks:
             label_operator, label = self._routing.address(chunk, self._number + 1)
             yield Row(
                 operator=label_operator,
@@ -138,11 +147,6 @@ class Level(StatefulProcessor):  # type: ignore[misc]
                 source=chunk.source,
                 data=chunk.data,
             )
-
-    def close(self) -> None:
-        """Do nothing: the store commits by itself."""
-
-    # --- inside -------------------------------------------------------------------------------------------------
 
     def _passed(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
         """Let chunks pass; compute what the stage behind this level does to rows that come past it."""

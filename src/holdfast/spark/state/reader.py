@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState, StateSchema, TableFile
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, crossing
 from holdfast.ports import Store
 from holdfast.spark import private
 from holdfast.spark.state.store import Record, load
@@ -172,6 +172,10 @@ class TableAssembly:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one row for each bucket whose files are written."""
+        with crossing():
+            yield from self._assembled(batches)
+
+    def _assembled(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = open_store(self.checkpoint)
         cells: dict[tuple[str, int], _Pieces] = {}
         for batch in batches:
