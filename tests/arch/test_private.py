@@ -88,7 +88,7 @@ STANDARD = {"_exit", "_getframe", "_replace", "_asdict"}
 
 def test_there_is_something_to_look_for():
     assert {"_jdf", "_jvm", "_jsq", "_gateway", "_active_spark_context"} <= PYSPARKS
-    assert {"_lock"} >= PYSPARKS & OURS, "one name of PySpark's and of ours could not be told apart"
+    assert {"_lock", "_origin"} >= PYSPARKS & OURS, "names of PySpark's and of ours could not be told apart"
 
 
 def test_no_other_module_uses_what_pyspark_keeps_for_itself():

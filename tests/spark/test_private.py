@@ -15,8 +15,9 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from holdfast.errors import InvalidPipeline
 from holdfast.spark import private
-from holdfast.spark.failure import summary
+from holdfast.spark.failure import summary, translate
 from holdfast.spark.launch.session import RUNTIME, STATIC
 from tests.spark.running import eventually
 
@@ -243,18 +244,67 @@ def test_a_batch_that_spark_has_not_committed_is_read_through_a_view(spark: Spar
 # --- what Spark says of a failure -------------------------------------------------------------------------------------
 
 
-def said_by(fail: Callable[[], object]) -> str:
+def failure_of(fail: Callable[[], object]) -> Exception:
     with pytest.raises(Exception) as raised:  # noqa: PT011  of whatever kind: what it says is looked at
         fail()
-    return f"{type(raised.value).__module__}.{type(raised.value).__name__}: {raised.value}"
+    return raised.value
+
+
+def text_of(error: Exception) -> str:
+    return f"{type(error).__module__}.{type(error).__name__}: {error}"
+
+
+def divide(frame: DataFrame) -> DataFrame:
+    return frame.selectExpr("1 / (id - 2)")
+
+
+def raise_in_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    raise KeyError("[DIVIDE_BY_ZERO] of mine SQLSTATE: 22012")
+
+
+CALLED: dict[str, tuple[Callable[[DataFrame], object], list[tuple[str, str]]]] = {
+    "a value": (lambda frame: divide(frame).toArrow(), [("DIVIDE_BY_ZERO", "22012")]),
+    "raise_error": (
+        lambda frame: frame.selectExpr("raise_error('no')").collect(),
+        [("USER_RAISED_EXCEPTION", "P0001")],
+    ),
+    "a name": (lambda frame: frame.selectExpr("nope"), [("UNRESOLVED_COLUMN.WITH_SUGGESTION", "42703")]),
+    "a function": (
+        lambda frame: frame.mapInArrow(raise_in_worker, "id BIGINT").collect(),
+        [(private.PYTHON_EXCEPTION, "38000")],
+    ),
+    "no error of Spark's": (lambda frame: {}["x"], []),
+}
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_a_failure_is_known_by_what_spark_calls_it(name: str, spark: SparkSession) -> None:
+    fail, expected = CALLED[name]
+    error = failure_of(lambda: fail(rows(spark)))
+    chain = private.throwables(error)
+    assert [(each.condition, each.sql_state) for each in chain] == expected
+    for each in chain:
+        assert private.IN_TEXTS.findall(each.message)[0] == (each.condition, "")
+    if name == "a function":
+        assert chain[0].java_class == private.PYTHON_EXCEPTION_CLASS
+        assert isinstance(translate(error, "p", "it"), InvalidPipeline), "and no BadRow for what it quotes"
+
+
+def test_the_conditions_that_are_looked_for_are_sparks(spark: SparkSession) -> None:
+    reader = spark._jvm.org.apache.spark.SparkThrowableHelper.errorReader()
+    for name in (*private.STATE_IS_LOST, *private.AROUND, private.PYTHON_EXCEPTION):
+        assert reader.isValidErrorClass(name), name
 
 
 def test_a_worker_that_dies_is_known_by_what_spark_says(spark: SparkSession) -> None:
     def die(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         os._exit(3)
 
-    said = said_by(lambda: rows(spark).mapInArrow(die, "id BIGINT").collect())
-    assert private.WORKER_DIED in said
+    error = failure_of(lambda: rows(spark).mapInArrow(die, "id BIGINT").collect())
+    assert private.WORKER_DIED in str(error)
+    chain = private.throwables(error)
+    assert [each.condition for each in chain] == ["", "", ""], "else it could be known by that"
+    assert private.WORKER_DIED in chain[1].message
 
 
 def test_a_result_that_is_too_large_is_known_by_the_setting(spark: SparkSession) -> None:
@@ -262,7 +312,7 @@ def test_a_result_that_is_too_large_is_known_by_the_setting(spark: SparkSession)
     before = conf.get(private.TOO_LARGE, "1g")
     conf.set(private.TOO_LARGE, "64k")
     try:
-        said = said_by(lambda: spark.range(0, 200_000, 1, 2).toArrow())
+        said = text_of(failure_of(lambda: spark.range(0, 200_000, 1, 2).toArrow()))
     finally:
         conf.set(private.TOO_LARGE, before)
     assert private.TOO_LARGE in said
@@ -276,15 +326,17 @@ def test_state_that_is_gone_is_known_and_the_stream_around_it_is_cut_off(spark: 
     run(counts, tmp_path, lambda batch, number: batch.collect())
     (tmp_path / "c" / "state").rename(tmp_path / "moved")
     (tmp_path / "in" / "1.json").write_text('{"id": 3}\n')
-    said = said_by(lambda: run(counts, tmp_path, lambda batch, number: batch.collect()))
-    found = private.STATE_IS_LOST.search(said)
-    assert found is not None
+    error = failure_of(lambda: run(counts, tmp_path, lambda batch, number: batch.collect()))
+    said = text_of(error)
+    around, inner = [each.condition for each in private.throwables(error)]
+    assert around in private.AROUND
+    assert inner in private.STATE_IS_LOST
     assert private.OF_THE_STREAM.match(said.splitlines()[0])
     assert summary(said).startswith("[STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY]")
 
 
 def test_the_expression_that_fails_stands_behind_its_error(spark: SparkSession) -> None:
-    said = said_by(lambda: rows(spark).selectExpr("1 / (id - 2)").collect())
+    said = text_of(failure_of(lambda: divide(rows(spark)).collect()))
     found = private.EXPRESSION.search(said)
     assert found is not None
     assert found[1] == "1 / (id - 2)"

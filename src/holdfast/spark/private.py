@@ -29,11 +29,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext, cloudpickle
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -363,21 +366,10 @@ Seen in 4.3.  If the version rises: entries of a query of ours (``spark/<n>/comm
 
 
 def show_as_committed(checkpoint: Path, batch_id: int, view: Path, make_directory: Callable[[str], object]) -> None:
-    """Make a directory that Spark's reader of state takes for a query's checkpoint, in which a batch is committed.
+    """Make a view of a query's checkpoint, for Spark's reader of state, in which a batch at work is committed.
 
-    Parameters
-    ----------
-    checkpoint : Path
-        The query's own, in which the batch may still be at work.
-    batch_id : int
-        Spark's number.
-    view : Path
-        The directory.
-    make_directory : callable
-        Makes one, and those above it.
+    ``make_directory`` makes one, and those above it.
 
-    Notes
-    -----
     Seen in 4.3: the reader looks at ``metadata``, at the batch in both logs, and at ``state``.  If it looks at more,
     its error names the file: link or copy it here.
     """
@@ -431,8 +423,57 @@ Seen in 4.3, in the message of an ``IOException``.  If Java changes it: a full d
 for.
 """
 
-STATE_IS_LOST = re.compile(r"\[\w*(?:CANNOT_LOAD_STATE_STORE|MISSING_STATE_DIRECTORY)[\w.]*\][^\n]{0,300}")
-"""What Spark says when it does not find, or cannot read, what a stateful operator had kept.  Seen in 4.3."""
+STATE_IS_LOST = ("CANNOT_LOAD_STATE_STORE", "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY")
+"""Conditions of Spark when it does not find, or cannot read, what a stateful operator had kept.
+
+Seen in 4.3, the first with conditions below it.  If they change: such a run ends with an ``InternalError``, and the
+next start does not take the state from a snapshot.
+"""
+
+PYTHON_EXCEPTION = "PYTHON_EXCEPTION"
+"""Condition of what a function of Python raised in a worker.  Seen in 4.3."""
+
+PYTHON_EXCEPTION_CLASS = "org.apache.spark.api.python.PythonException"
+"""The class that has it.  Seen in 4.3; alone where a job tells of it in a text."""
+
+AROUND = frozenset({"STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR"})
+"""Conditions that only tell where another failure came up, and quote it.  Seen in 4.3."""
+
+IN_TEXTS = re.compile(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]|\bSQLSTATE: (\w{5})")
+"""How a message of Spark's begins, with its condition, and ends.  Seen in 4.3; documented as the standard format."""
+
+
+@dataclass(frozen=True)
+class Throwable:
+    """One exception of the JVM: its class, what Spark calls it (empty where it does not), and words.  Seen in 4.3."""
+
+    java_class: str
+    condition: str
+    sql_state: str
+    message: str
+
+
+def throwables(error: BaseException) -> list[Throwable]:
+    """Return the exceptions of the JVM behind one that PySpark raised, each followed by its cause.
+
+    There is none if it does not come from there, and some are missing if the JVM is gone meanwhile.
+
+    Seen in 4.3: ``_origin`` of PySpark's exceptions, whose ``getCondition`` is public and tells of the outermost only;
+    ``PythonErrorUtils``, by which PySpark asks.  If they change: :func:`holdfast.spark.failure.translate` reads
+    conditions out of messages (:data:`IN_TEXTS`), in which a user's text may stand too.
+    """
+    found: list[Throwable] = []
+    with suppress(Py4JError, OSError, EOFError):
+        node = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+        while node is not None and len(found) < 20:  # a chain could bite its tail
+            condition = state = None
+            if is_instance_of(SparkContext._gateway, node, "org.apache.spark.SparkThrowable"):
+                asked = SparkContext._jvm.PythonErrorUtils
+                condition, state = asked.getCondition(node), asked.getSqlState(node)
+            found.append(Throwable(node.getClass().getName(), condition or "", state or "", node.getMessage() or ""))
+            node = node.getCause()
+    return found
+
 
 EXPRESSION = re.compile(r"^== SQL.* ==\n(.+)$", re.MULTILINE)
 """Behind an error of Spark SQL: the expression that it is about.  Seen in 4.3; if it changes, messages lack it."""
