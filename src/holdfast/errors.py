@@ -15,12 +15,24 @@ The tree, with the reaction each kind asks for::
 Kinds follow the reaction, not the cause.  *Failed* is never merged with *unknown*: a connection that
 breaks during COMMIT raises :class:`InDoubt`, never :class:`Unavailable`.
 
+Between Python processes an error is pickled; on its way through the JVM it is cut down to a text.  What leaves a worker
+or a planning process through :func:`crossing` says its fields in one line of that text, and :func:`from_text` reads
+them again.  Nobody looks for words of a message: they are for people.
+
 This module imports nothing of Holdfast.
 """
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
+
+MARKER = "holdfast-error: "
+"""What stands before the fields of an error, in a text: one line of JSON."""
 
 
 class HoldfastError(Exception):
@@ -41,9 +53,13 @@ class HoldfastError(Exception):
 
     Notes
     -----
-    Survives pickling (executor to driver).  On the way through the JVM an error is cut down to its text:
-    :func:`from_text` finds the kind and the three parts in such a text again.
+    Survives pickling with all that is set, and the way through the JVM with its fields (:func:`crossing`).
     """
+
+    errno: int | None = None
+    """Number of the error of the operating system that led to it, where that is known."""
+
+    _is_crossing = False
 
     def __init__(
         self,
@@ -76,10 +92,17 @@ class HoldfastError(Exception):
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        return self.message
+        return f"{self.message}\n  {self.record()}" if self._is_crossing else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_restore, (type(self), self.__dict__.copy()))
+        fields = {name: value for name, value in self.__dict__.items() if name != "_is_crossing"}
+        return (_restore, (type(self), fields))
+
+    def record(self) -> str:
+        """Return the error as one line: kind and fields as JSON, the short ones first, for a line may be cut."""
+        fields = {name: value for name in _FIELDS if (value := getattr(self, name, None)) not in (None, "", False)}
+        # In ASCII: no encoding, and nothing that takes some other character for the end of a line, can spoil it.
+        return f"{MARKER}{json.dumps({'kind': type(self).__name__, **fields})}"
 
 
 class InvalidPipeline(HoldfastError):
@@ -93,6 +116,9 @@ class BadRow(HoldfastError):
 
     is_decided: bool = False
     """Whether the row's epoch is decided: nothing can be left out of it any more but by ``resolve --reject-rows``."""
+
+    is_isolated_later: bool = False
+    """Whether it comes from a run that isolates rows: some starts later the row is left out."""
 
 
 class Unavailable(HoldfastError):
@@ -122,6 +148,9 @@ class InternalError(HoldfastError):
     """An invariant of Holdfast does not hold: this is our bug, please report it with the log."""
 
 
+STATE = "state"
+"""Participant of the ``Corrupt`` that says that state in Spark's directory cannot be read: a snapshot mends it."""
+
 KINDS: dict[str, type[HoldfastError]] = {
     kind.__name__: kind
     for kind in (InvalidPipeline, BadRow, Unavailable, Fenced, InDoubt, Diverged, Corrupt, InternalError)
@@ -135,28 +164,114 @@ def _restore(kind: type[HoldfastError], fields: dict[str, Any]) -> HoldfastError
     return error
 
 
+_FIELDS: dict[str, type] = {
+    "pipeline": str,
+    "participant": str,
+    "epoch": int,
+    "generation": int,
+    "errno": int,
+    "is_decided": bool,
+    "is_isolated_later": bool,
+    "is_mended_by_start": bool,
+    "what": str,
+    "do": str,
+    "why": str,
+}
+"""What a record says of an error besides its kind, in this order."""
+
+
+@contextmanager
+def crossing() -> Iterator[None]:
+    """Let an error of ours that leaves the block say its fields in its text: the way on is for texts only.
+
+    Around all that Spark calls in a worker or a planning process.
+    """
+    try:
+        yield
+    except HoldfastError as error:
+        error._is_crossing = True
+        raise
+
+
 def from_text(text: str) -> HoldfastError | None:
     r"""Find a Holdfast error again in a text that went through the JVM.
 
     Parameters
     ----------
     text : str
-        A traceback or a JVM message; the error appears in it as ``...errors.<Kind>: <what>`` with its
-        ``Why:`` and ``Do:`` lines behind it.
+        A traceback or a JVM message, with whatever Spark has put around it.
 
     Returns
     -------
     HoldfastError or None
-        The last error the text names (the innermost cause of a chain is printed first, the one that was
-        raised last), or None when it names none.
+        The last one that is recorded (of a chain: the one that was raised last); None when there is none.  What a cut
+        record lacks, or all where none is left, is taken from where the error is printed for people, as
+        ``...errors.<Kind>: <what>``: without its fields.
 
     Examples
     --------
-    >>> error = from_text("...\nholdfast.errors.Fenced: generation 3 is fenced\n  Why: 4 started\n  Do:  stop")
-    >>> type(error).__name__, error.what, error.why, error.do
-    ('Fenced', 'generation 3 is fenced', '4 started', 'stop')
+    >>> text = f"PythonException: ...\n  {Fenced('generation 3 is fenced', why='4 started').record()}\n\tat org.apache"
+    >>> error = from_text(text)
+    >>> type(error).__name__, error.what, error.why
+    ('Fenced', 'generation 3 is fenced', '4 started')
     """
-    found: HoldfastError | None = None
+    records = [record for record in _records(text) if record.fields.get("kind") in KINDS]
+    printed = _printed(text)
+    if not records:
+        return None if printed is None else _made(printed)
+    fields = records[-1].fields
+    if not records[-1].is_whole and printed is not None and printed["kind"] == fields["kind"]:
+        fields = {**printed, **fields}
+    return _made(fields) if "what" in fields else None
+
+
+def without_records(text: str) -> str:
+    r"""Return a text as people read it: without the lines that are for :func:`from_text`.
+
+    Examples
+    --------
+    >>> without_records(f"Fenced: stop\n  {Fenced('stop').record()}\n  at the end")
+    'Fenced: stop\n  at the end'
+    """
+    kept, at = [], 0
+    for record in _records(text):
+        kept.append(text[at : record.start].rstrip(" \t").removesuffix("\n"))
+        at = record.end
+    return "".join([*kept, text[at:]])
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A record in a text: where it stands, and its fields; of one that was cut, those that are whole."""
+
+    start: int
+    end: int
+    fields: dict[str, Any]
+    is_whole: bool
+
+
+_DECODER = json.JSONDecoder()
+_WHOLE_FIELD = re.compile(r'[{,] ?"(\w+)": ("(?:[^"\\]|\\.)*"|-?\d+|true)(?=[,}])')
+
+
+def _records(text: str) -> Iterator[_Record]:
+    start = text.find(MARKER)
+    while start >= 0:
+        begin = start + len(MARKER)
+        try:
+            fields, end = _DECODER.raw_decode(text, begin)
+            found = _Record(start, end, fields if isinstance(fields, dict) else {}, is_whole=True)
+        except ValueError:
+            end = begin + len(text[begin:].partition("\n")[0])
+            whole = _WHOLE_FIELD.finditer(text, begin, end)
+            found = _Record(start, end, {field[1]: json.loads(field[2]) for field in whole}, is_whole=False)
+        yield found
+        start = text.find(MARKER, end)
+
+
+def _printed(text: str) -> dict[str, Any] | None:
+    """Return kind and parts of the last error that is printed in a text."""
+    found: dict[str, Any] | None = None
     lines = text.splitlines()
     for number, line in enumerate(lines):
         _, marker, rest = line.partition("holdfast.errors.")
@@ -169,5 +284,14 @@ def from_text(text: str) -> HoldfastError | None:
             if not separator or label not in parts:
                 break
             parts[label] = value.strip()
-        found = KINDS[name](what, why=parts["Why"], do=parts["Do"])
+        found = {"kind": name, "what": what, "why": parts["Why"], "do": parts["Do"]}
     return found
+
+
+def _made(fields: dict[str, Any]) -> HoldfastError:
+    error = KINDS[fields["kind"]](str(fields.get("what", "")))
+    for name, kind in _FIELDS.items():
+        if type(fields.get(name)) is kind:
+            setattr(error, name, fields[name])
+    error.args = (error.message,)
+    return error

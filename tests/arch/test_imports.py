@@ -58,6 +58,18 @@ print(sorted(heavy & sys.modules.keys()))
     assert python(program) == "[]\n"
 
 
+def test_what_is_private_of_pyspark_loads_nothing_that_pyspark_does_not():
+    """Planning processes and workers import it."""
+    program = """
+import sys
+import pyarrow, pyspark
+before = set(sys.modules)
+import holdfast.spark.private
+print(sorted(name for name in sys.modules.keys() - before if not name.startswith("holdfast")))
+"""
+    assert python(program) == "[]\n"
+
+
 def test_without_psycopg_everything_but_the_postgres_sink_works():
     program = """
 import sys

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors import AnalysisException, PythonException
 
 from holdfast.errors import BadRow, Corrupt, Fenced, HoldfastError, InternalError, InvalidPipeline, Unavailable
+from holdfast.spark import private
 from holdfast.spark.failure import is_too_large, translate
+from holdfast.spark.private import Throwable
+from holdfast.store import durable
 
 DIVIDED = """[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0. SQLSTATE: 22012
 == SQL (line 1, position 1) ==
@@ -26,14 +31,6 @@ ZeroDivisionError: division by zero
 
 
 class StreamingQueryException(Exception):
-    """As PySpark's, by its name."""
-
-
-class PythonException(Exception):
-    """As PySpark's, by its name."""
-
-
-class AnalysisException(Exception):
     """As PySpark's, by its name."""
 
 
@@ -78,6 +75,51 @@ def test_the_kind_follows_what_the_user_should_do(error: Exception, kind: type[H
     assert found.__cause__ is error
     for noise in ("org.apache", "runId", "Traceback", "\n"):
         assert noise not in found.why
+
+
+RUNTIME = "org.apache.spark.SparkRuntimeException"
+STREAM_FAILED = Throwable("org.apache.spark.sql.streaming.StreamingQueryException", "STREAM_FAILED", "XXKST", "")
+ABORTED = Throwable("org.apache.spark.SparkException", "", "", "Job aborted due to stage failure")
+LOST_STATE = "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS"
+
+
+@pytest.mark.parametrize(
+    ("chain", "kind"),
+    [
+        ([Throwable(RUNTIME, "DIVIDE_BY_ZERO", "22012", "")], BadRow),
+        ([STREAM_FAILED, Throwable(RUNTIME, "USER_RAISED_EXCEPTION", "P0001", "")], BadRow),
+        ([ABORTED, Throwable(private.PYTHON_EXCEPTION_CLASS, "", "", "")], InvalidPipeline),
+        ([Throwable(private.PYTHON_EXCEPTION_CLASS, "PYTHON_EXCEPTION", "38000", "")], InvalidPipeline),
+        ([ABORTED, Throwable(RUNTIME, "FAILED_EXECUTE_UDF", "39000", "")], InvalidPipeline),
+        ([Throwable(RUNTIME, "INVALID_ARRAY_INDEX", "XX000", "")], InvalidPipeline),
+        ([STREAM_FAILED, Throwable(RUNTIME, LOST_STATE, "58030", f"[{LOST_STATE}] 2.delta is gone.\nmore")], Corrupt),
+        ([STREAM_FAILED, Throwable("java.lang.AssertionError", "", "", "assertion failed")], InternalError),
+        ([Throwable(RUNTIME, "PYTHON_DATA_SOURCE_ERROR", "38000", "")], InternalError),
+    ],
+)
+def test_the_kind_follows_what_spark_calls_a_failure(
+    chain: list[Throwable], kind: type[HoldfastError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private, "throwables", lambda error: chain)
+    found = translate(RuntimeError("something else"), "p", "epoch 7")
+    assert type(found) is kind
+    if kind is Corrupt:
+        assert (found.participant, found.why) == ("state", f"[{LOST_STATE}] 2.delta is gone.")
+
+
+@pytest.mark.parametrize("said", ["[CANNOT_LOAD_STATE_STORE.X] not mine", "[DIVIDE_BY_ZERO] x SQLSTATE: 22012"])
+def test_what_a_users_function_says_is_not_taken_for_sparks_words(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = [Throwable(private.PYTHON_EXCEPTION_CLASS, "PYTHON_EXCEPTION", "38000", said)]
+    monkeypatch.setattr(private, "throwables", lambda error: chain)
+    assert type(translate(PythonException(f"Traceback ...\nValueError: {said}"), "p", "epoch 7")) is InvalidPipeline
+
+
+def test_the_number_of_a_full_disk_is_known() -> None:
+    """Java tells it by a text alone."""
+    full = translate(StreamingQueryException(STREAM.format("java.io.IOException: Disk quota exceeded")), "p", "it")
+    assert full.errno == errno.EDQUOT
+    assert durable.is_full(full)
+    assert not durable.is_full(translate(StreamingQueryException(STREAM.format("Read-only file system")), "p", "it"))
 
 
 def test_an_error_of_ours_is_found_again_in_whatever_spark_made_of_it() -> None:

@@ -67,6 +67,7 @@ def test_a_function_that_raises_is_named_with_its_exception(
     error = failure_of(hf.Pipeline("p", priced | hf.write.memory(kept)), tmp_path, spark, mode)
     assert type(error) is InvalidPipeline
     assert "map_batches 'price'" in error.what
+    assert error.participant == "price"
     assert "LookupError" in error.what
     assert "no price for camera 2" in error.why
     assert "test_run_errors.py" in error.why, "where it was raised"
@@ -270,7 +271,9 @@ def test_a_function_that_raises_puts_neither_traces_nor_secrets_on_the_terminal(
     assert "to stderr\n" in answer.stderr
     assert "ERROR Executor: Exception in task" in log
     assert "\tat org.apache.spark" in log
-    assert "hunter2" not in log
+    assert "InvalidPipeline: map_batches 'f' raised ValueError" in log
+    for noise in ("hunter2", "holdfast-error"):
+        assert noise not in answer.stderr + log, "neither secrets nor what programs tell each other"
 
 
 def test_ctrl_c_while_a_run_starts_on_spark_stops_it_with_exit_0_and_without_noise(tmp_path: Path):

@@ -1,10 +1,21 @@
 """Errors say what, why and what to do, and survive the way from an executor through the JVM."""
 
 import pickle
+import traceback
 
 import pytest
 
-from holdfast.errors import KINDS, BadRow, Fenced, HoldfastError, InDoubt, Unavailable, from_text
+from holdfast.errors import (
+    KINDS,
+    BadRow,
+    Fenced,
+    HoldfastError,
+    InDoubt,
+    Unavailable,
+    crossing,
+    from_text,
+    without_records,
+)
 
 FIELDS = {"pipeline": "trips", "participant": "trips_table", "epoch": 42, "generation": 7}
 
@@ -29,8 +40,140 @@ def test_every_kind_survives_pickling_with_all_its_fields_and_notes(kind):
     assert again.__notes__ == ["Story of epoch 42"]
 
 
+def in_a_worker(error, *, cause=None):
+    """Return the text that PySpark's worker makes of an error that a task raised."""
+    try:
+        with crossing():
+            raise error from cause
+    except HoldfastError:
+        return traceback.format_exc()
+
+
+PARTS = ("what", "why", "do", "pipeline", "participant", "epoch", "generation", "errno")
+
+
+def parts_of(error):
+    return type(error), {name: getattr(error, name) for name in PARTS}
+
+
+def full(kind):
+    error = kind(
+        "line 3 cannot be read:\n\u2028 Why: it says 'é', \"x\": {1}, Do: nothing \U0001f600 \x1e",
+        why='path "C:\\new": 12\nof 30 bytes',
+        do="mend it\n  Why: so",
+        **FIELDS,
+    )
+    error.errno = 28
+    return error
+
+
+WRAPPED = {
+    "as it is": "{}",
+    "behind Spark's words": "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: {} SQLSTATE: 38000",
+    "in a trace of Java": "org.apache.spark.SparkException: Job aborted: {}\n\tat org.apache.spark.X(X.scala:1)",
+    "as a cause": "org.apache.spark.SparkException: {0}\n\tat x\nCaused by: org.apache.spark.Y: {0}\n\t... 3 more",
+}
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED.values(), ids=WRAPPED)
 @pytest.mark.parametrize("kind", KINDS.values())
-def test_every_kind_is_found_again_in_a_text(kind):
+def test_every_kind_crosses_the_jvm_with_all_its_fields(kind, wrapped):
+    text = wrapped.format(in_a_worker(full(kind)))
+    assert parts_of(from_text(text)) == parts_of(full(kind))
+
+
+@pytest.mark.parametrize("indent", ["    ", "\t", "> "])
+def test_a_text_may_be_indented_on_the_way(indent):
+    text = in_a_worker(full(InDoubt))
+    assert parts_of(from_text("\n".join(f"{indent}{line}" for line in text.split("\n")))) == parts_of(full(InDoubt))
+
+
+@pytest.mark.parametrize("name", ["is_decided", "is_isolated_later"])
+def test_what_only_one_kind_has_crosses_too(name):
+    error = BadRow("refused.")
+    setattr(error, name, True)
+    found = from_text(in_a_worker(error))
+    assert [getattr(found, each) for each in ("is_decided", "is_isolated_later")] == [
+        each == name for each in ("is_decided", "is_isolated_later")
+    ]
+
+
+def test_a_record_is_one_line_of_ascii_and_stands_behind_what_people_read():
+    crossed = in_a_worker(example()).rstrip("\n").split("\n")
+    assert crossed[-4:-1] == f"holdfast.errors.InDoubt: {example()}".split("\n")
+    assert crossed[-1].startswith("  holdfast-error: {")
+    record = full(BadRow).record()
+    assert record.isascii()
+    assert len(record.splitlines()) == 1
+
+
+def test_of_a_cut_text_everything_that_is_left_is_read():
+    error = example()
+    text = in_a_worker(error)
+    begin = text.index("InDoubt: ") + len("InDoubt: epoch 42 is staged.")
+    seen = [from_text(text[:end]) for end in range(begin, len(text) + 1)]
+    assert {type(found) for found in seen} == {InDoubt}
+    assert {found.what for found in seen} == {error.what}
+    for name in PARTS:
+        values = [getattr(found, name) for found in seen]
+        assert values[-1] == getattr(error, name)
+        if name in ("pipeline", "participant", "epoch", "generation"):
+            assert set(values) == {getattr(error, name), getattr(example().__class__(""), name)}, "whole, or not at all"
+    # The record's own fields are there before its last one.
+    behind = from_text(text[: text.index(', "what"') + 1])
+    assert parts_of(behind) == parts_of(error)
+
+
+def test_of_a_record_alone_that_was_cut_before_it_says_what_nothing_is_made():
+    record = example().record()
+    assert from_text(record[: record.index(', "do"') + 1]).what == example().what
+    assert from_text(record[: record.index('"what"')]) is None
+
+
+def test_of_a_chain_the_record_of_the_error_that_was_raised_last_is_read():
+    inner = Unavailable("away", participant="db")
+    with pytest.raises(Unavailable), crossing():
+        raise inner
+    found = from_text(in_a_worker(InDoubt("unclear", epoch=3), cause=inner))
+    assert parts_of(found) == parts_of(InDoubt("unclear", epoch=3))
+
+
+def test_a_record_that_an_error_quotes_is_not_taken_for_its_own():
+    quoted = Fenced("stop", generation=9).record()
+    error = BadRow(f"line 3 cannot be read: {quoted}", why=f"it says\n{quoted}")
+    assert parts_of(from_text(in_a_worker(error))) == parts_of(error)
+
+
+@pytest.mark.parametrize("forged", ["[1, 2]", '{"kind": "Nonsense", "what": "hm"}', '{"kind": 7}', "{", ""])
+def test_what_is_no_record_is_none(forged):
+    assert from_text(f"holdfast-error: {forged}") is None
+
+
+def test_a_field_of_another_type_is_left_out():
+    found = from_text('holdfast-error: {"kind": "Fenced", "what": "stop", "epoch": "7", "errno": true, "args": 1}')
+    assert parts_of(found) == parts_of(Fenced("stop"))
+
+
+def test_people_read_what_they_always_read():
+    error = full(BadRow)
+    plain = traceback.format_exception_only(error)
+    text = in_a_worker(error)
+    assert without_records(text).rstrip("\n").endswith("".join(plain).rstrip("\n"))
+    assert "holdfast-error" not in without_records(f"{text} SQLSTATE: 38000\n{text[:-9]}")
+    assert without_records(f"a\n{example().record()}\nb") == "a\nb"
+    assert without_records("nothing\n of it ") == "nothing\n of it "
+
+
+def test_an_error_that_is_pickled_on_its_way_on_is_for_people_again():
+    error = example()
+    in_a_worker(error)
+    assert "holdfast-error" in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == again.message == error.message
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_every_kind_is_found_again_where_only_the_printed_message_is_left(kind):
     error = example(kind)
     text = f"py4j.Py4JException: ...\n  File ...\nholdfast.errors.{kind.__name__}: {error}\n\tat java.lang.Thread"
     found = from_text(text)
@@ -44,7 +187,7 @@ def test_a_text_without_an_error_of_ours_gives_none():
     assert from_text("") is None
 
 
-def test_of_a_chain_the_error_that_was_raised_last_is_found():
+def test_of_a_chain_that_is_only_printed_the_error_that_was_raised_last_is_found():
     text = "holdfast.errors.Unavailable: away\n\nDuring handling ...\n\nholdfast.errors.InDoubt: unclear\n  Do:  ask"
     found = from_text(text)
     assert type(found) is InDoubt

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 from holdfast.clock import SystemClock
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
-from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, HoldfastError, InvalidPipeline
+from holdfast.errors import STATE, BadRow, Corrupt, Diverged, Fenced, HoldfastError, InvalidPipeline
 from holdfast.masking import masked
 from holdfast.ports import Store
 from holdfast.quarantine.search import SEARCH
@@ -51,14 +51,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FINAL_CODES = (0, 2, 3)
 """Exit codes behind which nothing is started again, whatever the child said: done, wrong, fenced."""
 
-STATE = "state"
-"""Participant of the ``Corrupt`` that the next start mends from a snapshot."""
-
 
 def is_final(error: HoldfastError) -> bool:
     """Tell whether a start would meet the same error again.
-
-    A ``BadRow`` that names its epoch comes from a run that isolates rows: some starts later it is left out.
 
     Examples
     --------
@@ -68,7 +63,7 @@ def is_final(error: HoldfastError) -> bool:
     if isinstance(error, Corrupt):
         return error.participant != STATE
     if isinstance(error, BadRow):
-        return error.epoch is None
+        return not error.is_isolated_later
     if isinstance(error, Diverged):
         return not error.is_mended_by_start
     return isinstance(error, InvalidPipeline | Fenced)

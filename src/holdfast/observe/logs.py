@@ -18,7 +18,7 @@ from logging.handlers import RotatingFileHandler, WatchedFileHandler
 from pathlib import Path
 from typing import cast
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import InvalidPipeline, without_records
 from holdfast.masking import masked
 from holdfast.store import durable
 
@@ -88,16 +88,21 @@ def mask_record(record: logging.LogRecord) -> bool:
         text = record.getMessage()
     except Exception:  # a wrong format string of somebody must not let the arguments through unmasked
         text = f"{record.msg} {record.args!r}"
-    record.msg, record.args = masked(text), ()
+    record.msg, record.args = _readable(text), ()
     if record.exc_info and record.exc_info[0] is not None:
         # Kept as text and dropped as an object: every formatter that follows prints the masked text.
-        record.exc_text = masked("".join(traceback.format_exception(*record.exc_info)).rstrip())
+        record.exc_text = _readable("".join(traceback.format_exception(*record.exc_info)).rstrip())
         record.exc_info = None
     elif record.exc_text:
-        record.exc_text = masked(record.exc_text)
+        record.exc_text = _readable(record.exc_text)
     if record.stack_info:
         record.stack_info = masked(record.stack_info)
     return True
+
+
+def _readable(text: str) -> str:
+    """Return a text without secrets, and without what it says to programs alone."""
+    return masked(without_records(text))
 
 
 class ShortFormatter(logging.Formatter):

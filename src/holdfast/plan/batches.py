@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable, crossing
 from holdfast.plan.routes import STEP
 from holdfast.types.casting import fitted_column
 
@@ -45,9 +45,10 @@ class BatchFunction:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the function's output for every batch that has rows."""
-        for batch in batches:
-            if batch.num_rows:
-                yield from self.apply(batch)
+        with crossing():
+            for batch in batches:
+                if batch.num_rows:
+                    yield from self.apply(batch)
 
     def apply(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the function's output for one batch, checked."""
@@ -117,20 +118,24 @@ class BranchFunction:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the other branches' rows as they are, and this branch's rows transformed."""
-        for batch in batches:
-            mine = pc.equal(batch.column(STEP), self.tag)
-            others = batch.filter(pc.invert(mine))
-            if others.num_rows:
-                yield self._widened({name: others.column(name) for name in others.schema.names}, others.num_rows)
-            rows = batch.filter(mine)
-            if rows.num_rows:
-                given = pa.RecordBatch.from_arrays(
-                    [rows.column(wide) for _, wide in self.inputs], names=[name for name, _ in self.inputs]
-                )
-                for result in self.function.apply(given):
-                    columns: dict[str, pa.Array] = dict(zip(self.outputs, result.columns, strict=True))
-                    columns[STEP] = pa.repeat(pa.scalar(self.tag, pa.int32()), result.num_rows)
-                    yield self._widened(columns, result.num_rows)
+        with crossing():
+            for batch in batches:
+                yield from self._passed(batch)
+
+    def _passed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        mine = pc.equal(batch.column(STEP), self.tag)
+        others = batch.filter(pc.invert(mine))
+        if others.num_rows:
+            yield self._widened({name: others.column(name) for name in others.schema.names}, others.num_rows)
+        rows = batch.filter(mine)
+        if rows.num_rows:
+            given = pa.RecordBatch.from_arrays(
+                [rows.column(wide) for _, wide in self.inputs], names=[name for name, _ in self.inputs]
+            )
+            for result in self.function.apply(given):
+                columns: dict[str, pa.Array] = dict(zip(self.outputs, result.columns, strict=True))
+                columns[STEP] = pa.repeat(pa.scalar(self.tag, pa.int32()), result.num_rows)
+                yield self._widened(columns, result.num_rows)
 
     def _widened(self, columns: dict[str, pa.Array], row_count: int) -> pa.RecordBatch:
         arrays = [

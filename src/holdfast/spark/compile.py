@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from holdfast.errors import InternalError, InvalidPipeline
@@ -23,7 +22,7 @@ from holdfast.operators.lowering import InSpark, entry_of
 from holdfast.plan.batches import BatchFunction, BranchFunction
 from holdfast.plan.cutting import FirstStage
 from holdfast.plan.routes import STEP, TAG, Routes, struct_name
-from holdfast.spark import apply
+from holdfast.spark import apply, private
 from holdfast.spark.compile_steps import CompileStep, Steps, explained_at, steps_of
 from holdfast.spark.fanout import WideFrame, column_name
 
@@ -134,11 +133,11 @@ class _Compiler:
 
     def _batches(self, step: CompileStep, inputs: Sequence[DataFrame]) -> DataFrame:
         spec: Any = step.node.spec
-        return inputs[0].mapInArrow(self._batch_function(step), from_arrow_schema(spec.schema))
+        return inputs[0].mapInArrow(self._batch_function(step), private.spark_schema(spec.schema))
 
     def _batch_function(self, step: CompileStep) -> BatchFunction:
         spec: Any = step.node.spec
-        schema = to_arrow_schema(from_arrow_schema(spec.schema), timezone="UTC")
+        schema = private.arrow_schema(private.spark_schema(spec.schema))
         return BatchFunction(spec.fn, spec.setup, schema, step.node.name, f"{self._token}/{step.number}")
 
     # --- branches that share a prefix ---------------------------------------------------------------
@@ -256,13 +255,13 @@ class _WideCompiler:
         function = self._parent._batch_function(step)
         into = self._new_tag()
         outputs = [(name, column_name(into, i)) for i, name in enumerate(function.schema.names)]
-        declared = from_arrow_schema(function.schema).fields
+        declared = private.spark_schema(function.schema).fields
         frame = self._wide.frame
         schema = StructType(
             [StructField(f.name, f.dataType, nullable=True) for f in frame.schema.fields]
             + [StructField(wide, f.dataType, nullable=True) for (_, wide), f in zip(outputs, declared, strict=True)]
         )
-        arrow_schema = to_arrow_schema(schema, timezone="UTC")
+        arrow_schema = private.arrow_schema(schema)
         branch = BranchFunction(function, tag, tuple(inputs), tuple(wide for _, wide in outputs), arrow_schema)
         self._wide.frame = frame.mapInArrow(branch, schema)
         self._columns[step] = outputs
@@ -372,9 +371,9 @@ def _nullable(kind: DataType) -> DataType:
 
 def _schema(spark_schema: StructType) -> pa.Schema:
     """Return the Arrow schema of a sink's rows as they leave Spark."""
-    return to_arrow_schema(spark_schema, timezone="UTC")
+    return private.arrow_schema(spark_schema)
 
 
 def as_spark_has_it(schema: pa.Schema) -> pa.Schema:
     """Return an Arrow schema as it comes back from Spark (names inside lists, for instance)."""
-    return to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+    return private.arrow_schema(private.spark_schema(schema))

@@ -11,8 +11,7 @@ the epoch took, and ``given_us`` when it had given all: a replay knows the same 
 
 A small epoch is *prefetched*: the planning process reads it and hands it to the JVM as Arrow, so that no
 Python worker takes part (89 ms an epoch instead of 149).  Spark does that for ``SimpleDataSourceStreamReader``
-only; our reader declares itself to be its wrapper, a private class of PySpark 4.2 and later.  Where that class is
-missing there is no prefetch, and nothing else changes.
+only; our reader declares itself to be its wrapper (:func:`holdfast.spark.private.prefetching_reader`).
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from holdfast.checkpoint.retention import read_floor, read_named_floor
+from holdfast.errors import crossing
 from holdfast.plan.chunks import SCHEMA
 from holdfast.plan.holds import hold_file, is_held
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
@@ -41,17 +39,15 @@ from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
 from holdfast.resume.directory_header import read_origin
 from holdfast.resume.spark_log import MARKS, has_more, plain
 from holdfast.sources.wrapped import innermost
+from holdfast.spark import private
 from holdfast.spark.controls import ControlSpec, mark_end
-from holdfast.spark.due import due_file, is_due
+from holdfast.spark.state.due import due_file, is_due
 from holdfast.status import lag_between
 
 if TYPE_CHECKING:  # every source's planning process starts with these imports
     from holdfast.spark.state.packing import Packing
 
-try:
-    from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper as _Prefetching
-except ImportError:  # another PySpark: no prefetch
-    _Prefetching = DataSourceStreamReader
+_Prefetching: Any = private.prefetching_reader() or DataSourceStreamReader
 
 FORMAT = "holdfast"
 """Name under which the data source is registered."""
@@ -114,12 +110,12 @@ class Reading:
 
     def to_option(self) -> str:
         """Return this value as a text that an option can hold."""
-        return base64.b64encode(cloudpickle.dumps(self)).decode()
+        return base64.b64encode(private.pickled(self)).decode()
 
     @staticmethod
     def from_option(text: str) -> Reading:
         """Return the value that :meth:`to_option` wrote."""
-        reading = cloudpickle.loads(base64.b64decode(text))
+        reading = private.unpickled(base64.b64decode(text))
         assert isinstance(reading, Reading)
         return reading
 
@@ -130,7 +126,7 @@ def read_schema(spec: SourceSpec) -> StructType:
     if spec.rejects:
         nullable = [field.with_nullable(True) for field in schema]
         schema = pa.schema([*nullable, pa.field(REJECT_COLUMN, REJECT_TYPE)])
-    return from_arrow_schema(schema)
+    return private.spark_schema(schema)
 
 
 class HoldfastDataSource(DataSource):  # type: ignore[misc]
@@ -144,7 +140,7 @@ class HoldfastDataSource(DataSource):  # type: ignore[misc]
     def schema(self) -> StructType:
         """Return the schema of the source read."""
         reading = Reading.from_option(self.options["reading"])
-        return read_schema(reading.spec) if reading.packing is None else from_arrow_schema(SCHEMA)
+        return read_schema(reading.spec) if reading.packing is None else private.spark_schema(SCHEMA)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader for a stream."""
@@ -163,7 +159,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     def __init__(self, reading: Reading, schema: StructType) -> None:
         self.reading = reading
-        self.arrow_schema = to_arrow_schema(schema, timezone="UTC")
+        self.arrow_schema = private.arrow_schema(schema)
         self._last_planned_s = time.monotonic()
         self.bounded = False
         self.simple_reader = self  # read by Spark where it asks the wrapper's inner reader for AvailableNow
@@ -193,6 +189,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     # --- planning -----------------------------------------------------------------------------------
 
+    @crossing()
     def initialOffset(self) -> dict[str, Any]:
         seek = self.seek
         positions, marks = plain(seek[0] if seek else self.source.initial())
@@ -203,10 +200,12 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable()  # the source itself bounds an epoch
 
+    @crossing()
     def prepareForTriggerAvailableNow(self) -> None:
         self.source.freeze()
         self.bounded = True
 
+    @crossing()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         sought = start.get("sought", 0)
         if sought and sought < len(self.seek):
@@ -230,6 +229,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         more = {**({"sought": sought} if sought else {}), **marks}
         return {**self._end(start, until), **self._silence(start, until, known), **more}
 
+    @crossing()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if not self.reading.has_rows:
             return []
@@ -242,10 +242,12 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             partitions.append(_SpanPartition(None, len(spans), self._ended(start, end)))
         return partitions
 
+    @crossing()
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:
         """Return the rows of a small epoch; Spark calls it right after :meth:`partitions`."""
-        return self._rows(start, end) if self._is_prefetched(start, end) else None
+        return self._prefetched(start, end) if self._is_prefetched(start, end) else None
 
+    @crossing()
     def commit(self, end: dict[str, Any]) -> None:
         if not self.reading.floor_file:
             self._commit_unnamed(end["positions"])
@@ -273,6 +275,16 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     # --- reading ------------------------------------------------------------------------------------
 
     def read(self, partition: _SpanPartition) -> Iterator[pa.RecordBatch]:
+        with crossing():
+            yield from self._read(partition)
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    def _prefetched(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        with crossing():
+            yield from self._rows(start, end)
+
+    def _read(self, partition: _SpanPartition) -> Iterator[pa.RecordBatch]:
         packing = self.reading.packing
         if partition.span is None:
             assert packing is not None
@@ -284,8 +296,6 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         else:
             for batch in readable(self.source, partition.span).read(partition.span):
                 yield self._fitted(batch)
-
-    # --- inside -------------------------------------------------------------------------------------
 
     def _rows(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         spans = list(self.source.spans(start["positions"], end["positions"], parallelism=1))

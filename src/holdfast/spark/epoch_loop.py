@@ -26,11 +26,11 @@ from holdfast.ports import Carried, Clock, EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.resume import spark_log
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.spark.due import Dues
 from holdfast.spark.evaluation import Evaluated, Evaluation, Observed
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.time_limit import limited
 from holdfast.spark.staging import TaskStaging
+from holdfast.spark.state.due import Dues
 from holdfast.spark.state.evaluation import StateEvaluation
 from holdfast.status import EpochStatus
 
@@ -80,7 +80,7 @@ class EpochLoop:
     reports : OperatorReports
         Takes in what stateful operators report.
     due_file : str
-        Where planning processes look when the next epoch is wanted (:mod:`holdfast.spark.due`).
+        Where planning processes look when the next epoch is wanted (:mod:`holdfast.spark.state.due`).
     pressure : BackPressure, optional
         Holds sources back where operators limit what waits.
     note_parts : callable, optional

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.errors import crossing
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.ports import REJECT_COLUMN, Carried, Part, Source, SourceSpec, Span, Staged
@@ -103,7 +104,8 @@ class PlanTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage the rows of all batches; yield one batch of handles."""
-        yield self.staging.stage(pair for batch in batches for pair in self.routes.split(batch))
+        with crossing():
+            yield self.staging.stage(pair for batch in batches for pair in self.routes.split(batch))
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,8 @@ class SpanTask:
         """Read, compute and stage; yield the handles and the counts."""
         counts = Counts(self.timestamps)
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
-        yield self.staging.stage(self._rows(numbers, counts))
+        with crossing():
+            yield self.staging.stage(self._rows(numbers, counts))
         yield counts.to_batch()
 
     def _rows(self, numbers: list[int], counts: Counts) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -5,42 +5,32 @@ from __future__ import annotations
 import logging
 import re
 import traceback
+from dataclasses import dataclass
 
 from py4j.protocol import Py4JNetworkError
+from pyspark.errors import AnalysisException, PythonException
 
-from holdfast.errors import BadRow, Corrupt, HoldfastError, InternalError, InvalidPipeline, Unavailable, from_text
+from holdfast.errors import (
+    STATE,
+    BadRow,
+    Corrupt,
+    HoldfastError,
+    InternalError,
+    InvalidPipeline,
+    Unavailable,
+    from_text,
+)
+from holdfast.spark import private
 
 log = logging.getLogger("holdfast.spark")
 
-_TOO_LARGE = "spark.driver.maxResultSize"
-
-# What Spark says when a machine or process went away: nothing of ours was changed, so it may be tried again.
-_WORKER_DIED = "Python worker exited unexpectedly"
-_LOST = (
-    "ExecutorLostFailure",
-    _WORKER_DIED,
-    "Python worker failed to connect back",
-    "FetchFailed",
-    "Connection reset by peer",
-)
-
-# What the file system below Spark's checkpoint says: the next start goes on from what was written.
-_DISK = ("No space left on device", "Disk quota exceeded", "Read-only file system")
-
-# What Spark says when it does not find, or cannot read, what a stateful operator had kept.
-_STATE = re.compile(r"\[\w*(?:CANNOT_LOAD_STATE_STORE|MISSING_STATE_DIRECTORY)[\w.]*\][^\n]{0,300}")
-
-STATE = "state"
-"""Participant of the error that says that state in Spark's directory cannot be read."""
+LINE_MAX = 340
+"""So much of a line of Spark's is quoted, with its condition."""
 
 # SQLSTATE classes of Spark: a value that an expression cannot take, or that raise_error refuses; an expression that
 # cannot be resolved, or a function of the user that raised.
-_BAD_VALUE = ("SQLSTATE: 22", "SQLSTATE: P0001")
-_BAD_EXPRESSION = ("SQLSTATE: 42", "SQLSTATE: 39")
-_CONTEXT = re.compile(r"^== SQL.* ==\n(.+)$", re.MULTILINE)
-_STREAM = re.compile(
-    r"^\S*StreamingQueryException: \[STREAM_FAILED\].*? terminated with exception: (.*?)(?: SQLSTATE.*)?$"
-)
+_BAD_VALUE = ("22", "P0001")
+_BAD_EXPRESSION = ("42", "39")
 _PREFIX = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*(?:Error|Exception): )")
 
 
@@ -71,41 +61,43 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
         return ours
     if is_jvm_gone(error):
         return _jvm_gone(error, pipeline, doing)
+    failed = _Failed.of(error, text)
     kind: type[HoldfastError] = InternalError
     why = summary(text)
     do = "look at the log for Spark's trace; report it if it names no cause of yours."
-    participant = ""
-    if any(sign in text for sign in _LOST):
+    participant, number = "", None
+    if any(sign in text for sign in private.LOST):
         kind, do = Unavailable, "nothing was changed: it is tried again; look at the executor's log if it stays."
-    elif signs := [sign for sign in _DISK if sign in text]:
+    elif signs := [sign for sign in private.DISK if sign in text]:
         kind, do = Unavailable, "make room on the disk of the checkpoint, then start again: nothing is lost."
         why = why if signs[0] in why else f"{why} ({signs[0]})"
-    elif lost_state := _STATE.search(text):
+        number = private.DISK[signs[0]]
+    elif lost_state := failed.message_of(private.STATE_IS_LOST):
         kind, participant, why, do = (
             Corrupt,
             STATE,
-            lost_state[0],
+            lost_state,
             "restore the checkpoint from a copy: what follows would be wrong without its state; or empty the targets "
             "and their holdfast_ledger rows (files: the _holdfast directory), and start over with a new checkpoint.",
         )
-    elif any(state in text for state in _BAD_VALUE):
+    elif failed.has_state(_BAD_VALUE):
         kind, do = BadRow, "mend the row, leave it out with a filter before, or let the expression take it (try_...)."
-    elif _is_users(type(error).__name__, text):
+    elif isinstance(error, AnalysisException | PythonException) or failed.is_users():
         kind, do = InvalidPipeline, "mend the expression or function that it names, or the rows that it is given."
     translated = kind(f"Spark failed in {doing} of pipeline {pipeline!r}.", why=why, do=do, pipeline=pipeline)
-    translated.participant = participant
+    translated.participant, translated.errno = participant, number
     translated.__cause__ = error
     return translated
 
 
 def is_too_large(error: BaseException) -> bool:
     """Tell whether Spark refused to bring an epoch to the driver because of its size."""
-    return _TOO_LARGE in _text(error)
+    return private.TOO_LARGE in _text(error)
 
 
 def is_worker_lost(error: BaseException) -> bool:
     """Tell whether Spark says that a Python worker died: of what it was given, or killed from outside."""
-    return _WORKER_DIED in _text(error)
+    return private.WORKER_DIED in _text(error)
 
 
 def is_jvm_gone(error: BaseException) -> bool:
@@ -131,10 +123,45 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__module__}.{type(error).__name__}: {error}"
 
 
-def _is_users(name: str, text: str) -> bool:
-    """Tell whether the pipeline's own code failed, and would fail again."""
-    is_named = "AnalysisException" in name or "PythonException" in text or "[INVALID" in text
-    return is_named or any(state in text for state in _BAD_EXPRESSION)
+@dataclass(frozen=True)
+class _Failed:
+    """What Spark calls a failure: by the exceptions of the JVM; by its text where they have no condition."""
+
+    conditions: tuple[str, ...]
+    sql_states: tuple[str, ...]
+    classes: tuple[str, ...]
+    texts: tuple[str, ...]
+
+    @staticmethod
+    def of(error: BaseException, text: str) -> _Failed:
+        chain = [each for each in private.throwables(error) if each.condition not in private.AROUND]
+        classes = tuple(each.java_class for each in chain)
+        texts = (text, *(each.message for each in chain))
+        if any(each.condition for each in chain):
+            conditions, states = ([each.condition for each in chain], [each.sql_state for each in chain])
+        else:  # a task that another one's failure took along, or a text of a Python process
+            found = private.IN_TEXTS.findall(text)
+            conditions, states = ([condition for condition, _ in found], [state for _, state in found])
+            if private.PYTHON_EXCEPTION_CLASS in text:
+                conditions.append(private.PYTHON_EXCEPTION)
+        return _Failed(tuple(filter(None, conditions)), tuple(filter(None, states)), classes, texts)
+
+    def message_of(self, conditions: tuple[str, ...]) -> str:
+        """Return the line that says one of some conditions, or of those below them; empty where none holds."""
+        for found in self.conditions:
+            if found.startswith(conditions):
+                lines = [line for text in self.texts for line in text.splitlines() if f"[{found}]" in line]
+                return (lines[0][lines[0].index(f"[{found}]") :] if lines else found)[:LINE_MAX]
+        return ""
+
+    def has_state(self, prefixes: tuple[str, ...]) -> bool:
+        """Tell whether a SQLSTATE of the failure is of one of some classes."""
+        return any(state.startswith(prefixes) for state in self.sql_states)
+
+    def is_users(self) -> bool:
+        """Tell whether the pipeline's own code failed, and would fail again."""
+        is_named = any(of == private.PYTHON_EXCEPTION or of.startswith("INVALID") for of in self.conditions)
+        return is_named or private.PYTHON_EXCEPTION_CLASS in self.classes or self.has_state(_BAD_EXPRESSION)
 
 
 def summary(text: str) -> str:
@@ -147,7 +174,7 @@ def summary(text: str) -> str:
         name, colon, _ = line.partition(": ")
         if colon and name.replace(".", "").isidentifier() and name.endswith(("Error", "Exception")) and "." not in name:
             return line[:400]
-    first = _STREAM.sub(r"\1", lines[0]) if lines else ""
+    first = private.OF_THE_STREAM.sub(r"\1", lines[0]) if lines else ""
     first = _PREFIX.sub("", first)[:400]
-    context = _CONTEXT.search(text)
+    context = private.EXPRESSION.search(text)
     return f"{first} In: {context[1].strip()[:200]}" if context else first

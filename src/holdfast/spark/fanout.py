@@ -23,9 +23,7 @@ from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidPipeline
 from holdfast.plan.routes import STEP
-
-_TRANSPARENT = ("SubqueryAlias", "View")
-"""Plan nodes that change nothing: names of temporary views."""
+from holdfast.spark import private
 
 
 class WideFrame:
@@ -101,16 +99,18 @@ class WideFrame:
         InvalidPipeline
             If the operator is neither a filter nor a projection.
         """
-        layers = self._layers(_analyzed(proxy), _analyzed(applied), operator)
+        layers = self._layers(private.analyzed(proxy), private.analyzed(applied), operator)
         before = self.frame.columns
         for layer in layers:
-            if layer.getClass().getSimpleName() == "Filter":
-                self.frame = self.frame.filter((F.col(STEP) != tag) | self._column(layer.condition()))
+            if private.kind_of(layer) == "Filter":
+                self.frame = self.frame.filter(
+                    (F.col(STEP) != tag) | private.column_of(self._session, layer.condition())
+                )
             else:
                 self._project(tag, layer.projectList())
-        output = _analyzed(applied).output()
+        output = private.listed(private.analyzed(applied).output())
         names = [(name, column_name(into, i)) for i, name in enumerate(applied.columns)]
-        columns = [self._column(output.apply(i)).alias(wide) for i, (_, wide) in enumerate(names)]
+        columns = [private.column_of(self._session, output[i]).alias(wide) for i, (_, wide) in enumerate(names)]
         self.frame = self.frame.select(*before, *columns)
         return names
 
@@ -118,60 +118,37 @@ class WideFrame:
         """Return the projections and filters above ``base``, lowest first, ``base`` itself included."""
         layers = []
         while not plan.equals(base):
-            kind = plan.getClass().getSimpleName()
-            if kind not in ("Project", "Filter", *_TRANSPARENT):
+            kind = private.kind_of(plan)
+            if kind not in ("Project", "Filter", *private.TRANSPARENT):
                 raise _not_row_wise(operator, kind)
-            if kind not in _TRANSPARENT:
+            if kind not in private.TRANSPARENT:
                 layers.append(plan)
-            if self._has_python_udf(plan):
+            if private.has_python_function(self._session, plan):
                 # It would be called, with nulls, on the rows of the other branches too.
                 raise _not_row_wise(operator, "a Python UDF")
             plan = plan.child()
         return [base, *reversed(layers)]
 
-    def _has_python_udf(self, plan: Any) -> bool:
-        pattern = self._session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
-        expressions = plan.expressions()
-        return any(expressions.apply(i).containsPattern(pattern) for i in range(expressions.size()))
-
     def _project(self, tag: int, expressions: Any) -> None:
         """Add the new columns of a projection, with the identities that later layers know them by."""
-        catalyst = self._session._jvm.org.apache.spark.sql.catalyst.expressions
         added: list[Column] = []
-        for index in range(expressions.size()):
-            named = expressions.apply(index)
-            if named.getClass().getSimpleName() != "Alias":
+        for named in private.listed(expressions):
+            if private.kind_of(named) != "Alias":
                 continue  # a column that is there already
-            guarded = self._resolved(F.when(F.col(STEP) == tag, self._column(named.child())))
-            added.append(
-                self._column(
-                    catalyst.Alias(
-                        guarded,
-                        named.name(),
-                        named.exprId(),
-                        named.qualifier(),
-                        named.explicitMetadata(),
-                        named.nonInheritableMetadataKeys(),
-                    )
-                )
-            )
+            child = private.column_of(self._session, named.child())
+            guarded = self._resolved(F.when(F.col(STEP) == tag, child))
+            added.append(private.alias_of(self._session, guarded, named))
         if added:
             self.frame = self.frame.select("*", *added)
 
     def _resolved(self, column: Column) -> Any:
-        return _analyzed(self.frame.select(column.alias("resolved"))).projectList().apply(0).child()
-
-    def _column(self, expression: Any) -> Column:
-        return Column(self._session._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+        plan = private.analyzed(self.frame.select(column.alias("resolved")))
+        return private.listed(plan.projectList())[0].child()
 
 
 def column_name(step: int, index: int) -> str:
     """Return the name of a step's column in the wide frame."""
     return f"c{step}_{index}"
-
-
-def _analyzed(frame: DataFrame) -> Any:
-    return frame._jdf.queryExecution().analyzed()
 
 
 def _not_row_wise(operator: str, found: str) -> InvalidPipeline:

@@ -30,6 +30,7 @@ from holdfast.operators.lowering import lowering_of
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
 from holdfast.resume.spark_log import MARKS
+from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.evaluation import Observed
 from holdfast.spark.failure import translate
@@ -244,14 +245,12 @@ class Run:
         watched = [node.name for node in self.pipeline.sources if is_watched(node)]
         if not watched:
             return {}
-        metrics = self._query._jsq.streamingQuery().lastExecution().observedMetrics()
         found = {}
         for source in watched:
-            row = metrics.get(observation(source))
-            if row.isDefined():
-                values = row.get()
-                highest = None if values.isNullAt(2) else values.getLong(2)
-                found[source] = Observed(values.getLong(0), values.getLong(1), highest)
+            counted = private.observed_metrics(self._query, observation(source))
+            if counted is not None:
+                rows, rejects, highest = counted
+                found[source] = Observed(rows or 0, rejects or 0, highest)
         return found
 
     # --- inside -------------------------------------------------------------------------------------
@@ -408,8 +407,7 @@ class Run:
     def _has_nothing_to_read(self) -> bool:
         """Tell whether Spark has asked all sources, and none of them had anything to give."""
         if self.is_active and not self._is_stopping.is_set():
-            status: dict[str, Any] = self._query.status
-            return not status["isTriggerActive"] and not status["isDataAvailable"] and "Wait" in status["message"]
+            return private.waits_for_rows(self._query.status)
         return False
 
     def _rate(self, rows: int) -> float:

@@ -23,7 +23,6 @@ from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import DeadLetters
 from holdfast.quarantine.mask import Mask, mask_file, write_masks
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.spark.due import due_file
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.physical_plan import PhysicalPlan
 from holdfast.spark.quarantine.isolate import Isolating, Suspicion, told_of
@@ -31,6 +30,7 @@ from holdfast.spark.quarantine.trials import COPY, Trials, clear_copy, reads_on
 from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.resume.directory import give_up
 from holdfast.spark.run import Run
+from holdfast.spark.state.due import due_file
 from holdfast.spark.state.seed import seed_of
 
 

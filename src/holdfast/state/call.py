@@ -84,7 +84,9 @@ def call(
 def _named(error: HoldfastError, operator: str, bucket: int, at: StepTime) -> HoldfastError:
     where = f"operator {operator!r}, bucket {bucket}, epoch {at.epoch}: "
     kind = type(error) if isinstance(error, BadRow | InvalidPipeline | Unavailable) else InvalidPipeline
-    return kind(where + error.what, why=error.why, do=error.do, participant=operator, epoch=at.epoch)
+    named = kind(where + error.what, why=error.why, do=error.do, participant=operator, epoch=at.epoch)
+    named.errno = error.errno
+    return named
 
 
 def _failed(

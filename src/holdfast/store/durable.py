@@ -234,19 +234,13 @@ def explained(doing: str) -> Iterator[None]:
 
 
 def is_forbidden(error: HoldfastError) -> bool:
-    """Tell whether an error says that this user may not read or write somewhere: no row is the reason.
-
-    By its text: on the way through the JVM it loses its cause.
-    """
-    return isinstance(error, InvalidPipeline) and error.why in {f"{os.strerror(number)}." for number in _FORBIDDEN}
+    """Tell whether an error says that this user may not read or write somewhere: no row is the reason."""
+    return isinstance(error, InvalidPipeline) and error.errno in _FORBIDDEN
 
 
 def is_full(error: HoldfastError) -> bool:
-    """Tell whether an error says that a disk, or this user's part of it, is full: it passes when there is room again.
-
-    By its text: on the way through the JVM it loses its cause.
-    """
-    return isinstance(error, Unavailable) and any(os.strerror(number) in error.why for number in _FULL)
+    """Tell whether an error says that a disk, or this user's part of it, is full: that passes when there is room."""
+    return isinstance(error, Unavailable) and error.errno in _FULL
 
 
 @contextmanager
@@ -303,9 +297,11 @@ def _unavailable(error: OSError, doing: str) -> HoldfastError:
     else:
         why = _reason(error)
         do = "see that the file system answers and can be written, then start again: nothing was lost."
-    return Unavailable(
+    found = Unavailable(
         f"{doing[:1].upper()}{doing[1:]} failed.", why=f"{why}.", do=do, participant=error.filename or ""
     )
+    found.errno = error.errno
+    return found
 
 
 def _refused(error: OSError, doing: str) -> HoldfastError:
@@ -318,12 +314,14 @@ def _refused(error: OSError, doing: str) -> HoldfastError:
         do = f"a part of {where} is a file: move it away"
     else:
         do = f"give user {os.geteuid()} permission for {where} and the directories above it (ls -l, chown, chmod)"
-    return InvalidPipeline(
+    found = InvalidPipeline(
         f"{doing[:1].upper()}{doing[1:]} failed.",
         why=f"{_reason(error)}.",
         do=f"{do}, then start again: nothing was lost.",
         participant=error.filename or "",
     )
+    found.errno = error.errno
+    return found
 
 
 def _reason(error: OSError) -> str:

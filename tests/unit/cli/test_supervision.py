@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli.supervision import VARIABLE, ChildEnd, Supervisor, finished, is_final, told_to_supervisor
 from holdfast.commit.retry import Retry
-from holdfast.errors import KINDS, Corrupt, Diverged, Fenced, Unavailable
+from holdfast.errors import KINDS, BadRow, Corrupt, Diverged, Fenced, Unavailable
 from holdfast.ports import EpochRecord, Held, Publication
 from holdfast.quarantine.search import SEARCH
 from holdfast.sinks.believed import fresh
@@ -170,6 +170,14 @@ def test_each_kind_of_error_is_final_or_not(kind):
     final = {"InvalidPipeline", "BadRow", "Fenced", "Diverged", "Corrupt"}
     assert is_final(KINDS[kind]("it")) == (kind in final)
     assert not is_final(Corrupt("state cannot be read: the next start restores it", participant="state"))
+
+
+def test_a_row_that_is_isolated_later_is_no_reason_to_stay_down_and_any_other_is():
+    """Also one whose epoch a worker has named."""
+    row = BadRow("operator 'sums' refuses it", participant="sums", epoch=7)
+    assert is_final(row)
+    row.is_isolated_later = True
+    assert not is_final(row)
 
 
 def test_a_sink_that_went_back_under_a_live_run_is_no_reason_to_stay_down(tmp_path, monkeypatch):

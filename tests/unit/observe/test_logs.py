@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import BadRow, InvalidPipeline, crossing
 from holdfast.observe.logs import FILE_BYTES, FILE_ONLY, logging_to
 
 SECRET = "hunter2"
@@ -38,6 +38,26 @@ def test_stderr_gets_short_lines_and_the_file_gets_the_traceback(tmp_path, capsy
     assert "epoch 7 published" in kept
     assert "ValueError: nothing secret" in kept
     assert "RuntimeError: again" in kept
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_errors_say_to_programs_reaches_neither_stderr_nor_the_file(tmp_path, capsys, as_json, is_cut):
+    """Secrets in it neither, which JSON has spelled in its own way."""
+    file, said = tmp_path / "holdfast.log", ""
+    try:
+        with crossing():
+            raise BadRow("refused by the table.", why=f'{DSN} password="{SECRET}" said "no"')
+    except BadRow as error:
+        said = str(error)
+    assert said.count(SECRET) == 4
+    with logging_to(file, level="DEBUG", as_json=as_json):
+        log.debug("epoch 7 failed: %s", said[:-9] if is_cut else said)
+        fail_with(said)
+    for text in (capsys.readouterr().err, file.read_text()):
+        assert text.count("refused by the table.") >= 3
+        assert SECRET not in text
+        assert "holdfast-error" not in text
 
 
 @pytest.mark.filterwarnings("default")

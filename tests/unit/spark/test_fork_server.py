@@ -155,7 +155,7 @@ def test_signals_for_all_processes_leave_the_server_alone(place: Path, server: p
 
 
 def test_the_server_ends_with_a_driver_that_is_killed(place: Path) -> None:
-    script = "import sys; from pathlib import Path; from holdfast.spark import forking\n"
+    script = "import sys; from pathlib import Path; from holdfast.spark.launch import forking\n"
     script += "forking.start(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
     driver = subprocess.Popen([sys.executable, "-c", script, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert driver.stdout is not None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.errors import BadRow, InternalError, InvalidPipeline, Unavailable, from_text
+from holdfast.errors import BadRow, InternalError, InvalidPipeline, Unavailable, crossing, from_text
 from holdfast.quarantine.dead_letters import DeadLetters, read_letters, send_again
 from holdfast.quarantine.mask import NOTHING, lettered
 from holdfast.resume.directory_header import DirectoryHeader
@@ -217,7 +217,7 @@ def test_a_row_that_is_refused_again_when_it_comes_again_is_a_letter_again(tmp_p
 
 def forbidden(number):
     """Return what a worker says that may not write where it stages rows, as it comes through the JVM."""
-    with pytest.raises(InvalidPipeline) as caught, durable.explained("staging rows in /data"):
+    with pytest.raises(InvalidPipeline) as caught, crossing(), durable.explained("staging rows in /data"):
         raise OSError(number, os.strerror(number), "/data")
     return from_text(f"...\nholdfast.errors.InvalidPipeline: {caught.value}")
 

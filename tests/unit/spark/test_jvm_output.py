@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.errors import Fenced
 from holdfast.spark.launch.jvm_output import LINE_BYTES_MAX, JvmOutput, Sorter
 
 TRACE = """\
@@ -103,6 +104,18 @@ def test_traces_go_to_the_log_masked_and_to_the_file_only(
     assert caplog.messages[0] == "ERROR Executor: token=***\n\tat org.A"
     assert caplog.messages[-1] == "BrokenPipeError: [Errno 32] Broken pipe"
     assert all(record.holdfast_file_only for record in caplog.records)  # type: ignore[attr-defined]
+
+
+def test_what_errors_say_to_programs_is_shown_nowhere(
+    output: JvmOutput, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="holdfast.jvm")
+    record = Fenced("3 is fenced").record()
+    trace = TRACE.replace("BrokenPipeError: [Errno 32] Broken pipe", f"Fenced: 3 is fenced\n  {record}")
+    say(output, f"{trace}\x1eERROR Executor: Fenced: 3\x1f  {record}\x1f\tat org.A\x1f\nafter\n".encode())
+    output.drain()
+    assert capsys.readouterr().err == "after\n"
+    assert caplog.messages[-2:] == ["Fenced: 3 is fenced", "ERROR Executor: Fenced: 3\n\tat org.A"]
 
 
 def test_until_spark_has_started_nothing_is_of_a_user(capsys: pytest.CaptureFixture[str]) -> None:

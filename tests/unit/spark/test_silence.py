@@ -16,8 +16,9 @@ from holdfast.plan.chunks import Routing
 from holdfast.positions import SourcePositions
 from holdfast.resume import spark_log
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.spark import datasource, due
+from holdfast.spark import datasource
 from holdfast.spark.datasource import Reading, _Reader
+from holdfast.spark.state import due
 from holdfast.spark.state.packing import Packing
 from tests.spark.running import arrive
 

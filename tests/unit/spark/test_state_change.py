@@ -13,7 +13,7 @@ import pytest
 from holdfast.checkpoint.manifest import SnapshotKey
 from holdfast.checkpoint.snapshot import checked, commit
 from holdfast.cli.supervision import is_final
-from holdfast.errors import Corrupt, Diverged, from_text
+from holdfast.errors import STATE, Corrupt, Diverged, crossing, from_text
 from holdfast.ports import Held
 from holdfast.resume.directory_header import DirectoryHeader, read_origin
 from holdfast.resume.graph_diff import GraphChange, NodeChange, NodeVerdict, Replay
@@ -21,7 +21,6 @@ from holdfast.resume.graph_record import Graph, Role
 from holdfast.resume.replays import is_backfill, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.rewind import note_rewind
-from holdfast.spark.failure import STATE
 from holdfast.spark.resume.beginning import steps_of
 from holdfast.spark.resume.directory import Directory, find_directory, give_up, newest, remove_older
 from holdfast.spark.resume.state_change import StateChange
@@ -241,7 +240,7 @@ def test_a_directory_whose_seed_is_damaged_gives_way_to_one_that_begins_with_ano
     commit(store, seed)
     assert find_directory(store, tmp_path, "g") == Directory("spark/1")
     file = next(iter(seed.files))
-    with pytest.raises(Corrupt) as missing:
+    with pytest.raises(Corrupt) as missing, crossing():
         checked(None, file)
     as_it_comes_from_a_worker = from_text("".join(traceback.format_exception(missing.value)))
     assert as_it_comes_from_a_worker is not None

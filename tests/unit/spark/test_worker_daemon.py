@@ -17,7 +17,7 @@ pyspark.worker.main = main
 code = daemon.worker(ours, True)
 print("code", code, theirs.recv(6))
 """
-HOLDFAST = "from holdfast.spark import worker_daemon as daemon"
+HOLDFAST = "from holdfast.spark.launch import worker_daemon as daemon"
 PYSPARK = "from pyspark import daemon"
 
 

@@ -29,10 +29,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkConf
 
+from holdfast.errors import MARKER, without_records
 from holdfast.masking import masked
+from holdfast.spark import private
 
 RECORD, LINE_BREAK = "\x1e", "\x1f"
 """What ``log4j2.properties`` puts before each record, and in place of each line break inside of one."""
@@ -51,13 +52,12 @@ DRAIN_S = 1.0
 _log = logging.getLogger("holdfast.jvm")
 
 _OF_NOBODY = re.compile(
-    r"""
+    rf"""
     \s+File\ "[^"]*",\ line\ \d+ | \s+[~^]+\s*$                                         # Python's
   | (?:During\ handling\ of\ the\ above|The\ above\ exception\ was\ the\ direct\ cause)
   | Exception\ (?:ignored\ in|in\ thread)\b | (?:BrokenPipe|ConnectionReset)Error:\ \[Errno
-  | PySpark\ (?:worker\ failed\ with\ exception|daemon\ failed\ to\ flush)                # PySpark's
-  | (?:Starting\ )?Streaming\ \w+\ Python\ worker\b | (?:Current|Setting)\ mem\ limits
-  | \tat\ \S | \s*\.{3}\ \d+\ more$ | (?:Caused\ by|\s+Suppressed):\                    # Java's
+  | {private.PRINTED_BY_PROCESSES}
+  | \tat\ \S | \s*\.{{3}}\ \d+\ more$ | (?:Caused\ by|\s+Suppressed):\                  # Java's
   | \S+\ (?:HotSpot\(TM\)\ )?64-Bit\ Server\ VM\ warning: | \[[\d.]+s\]\[\w+\s*\]\[
   | WARNING:\ (?:Using\ incubator|An?\ (?:restricted|terminally\ deprecated)\ method|(?:java|sun)\.|Use\ --|Restricted\
       methods\ will|Please\ consider\ reporting)
@@ -195,7 +195,9 @@ class JvmOutput:
 
     def _pass_on(self, line: str) -> None:
         for said in self._sort(line):
-            text = masked(said.text)
+            text = masked(without_records(said.text))
+            if MARKER in said.text and not text.strip():
+                continue
             if self._is_starting or not said.is_of_user:
                 self._last.append(text.partition("\n")[0])
                 _log.info("%s", text, extra=FILE_ONLY)
@@ -222,8 +224,8 @@ def launch(conf: SparkConf) -> JvmOutput | None:
     JvmEnded
         If it ends before it is ready.
     """
-    with SparkContext._lock:
-        if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+    with private.jvm_is_to_be_launched() as is_ours:
+        if not is_ours:
             return None
         output = JvmOutput()
         try:
@@ -231,12 +233,12 @@ def launch(conf: SparkConf) -> JvmOutput | None:
                 # Python 3.12 warns of the fork in PySpark's way to start a process, now that there is a second thread.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 # stdout too: it belongs to our --json, and Java prints its warnings there.
-                gateway = launch_gateway(conf, _Surviving(stdout=output.write_end, stderr=output.write_end))
+                gateway = private.launch_jvm(conf, _Surviving(stdout=output.write_end, stderr=output.write_end))
         except Exception as error:
             output.is_launched()
             raise JvmEnded(output.last_lines()) from error
         output.is_launched()
-        SparkContext._ensure_initialized(gateway=gateway)
+        private.adopt_jvm(gateway)
     return output
 
 
@@ -248,11 +250,11 @@ class _Surviving(dict[str, Any]):
     no handler, and what Java starts ignores it too, but for the process that forks Spark's workers.  When the driver
     ends, whatever ends it, the JVM does too: it reads a pipe that the driver holds.
 
-    PySpark sets ``preexec_fn`` itself, to ignore SIGINT: here that is done, and SIGTERM ignored as well.
+    What PySpark has done before the program is executed, to ignore SIGINT, is done, and SIGTERM ignored as well.
     """
 
     def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, _also_without_sigterm(value) if key == "preexec_fn" else value)
+        super().__setitem__(key, _also_without_sigterm(value) if key == private.BEFORE_EXEC else value)
 
 
 def _also_without_sigterm(before_exec: Callable[[], object]) -> Callable[[], None]:

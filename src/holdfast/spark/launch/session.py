@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 import holdfast
 from holdfast.errors import Unavailable
+from holdfast.spark import private
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.failure import summary
 from holdfast.spark.launch import forking, stop_directory
@@ -56,13 +57,13 @@ RUNTIME: dict[str, tuple[str, str]] = {
         "positions are keyed by source name; must be on from the first run",
     ),
     "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+        private.CHECKPOINT_FILES,
         "an almost empty epoch took 73 ms instead of 122: the two log writes 8 ms instead of 29 each",
     ),
     "spark.sql.execution.arrow.maxRecordsPerBatch": ("65536", "fewer, larger Arrow batches between JVM and workers"),
     "spark.sql.execution.arrow.pyspark.enabled": ("true", "rows leave the JVM as Arrow, never one by one"),
     "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        private.STATE_STORE,
         "state outside the heap; the only store of transformWithState",
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": (
@@ -81,7 +82,7 @@ RUNTIME: dict[str, tuple[str, str]] = {
 TUNING = frozenset({"spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"})
 """Those of a run that only decide about speed and memory: what the context was given for them stands."""
 
-TOLD_TWICE = ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger")
+TOLD_TWICE = ("py4j", *private.LOGGERS_OF_WHAT_IS_RAISED)
 """Loggers of PySpark that log as errors what they raise as well, with the whole trace: the run logs it once."""
 
 SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
@@ -154,7 +155,7 @@ def create_session(master: str, driver_memory: str, *, is_quick: bool = False) -
                 "JAVA_HOME, and options for Java or Spark in the environment.",
             ) from error
     if python is not None:
-        session.sparkContext.pythonExec = python
+        private.set_python_of_workers(session, python)
     session.sparkContext.setLogLevel("ERROR")
     for name in TOLD_TWICE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -230,25 +231,8 @@ def run_session(base: SparkSession, parallelism: int) -> SparkSession:
         if key not in TUNING or not given.contains(key):
             session.conf.set(key, value)
     session.conf.set("spark.sql.shuffle.partitions", str(parallelism))
-    with _active(session):
+    # Whether a data source may be registered Spark asks of the active session, whichever it is registered in: one that
+    # ran before knows ours, and is active where somebody has called its createDataFrame.
+    with private.active_session(session):
         session.dataSource.register(HoldfastDataSource)
     return session
-
-
-@contextmanager
-def _active(session: SparkSession) -> Iterator[None]:
-    """Make a session the active one of this thread meanwhile.
-
-    Whether a data source may be registered Spark asks of the active session, whichever it is registered in: one that
-    ran before knows ours, and is active where somebody has called its ``createDataFrame``.
-    """
-    sessions = SparkSession._get_j_spark_session_class(session._jvm)
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(session._jsparkSession)
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()

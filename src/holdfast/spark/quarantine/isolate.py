@@ -73,6 +73,7 @@ class Suspicion:
             participant=error.participant,
             epoch=found.epoch,
         )
+        suspected.is_isolated_later = True
         suspected.__cause__ = error
         return suspected
 

@@ -24,12 +24,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from holdfast.errors import KINDS, BadRow, HoldfastError, Unavailable
+from holdfast.errors import KINDS, BadRow, HoldfastError, Unavailable, crossing
 from holdfast.plan.program import Program
 from holdfast.quarantine.search import Failing, locate
+from holdfast.spark import private
 from holdfast.spark.evaluation import Reader
 from holdfast.spark.quarantine.probe_process import ProbePart, Word
 
@@ -61,7 +61,7 @@ class ProbeProcess:
     """
 
     def __init__(self, part: ProbePart, limit_s: float | None) -> None:
-        self._pickled = cloudpickle.dumps(part)
+        self._pickled = private.pickled(part)
         self._limit_s = limit_s
         self._limit_to_begin_s = None if limit_s is None else max(limit_s, BEGIN_S)
         self._process: subprocess.Popen[bytes] | None = None
@@ -191,7 +191,8 @@ class ProbeTask:
         """Yield the rows that fail, as far as they can be found: trials come behind, and find the others."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                found = self._found(self.parts[number], self.highs[number])
+                with crossing():
+                    found = self._found(self.parts[number], self.highs[number])
                 columns = [[row for row, _ in found], *([said[i] for _, said in found] for i in range(3))]
                 kinds = [pa.int64(), pa.string(), pa.string(), pa.string()]
                 arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]

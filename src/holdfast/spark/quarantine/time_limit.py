@@ -10,8 +10,7 @@ from contextlib import contextmanager, suppress
 from pyspark import SparkContext
 
 from holdfast.errors import BadRow
-
-INTERRUPT = "spark.job.interruptOnCancel"
+from holdfast.spark import private
 
 AGAIN_S = 0.5
 """How often jobs are cancelled once it took too long: one may begin right after a moment in which none was at work."""
@@ -31,7 +30,7 @@ def limited(limit_s: float | None, doing: str) -> Iterator[None]:
     Spark interrupts the task, and two seconds later ends its Python worker.  The jobs are known by a tag, and not by
     their group, which the thread of a query or of a user has for other jobs too.
     """
-    context = SparkContext._active_spark_context
+    context = private.active_context()
     if limit_s is None or context is None:
         yield
         return
@@ -66,12 +65,12 @@ def limited(limit_s: float | None, doing: str) -> Iterator[None]:
 def _tagged(context: SparkContext) -> Iterator[str]:
     """Tag the jobs of this thread, and leave its properties as they were."""
     tag = f"holdfast-{uuid.uuid4().hex}"
-    before = context.getLocalProperty(INTERRUPT)
+    before = context.getLocalProperty(private.INTERRUPT)
     context.addJobTag(tag)
-    context.setLocalProperty(INTERRUPT, "true")
+    context.setLocalProperty(private.INTERRUPT, "true")
     try:
         yield tag
     finally:
         with suppress(Exception):  # the JVM may be gone; what the block raised says more
             context.removeJobTag(tag)
-            context.setLocalProperty(INTERRUPT, before)  # None removes it
+            context.setLocalProperty(private.INTERRUPT, before)  # None removes it

@@ -18,6 +18,7 @@ from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader
 from holdfast.resume.logged_epochs import from_the_start, steps_of
 from holdfast.resume.restore import Restoration, restoration
+from holdfast.resume.spark_log import logged
 
 if TYPE_CHECKING:
     from holdfast.spark.state.transfer import Transfer
@@ -103,7 +104,7 @@ class Beginning:
     def has_begun(self) -> bool:
         """Whether there is anything of Spark's in the directory: a header, or an epoch that was planned."""
         spark = self.directory / self.below
-        return (spark / FILE_NAME).exists() or any((spark / "offsets").glob("[0-9]*"))
+        return (spark / FILE_NAME).exists() or bool(logged(spark, "offsets"))
 
     def known_steps(self) -> list[EpochSpan]:
         """Return all epochs whose ends are known, of the directory before and of progress records."""

@@ -14,12 +14,11 @@ from pathlib import Path
 
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.snapshot import snapshot_keys
-from holdfast.errors import Corrupt, HoldfastError
+from holdfast.errors import STATE, Corrupt, HoldfastError
 from holdfast.masking import masked
 from holdfast.ports import Store
 from holdfast.resume.directory_header import FILE_NAME, LEFT, read_origin
 from holdfast.resume.spark_log import check_logs
-from holdfast.spark.failure import STATE
 from holdfast.spark.state.seed import seed_of
 
 log = logging.getLogger("holdfast.checkpoint")
@@ -128,8 +127,7 @@ def give_up(store: Store, below: str, seed: Manifest | None, error: HoldfastErro
     bool
         Whether it was because of the state, and there is a snapshot; else nothing is noted.
     """
-    # NB by its text: on the way through the JVM the error of a worker lost its fields.
-    is_of_seed = seed is not None and any(repr(file.key) in error.what for file in seed.files)
+    is_of_seed = seed is not None and any(file.key == error.participant for file in seed.files)
     if not (error.participant == STATE or is_of_seed) or not snapshot_keys(store):
         return False
     store.put(f"{below}/{DAMAGED}", masked(error.what).encode())

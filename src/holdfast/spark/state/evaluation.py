@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from holdfast.checkpoint.barriers import Barriers
+from holdfast.errors import crossing
 from holdfast.plan.chunks import COUNTS, ROWS, Chunk, decode, from_batch, in_order
 from holdfast.plan.routes import Routes
 from holdfast.ports import Carried
@@ -114,7 +115,8 @@ class ChunkTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage the rows of all chunks; yield the handles, then the counts in the same form."""
         counts: list[str] = []
-        yield self.staging.stage(self._rows(batches, counts))
+        with crossing():
+            yield self.staging.stage(self._rows(batches, counts))
         columns: list[list[object]] = [[""] * len(counts), [""] * len(counts), [0] * len(counts), list(counts)]
         kinds = [pa.string(), pa.string(), pa.int64(), pa.string()]
         arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]

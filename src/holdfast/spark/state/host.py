@@ -9,7 +9,6 @@ Batch time and epoch come as local properties of the job, which the driver sets 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +23,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from holdfast.checkpoint.barriers import KEPT
 from holdfast.checkpoint.snapshot import Bucket
+from holdfast.errors import crossing
 from holdfast.operators.waits import longest_waits
 from holdfast.plan.bounds import all_keys
 from holdfast.plan.chunks import (
@@ -42,8 +42,9 @@ from holdfast.plan.chunks import (
 from holdfast.plan.pressure import PRESSURE, pressure_of
 from holdfast.plan.report import WAITS, Pace
 from holdfast.plan.stages import CLOSED_ONLY, EVERY, Hosted, Stage
-from holdfast.spark.due import DUE
+from holdfast.spark import private
 from holdfast.spark.evaluation import Counts
+from holdfast.spark.state.due import DUE
 from holdfast.spark.state.parts import SnapshotParts
 from holdfast.spark.state.seed import Seeds, adopted
 from holdfast.spark.state.store import Cache, HeldTables, Record, advance, compacted, load
@@ -109,7 +110,7 @@ class Level(StatefulProcessor):  # type: ignore[misc]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        _silence_planning()
+        private.silence_state_planning()
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state variables."""
@@ -118,14 +119,22 @@ class Level(StatefulProcessor):  # type: ignore[misc]
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """Take the chunks of one bucket, or of one passage; yield chunks."""
+        with crossing():
+            yield from self._addressed(self._given(key, in_order([_from_row(row) for row in rows])))
+
+    def close(self) -> None:
+        """Do nothing: the store commits by itself."""
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _given(self, key: Any, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
         operator = key[0]
-        chunks = in_order([_from_row(row) for row in rows])
-        if operator:
-            bucket = key[1] % self._routing.buckets
-            given = self._called(self._stage.hosted[operator], bucket, chunks)
-        else:
-            given = self._passed(chunks)
-        for chunk in given:
+        if not operator:
+            return self._passed(chunks)
+        return self._called(self._stage.hosted[operator], key[1] % self._routing.buckets, chunks)
+
+    def _addressed(self, chunks: Iterator[Chunk]) -> Iterator[Row]:
+        for chunk in chunks:
             label_operator, label = self._routing.address(chunk, self._number + 1)
             yield Row(
                 operator=label_operator,
@@ -138,11 +147,6 @@ class Level(StatefulProcessor):  # type: ignore[misc]
                 source=chunk.source,
                 data=chunk.data,
             )
-
-    def close(self) -> None:
-        """Do nothing: the store commits by itself."""
-
-    # --- inside -------------------------------------------------------------------------------------------------
 
     def _passed(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
         """Let chunks pass; compute what the stage behind this level does to rows that come past it."""
@@ -352,13 +356,6 @@ def _united(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
     return pa.concat_tables([tables.fitted(part, schema) for part in parts])
 
 
-def _silence_planning() -> None:
-    """Keep the process in which Spark asks for the state variables, once per run, from printing what it does."""
-    main = sys.modules["__main__"]
-    if getattr(main.__spec__, "name", "") == "pyspark.sql.streaming.transform_with_state_driver_worker":
-        vars(main)["print"] = lambda *_, **__: None
-
-
 def _moment(hosted: Hosted) -> StepTime:
     context = TaskContext.get()
     assert context is not None
@@ -404,7 +401,7 @@ class _Variables:
 
 
 POOL_VARIABLE = "HOLDFAST_POOL"
-"""Spark reuses a worker only for functions of the same environment: levels get workers of their own.
+"""Levels get workers of their own, by a variable of their environment.
 
 So few processes hold state, and one that held a bucket in the last epoch is likely to get it again.
 """
@@ -419,12 +416,8 @@ def with_levels(
     parts: SnapshotParts | None = None,
 ) -> DataFrame:
     """Return a frame of chunks after all levels."""
-    environment = frame.sparkSession.sparkContext.environment
     for number, stage in enumerate(stages[1:], start=1):
-        environment[POOL_VARIABLE] = f"level-{number}"
-        try:
+        with private.workers_apart(frame, POOL_VARIABLE, f"level-{number}"):
             level = Level(number, stage, routing, token, seeds, parts)
             frame = frame.groupBy("operator", "label").transformWithState(level, CHUNKS, "append", "none")
-        finally:
-            del environment[POOL_VARIABLE]
     return frame

@@ -6,33 +6,16 @@ from collections.abc import Iterator
 
 from pyspark.sql import DataFrame
 
-_STATEFUL = (
-    "Aggregate",
-    "Deduplicate",
-    "DeduplicateWithinWatermark",
-    "Distinct",
-    "EventTimeWatermark",
-    "FlatMapGroupsWithState",
-    "FlatMapGroupsInPandasWithState",
-    "GlobalLimit",
-    "LocalLimit",
-    "Sort",
-    "TransformWithState",
-    "TransformWithStateInPySpark",
-    "TransformWithStateInPandas",
-    "Window",
-)
+from holdfast.spark import private
 
 
 def stateful_operators(frame: DataFrame) -> Iterator[str]:
     """Yield the kinds of stateful operators that a frame's plan contains (Spark's names)."""
-    waiting = [frame._jdf.queryExecution().analyzed()]
+    waiting = [private.analyzed(frame)]
     while waiting:
         plan = waiting.pop()
-        if plan.isStreaming():
-            kind = plan.getClass().getSimpleName()
-            children = plan.children()
-            inputs = [children.apply(i) for i in range(children.size())]
-            if kind in _STATEFUL or (kind == "Join" and all(child.isStreaming() for child in inputs)):
+        if private.is_streaming(plan):
+            kind, inputs = private.kind_of(plan), private.children_of(plan)
+            if kind in private.STATEFUL or (kind == "Join" and all(private.is_streaming(each) for each in inputs)):
                 yield kind
             waiting.extend(inputs)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark import TaskContext
 
+from holdfast.errors import crossing
 from holdfast.plan.bounds import Bounding, all_keys
 from holdfast.plan.chunks import Chunk, Packer, Routing, rank_of
 from holdfast.plan.program import Program
@@ -126,14 +127,15 @@ class PackTask:
         assert context is not None
         number = context.partitionId()
         packer = Packer(self.routing, rank_of(0, 0, number), number)
-        for batch in batches:
-            for target, rows in self.routes.split(batch):
-                chunks = list(packer.add(int(target), rows))
-                if chunks:
-                    yield self.routing.to_batch(chunks, 1)
-        chunks = list(packer.rows())
-        if chunks:
-            yield self.routing.to_batch(chunks, 1)
+        with crossing():
+            for batch in batches:
+                for target, rows in self.routes.split(batch):
+                    chunks = list(packer.add(int(target), rows))
+                    if chunks:
+                        yield self.routing.to_batch(chunks, 1)
+            chunks = list(packer.rows())
+            if chunks:
+                yield self.routing.to_batch(chunks, 1)
 
 
 def packings(

@@ -12,13 +12,12 @@ and deltas by the executors, and written by them.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,15 +25,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState, StateSchema, TableFile
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, crossing
 from holdfast.ports import Store
+from holdfast.spark import private
 from holdfast.spark.state.store import Record, load
 from holdfast.state.step import StateTable
 from holdfast.store import durable
 from holdfast.store.local import open_store
-
-COMMITTED = 'v1\n{"nextBatchWatermarkMs":0}'
-"""An entry of Spark's commit log for a query without a watermark."""
 
 VIEWS = ".reading"
 
@@ -129,12 +126,7 @@ class StateReader:
         spark = self.checkpoint / self.below
         view = self.checkpoint / VIEWS / uuid.uuid4().hex
         try:
-            for log, content in (("offsets", None), ("commits", COMMITTED)):
-                durable.make_directory(str(view / log), is_synced=False)
-                target = view / log / str(batch_id)
-                target.write_bytes((spark / log / str(batch_id)).read_bytes() if content is None else content.encode())
-            shutil.copyfile(spark / "metadata", view / "metadata")
-            os.symlink(spark / "state", view / "state")
+            private.show_as_committed(spark, batch_id, view, partial(durable.make_directory, is_synced=False))
             yield view
         finally:
             shutil.rmtree(view, ignore_errors=True)
@@ -161,7 +153,7 @@ class StateReader:
 
     def _variable(self, view: Path, batch_id: int, name: str, options: Mapping[str, str]) -> DataFrame:
         frames = []
-        for operator_id in sorted(int(path.name) for path in (view / "state").iterdir() if path.name.isdigit()):
+        for operator_id in private.operators_with_state(view):
             reader = self.session.read.format("statestore").option("stateVarName", name)
             for key, value in {**options, "batchId": str(batch_id), "operatorId": str(operator_id)}.items():
                 reader = reader.option(key, value)
@@ -180,6 +172,10 @@ class TableAssembly:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one row for each bucket whose files are written."""
+        with crossing():
+            yield from self._assembled(batches)
+
+    def _assembled(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = open_store(self.checkpoint)
         cells: dict[tuple[str, int], _Pieces] = {}
         for batch in batches:

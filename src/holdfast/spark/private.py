@@ -1,0 +1,487 @@
+"""What of Spark and PySpark is not public, in one place: a new version breaks here first, and is mended here.
+
+Each name says in which version it was seen, what it leans on, and what to do when that changes; it is tried by
+``tests/spark/test_private.py``, or without a JVM by ``tests/unit/spark/test_private.py``.  No other module uses a name
+of PySpark's that begins with an underscore, imports a module that PySpark keeps for itself, or names a class of the
+JVM (``tests/arch/test_private.py``).  Public and not here: settings, though Spark calls some of them internal, and
+what Py4J documents.
+
+What leans on Spark's inside and stands elsewhere:
+
+- :mod:`holdfast.resume.spark_log`: the files of a query's checkpoint directory (logs, metadata, schemas of state, and
+  checksums), which commands read without PySpark.
+- :mod:`holdfast.spark.launch.forked_python`, the names of the modules that Spark starts as Python processes: it runs in
+  a bare interpreter.
+- :mod:`holdfast.spark.launch.fork_server`, the environment that Spark gives these processes, and what they import:
+  it must not load what a driver needs.
+- :mod:`holdfast.spark.launch.worker_daemon`: PySpark's ``daemon`` with a ``worker`` of our own; it must load nothing
+  else before it forks.
+- ``spark/launch/startup/sitecustomize.py``: where PySpark has its zips; it runs before anything can be imported.
+- ``spark/launch/log4j2.properties``: names of loggers of the JVM.
+
+Planning processes and workers import this module: it must load nothing that ``import pyspark`` does not.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext, cloudpickle
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.types import StructType
+
+SEEN_IN = "4.3"
+"""The version of Spark in which all of this was seen last: raise it when the tests of this module pass on another."""
+
+# --- the JVM and its sessions -----------------------------------------------------------------------------------------
+
+BEFORE_EXEC = "preexec_fn"
+"""Argument of ``Popen`` that PySpark sets itself when it starts the JVM, to ignore SIGINT there.
+
+Seen in 4.3, in ``pyspark.java_gateway.launch_gateway``, which writes into the dictionary that it is given.  If it sets
+another one (Python advises against this one), wrap that in :mod:`holdfast.spark.launch.jvm_output`.
+"""
+
+
+@contextmanager
+def jvm_is_to_be_launched() -> Iterator[bool]:
+    """Hold PySpark's lock; yield whether this process has no JVM, and was given none.
+
+    Seen in 4.3: ``SparkContext._lock``, ``SparkContext._gateway`` and the variable by which ``spark-submit`` tells of
+    the JVM that it runs in.  If they change: look at how ``SparkContext._ensure_initialized`` decides to launch one.
+    """
+    with SparkContext._lock:
+        yield SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ
+
+
+def launch_jvm(conf: SparkConf, arguments: dict[str, Any]) -> Any:
+    """Start a JVM with these arguments of ``Popen``; return what PySpark reaches it by.
+
+    Seen in 4.3: ``pyspark.java_gateway.launch_gateway(conf, popen_kwargs)``, "a developer feature".  If it goes: let
+    PySpark launch the JVM, which then prints to our stderr; ``launch_jvm`` and ``adopt_jvm`` become no-ops.
+    """
+    return launch_gateway(conf, arguments)
+
+
+def adopt_jvm(gateway: Any) -> None:
+    """Let PySpark take a JVM for this process's own, under the lock of :func:`jvm_is_to_be_launched`.
+
+    Seen in 4.3: ``SparkContext._ensure_initialized(gateway=...)``; ``SparkContext(gateway=...)`` is public and makes a
+    context at once, whose handler of SIGINT we do not want.  If it changes: that one.
+    """
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def set_python_of_workers(session: SparkSession, python: str) -> None:
+    """Let Spark start this program as Python from now on.
+
+    Seen in 4.3: ``SparkContext.pythonExec``, read for each function that is sent to workers.  If it goes: processes are
+    started instead of forked, which is slower and nothing else; ``PYSPARK_PYTHON`` would have to be set before the JVM
+    starts.
+    """
+    session.sparkContext.pythonExec = python
+
+
+def active_context() -> SparkContext | None:
+    """Return the context of this process; None where there is none: unlike ``getOrCreate`` it makes none.
+
+    Seen in 4.3: ``SparkContext._active_spark_context``.  If it goes: hand the session down to who asks.
+    """
+    context: SparkContext | None = SparkContext._active_spark_context
+    return context
+
+
+@contextmanager
+def active_session(session: SparkSession) -> Iterator[None]:
+    """Make a session the active one of this thread meanwhile.
+
+    Seen in 4.3: ``SparkSession._get_j_spark_session_class`` and ``_jsparkSession``; PySpark itself makes a session
+    active in ``createDataFrame`` and leaves it so.  If they change: look there.
+    """
+    sessions = SparkSession._get_j_spark_session_class(session._jvm)
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""What writes Spark's logs, in 8 ms a file; the default takes 29.
+
+Seen in 4.3, for the internal ``spark.sql.streaming.checkpointFileManagerClass``.  If it moves no query starts: give the
+new name, or leave the setting out.
+"""
+
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+"""The state store in RocksDB.  Seen in 4.3; documented, by this name."""
+
+INTERRUPT = "spark.job.interruptOnCancel"
+"""Local property: whether a cancelled job interrupts its tasks.
+
+Seen in 4.3, as ``SparkContext.SPARK_JOB_INTERRUPT_ON_CANCEL``.  ``SparkContext.setInterruptOnCancel`` is public and
+cannot be asked what was set before.  If it changes: that one, and false afterwards.
+"""
+
+LOGGERS_OF_WHAT_IS_RAISED = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""PySpark's loggers that log as errors what it raises as well, with the whole trace.
+
+Seen in 4.3, in ``pyspark.errors``.  If they change, the terminal shows failures twice: give the new names.
+"""
+
+
+# --- Python processes -------------------------------------------------------------------------------------------------
+
+
+def pickled(value: Any) -> bytes:
+    """Return a value as bytes, functions and classes of ``__main__`` included; :func:`unpickled` reads them.
+
+    Seen in 4.3: ``pyspark.cloudpickle``, PySpark's copy.  If it goes: require ``cloudpickle``.
+    """
+    data: bytes = cloudpickle.dumps(value)
+    return data
+
+
+def unpickled(data: bytes) -> Any:
+    """Return what :func:`pickled` was given."""
+    return cloudpickle.loads(data)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark sends rows of a schema with.
+
+    Seen in 4.3: ``pyspark.sql.pandas.types.to_arrow_schema``.  If it changes: all columns that pass between Spark and
+    our sinks are typed by it; ``DataFrame.toArrow`` of an empty frame gives the same, with a job.
+    """
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return the Spark schema of Arrow rows.
+
+    Seen in 4.3: ``pyspark.sql.pandas.types.from_arrow_schema``.  If it changes: ``createDataFrame`` of an empty Arrow
+    table has it.
+    """
+    return from_arrow_schema(schema)
+
+
+def prefetching_reader() -> type[Any] | None:
+    """Return the class whose readers may read an epoch while they plan it; None: there is no such thing.
+
+    Seen in 4.3: ``_SimpleStreamReaderWrapper``.  Spark asks a reader of that class for ``getCache`` behind
+    ``partitions``, and its attribute ``simple_reader`` whether it can do ``AvailableNow``; nothing else of it is used.
+    If it goes: there is no prefetch (89 ms an epoch become 149), and nothing else changes.
+    """
+    try:
+        from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
+    except ImportError:
+        return None
+    found: type[Any] = _SimpleStreamReaderWrapper
+    return found
+
+
+@contextmanager
+def workers_apart(frame: DataFrame, variable: str, value: str) -> Iterator[None]:
+    """Give functions that are used in the block workers of their own.
+
+    Seen in 4.3: Spark reuses a worker only for functions of the same environment, which is that of the context when
+    they are used: ``SparkContext.environment``.  If it changes: buckets wander between more processes, and each of them
+    reads state again; nothing else.
+    """
+    environment = frame.sparkSession.sparkContext.environment
+    environment[variable] = value
+    try:
+        yield
+    finally:
+        del environment[variable]
+
+
+def silence_state_planning() -> None:
+    """Keep the process in which Spark asks for state variables, once per run, from printing what it does.
+
+    Seen in 4.3: it is a main module of this name, and prints by ``print``.  If it changes: what it prints stands
+    in the log of each run, or on the terminal.
+    """
+    main = sys.modules["__main__"]
+    if getattr(main.__spec__, "name", "") == "pyspark.sql.streaming.transform_with_state_driver_worker":
+        vars(main)["print"] = lambda *_, **__: None
+
+
+PRINTED_BY_PROCESSES = r"""
+    PySpark\ (?:worker\ failed\ with\ exception|daemon\ failed\ to\ flush)
+  | (?:Starting\ )?Streaming\ \w+\ Python\ worker\b | (?:Current|Setting)\ mem\ limits
+"""
+"""How lines begin that PySpark's processes print of themselves (a verbose pattern): they are no user's.
+
+Seen in 4.3, in ``util.py``, ``daemon.py``, ``worker_util.py`` and ``transform_with_state_driver_worker.py``.  If they
+change, such lines reach the terminal.
+"""
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+STATEFUL = (
+    "Aggregate",
+    "Deduplicate",
+    "DeduplicateWithinWatermark",
+    "Distinct",
+    "EventTimeWatermark",
+    "FlatMapGroupsWithState",
+    "FlatMapGroupsInPandasWithState",
+    "GlobalLimit",
+    "LocalLimit",
+    "Sort",
+    "TransformWithState",
+    "TransformWithStateInPySpark",
+    "Window",
+)
+"""Kinds of plan nodes that keep state on a stream, beside a join of two streams.
+
+Seen in 4.3: the names of Catalyst's classes.  Whoever adds an operator with state to Spark adds its name here.
+"""
+
+TRANSPARENT = ("SubqueryAlias", "View")
+"""Kinds of plan nodes that change nothing: names of temporary views.  Seen in 4.3, in Catalyst."""
+
+
+def analyzed(frame: DataFrame) -> Any:
+    """Return a frame's analysed plan, a tree of Catalyst's, as the JVM has it.
+
+    Seen in 4.3: ``DataFrame._jdf``, ``queryExecution().analyzed()``.  The plan itself has no public form but text.  If
+    it changes: fan-out (:mod:`holdfast.spark.fanout`) and the refusal of state in Spark cannot be done without.
+    """
+    return frame._jdf.queryExecution().analyzed()
+
+
+def kind_of(node: Any) -> str:
+    """Return the kind of a plan node, or of an expression: the name of its class in Catalyst (seen in 4.3)."""
+    name: str = node.getClass().getSimpleName()
+    return name
+
+
+def listed(sequence: Any) -> list[Any]:
+    """Return the elements of a ``Seq`` of Scala's (seen in 4.3: its methods ``size`` and ``apply``)."""
+    return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def children_of(node: Any) -> list[Any]:
+    """Return what a plan node takes its rows from (seen in 4.3: ``TreeNode.children``)."""
+    return listed(node.children())
+
+
+def is_streaming(node: Any) -> bool:
+    """Tell whether a plan node's rows are those of a stream (seen in 4.3: ``LogicalPlan.isStreaming``)."""
+    return bool(node.isStreaming())
+
+
+def has_python_function(session: SparkSession, node: Any) -> bool:
+    """Tell whether an expression of a plan node calls a Python UDF.
+
+    Seen in 4.3: ``TreePattern.PYTHON_UDF``, which Catalyst itself looks for.  If it changes: search the expressions for
+    the class ``PythonUDF``.
+    """
+    pattern = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+    return any(expression.containsPattern(pattern) for expression in listed(node.expressions()))
+
+
+def column_of(session: SparkSession, expression: Any) -> Column:
+    """Return an expression of a plan as a column.
+
+    Seen in 4.3: ``org.apache.spark.sql.classic.ExpressionUtils.column``.  If it moves: ``Column.__init__`` of
+    ``pyspark.sql.classic`` shows what a column is made of.
+    """
+    return Column(session._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+
+
+def alias_of(session: SparkSession, expression: Any, like: Any) -> Column:
+    """Return an expression under the name and the identity of an ``Alias``, so that plans above it still find it.
+
+    Seen in 4.3: the six arguments of Catalyst's ``Alias``.  If there are more: hand on those of ``like``.
+    """
+    catalyst = session._jvm.org.apache.spark.sql.catalyst.expressions
+    return column_of(
+        session,
+        catalyst.Alias(
+            expression,
+            like.name(),
+            like.exprId(),
+            like.qualifier(),
+            like.explicitMetadata(),
+            like.nonInheritableMetadataKeys(),
+        ),
+    )
+
+
+# --- a query that runs ------------------------------------------------------------------------------------------------
+
+
+def observed_metrics(query: StreamingQuery, name: str) -> list[int | None] | None:
+    """Return what a query has observed under a name in the batch that is at work; None where it has not (yet).
+
+    Seen in 4.3: ``StreamingQuery._jsq`` and ``lastExecution().observedMetrics()``.  ``lastProgress`` is public, and
+    tells of a batch only after ``foreachBatch`` has come back from it.  If it changes: observe each batch anew.
+    """
+    row = query._jsq.streamingQuery().lastExecution().observedMetrics().get(name)
+    if not row.isDefined():
+        return None
+    values = row.get()
+    return [None if values.isNullAt(at) else values.getLong(at) for at in range(values.size())]
+
+
+def waits_for_rows(status: Mapping[str, Any]) -> bool:
+    """Tell whether a query has asked all its sources, by its ``status``, and found nothing to do.
+
+    Seen in 4.3: its message is ``Waiting for data to arrive`` or ``Waiting for next trigger``, which no other field
+    tells from that of a query that has just begun.  If it changes: the lag of sources that have given everything is
+    unknown until their first epoch.
+    """
+    return not status["isTriggerActive"] and not status["isDataAvailable"] and "Wait" in status["message"]
+
+
+# --- files of a query's checkpoint ------------------------------------------------------------------------------------
+
+COMMITTED = 'v1\n{"nextBatchWatermarkMs":0}'
+"""An entry of Spark's commit log for a query without a watermark.
+
+Seen in 4.3.  If the version rises: entries of a query of ours (``spark/<n>/commits``) show its form.
+"""
+
+
+def show_as_committed(checkpoint: Path, batch_id: int, view: Path, make_directory: Callable[[str], object]) -> None:
+    """Make a view of a query's checkpoint, for Spark's reader of state, in which a batch at work is committed.
+
+    ``make_directory`` makes one, and those above it.
+
+    Seen in 4.3: the reader looks at ``metadata``, at the batch in both logs, and at ``state``.  If it looks at more,
+    its error names the file: link or copy it here.
+    """
+    entries = {"offsets": (checkpoint / "offsets" / str(batch_id)).read_bytes(), "commits": COMMITTED.encode()}
+    for log, entry in entries.items():
+        make_directory(str(view / log))
+        (view / log / str(batch_id)).write_bytes(entry)
+    (view / "metadata").write_bytes((checkpoint / "metadata").read_bytes())
+    os.symlink(checkpoint / "state", view / "state")
+
+
+def operators_with_state(checkpoint: Path) -> list[int]:
+    """Return Spark's numbers of the operators that keep state below a checkpoint.
+
+    Seen in 4.3: directories of ``state``.  The data source ``state-metadata`` is public and costs a job.
+    """
+    return sorted(int(path.name) for path in (checkpoint / "state").iterdir() if path.name.isdigit())
+
+
+# --- what Spark says of a failure -------------------------------------------------------------------------------------
+
+TOO_LARGE = "spark.driver.maxResultSize"
+"""In the message of a job whose result is too large for the driver: the setting by its name.
+
+Seen in 4.3; the exception is a ``SparkException`` like any other, without a condition.
+"""
+
+WORKER_DIED = "Python worker exited unexpectedly"
+"""In the message of a task whose Python worker died.  Seen in 4.3, in ``BasePythonRunner``; without a condition."""
+
+LOST = (
+    "ExecutorLostFailure",
+    WORKER_DIED,
+    "Python worker failed to connect back",
+    "FetchFailed",
+    "Connection reset by peer",
+)
+"""What Spark, or the network below it, says when a machine or a process went away.
+
+Seen in 4.3, without conditions.  If one changes: a lost process ends a run instead of being waited for.
+"""
+
+DISK = {
+    "No space left on device": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "Read-only file system": errno.EROFS,
+}
+"""What the system says when Spark cannot write its checkpoint, and the numbers that Java does not tell.
+
+Seen in 4.3, in the message of an ``IOException``.  If Java changes it: a full disk ends a run instead of being waited
+for.
+"""
+
+STATE_IS_LOST = ("CANNOT_LOAD_STATE_STORE", "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY")
+"""Conditions of Spark when it does not find, or cannot read, what a stateful operator had kept.
+
+Seen in 4.3, the first with conditions below it.  If they change: such a run ends with an ``InternalError``, and the
+next start does not take the state from a snapshot.
+"""
+
+PYTHON_EXCEPTION = "PYTHON_EXCEPTION"
+"""Condition of what a function of Python raised in a worker.  Seen in 4.3."""
+
+PYTHON_EXCEPTION_CLASS = "org.apache.spark.api.python.PythonException"
+"""The class that has it.  Seen in 4.3; alone where a job tells of it in a text."""
+
+AROUND = frozenset({"STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR"})
+"""Conditions that only tell where another failure came up, and quote it.  Seen in 4.3."""
+
+IN_TEXTS = re.compile(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]|\bSQLSTATE: (\w{5})")
+"""How a message of Spark's begins, with its condition, and ends.  Seen in 4.3; documented as the standard format."""
+
+
+@dataclass(frozen=True)
+class Throwable:
+    """One exception of the JVM: its class, what Spark calls it (empty where it does not), and words.  Seen in 4.3."""
+
+    java_class: str
+    condition: str
+    sql_state: str
+    message: str
+
+
+def throwables(error: BaseException) -> list[Throwable]:
+    """Return the exceptions of the JVM behind one that PySpark raised, each followed by its cause.
+
+    There is none if it does not come from there, and some are missing if the JVM is gone meanwhile.
+
+    Seen in 4.3: ``_origin`` of PySpark's exceptions, whose ``getCondition`` is public and tells of the outermost only;
+    ``PythonErrorUtils``, by which PySpark asks.  If they change: :func:`holdfast.spark.failure.translate` reads
+    conditions out of messages (:data:`IN_TEXTS`), in which a user's text may stand too.
+    """
+    found: list[Throwable] = []
+    with suppress(Py4JError, OSError, EOFError):
+        node = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+        while node is not None and len(found) < 20:  # a chain could bite its tail
+            condition = state = None
+            if is_instance_of(SparkContext._gateway, node, "org.apache.spark.SparkThrowable"):
+                asked = SparkContext._jvm.PythonErrorUtils
+                condition, state = asked.getCondition(node), asked.getSqlState(node)
+            found.append(Throwable(node.getClass().getName(), condition or "", state or "", node.getMessage() or ""))
+            node = node.getCause()
+    return found
+
+
+EXPRESSION = re.compile(r"^== SQL.* ==\n(.+)$", re.MULTILINE)
+"""Behind an error of Spark SQL: the expression that it is about.  Seen in 4.3; if it changes, messages lack it."""
+
+OF_THE_STREAM = re.compile(
+    r"^\S*StreamingQueryException: \[STREAM_FAILED\].*? terminated with exception: (.*?)(?: SQLSTATE.*)?$"
+)
+"""The first line of what ends a query, around the message of its cause.
+
+Seen in 4.3.  If it changes: messages name the query, which nobody knows, before they say why it failed.
+"""

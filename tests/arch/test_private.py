@@ -1,0 +1,124 @@
+"""What is not public of PySpark is used in ``spark/private.py``, and where its head says that it cannot be."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2] / "src/holdfast"
+PRIVATE = ROOT / "spark/private.py"
+MODULES = sorted(ROOT.rglob("*.py"))
+OTHERS = [path for path in MODULES if path != PRIVATE]
+
+PUBLIC = {
+    "pyspark",
+    "pyspark.errors",
+    "pyspark.sql",
+    "pyspark.sql.datasource",
+    "pyspark.sql.streaming",
+    "pyspark.sql.streaming.datasource",
+    "pyspark.sql.types",
+    "py4j.protocol",
+}
+"""Modules whose names users import, by the documentation of PySpark and Py4J."""
+
+ELSEWHERE = {
+    "spark/launch/fork_server.py": {"pyspark.worker"},
+    "spark/launch/forked_python.py": {
+        "pyspark.daemon",
+        "pyspark.sql.streaming.python_streaming_source_runner",
+        "pyspark.sql.streaming.transform_with_state_driver_worker",
+    },
+    "spark/launch/worker_daemon.py": {"pyspark.daemon"},
+}
+"""Modules of PySpark's that other modules name: processes that must not import what ``private.py`` does."""
+
+
+def shown(path):
+    return str(path.relative_to(ROOT))
+
+
+def is_private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def uses(tree):
+    """Yield the private attributes that are asked of anything but ``self`` and ``cls``, by name and by text."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+                yield node.attr
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("getattr", "setattr"):
+            name = node.args[1]
+            if isinstance(name, ast.Constant) and is_private(str(name.value)):
+                yield name.value
+
+
+def own(tree):
+    """Yield the private names that a module of ours defines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def imported(tree):
+    """Yield module and names of each import from PySpark or Py4J, and each text that names a module of theirs."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("pyspark", "py4j"):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                is_module = inner in {"pyspark.cloudpickle", "pyspark.daemon", "pyspark.java_gateway", "pyspark.worker"}
+                yield (inner, "") if is_module else (node.module, alias.name)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names if alias.name.partition(".")[0] in ("pyspark", "py4j"))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            word = node.value
+            if word.startswith("pyspark.") and all(part.isidentifier() for part in word.split(".")):
+                yield word, ""
+
+
+TREES = {path: ast.parse(path.read_text()) for path in MODULES}
+OURS = {name for path in OTHERS for name in own(TREES[path])}
+PYSPARKS = set(uses(TREES[PRIVATE]))
+STANDARD = {"_exit", "_getframe", "_replace", "_asdict"}
+"""Documented, though they begin with an underscore: of ``os``, ``sys`` and named tuples."""
+
+
+def test_there_is_something_to_look_for():
+    assert {"_jdf", "_jvm", "_jsq", "_gateway", "_active_spark_context"} <= PYSPARKS
+    assert {"_lock", "_origin"} >= PYSPARKS & OURS, "names of PySpark's and of ours could not be told apart"
+
+
+def test_no_other_module_uses_what_pyspark_keeps_for_itself():
+    used = {shown(path): set(uses(TREES[path])) for path in OTHERS}
+    assert {name: of & PYSPARKS for name, of in used.items() if of & PYSPARKS} == {}
+    unknown = {name: of - OURS - STANDARD for name, of in used.items()}
+    assert {name: of for name, of in unknown.items() if of} == {}, "neither ours nor documented"
+
+
+def test_no_other_module_imports_what_pyspark_keeps_for_itself():
+    found = {shown(path): set(imported(TREES[path])) for path in OTHERS}
+    assert {name for name, of in found.items() if any(is_private(imported_name) for _, imported_name in of)} == set()
+    modules = {name: {module for module, _ in of} - PUBLIC for name, of in found.items()}
+    assert {name: of for name, of in modules.items() if of} == ELSEWHERE
+
+
+def test_no_other_module_names_a_class_of_the_jvm():
+    found = {
+        shown(path)
+        for path in OTHERS
+        for node in ast.walk(TREES[path])
+        if (isinstance(node, ast.Constant) and isinstance(node.value, str) and "org.apache." in node.value)
+        or (isinstance(node, ast.Attribute) and node.attr == "apache")
+    }
+    assert found == set()
+
+
+def test_what_stands_elsewhere_is_listed_in_the_head():
+    head = ast.get_docstring(TREES[PRIVATE])
+    for name in ELSEWHERE:
+        assert Path(name).stem in head, name
+    for name in ("spark_log", "sitecustomize", "log4j2.properties"):
+        assert name in head, name
