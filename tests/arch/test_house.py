@@ -11,7 +11,6 @@ PACKAGE_MODULES_MAX = 15
 MODULE_LINES_MAX = 500
 
 TOO_LONG = {
-    "commit/coordinator.py",
     "resume/graph_diff.py",
     "sinks/postgres/sink.py",
     "sinks/sqlite/spec.py",

@@ -158,12 +158,12 @@ class EpochLoop:
         started = time.perf_counter()
         self._coordinator.check_fenced()
         start, end = self._span(batch_id)
-        missing = self._coordinator.missing(epoch, end.positions, start.positions)
+        claim = self._coordinator.missing(epoch, end.positions, start.positions)
         step_epoch, batch_us = self._origin.step_time(batch_id, end.batch_us)
         if isinstance(self._evaluation, StateEvaluation):
             self._evaluation.begin(batch, step_epoch, batch_us, end.positions)
         ended = EpochEnd(epoch, step_epoch, end.positions, batch_us)
-        if not missing:
+        if not claim.sinks:
             self._evaluate_muted(batch, epoch)
             self.last_positions = end
             self._has_ended(start, ended)
@@ -171,7 +171,7 @@ class EpochLoop:
         spark_log.sync_offsets(self._spark_checkpoint, batch_id)
         faults.reach("before-stage", epoch)
         planned = time.perf_counter()
-        evaluated_epoch = self._evaluate(batch, epoch, (start, end), missing)
+        evaluated_epoch = self._evaluate(batch, epoch, (start, end), claim.sinks)
         parts, observed = evaluated_epoch.parts, evaluated_epoch.observed
         faults.reach("after-stage", epoch)
         evaluated = time.perf_counter()
@@ -182,7 +182,7 @@ class EpochLoop:
             positions=end.positions,
             pts=self._advance_pts(observed),
         )
-        self._coordinator.commit(record, parts)
+        self._coordinator.commit(claim, record, parts)
         # NB not left to a repetition of the epoch: that one has no parts any more.
         self._patiently(lambda: self._note_parts(parts, epoch), f"note the sinks of epoch {epoch}")
         committed = time.perf_counter()
