@@ -20,6 +20,7 @@ from holdfast import faults
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, Unavailable
+from holdfast.plan.counts import Observed
 from holdfast.plan.pressure import BackPressure
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Carried, Clock, EpochRecord, Sink
@@ -27,7 +28,7 @@ from holdfast.positions import Positions
 from holdfast.resume import spark_log
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark.due import Dues
-from holdfast.spark.evaluation import Evaluated, Evaluation, Observed
+from holdfast.spark.evaluation import Evaluated, Evaluation
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.time_limit import limited
 from holdfast.spark.staging import TaskStaging

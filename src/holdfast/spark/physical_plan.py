@@ -16,6 +16,7 @@ from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.counts import Observed
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import build_program
 from holdfast.positions import Positions
@@ -23,7 +24,7 @@ from holdfast.quarantine.mask import Mask
 from holdfast.resume.graph_diff import Graph, described
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
-from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Observed, Reader, SparkEvaluation
+from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Reader, SparkEvaluation
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.context import StartContext, StartOptions

@@ -12,8 +12,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.plan.chunks import COUNTS
+from holdfast.plan.counts import Counts, Observed
 from holdfast.plan.program_build import build_program
-from holdfast.spark.evaluation import ColumnarEvaluation, Counts, Observed, Reader
+from holdfast.spark.evaluation import ColumnarEvaluation, Reader
 from holdfast.spark.state.evaluation import counted
 from holdfast.testing.simulation.levels import StatefulWorkload
 from holdfast.testing.simulation.process import Process

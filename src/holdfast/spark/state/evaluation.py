@@ -12,11 +12,12 @@ from pyspark.sql import DataFrame
 
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.plan.chunks import COUNTS, ROWS, Chunk, decode, from_batch, in_order
+from holdfast.plan.counts import Observed
 from holdfast.plan.routes import Routes
 from holdfast.ports import Carried
 from holdfast.positions import Positions
 from holdfast.resume.spark_log import heard
-from holdfast.spark.evaluation import Evaluated, Observed, evaluated
+from holdfast.spark.evaluation import Evaluated, evaluated
 from holdfast.spark.failure import is_too_large
 from holdfast.spark.staging import HANDLES, TaskStaging
 from holdfast.spark.state.host import BARRIER_PROPERTY, BATCH_TIME_PROPERTY, EPOCH_PROPERTY, HEARD_PROPERTY

@@ -39,11 +39,11 @@ from holdfast.plan.chunks import (
     in_order,
     rank_of,
 )
+from holdfast.plan.counts import Counts
 from holdfast.plan.pressure import PRESSURE, pressure_of
 from holdfast.plan.report import WAITS, Pace
 from holdfast.plan.stages import CLOSED_ONLY, EVERY, Hosted, Stage
 from holdfast.spark.due import DUE
-from holdfast.spark.evaluation import Counts
 from holdfast.spark.state.parts import SnapshotParts
 from holdfast.spark.state.seed import Seeds, adopted
 from holdfast.spark.state.store import Cache, HeldTables, Record, advance, compacted, load

@@ -10,10 +10,10 @@ from pyspark import TaskContext
 
 from holdfast.plan.bounds import Bounding, all_keys
 from holdfast.plan.chunks import Chunk, Packer, Routing, rank_of
+from holdfast.plan.counts import Counts
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.ports import Source, Span
-from holdfast.spark.evaluation import Counts
 from holdfast.state.step import CLOSED, UNBOUNDED
 
 
