@@ -1,10 +1,15 @@
-"""What is counted at sources and filters while an epoch is evaluated."""
+"""What an epoch's evaluation says beside its rows: what was counted, and what buckets of state report.
+
+Tasks and buckets make reports, each of what it did; the driver adds them up.  A report travels for itself, as a text:
+in a column of a task's answer (:mod:`holdfast.spark.staging`), or in a chunk (:mod:`holdfast.plan.chunks`).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +29,54 @@ class Observed:
         """Return both together."""
         highest = [t for t in (self.timestamp_max, other.timestamp_max) if t is not None]
         return Observed(self.rows + other.rows, self.rejects + other.rejects, max(highest, default=None))
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """What one task, one bucket or one whole epoch has to say.
+
+    Parameters
+    ----------
+    observed : mapping of str to Observed
+        Source or filter -> what was counted there.
+    buckets : mapping of str to mapping
+        Bucket of state (``operator/number``) -> what it reported; JSON values.
+    """
+
+    observed: Mapping[str, Observed] = field(default_factory=dict)
+    buckets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return it as it travels."""
+        observed = {name: [of.rows, of.rejects, of.timestamp_max] for name, of in self.observed.items()}
+        return json.dumps({"observed": observed, "buckets": dict(self.buckets)})
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> EpochReport:
+        """Return what :meth:`to_json` was called for."""
+        body = json.loads(text)
+        return cls({name: Observed(*of) for name, of in body["observed"].items()}, body["buckets"])
+
+
+def united(reports: Iterable[EpochReport]) -> EpochReport:
+    """Return what all say together.  Counts add up; a bucket has one report.
+
+    Examples
+    --------
+    >>> one = EpochReport({"in": Observed(3, 0, 7)}, {"sums/0": {"late": 1}})
+    >>> both = united([one, EpochReport({"in": Observed(2, 1, 5)}, {"sums/1": {"late": 2}})])
+    >>> both.observed
+    {'in': Observed(rows=5, rejects=1, timestamp_max=7)}
+    >>> both.buckets
+    {'sums/0': {'late': 1}, 'sums/1': {'late': 2}}
+    """
+    observed: dict[str, Observed] = {}
+    buckets: dict[str, Mapping[str, Any]] = {}
+    for report in reports:
+        for name, of in report.observed.items():
+            observed[name] = observed[name].plus(of) if name in observed else of
+        buckets |= report.buckets
+    return EpochReport(observed, buckets)
 
 
 class Counts:
@@ -50,16 +103,6 @@ class Counts:
     def _note(self, name: str, observed: Observed) -> None:
         self.found[name] = self.found[name].plus(observed) if name in self.found else observed
 
-    def to_json(self) -> dict[str, dict[str, int | None]]:
-        """Return the counts as chunks have them."""
-        return {
-            name: {"rows": of.rows, "rejects": of.rejects, "max": of.timestamp_max} for name, of in self.found.items()
-        }
-
-    def to_batch(self) -> pa.RecordBatch:
-        """Return the counts in the form of handles: no sink, the source as name."""
-        references = [json.dumps([o.rejects, o.timestamp_max]) for o in self.found.values()]
-        columns = [[""] * len(self.found), list(self.found), [o.rows for o in self.found.values()], references]
-        kinds = [pa.string(), pa.string(), pa.int64(), pa.string()]
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, names=["sink", "name", "row_count", "reference"])
+    def report(self, buckets: Mapping[str, Mapping[str, Any]] | None = None) -> EpochReport:
+        """Return what was counted, with what buckets say beside it."""
+        return EpochReport(self.found, buckets or {})

@@ -172,8 +172,8 @@ class EpochLoop:
         spark_log.sync_offsets(self._spark_checkpoint, batch_id)
         faults.reach("before-stage", epoch)
         planned = time.perf_counter()
-        evaluated_epoch = self._evaluate(batch, epoch, (start, end), claim.sinks)
-        parts, observed = evaluated_epoch.parts, evaluated_epoch.observed
+        found = self._evaluate(batch, epoch, (start, end), claim.sinks)
+        parts, report = found.parts, found.report
         faults.reach("after-stage", epoch)
         evaluated = time.perf_counter()
         record = EpochRecord(
@@ -181,15 +181,15 @@ class EpochLoop:
             epoch=epoch,
             generation=self._coordinator.generation,
             positions=end.positions,
-            pts=self._advance_pts(observed),
+            pts=self._advance_pts(report.observed),
         )
         self._coordinator.commit(claim, record, parts)
         # NB not left to a repetition of the epoch: that one has no parts any more.
         self._patiently(lambda: self._note_parts(parts, epoch), f"note the sinks of epoch {epoch}")
         committed = time.perf_counter()
-        self._note(end, observed)
+        self._note(end, report.observed)
         self._has_ended(start, replace(ended, pts=record.pts))
-        self._reports.note(epoch, self._relieved(start, end, evaluated_epoch.operators))
+        self._reports.note(epoch, self._relieved(start, end, report.buckets))
         self._sweep(epoch)
         self.last_epoch = EpochStatus(
             epoch=epoch,

@@ -158,7 +158,7 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         for packer in packers.values():
             yield from packer.rows()
         if counts.found:
-            yield packer.counts("", counts.to_json())
+            yield packer.report("", counts.report())
 
     def _computed(self, head: str, rows: pa.Table, packer: Packer, counts: Counts) -> Iterator[Chunk]:
         assert self._stage.program is not None
@@ -222,7 +222,7 @@ class Level(StatefulProcessor):  # type: ignore[misc]
             if is_barrier and record.version:
                 kept = Bucket(hosted.name, bucket, record.version, record.token, record.feeds, state)
                 self._snapshot_parts.offer(kept)
-        yield packer.counts(hosted.name, {f"{hosted.name}/{bucket}": report, **counts.to_json()})
+        yield packer.report(hosted.name, counts.report({f"{hosted.name}/{bucket}": report}))
 
     def _bounds(self, hosted: Hosted, bucket: int, result: Result, packer: Packer) -> Iterator[Chunk]:
         """Yield the bounds of an operator's output for the operators behind it."""

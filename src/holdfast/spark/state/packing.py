@@ -78,7 +78,7 @@ class Packing:
                     highest = max(highest, self.bounding.highest(bounds))
         yield from self._sent(self._bounds(packer, told))
         if counts.found:
-            yield from self._sent([packer.counts("", counts.to_json())])
+            yield from self._sent([packer.report("", counts.report())])
 
     def controls(self, ordinal: int, ended: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the control chunks of one epoch: the end of sources, and calls of steps that watch the clock."""
