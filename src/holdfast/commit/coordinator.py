@@ -231,7 +231,7 @@ class Coordinator:
             what lies before it.
         """
         with self._failures.stopping():
-            if self._claims.is_known(epoch):
+            if self._claims.is_known(epoch):  # a crash or a failure came before Spark logged its end: it replays
                 self._publisher.flush()
             return self._claims.make(epoch, positions, start)
 

@@ -263,6 +263,7 @@ class Delivery:
         self.published[name] = Published(last.epoch, self.published[name].row_count + row_count)
 
     def _check_ascending(self, name: str, publications: Sequence[Publication]) -> None:
+        # What a sink had begun to publish is whole since its ``open``, before that told what it holds: see the port.
         held, epochs = self.held[name].epoch, [publication.record.epoch for publication in publications]
         invariant(
             all(one < next_ for one, next_ in pairwise([held, *epochs])),

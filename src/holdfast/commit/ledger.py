@@ -246,6 +246,7 @@ class Ledger:
     def read(self, key: Key) -> Decided | Done:
         """Read one decision, or what is left of it."""
         data = self._store.get(key.path)
+        # Absent though it was listed: a power cut has lost it, or a fenced run has pruned it just now.
         return decode(data if data is not None else b"", key.path)
 
     def decide(self, decided: Decided) -> Key:

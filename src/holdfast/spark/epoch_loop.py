@@ -164,7 +164,7 @@ class EpochLoop:
         if isinstance(self._evaluation, StateEvaluation):
             self._evaluation.begin(batch, step_epoch, batch_us, end.positions)
         ended = EpochEnd(epoch, step_epoch, end.positions, batch_us)
-        if not claim.sinks:
+        if not claim.sinks:  # Spark replays it: the driver died, or the query failed, before Spark logged its end
             self._evaluate_muted(batch, epoch)
             self.last_positions = end
             self._has_ended(start, ended)

@@ -124,7 +124,7 @@ class SimulatedEngine:
 
     def run(self, epochs_max: int | None = None) -> None:
         """Replay what the last driver left, then run new epochs until the source is drained (or so many)."""
-        if self._last("offsets/") > self._last("commits/"):
+        if self._last("offsets/") > self._last("commits/"):  # it died before it had logged the end
             self._run_batch(self._last("offsets/"))
         count = 0
         while (epochs_max is None or count < epochs_max) and (batch := self._plan()) is not None:
@@ -156,7 +156,7 @@ class SimulatedEngine:
     def _run_epoch(self, epoch: int, start: int, end: int) -> None:
         positions = {SOURCE: {"log": end}}
         claim = self._coordinator.missing(epoch, positions, {SOURCE: {"log": start}} if start else {})
-        if not claim.sinks:
+        if not claim.sinks:  # the last driver died between the sinks' publish and its commit log
             self._evaluation.mute(epoch, start, end)
             return
         faults.reach("before-stage", epoch)
