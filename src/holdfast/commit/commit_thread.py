@@ -100,14 +100,14 @@ class ThreadLane:
             try:
                 for step in job:
                     step()
+                invariant(self._jobs[0] is job, "the commit thread has worked a job off out of its order.")
             except BaseException as failure:  # raised in the engine's thread, by check
                 with self._changed:
                     self._failure = failure
                     self._changed.notify_all()
                 return
             with self._changed:
-                ended = self._jobs.popleft()
-                invariant(ended is job, "the commit thread has worked a job off out of its order.")
+                self._jobs.popleft()
                 self._changed.notify_all()
 
     def _next(self) -> Job | None:

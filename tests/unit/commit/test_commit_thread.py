@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from holdfast.commit.commit_thread import ThreadLane
-from holdfast.errors import Unavailable
+from holdfast.errors import InternalError, Unavailable
 
 
 @pytest.fixture
@@ -70,6 +70,14 @@ def test_after_a_failure_no_later_job_is_touched(lane):
             call()
         assert caught.value is error
     lane.stop()
+    assert notes == []
+
+
+def test_a_job_worked_off_out_of_its_order_fails_the_lane_and_nobody_waits_for_ever(lane):
+    notes = []
+    lane.submit([lambda: lane._jobs.appendleft(noting(notes, "overtakes"))])
+    with pytest.raises(InternalError, match="out of its order"):
+        lane.wait()
     assert notes == []
 
 
