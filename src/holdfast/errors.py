@@ -26,13 +26,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 MARKER = "holdfast-error: "
 """What stands before the fields of an error, in a text: one line of JSON."""
+
+REPORT = "please report this with the log; starting the pipeline again is safe."
+"""What to do about a bug of ours."""
 
 
 class HoldfastError(Exception):
@@ -146,6 +149,59 @@ class Corrupt(HoldfastError):
 
 class InternalError(HoldfastError):
     """An invariant of Holdfast does not hold: this is our bug, please report it with the log."""
+
+
+def invariant(
+    condition: object,
+    what: str,
+    *,
+    why: str = "",
+    pipeline: str = "",
+    participant: str = "",
+    epoch: int | None = None,
+    generation: int | None = None,
+    story: Callable[[], str] | None = None,
+) -> None:
+    """Stop with an :class:`InternalError` unless an invariant of Holdfast holds.
+
+    Parameters
+    ----------
+    condition : object
+        What must be true.
+    what, why, pipeline, participant, epoch, generation
+        Those of the error.
+    story : callable, optional
+        Returns what led here, oldest first: it goes below the error (``add_note``).
+
+    Notes
+    -----
+    For our own promises, where they could first be seen broken; what others can do wrong has kinds of its own.  It
+    stays on under ``python -O``, so it must be cheap: once for an epoch, a sink or a decision, never for a row.
+
+    Examples
+    --------
+    >>> invariant(2 > 1, "two is not more than one.")
+    >>> invariant(1 > 2, "one is not more than two.", why="it is less.", epoch=7)
+    Traceback (most recent call last):
+    ...
+    holdfast.errors.InternalError: one is not more than two.
+      Why: it is less.
+      Do:  please report this with the log; starting the pipeline again is safe.
+    """
+    if condition:
+        return
+    error = InternalError(
+        what,
+        why=why,
+        do=REPORT,
+        pipeline=pipeline,
+        participant=participant,
+        epoch=epoch,
+        generation=generation,
+    )
+    if story is not None and (told := story()):
+        error.add_note(told)
+    raise error
 
 
 STATE = "state"

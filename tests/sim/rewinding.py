@@ -82,9 +82,9 @@ class Flow:
         before = {"rows": {"log": start}} if start else {}
         positions = {"rows": {"log": start + 1}}
         rows = pa.table({"x": [start * 10, start * 10 + 1], "version": [version] * 2}, SCHEMA)
-        missing = coordinator.missing(epoch, positions, before)
+        claim = coordinator.missing(epoch, positions, before)
         record = EpochRecord("flow", epoch, coordinator.generation, positions, epoch)
-        coordinator.commit(record, {sink: (Carried(rows),) for sink in missing})
+        coordinator.commit(claim, record, {sink: (Carried(rows),) for sink in claim.sinks})
         ended = EpochEnd(epoch, epoch, positions, epoch * MINUTE_US)
         progress.write(self.store, [EpochSpan(before, ended)], coordinator.generation)
         (spark / "commits").mkdir(exist_ok=True)

@@ -2,10 +2,15 @@
 
 import pytest
 
-from holdfast.commit import coordinator as module
+from holdfast.commit import claims
 from holdfast.commit.coordinator import Coordinator
+from holdfast.commit.delivery import Delivery
 from holdfast.commit.group import Underway
+from holdfast.commit.publishing import Publisher
+from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
+from holdfast.commit.takeover import OpenDecisions
+from holdfast.commit.transaction import Event
 from holdfast.errors import HoldfastError, InDoubt, Unavailable
 from holdfast.ports import Outcome
 from holdfast.testing import SimulatedSink, audit_rows, audit_values, simulate
@@ -89,42 +94,45 @@ def test_a_broken_sink_is_noticed(broken, says):
     assert any(says in notice for notice in notices(make_sink=broken))
 
 
-class ForgetsFirst(Coordinator):
-    """Forgets the decision before the sinks have published it."""
-
-    def _carry_out(self, group, wanted=None):
-        for entry in group:
-            if entry.key:
-                self._ledger.forget(entry.key, module.Done(entry.record, {}))
-        yield from super()._carry_out([Underway(entry.decided, None) for entry in group], wanted)
+def forgets_first(publisher, group):
+    """Forget the decision before the sinks have published it."""
+    for entry in group:
+        if entry.key:
+            publisher._ledger.forget(entry.key, Done(entry.record, {}))
+    return STEPS(publisher, [Underway(entry.decided, None) for entry in group])
 
 
-class SweepsFirst(Coordinator):
-    """Sweeps before it has published what was decided."""
+def sweeps_first(decisions, takeover, behind, on_refused=None):
+    """Sweep before what was decided is published."""
+    decisions._delivery.sweep(10**6)
+    return RESOLVE(decisions, takeover, behind, on_refused)
 
-    def _resolve(self, takeover, on_refused):
-        self._delivery.sweep(10**6)
-        yield from super()._resolve(takeover, on_refused)
+
+STEPS, RESOLVE = Publisher._steps, OpenDecisions.resolve
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "says"),
+    [(Publisher, "_steps", forgets_first, "lost"), (OpenDecisions, "resolve", sweeps_first, "Diverged")],
+)
+def test_a_broken_order_is_noticed(monkeypatch, owner, name, broken, says):
+    monkeypatch.setattr(owner, name, broken)
+    assert any(says in notice for notice in notices())
 
 
 class NeverDecides(Coordinator):
     """Publishes several sinks without a decision."""
 
-    def commit(self, record, parts):
-        decided = module.Decided(record, {name: tuple(several) for name, several in parts.items()})
-        self._check_commit(decided)
-        self._stories.take(record.epoch, module.Event.STAGE)
-        self._last_epoch = record.epoch
-        for _ in self._carry_out([Underway(decided, None)]):
-            pass
+    def commit(self, claim, record, parts):
+        decided = Decided(record, {name: tuple(several) for name, several in parts.items()})
+        self._claims.check(claim, decided)
+        self._stories.take(record.epoch, Event.STAGE)
+        self._claims.use(decided)
+        self._publisher.carry_out([Underway(decided, None)])
 
 
-@pytest.mark.parametrize(
-    ("broken", "says"),
-    [(ForgetsFirst, "lost"), (SweepsFirst, "Diverged"), (NeverDecides, "two values")],
-)
-def test_a_broken_coordinator_is_noticed(broken, says):
-    assert any(says in notice for notice in notices(make_coordinator=broken))
+def test_a_broken_coordinator_is_noticed():
+    assert any("two values" in notice for notice in notices(make_coordinator=NeverDecides))
 
 
 @pytest.mark.parametrize(
@@ -140,12 +148,14 @@ def test_a_wrong_row_in_the_table_of_verdicts_is_noticed(monkeypatch, pair, wron
 
 
 @pytest.mark.slow
-def test_asking_comparing_positions_and_idempotence_are_three_lines_of_defence(monkeypatch):
-    """Any one is enough for the seeds; without all three, rows are doubled."""
+def test_asking_comparing_positions_an_invariant_and_idempotence_are_four_lines_of_defence(monkeypatch):
+    """Any one is enough that no row is doubled; without all four, rows are."""
     assert next(notices(make_sink=PublishesTwice), "Diverged") == "Diverged"
     monkeypatch.setitem(VERDICTS, (Decision.NONE, Outcome.PUBLISHED), Verdict.ABORT)
     assert next(notices(make_sink=PublishesTwice), "Diverged") == "Diverged"
-    monkeypatch.setattr(module, "needs", lambda *_: True)
+    monkeypatch.setattr(claims, "needs", lambda *_: True)
+    assert {"InternalError"} <= set(notices(make_sink=PublishesTwice)) <= {"InternalError", "Diverged"}
+    monkeypatch.setattr(Delivery, "_check_ascending", lambda *_: None)
     assert next(notices(), None) is None
     assert any("doubled" in notice for notice in notices(make_sink=PublishesTwice))
 

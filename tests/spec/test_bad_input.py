@@ -90,13 +90,13 @@ class Driver:
             for epoch in range(1, last + 1):
                 if crash_at and epoch == last:
                     faults.install(_dying_at(crash_at))
-                missing = coordinator.missing(epoch)
-                if not missing:
+                claim = coordinator.missing(epoch)
+                if not claim.sinks:
                     continue
                 ids = list(range(epoch * 10, epoch * 10 + 10))
                 rows = pa.table({"id": ids, "word": [str(i) for i in ids]}, SCHEMA)
                 record = EpochRecord(self.name, epoch, coordinator.generation, {"source": {"log": epoch}})
-                coordinator.commit(record, {sink: (Carried(rows),) for sink in missing})
+                coordinator.commit(claim, record, {sink: (Carried(rows),) for sink in claim.sinks})
             return resumption
         finally:
             faults.install(None)

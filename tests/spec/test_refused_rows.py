@@ -201,9 +201,9 @@ class Driver:
                 "ours": [stage(ours, coordinator.generation, epoch, rows) if staged else Carried(rows)],
                 "other": [Carried(pa.table({"id": [epoch]}, schema=OTHER))],
             }
-            coordinator.missing(epoch)
+            claim = coordinator.missing(epoch)
             record = EpochRecord(PIPELINE, epoch, coordinator.generation, {"lines": {"log": epoch}})
-            coordinator.commit(record, parts)
+            coordinator.commit(claim, record, parts)
             coordinator.flush()
         finally:
             coordinator.close()
@@ -330,9 +330,9 @@ class Several:
                 name: [stage(sinks[name], coordinator.generation, epoch, table) if staged else Carried(table)]
                 for name, table in rows.items()
             }
-            coordinator.missing(epoch)
+            claim = coordinator.missing(epoch)
             record = EpochRecord(PIPELINE, epoch, coordinator.generation, {"lines": {"log": epoch}})
-            coordinator.commit(record, parts)
+            coordinator.commit(claim, record, parts)
             coordinator.flush()
         finally:
             coordinator.close()

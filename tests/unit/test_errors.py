@@ -7,13 +7,16 @@ import pytest
 
 from holdfast.errors import (
     KINDS,
+    REPORT,
     BadRow,
     Fenced,
     HoldfastError,
     InDoubt,
+    InternalError,
     Unavailable,
     crossing,
     from_text,
+    invariant,
     without_records,
 )
 
@@ -202,3 +205,19 @@ def test_kinds_are_told_apart_by_what_to_do_about_them():
 def test_an_error_is_an_exception_and_no_system_exit():
     with pytest.raises(HoldfastError):
         raise BadRow("line 3 is no JSON.")
+
+
+def test_an_invariant_that_does_not_hold_stops_with_the_story():
+    with pytest.raises(InternalError) as caught:
+        invariant([], "epoch 42 comes twice.", why="it is there.", story=lambda: "Story of epoch 42", **FIELDS)
+    error = caught.value
+    assert (error.what, error.why, error.do) == ("epoch 42 comes twice.", "it is there.", REPORT)
+    assert {name: getattr(error, name) for name in FIELDS} == FIELDS
+    assert error.__notes__ == ["Story of epoch 42"]
+
+
+def test_an_invariant_that_holds_asks_for_no_story():
+    invariant([42], "epoch 42 is not there.", story=lambda: pytest.fail("nobody wants to know"))
+    with pytest.raises(InternalError) as caught:
+        invariant(False, "epoch 42 is not there.", story=lambda: "")
+    assert not hasattr(caught.value, "__notes__")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from holdfast.commit.records import Decided
-from holdfast.errors import Diverged, InternalError, InvalidPipeline
+from holdfast.errors import Diverged, InvalidPipeline, invariant
 from holdfast.ports import EpochRecord, Held, RunIdentity
 from holdfast.positions import Positions, covers_all
 
@@ -18,21 +18,29 @@ _CONTINUE_WHERE_SINKS_STAND = (
 def check_commit(decided: Decided, sinks: Collection[str], last_epoch: int, run: RunIdentity) -> None:
     """Raise ``InternalError`` unless the epoch belongs to this run, ascends, and names only sinks of the pipeline."""
     record, unknown = decided.record, sorted(set(decided.parts) - set(sinks))
-    if not run.generation or (record.pipeline, record.generation) != (run.pipeline, run.generation):
-        raise _misuse(record, run, f"it belongs to pipeline {record.pipeline!r}, generation {record.generation}")
-    if unknown:
-        raise _misuse(record, run, f"{unknown} are no sinks of it")
-    if record.epoch < last_epoch:
-        raise _misuse(record, run, f"epochs ascend, and the last one is {last_epoch}")
+    is_ours = run.generation > 0 and (record.pipeline, record.generation) == (run.pipeline, run.generation)
+    demand(is_ours, record, run, f"it belongs to pipeline {record.pipeline!r}, generation {record.generation}")
+    demand(not unknown, record, run, f"{unknown} are no sinks of it")
+    demand(record.epoch >= last_epoch, record, run, f"epochs ascend, and the last one is {last_epoch}")
 
 
 def check_parts(decided: Decided, missing: frozenset[str], run: RunIdentity) -> None:
     """Raise ``InternalError`` unless there are parts for exactly the sinks that lack the epoch."""
-    if not missing:
-        raise _misuse(decided.record, run, "every sink holds it; epochs ascend")
-    if set(decided.parts) != missing:
-        given = sorted(decided.parts)
-        raise _misuse(decided.record, run, f"it has parts for {given}, and what is missing is {sorted(missing)}")
+    record, given = decided.record, sorted(decided.parts)
+    demand(missing, record, run, "every sink holds it; epochs ascend")
+    demand(set(given) == missing, record, run, f"it has parts for {given}, and what is missing is {sorted(missing)}")
+
+
+def demand(condition: object, record: EpochRecord, run: RunIdentity, why: str) -> None:
+    """Raise ``InternalError`` unless something holds without which an epoch must not be committed."""
+    invariant(
+        condition,
+        f"generation {run.generation} of pipeline {run.pipeline!r} cannot commit epoch {record.epoch}.",
+        why=f"{why}.",
+        pipeline=run.pipeline,
+        epoch=record.epoch,
+        generation=run.generation,
+    )
 
 
 def check_known_sinks(decided: Decided, sinks: Collection[str], run: RunIdentity) -> None:
@@ -115,17 +123,6 @@ def needs(name: str, epoch: int, held: Held, start: Positions, end: Positions, r
         pipeline=run.pipeline,
         participant=name,
         epoch=epoch,
-        generation=run.generation,
-    )
-
-
-def _misuse(record: EpochRecord, run: RunIdentity, why: str) -> InternalError:
-    return InternalError(
-        f"generation {run.generation} of pipeline {run.pipeline!r} cannot commit epoch {record.epoch}.",
-        why=f"{why}.",
-        do="please report this with the log; starting the pipeline again is safe.",
-        pipeline=run.pipeline,
-        epoch=record.epoch,
         generation=run.generation,
     )
 

@@ -1,19 +1,23 @@
 """The commit thread: publishes decided epochs in order while the engine evaluates the next one.
 
-A *job* is an iterator that does one durable write per step.  The real lane runs each job to its end in one thread; the
-simulated one (``holdfast.testing``) lets a seed decide between which of the engine's steps each of its steps falls.
-Once a job has failed nothing that was submitted after it is touched: a later epoch must never become visible before an
-earlier one.
+A *job* is a list of steps, each of at most one durable write.  The real lane runs each job to its end in one thread;
+the simulated one (``holdfast.testing``) lets a seed decide between which of the engine's writes each step falls.
+
+Invariants.  Jobs are worked off in the order in which they were submitted.  Once one has failed nothing that was
+submitted after it is touched: a later epoch must never become visible before an earlier one.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-Job = Iterator[None]
+from holdfast.errors import invariant
+
+Step = Callable[[], None]
+Job = Sequence[Step]
 
 
 class CommitThread(Protocol):
@@ -94,8 +98,9 @@ class ThreadLane:
     def _run(self) -> None:
         while (job := self._next()) is not None:
             try:
-                for _ in job:
-                    pass
+                for step in job:
+                    step()
+                invariant(self._jobs[0] is job, "the commit thread has worked a job off out of its order.")
             except BaseException as failure:  # raised in the engine's thread, by check
                 with self._changed:
                     self._failure = failure

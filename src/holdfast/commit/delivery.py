@@ -3,7 +3,8 @@
 What a sink holds is asked of the sink.  *Failed* (``Unavailable``: nothing was changed) is tried again; *unknown*
 (``InDoubt``: a connection that broke during COMMIT) is asked about first.  Every question and answer is logged.
 
-A sink serves one thread at a time: its lock is here.
+Invariants.  Each generation that opens a sink is above those before it.  Epochs are published in a sink in ascending
+order, and none that it holds.  A sink serves one thread at a time: its lock is here.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
 from holdfast.commit.retry import Patience, one_line
 from holdfast.commit.story import Stories
 from holdfast.commit.transaction import Event
-from holdfast.errors import BadRow, Diverged, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import BadRow, Diverged, InDoubt, InvalidPipeline, Unavailable, invariant
 from holdfast.ports import (
     EpochRecord,
     Guarantee,
@@ -94,11 +96,22 @@ class Delivery:
 
     def open(self, generation: int) -> None:
         """Open every sink, which fences lower generations, and note what each holds."""
+        invariant(
+            generation > self._generation,
+            f"generation {generation} is to open the sinks behind generation {self._generation}.",
+            pipeline=self._pipeline,
+            generation=generation,
+        )
         self._generation = generation
         run = RunIdentity(self._pipeline, generation, self._is_grouped)
         for name, sink in self._sinks.items():
             self.held[name] = self._patience.call(partial(sink.open, run), f"open sink {name!r}")
         self.published = {name: Published(held.epoch) for name, held in self.held.items()}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sinks, in the order in which they publish."""
+        return tuple(self._sinks)
 
     def ask(self, name: str, epoch: int) -> Outcome:
         """Ask a sink whether it holds an epoch, until it knows.
@@ -117,7 +130,7 @@ class Delivery:
                 log.info("asked sink %r whether it holds epoch %d: no answer (%s)", name, epoch, silence.what)
                 raise Unavailable(silence.what, why=silence.why, do=silence.do) from silence
             log.info("asked sink %r whether it holds epoch %d: answered %s", name, epoch, outcome.name)
-            if outcome is Outcome.UNKNOWN:
+            if outcome is Outcome.UNKNOWN:  # its server has come back and not yet settled what was cut off
                 raise Unavailable(f"sink {name!r} cannot tell yet whether it holds epoch {epoch}.")
             return outcome
 
@@ -212,6 +225,7 @@ class Delivery:
             If the sink refuses a row that it would have taken when it was asked (:meth:`admit`).
         """
         last = publications[-1].record
+        self._check_ascending(name, publications)
         attempts = 0
 
         def attempt() -> None:
@@ -220,7 +234,7 @@ class Delivery:
             try:
                 with self._locks[name]:
                     self._sinks[name].publish(publications, self.held[name])
-            except InDoubt as doubt:
+            except InDoubt as doubt:  # the connection broke, or the server died, before the COMMIT was answered
                 self._tell(publications, Event.DOUBT, name, one_line(doubt))
                 outcome = self.ask(name, last.epoch)
                 self._tell(publications, Event.ANSWER, name, outcome.name)
@@ -248,6 +262,20 @@ class Delivery:
         self._tell(publications, Event.HOLD, name, f"{row_count} rows, {attempts} attempts")
         self.held[name] = Held(last.epoch, self.held[name].generation, last.positions, last.pts)
         self.published[name] = Published(last.epoch, self.published[name].row_count + row_count)
+
+    def _check_ascending(self, name: str, publications: Sequence[Publication]) -> None:
+        # What a sink had begun to publish is whole since its ``open``, before that told what it holds: see the port.
+        held, epochs = self.held[name].epoch, [publication.record.epoch for publication in publications]
+        invariant(
+            all(one < next_ for one, next_ in pairwise([held, *epochs])),
+            f"sink {name!r} holds everything up to epoch {held}, and is to publish {epochs}.",
+            why="epochs become visible in ascending order, each once.",
+            pipeline=self._pipeline,
+            participant=name,
+            epoch=epochs[-1],
+            generation=self._generation,
+            story=lambda: self._stories.note(epochs[-1]),
+        )
 
     def discard(self, name: str, parts: Sequence[Part]) -> None:
         """Drop parts that will never be published.  What cannot be dropped now is swept later."""

@@ -1,4 +1,7 @@
-"""Commit grouping: which decided epochs are published together, in one transaction of each sink."""
+"""Commit grouping: which decided epochs are published together, in one transaction of each sink.
+
+Invariants.  Epochs of a group ascend.  One that waits has a decision: the driver may die while it does.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 
 from holdfast.commit.ledger import Key
 from holdfast.commit.records import Decided
+from holdfast.errors import invariant
 from holdfast.ports import EpochRecord
 
 GROUP_EPOCHS_MAX = 1000
@@ -58,6 +62,9 @@ class CommitGroup:
         """Take an epoch in; return what is to be published now: the whole group, or nothing yet."""
         if self._every_ticks is None:
             return [epoch]
+        number, last = epoch.record.epoch, self._waiting[-1].record.epoch if self._waiting else 0
+        invariant(epoch.key is not None, f"epoch {number} is to wait for its group without a decision.", epoch=number)
+        invariant(number > last, f"epoch {number} comes into its group behind epoch {last}.", epoch=number)
         self._waiting.append(epoch)
         self._waiting_bytes += epoch.decided.carried_bytes
         pts = epoch.record.pts

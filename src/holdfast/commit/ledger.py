@@ -9,7 +9,8 @@ Objects, all through the ``Store`` port::
 
 Invariants.  Generations only grow.  A decision is written once, by its own generation, and replaced once, by "done";
 between the two, a takeover that was asked to may take rows out of it that a sink refuses.
-Epochs are forgotten in ascending order: whatever is older than the newest "done" is done.
+Epochs are forgotten in ascending order: whatever is older than the newest "done" is done.  Of the decisions on one
+epoch at most one is open and counts.
 
 **Which decisions count.**  A takeover writes its *fence*: the open decisions it found, and accepts.  An open decision
 counts if its generation wrote the newest fence, or if the newest fence accepts it.  Both sides *write, then look*: a
@@ -34,8 +35,8 @@ from enum import Enum
 from typing import Any
 
 from holdfast.commit.records import Decided, Done, decode, encode
-from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
-from holdfast.ports import Store
+from holdfast.errors import Corrupt, Fenced, InvalidPipeline, invariant
+from holdfast.ports import EpochRecord, Store
 from holdfast.store import checked_json
 from holdfast.store.numbered import numbered
 
@@ -105,6 +106,10 @@ class Ledger:
         self._keep = keep
         self._done: deque[Key] = deque()
         self._generation = 0
+        self._fenced_with = 0
+        self._newest_key: Key | None = None
+        self.newest_done: Done | None = None
+        """The newest epoch that is done, of any run."""
 
     def identify(self) -> None:
         """Claim an empty checkpoint, or check that it is this pipeline's.
@@ -118,7 +123,7 @@ class Ledger:
         """
         mine = {"pipeline": self._pipeline, "format": FORMAT}
         data = self._store.get("identity.json")
-        if data is None:
+        if data is None:  # nobody was here, or whoever was died before this first write
             if self._store.put_if_absent("identity.json", checked_json.dump(mine)):
                 return
             data = self._store.get("identity.json") or b""
@@ -148,6 +153,13 @@ class Ledger:
         generation = max(taken[-1] if taken else 0, floor) + 1
         while not self._store.put_if_absent(_generation_path(generation), json.dumps(who).encode()):
             generation += 1
+        invariant(
+            generation > self._generation,
+            f"generation {generation} of pipeline {self._pipeline!r} is taken behind generation {self._generation}.",
+            why="generations only grow.",
+            pipeline=self._pipeline,
+            generation=generation,
+        )
         self._generation = generation
         return generation
 
@@ -182,6 +194,7 @@ class Ledger:
         rules = _newest_fence(self._store)
         found = self._look(keys, rules)
         newest = {key.epoch: key for key in keys}
+        # A driver that was fenced, and lived on, may have decided an epoch that its successor decided too.
         # Of two decisions on one epoch the higher generation's was made because the other one did not count.
         void = {*found.void, *(key for key in keys if key != newest[key.epoch])}
         accepts = [[key.epoch, key.generation] for key in found.open]
@@ -194,6 +207,9 @@ class Ledger:
         unfinished = {*found.open, *void}
         self._done = deque(key for key in keys if key not in unfinished)
         self._prune()
+        self.newest_done = found.done
+        self._newest_key = None if found.done is None else _key_of(found.done.record)
+        self._fenced_with = self._generation
         for generation in _generations(self._store)[:-GENERATIONS_KEPT]:
             self._store.delete(_generation_path(generation))
             self._store.delete(_fence_path(generation))
@@ -203,22 +219,34 @@ class Ledger:
         """Read from the newest backwards to the first that is done: all older ones are done too."""
         still_open: list[Key] = []
         void: list[Key] = []
+        counted: set[int] = set()
         for key in reversed(keys):
             counts = rules.counts(key)
             try:
                 content = self.read(key)
-            except Corrupt:
+            except Corrupt:  # a power cut, or a disk, has damaged it
                 if counts:
                     still_open.append(key)  # whether it is needed depends on what the sinks hold: see the coordinator
                 continue
             if isinstance(content, Done):
                 return Takeover(tuple(sorted(still_open)), content, tuple(void))
+            invariant(
+                not counts or key.epoch not in counted,
+                f"two decisions on epoch {key.epoch} of pipeline {self._pipeline!r} count.",
+                why=f"{key.path!r} is one, and a higher generation made the other.",
+                pipeline=self._pipeline,
+                epoch=key.epoch,
+                generation=key.generation,
+            )
+            # Not counting: its driver was fenced, and decided before it looked whether it was.
             (still_open if counts else void).append(key)
+            counted |= {key.epoch} if counts else set()
         return Takeover(tuple(sorted(still_open)), None, tuple(void))
 
     def read(self, key: Key) -> Decided | Done:
         """Read one decision, or what is left of it."""
         data = self._store.get(key.path)
+        # Absent though it was listed: a power cut has lost it, or a fenced run has pruned it just now.
         return decode(data if data is not None else b"", key.path)
 
     def decide(self, decided: Decided) -> Key:
@@ -230,17 +258,14 @@ class Ledger:
             If a higher generation has taken over.  Its takeover alone knows whether it saw this decision: the parts
             must be left alone.
         """
-        record = decided.record
-        key = Key(record.epoch, self._generation)
-        if not self._store.put_if_absent(key.path, encode(decided)):
-            raise InternalError(
-                f"generation {self._generation} has decided epoch {record.epoch} already.",
-                why=f"{key.path!r} exists.",
-                do="please report this with the log; starting the pipeline again is safe.",
-                pipeline=self._pipeline,
-                epoch=record.epoch,
-                generation=self._generation,
-            )
+        key = Key(decided.record.epoch, self._generation)
+        self._demand(
+            _key_of(decided.record) == key and self._fenced_with == self._generation,
+            key,
+            "a decision is written by its own generation, behind its fence",
+        )
+        is_new = self._store.put_if_absent(key.path, encode(decided))
+        self._demand(is_new, key, f"it has decided epoch {key.epoch} already")
         self.check_fenced()
         return key
 
@@ -253,14 +278,18 @@ class Ledger:
             If a higher generation has taken over.  Where it has published the whole epoch meanwhile, what is written
             here is a decision that every sink holds: it is forgotten once more.
         """
+        self._demand(_key_of(decided.record) == key, key, f"{_key_of(decided.record).path!r} is to take its place")
         self.check_fenced()
         self._store.put(key.path, encode(decided))
         self.check_fenced()
 
     def forget(self, key: Key, done: Done) -> None:
         """Replace a decision by "done", and drop the oldest finished ones."""
+        newest = self._newest_key
+        self._demand(newest is None or newest < key, key, f"epochs are forgotten in ascending order, {newest} was last")
         self._store.put(key.path, encode(done))
         self._done.append(key)
+        self._newest_key, self.newest_done = key, done
         self._prune()
 
     def newest_done_of(self, sink: str) -> Done | None:
@@ -268,7 +297,7 @@ class Ledger:
         for key in reversed(self._done):
             try:
                 content = self.read(key)
-            except Corrupt:
+            except Corrupt:  # a power cut, or a disk, has damaged it
                 continue
             if isinstance(content, Done) and sink in content.sinks:
                 return content
@@ -278,6 +307,16 @@ class Ledger:
         """Count a decision that cannot be read as finished: every sink holds its epoch."""
         log.warning("%s cannot be read; it is not needed: every sink holds epoch %d", key.path, key.epoch)
         self._done.append(key)
+
+    def _demand(self, condition: object, key: Key, why: str) -> None:
+        invariant(
+            condition,
+            f"generation {self._generation} of pipeline {self._pipeline!r} cannot write {key.path!r}.",
+            why=f"{why}.",
+            pipeline=self._pipeline,
+            epoch=key.epoch,
+            generation=self._generation,
+        )
 
     def _prune(self) -> None:
         while len(self._done) > self._keep:
@@ -343,6 +382,10 @@ def _keys(store: Store) -> list[Key]:
 def newest_generation(store: Store) -> tuple[int, str] | None:
     """Return the highest generation that was taken, and the key that says by whom; None when none was."""
     return max(numbered(store, "generations/").items(), default=None)
+
+
+def _key_of(record: EpochRecord) -> Key:
+    return Key(record.epoch, record.generation)
 
 
 def _generations(store: Store) -> list[int]:

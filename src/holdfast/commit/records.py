@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Carried, EpochRecord, Part, Refused, Staged
 
 _MAGIC = b"holdfast ledger 1"
@@ -53,6 +53,11 @@ class Decided:
         several = (part for parts in self.parts.values() for part in parts)
         return sum(part.rows.nbytes for part in several if isinstance(part, Carried))
 
+    @property
+    def row_counts(self) -> dict[str, int]:
+        """Rows for each sink."""
+        return {name: sum(part.row_count for part in parts) for name, parts in self.parts.items()}
+
     def as_decided(self, sink: str, refused: Iterable[Refused]) -> list[Refused]:
         """Return rows that a sink refuses of what is left, under their numbers in the epoch as it was decided."""
         gone = sorted(self.rejected.get(sink, ()))
@@ -61,6 +66,15 @@ class Decided:
     def without(self, sink: str, parts: Sequence[Part], rejected: Sequence[Refused]) -> Decided:
         """Return the decision with the parts that are left for a sink, and which rows of it are not in them."""
         numbers = sorted([*self.rejected.get(sink, ()), *(row.number for row in rejected)])
+        epoch = self.record.epoch
+        invariant(
+            len(numbers) == len(set(numbers)),
+            f"rows of epoch {epoch} are rejected by sink {sink!r} twice: numbers {numbers}.",
+            pipeline=self.record.pipeline,
+            participant=sink,
+            epoch=epoch,
+            generation=self.record.generation,
+        )
         left, gone = {**self.parts, sink: tuple(parts)}, {**self.rejected, sink: tuple(numbers)}
         return replace(self, parts=left, rejected=gone)
 

@@ -151,7 +151,7 @@ class PatientStore:
         def put() -> None:
             try:
                 self._store.put(key, data)
-            except InDoubt as doubt:
+            except InDoubt as doubt:  # the connection broke before the reply
                 raise _again(doubt) from doubt
 
         self._call(put, f"write {key}")
@@ -164,9 +164,10 @@ class PatientStore:
             nonlocal lost_reply
             try:
                 won = self._store.put_if_absent(key, data)
-            except InDoubt as doubt:
+            except InDoubt as doubt:  # the connection broke before the reply
                 lost_reply = True
                 raise _again(doubt) from doubt
+            # Not won, behind a connection that broke: our own first try may have come through.
             return won or (lost_reply and self._store.get(key) == data)
 
         return self._call(put, f"write {key}")
@@ -177,7 +178,7 @@ class PatientStore:
         def delete() -> None:
             try:
                 self._store.delete(key)
-            except InDoubt as doubt:
+            except InDoubt as doubt:  # the connection broke before the reply
                 raise _again(doubt) from doubt
 
         self._call(delete, f"delete {key}")

@@ -1,17 +1,24 @@
-"""The last transitions of the last epochs: what an error tells, and what a test looks at.
+"""The last transitions of the last epochs, and the first failure, which tells them.
 
-Bounded: a run of a million epochs keeps :data:`EPOCHS_KEPT` stories of at most :data:`LINES_KEPT` lines.  Used by the
-engine's thread and the commit thread at once; every call is short.
+Invariants.  Bounded: a run of a million epochs keeps :data:`EPOCHS_KEPT` stories of at most :data:`LINES_KEPT` lines;
+an epoch at work keeps its own.  The first failure of a run stays its failure.  Used by the engine's thread and the
+commit thread at once; every call is short.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from holdfast.commit.retry import one_line
 from holdfast.commit.transaction import Event, State, Transition, step
+from holdfast.errors import HoldfastError
 from holdfast.ports import Clock
+
+log = logging.getLogger("holdfast.commit")
 
 EPOCHS_KEPT = 64
 LINES_KEPT = 40
@@ -71,3 +78,50 @@ class Stories:
         surplus = len(self._stories) - EPOCHS_KEPT
         for epoch in [e for e, story in self._stories.items() if story[-1].after in _ENDS][: max(surplus, 0)]:
             del self._stories[epoch]
+
+
+class RunFailures:
+    """What went wrong in one run: attempts that failed, and the first failure, after which it goes no further.
+
+    Parameters
+    ----------
+    stories : Stories
+        What a failure tells.
+    """
+
+    def __init__(self, stories: Stories) -> None:
+        self._stories = stories
+        self.first: BaseException | None = None
+        """Why this run goes no further."""
+        self.retry_count = 0
+        """Failed attempts that were followed by another one."""
+        self.last_error: str | None = None
+        """Message of the last failure, whether it was retried or not."""
+
+    def note_retry(self, doing: str, attempt: int, error: HoldfastError) -> None:
+        """Note an attempt that failed and is followed by another one."""
+        self.retry_count += 1
+        self.last_error = error.what
+        log.warning("attempt %d to %s failed, trying again: %s", attempt, doing, one_line(error))
+
+    @contextmanager
+    def noting(self, epoch: int | None = None) -> Iterator[None]:
+        """Note what is raised in here; the first one is told with the story of its epoch."""
+        try:
+            yield
+        except BaseException as failure:
+            if self.first is None:
+                self.first = failure
+                self.last_error = failure.what if isinstance(failure, HoldfastError) else repr(failure)
+                note = self._stories.note(epoch) if epoch is not None else ""
+                if note:
+                    failure.add_note(note)
+            raise
+
+    @contextmanager
+    def stopping(self, epoch: int | None = None) -> Iterator[None]:
+        """Refuse to go on after a failure, of this thread or the commit thread: what it left is the next run's."""
+        if self.first is not None:
+            raise self.first
+        with self.noting(epoch):
+            yield

@@ -7,8 +7,7 @@ alone, so a replay has the same.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -18,10 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.plan.counts import EpochReport
 from holdfast.types.casting import fitted
 
-ROWS, BOUNDS, COUNTS, WAKE, PLACED = range(5)
-"""What a chunk holds: rows; bounds behind all rows of the epoch; counts for the driver; nothing, but the step is to be
+ROWS, BOUNDS, REPORT, WAKE, PLACED = range(5)
+"""What a chunk holds: rows; bounds behind all rows of the epoch; a report to the driver; nothing, but the step is to be
 called; bounds that stand between rows, where their chunk stands."""
 
 CHUNKS = (
@@ -44,7 +44,7 @@ SCHEMA = pa.schema(
 )
 
 DRIVER = -1
-"""Target of what only the driver reads: counts."""
+"""Target of what only the driver reads: reports."""
 
 CHUNK_BYTES = 32 * 2**20
 """Rows are gathered up to this size before they are cut into chunks: bounds a task's memory."""
@@ -67,11 +67,11 @@ class Chunk:
     bucket : int
         The bucket at a stateful operator; else the number of the passage.
     kind : int
-        ``ROWS``, ``BOUNDS``, ``COUNTS``, ``WAKE`` or ``PLACED``.
+        ``ROWS``, ``BOUNDS``, ``REPORT``, ``WAKE`` or ``PLACED``.
     rank, seq : int
         Order of arrival.
     source : str
-        Where bounds and counts come from.
+        Where bounds and reports come from.
     data : bytes or pa.Buffer
         Arrow IPC stream; JSON of counts.
     """
@@ -392,9 +392,9 @@ class Packer:
         """Return what lets a bucket be called although nothing arrives."""
         return self._chunk(target, bucket, WAKE, "", b"")
 
-    def counts(self, source: str, counts: Mapping[str, Any]) -> Chunk:
-        """Return counts for the driver."""
-        return self._chunk(DRIVER, self._passage, COUNTS, source, json.dumps(counts).encode())
+    def report(self, source: str, report: EpochReport) -> Chunk:
+        """Return a report to the driver."""
+        return self._chunk(DRIVER, self._passage, REPORT, source, report.to_json().encode())
 
     def _chunk(self, target: int, bucket: int, kind: int, source: str, data: bytes) -> Chunk:
         self._seq += 1
@@ -404,6 +404,13 @@ class Packer:
 def rank_of(stage: int, number: int, ordinal: int) -> int:
     """Return the rank of chunks: by stage, then by the number of source or operator, then by span or bucket."""
     return stage << 56 | number << 32 | ordinal
+
+
+def reported(chunks: Iterable[Chunk]) -> Iterator[EpochReport]:
+    """Yield the reports among chunks."""
+    for chunk in chunks:
+        if chunk.kind == REPORT:
+            yield EpochReport.from_json(bytes(chunk.data))
 
 
 def in_order(chunks: Sequence[Chunk]) -> list[Chunk]:

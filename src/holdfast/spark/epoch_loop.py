@@ -20,13 +20,14 @@ from holdfast import faults
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, Unavailable
+from holdfast.plan.counts import Observed
 from holdfast.plan.pressure import BackPressure
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Carried, Clock, EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.resume import spark_log
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.spark.evaluation import Evaluated, Evaluation, Observed
+from holdfast.spark.evaluation import Evaluated, Evaluation
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.time_limit import limited
 from holdfast.spark.staging import TaskStaging
@@ -158,12 +159,12 @@ class EpochLoop:
         started = time.perf_counter()
         self._coordinator.check_fenced()
         start, end = self._span(batch_id)
-        missing = self._coordinator.missing(epoch, end.positions, start.positions)
+        claim = self._coordinator.missing(epoch, end.positions, start.positions)
         step_epoch, batch_us = self._origin.step_time(batch_id, end.batch_us)
         if isinstance(self._evaluation, StateEvaluation):
             self._evaluation.begin(batch, step_epoch, batch_us, end.positions)
         ended = EpochEnd(epoch, step_epoch, end.positions, batch_us)
-        if not missing:
+        if not claim.sinks:  # Spark replays it: the driver died, or the query failed, before Spark logged its end
             self._evaluate_muted(batch, epoch)
             self.last_positions = end
             self._has_ended(start, ended)
@@ -171,8 +172,8 @@ class EpochLoop:
         spark_log.sync_offsets(self._spark_checkpoint, batch_id)
         faults.reach("before-stage", epoch)
         planned = time.perf_counter()
-        evaluated_epoch = self._evaluate(batch, epoch, (start, end), missing)
-        parts, observed = evaluated_epoch.parts, evaluated_epoch.observed
+        found = self._evaluate(batch, epoch, (start, end), claim.sinks)
+        parts, report = found.parts, found.report
         faults.reach("after-stage", epoch)
         evaluated = time.perf_counter()
         record = EpochRecord(
@@ -180,15 +181,15 @@ class EpochLoop:
             epoch=epoch,
             generation=self._coordinator.generation,
             positions=end.positions,
-            pts=self._advance_pts(observed),
+            pts=self._advance_pts(report.observed),
         )
-        self._coordinator.commit(record, parts)
+        self._coordinator.commit(claim, record, parts)
         # NB not left to a repetition of the epoch: that one has no parts any more.
         self._patiently(lambda: self._note_parts(parts, epoch), f"note the sinks of epoch {epoch}")
         committed = time.perf_counter()
-        self._note(end, observed)
+        self._note(end, report.observed)
         self._has_ended(start, replace(ended, pts=record.pts))
-        self._reports.note(epoch, self._relieved(start, end, evaluated_epoch.operators))
+        self._reports.note(epoch, self._relieved(start, end, report.buckets))
         self._sweep(epoch)
         self.last_epoch = EpochStatus(
             epoch=epoch,

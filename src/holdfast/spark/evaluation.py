@@ -6,47 +6,30 @@ read.  What an epoch holds is the same: everything between Spark's logged positi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import crossing
+from holdfast.plan.counts import Counts, EpochReport, Observed, united
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
-from holdfast.ports import REJECT_COLUMN, Carried, Part, Source, SourceSpec, Span, Staged
+from holdfast.ports import Carried, Part, Source, SourceSpec, Span
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import NOTHING, Mask, lettered, readable
 from holdfast.spark.failure import is_too_large
-from holdfast.spark.staging import HANDLES, TaskStaging
-
-
-@dataclass(frozen=True)
-class Observed:
-    """What was counted in one epoch at one source, or at one filter: the rows that came, and those turned away."""
-
-    rows: int = 0
-    rejects: int = 0
-    timestamp_max: int | None = None
-
-    def plus(self, other: Observed) -> Observed:
-        """Return both together."""
-        highest = [t for t in (self.timestamp_max, other.timestamp_max) if t is not None]
-        return Observed(self.rows + other.rows, self.rejects + other.rejects, max(highest, default=None))
+from holdfast.spark.staging import ANSWERS, TaskStaging, answer_of, answered
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The rows of one epoch, ready to be committed, and what was counted on the way."""
+    """The rows of one epoch, ready to be committed, and what is reported of them."""
 
     parts: Mapping[str, Sequence[Part]]
-    observed: Mapping[str, Observed]
-    operators: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Bucket (``operator/number``) -> what it reported."""
+    report: EpochReport
 
 
 class Evaluation(Protocol):
@@ -87,12 +70,13 @@ class SparkEvaluation:
                 return None
             raise
         tables = self.routes.split_table(table)
-        return Evaluated({sink: (Carried(tables[sink]),) for sink in sinks}, self.observe())
+        return Evaluated({sink: (Carried(tables[sink]),) for sink in sinks}, EpochReport(self.observe()))
 
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Run the plan and the writers in one job."""
-        rows = batch.mapInArrow(PlanTask(staging, self.routes), HANDLES).collect()
-        return evaluated(rows, staging, self.observe())
+        rows = batch.mapInArrow(PlanTask(staging, self.routes), ANSWERS).collect()
+        parts, report = answered(rows, staging.writers)
+        return Evaluated(parts, united([EpochReport(self.observe()), report]))
 
 
 @dataclass(frozen=True)
@@ -171,16 +155,16 @@ class ColumnarEvaluation:
                         rows[sink].append(produced)
         schemas = dict(zip(self._program.routes.sinks, self._program.routes.schemas, strict=True))
         tables = {sink: pa.Table.from_batches(batches, schemas[sink]) for sink, batches in rows.items()}
-        return Evaluated({sink: (Carried(table),) for sink, table in tables.items()}, counts.found)
+        return Evaluated({sink: (Carried(table),) for sink, table in tables.items()}, counts.report())
 
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Run one job with a task for each span."""
         spans = list(self._spans(start, end, self._parallelism))
         if not spans:
-            return Evaluated(dict.fromkeys(staging.writers, ()), {})
+            return Evaluated(dict.fromkeys(staging.writers, ()), EpochReport())
         task = SpanTask(staging, self._program, self._readers, tuple(spans), self._timestamps())
         numbers = self._session.range(0, len(spans), 1, len(spans))
-        return evaluated(numbers.mapInArrow(task, HANDLES).collect(), staging, {})
+        return Evaluated(*answered(numbers.mapInArrow(task, ANSWERS).collect(), staging.writers))
 
     def _source(self, name: str) -> Source:
         if name not in self._sources:
@@ -209,12 +193,12 @@ class SpanTask:
     timestamps: Mapping[str, str | None]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read, compute and stage; yield the handles and the counts."""
+        """Read, compute and stage; yield the handles and the report."""
         counts = Counts(self.timestamps)
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         with crossing():
             yield self.staging.stage(self._rows(numbers, counts))
-        yield counts.to_batch()
+        yield answer_of(counts.report())
 
     def _rows(self, numbers: list[int], counts: Counts) -> Iterator[tuple[str, pa.RecordBatch]]:
         for number in numbers:
@@ -222,56 +206,3 @@ class SpanTask:
             for batch in readable(self.readers[name].open(), span).read(span):
                 counts.add(name, batch)
                 yield from self.program.run(name, batch, counts.passed)
-
-
-class Counts:
-    """What is counted at sources and filters while batches pass."""
-
-    def __init__(self, timestamps: Mapping[str, str | None]) -> None:
-        self._timestamps = timestamps
-        self.found: dict[str, Observed] = {}
-
-    def add(self, source: str, batch: pa.RecordBatch) -> None:
-        """Count a batch."""
-        rejects = 0
-        if REJECT_COLUMN in batch.schema.names:
-            column = batch.column(REJECT_COLUMN)
-            rejects = len(column) - column.null_count
-        timestamp = self._timestamps.get(source)
-        highest = None if timestamp is None else pc.max(batch.column(timestamp).cast(pa.int64())).as_py()
-        self._note(source, Observed(batch.num_rows, rejects, highest))
-
-    def passed(self, name: str, came: int, dropped: int) -> None:
-        """Count what came to a filter, and what it dropped."""
-        self._note(name, Observed(came, dropped))
-
-    def _note(self, name: str, observed: Observed) -> None:
-        self.found[name] = self.found[name].plus(observed) if name in self.found else observed
-
-    def to_json(self) -> dict[str, dict[str, int | None]]:
-        """Return the counts as chunks have them."""
-        return {
-            name: {"rows": of.rows, "rejects": of.rejects, "max": of.timestamp_max} for name, of in self.found.items()
-        }
-
-    def to_batch(self) -> pa.RecordBatch:
-        """Return the counts in the form of handles: no sink, the source as name."""
-        references = [json.dumps([o.rejects, o.timestamp_max]) for o in self.found.values()]
-        columns = [[""] * len(self.found), list(self.found), [o.rows for o in self.found.values()], references]
-        kinds = [pa.string(), pa.string(), pa.int64(), pa.string()]
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, names=["sink", "name", "row_count", "reference"])
-
-
-def evaluated(rows: list[Any], staging: TaskStaging, observed: Mapping[str, Observed]) -> Evaluated:
-    """Return what the tasks of a finished job sent: handles, and counts."""
-    parts: dict[str, list[Part]] = {sink: [] for sink in staging.writers}
-    counted = dict(observed)
-    for row in rows:
-        reference = json.loads(row["reference"])
-        if row["sink"]:
-            parts[row["sink"]].append(Staged(row["name"], row["row_count"], reference))
-        else:
-            more = Observed(row["row_count"], *reference)
-            counted[row["name"]] = counted[row["name"]].plus(more) if row["name"] in counted else more
-    return Evaluated({sink: tuple(several) for sink, several in parts.items()}, counted)

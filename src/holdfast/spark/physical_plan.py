@@ -16,13 +16,14 @@ from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.counts import Observed
 from holdfast.plan.program import Program
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask
 from holdfast.resume.graph_record import Graph, described
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.compile import Compiled, compile_pipeline
-from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Observed, Reader, SparkEvaluation
+from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Reader, SparkEvaluation
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.context import StartContext, StartOptions

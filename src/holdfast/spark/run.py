@@ -27,12 +27,12 @@ from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
 from holdfast.operators.lowering import lowering_of
+from holdfast.plan.counts import Observed
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
 from holdfast.resume.spark_log import MARKS
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
-from holdfast.spark.evaluation import Observed
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.isolate import Suspicion
 from holdfast.spark.read import is_watched, observation

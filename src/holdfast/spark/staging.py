@@ -1,4 +1,4 @@
-"""What runs on executors: rows go to writers, handles come back.
+"""What runs on executors: rows go to writers; handles come back, and a report.
 
 A worker never has the last word.  When the JVM dies, this worker lives on and sees its cut stream as a normal end; it
 then stages part of a partition.  That is harmless only because a handle counts when the *driver* received it from a
@@ -8,24 +8,35 @@ finished task; what such a worker staged is an orphan, found by name.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from holdfast.ports import Staged, Task, Writer, WriterFactory
+from holdfast.plan.counts import EpochReport, united
+from holdfast.ports import Part, Staged, Task, Writer, WriterFactory
 
-HANDLES = StructType(
+ANSWERS = StructType(
     [
         StructField("sink", StringType()),
         StructField("name", StringType()),
         StructField("row_count", LongType()),
         StructField("reference", StringType()),
+        StructField("report", StringType()),
     ]
 )
-"""Schema of the handles.  NB not as DDL: Spark would be asked in every epoch what it means."""
+"""Schema of what tasks answer: a row is a handle, or has a report in its last column.
+
+NB not as DDL: Spark would be asked in every epoch what it means.
+"""
+
+_HANDLES = pa.schema(
+    [("sink", pa.string()), ("name", pa.string()), ("row_count", pa.int64()), ("reference", pa.string())]
+)
+_REPORT = pa.field("report", pa.string())
 
 
 @dataclass(frozen=True)
@@ -72,12 +83,30 @@ class TaskStaging:
         return _to_batch(staged)
 
 
+def answer_of(report: EpochReport) -> pa.RecordBatch:
+    """Return a report in the form of a task's answer."""
+    nothing = [pa.nulls(1, field.type) for field in _HANDLES]
+    return pa.RecordBatch.from_arrays([*nothing, pa.array([report.to_json()])], schema=_HANDLES.append(_REPORT))
+
+
+def answered(rows: Iterable[Any], sinks: Iterable[str]) -> tuple[dict[str, tuple[Part, ...]], EpochReport]:
+    """Return the handles for each sink, and what all tasks reported, from what the tasks of a finished job answered."""
+    parts: dict[str, list[Part]] = {sink: [] for sink in sinks}
+    reports: list[EpochReport] = []
+    for row in rows:
+        if row["report"] is not None:
+            reports.append(EpochReport.from_json(row["report"]))
+        else:
+            parts[row["sink"]].append(Staged(row["name"], row["row_count"], json.loads(row["reference"])))
+    return {sink: tuple(handles) for sink, handles in parts.items()}, united(reports)
+
+
 def _to_batch(staged: list[tuple[str, Staged]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {
-            "sink": pa.array([sink for sink, _ in staged], pa.string()),
-            "name": pa.array([handle.name for _, handle in staged], pa.string()),
-            "row_count": pa.array([handle.row_count for _, handle in staged], pa.int64()),
-            "reference": pa.array([json.dumps(dict(handle.reference)) for _, handle in staged], pa.string()),
-        }
-    )
+    columns = [
+        [sink for sink, _ in staged],
+        [handle.name for _, handle in staged],
+        [handle.row_count for _, handle in staged],
+        [json.dumps(dict(handle.reference)) for _, handle in staged],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _HANDLES, strict=True)]
+    return pa.RecordBatch.from_arrays([*arrays, pa.nulls(len(staged), _REPORT.type)], schema=_HANDLES.append(_REPORT))

@@ -82,8 +82,8 @@ def run_epochs(name, last_epoch, *, crash_at=None):
                 faults.install(_dying_at(crash_at))
             record = EpochRecord(pipeline.name, epoch, coordinator.generation, {"rides": {"log": epoch}})
             rows = pa.table({"x": [epoch * 10, epoch * 10 + 1]}, SCHEMA)
-            missing = coordinator.missing(epoch)
-            coordinator.commit(record, {sink: (Carried(rows),) for sink in missing})
+            claim = coordinator.missing(epoch)
+            coordinator.commit(claim, record, {sink: (Carried(rows),) for sink in claim.sinks})
             (spark / "commits" / str(epoch - 1)).write_text("v1\n")
     except Crash:
         pass

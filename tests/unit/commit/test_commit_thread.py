@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from holdfast.commit.commit_thread import ThreadLane
-from holdfast.errors import Unavailable
+from holdfast.errors import InternalError, Unavailable
 
 
 @pytest.fixture
@@ -16,16 +16,14 @@ def lane():
 
 
 def noting(notes, name, gate=None):
-    if gate is not None:
-        gate.wait()
-    notes.append(name)
-    yield
-    notes.append(f"{name}!")
+    """A job of two steps; the first waits."""
 
+    def first():
+        if gate is not None:
+            gate.wait()
+        notes.append(name)
 
-def failing(error):
-    raise error
-    yield
+    return [first, lambda: notes.append(f"{name}!")]
 
 
 def test_jobs_run_to_their_end_in_order(lane):
@@ -63,9 +61,8 @@ def test_after_a_failure_no_later_job_is_touched(lane):
     def first():
         gate.wait()
         raise error
-        yield
 
-    lane.submit(first())
+    lane.submit([first, lambda: notes.append("second step")])
     lane.submit(noting(notes, "later"))
     gate.set()
     for call in (lane.wait, lane.check, lambda: lane.submit(noting(notes, "later still"))):
@@ -76,19 +73,26 @@ def test_after_a_failure_no_later_job_is_touched(lane):
     assert notes == []
 
 
+def test_a_job_worked_off_out_of_its_order_fails_the_lane_and_nobody_waits_for_ever(lane):
+    notes = []
+    lane.submit([lambda: lane._jobs.appendleft(noting(notes, "overtakes"))])
+    with pytest.raises(InternalError, match="out of its order"):
+        lane.wait()
+    assert notes == []
+
+
 def test_a_failure_wakes_whoever_waits_for_room(lane):
     gate = threading.Event()
 
     def first():
         gate.wait()
         raise Unavailable("away")
-        yield
 
     for _ in range(3):
-        lane.submit(first())
+        lane.submit([first])
     threading.Timer(0.01, gate.set).start()
     with pytest.raises(Unavailable):
-        lane.submit(first())
+        lane.submit([first])
 
 
 def test_stopping_finishes_the_job_at_work_and_drops_the_others(lane):
@@ -98,10 +102,8 @@ def test_stopping_finishes_the_job_at_work_and_drops_the_others(lane):
         started.set()
         gate.wait()
         notes.append("first")
-        yield
-        notes.append("first!")
 
-    lane.submit(first())
+    lane.submit([first, lambda: notes.append("first!")])
     lane.submit(noting(notes, "second"))
     started.wait()
     threading.Timer(0.01, gate.set).start()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.commit.commit_thread import ThreadLane
-from holdfast.commit.coordinator import Coordinator, Retry
+from holdfast.commit.coordinator import Claim, Coordinator, Retry
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.records import Decided, encode
 from holdfast.commit.recovery import Decision, Verdict
@@ -102,9 +102,9 @@ def staged(coordinator, name, epoch, task=0):
 
 
 def commit(coordinator, epoch, *, pts=None, as_staged=False):
-    missing = coordinator.missing(epoch)
-    parts = {name: staged(coordinator, name, epoch) if as_staged else carried(epoch) for name in missing}
-    coordinator.commit(record(coordinator, epoch, pts), parts)
+    claim = coordinator.missing(epoch)
+    parts = {name: staged(coordinator, name, epoch) if as_staged else carried(epoch) for name in claim.sinks}
+    coordinator.commit(claim, record(coordinator, epoch, pts), parts)
 
 
 def ids(bench, name):
@@ -172,7 +172,7 @@ def test_epochs_ascend(bench):
     commit(coordinator, 2)
     for epoch in (1, 2):
         with pytest.raises(InternalError, match=f"cannot commit epoch {epoch}"):
-            coordinator.commit(record(coordinator, epoch), {"table": carried(epoch)})
+            coordinator.commit(coordinator.missing(epoch), record(coordinator, epoch), {"table": carried(epoch)})
     assert ids(bench, "table") == [2]
 
 
@@ -187,7 +187,7 @@ def test_epochs_ascend(bench):
 def test_parts_are_for_exactly_the_missing_sinks(bench, parts, says):
     coordinator = bench.open("table", "files")
     with pytest.raises(InternalError, match=says):
-        coordinator.commit(record(coordinator, 1), parts)
+        coordinator.commit(coordinator.missing(1), record(coordinator, 1), parts)
     commit(coordinator, 1)
     assert ids(bench, "table") == ids(bench, "files") == [1]
 
@@ -196,12 +196,75 @@ def test_parts_are_for_exactly_the_missing_sinks(bench, parts, says):
 def test_a_record_of_another_pipeline_or_generation_is_refused(bench, pipeline, generation):
     coordinator = bench.open("table")
     with pytest.raises(InternalError, match="it belongs to"):
-        coordinator.commit(EpochRecord(pipeline, 1, generation, {}), {"table": carried(1)})
+        coordinator.commit(coordinator.missing(1), EpochRecord(pipeline, 1, generation, {}), {"table": carried(1)})
 
 
 def test_nothing_is_committed_before_open(bench):
-    with pytest.raises(InternalError):
-        bench.coordinator("table").commit(EpochRecord(PIPELINE, 1, 0, {}), {"table": carried(1)})
+    claim = Claim(1, frozenset({"table"}), generation=0, number=1)
+    with pytest.raises(InternalError, match="generation 0 of pipeline 'trips' cannot commit"):
+        bench.coordinator("table").commit(claim, EpochRecord(PIPELINE, 1, 0, {}), {"table": carried(1)})
+
+
+def claimed(bench, *epochs):
+    """Return a coordinator, claims that it made one after the other, and how to commit by one of them."""
+    coordinator = bench.open("table", "files")
+    claims = [coordinator.missing(epoch, at(epoch), at(epoch - 1)) for epoch in epochs]
+
+    def commit_by(claim, epoch):
+        parts = {name: carried(epoch) for name in ("table", "files")}
+        coordinator.commit(claim, record(coordinator, epoch), parts)
+
+    return coordinator, claims, commit_by
+
+
+def test_a_claim_is_used_once(bench):
+    coordinator, (claim,), commit_by = claimed(bench, 1)
+    commit_by(claim, 1)
+    with pytest.raises(InternalError, match="its claim, number 1, was used or replaced"):
+        commit_by(claim, 1)
+    assert ids(bench, "table") == ids(bench, "files") == [1]
+    assert not coordinator.has_failed, "nothing was changed"
+
+
+def test_a_claim_is_for_one_epoch(bench):
+    _, (claim,), commit_by = claimed(bench, 1)
+    with pytest.raises(InternalError, match="its claim is for epoch 1"):
+        commit_by(claim, 2)
+    commit_by(claim, 1)
+    assert ids(bench, "table") == ids(bench, "files") == [1]
+
+
+def test_a_claim_is_for_one_end(bench):
+    coordinator, _, commit_by = claimed(bench)
+    claim = coordinator.missing(1, at(2), at(0))
+    with pytest.raises(InternalError, match="its claim is for other positions"):
+        commit_by(claim, 1)
+
+
+def test_a_claim_is_replaced_by_the_next_one(bench):
+    """What the sinks hold was looked at again: the newest answer counts."""
+    _, (first, second), commit_by = claimed(bench, 1, 1)
+    assert first != second
+    with pytest.raises(InternalError, match="its claim, number 1, was used or replaced: 2 were made"):
+        commit_by(first, 1)
+    commit_by(second, 1)
+    assert ids(bench, "table") == ids(bench, "files") == [1]
+
+
+def test_a_claim_dies_with_its_generation(bench):
+    _, (claim,), _ = claimed(bench, 1)
+    _, _, commit_by = claimed(bench, 1)
+    with pytest.raises(InternalError, match="its claim is of generation 1"):
+        commit_by(claim, 1)
+
+
+def test_what_every_sink_holds_is_not_committed_again(bench):
+    coordinator, (claim,), commit_by = claimed(bench, 1)
+    commit_by(claim, 1)
+    again = coordinator.missing(1, at(1), at(0))
+    assert again.sinks == frozenset()
+    with pytest.raises(InternalError, match="every sink holds it"):
+        coordinator.commit(again, record(coordinator, 1), {})
 
 
 def test_two_sinks_of_one_name_are_refused(bench):
@@ -244,7 +307,7 @@ def test_a_sink_that_stays_away_stops_the_run_with_the_story(bench):
     with pytest.raises(Unavailable):
         coordinator.missing(2)
     assert "could not be published" in coordinator.statistics().last_error
-    assert bench.open("table", "files").missing(1) == frozenset()
+    assert bench.open("table", "files").missing(1).sinks == frozenset()
     assert ids(bench, "files") == [1]
 
 
@@ -286,7 +349,7 @@ def test_a_sink_that_never_says_what_it_holds_leaves_the_epoch_in_doubt(bench):
         commit(coordinator, 1)
     assert "Delete nothing" in caught.value.do
     assert coordinator.story(1)[-1].after is State.IN_DOUBT
-    assert bench.open("table").missing(1) == frozenset()
+    assert bench.open("table").missing(1).sinks == frozenset()
 
 
 def test_a_sink_that_does_not_answer_at_the_start_is_waited_for(bench):
@@ -329,8 +392,9 @@ def test_an_error_of_another_kind_stops_the_run_too(bench):
     coordinator = bench.open("table", "files")
     bench.targets["files"].staged.clear()
     handle = Staged(f"{PIPELINE}/1/1/0/0", 1, {"handle": "gone"})
+    claim, parts = coordinator.missing(1), {"table": carried(1), "files": (handle,)}
     with pytest.raises(Diverged, match="are gone from sink 'files'") as caught:
-        coordinator.commit(record(coordinator, 1), {"table": carried(1), "files": (handle,)})
+        coordinator.commit(claim, record(coordinator, 1), parts)
     assert caught.value.__notes__
     with pytest.raises(Diverged):
         coordinator.flush()
@@ -425,7 +489,7 @@ def test_an_epoch_that_one_sink_holds_without_a_decision_is_missing_in_the_other
     commit(bench.open("table"), 1)
     bench.store.objects.clear()
     coordinator = bench.open("table", "files")
-    assert coordinator.missing(1) == {"files"}
+    assert coordinator.missing(1).sinks == {"files"}
     commit(coordinator, 1)
     assert ids(bench, "table") == ids(bench, "files") == [1]
 
@@ -434,8 +498,8 @@ def test_a_new_sink_is_not_said_to_have_lost_what_the_others_finished(bench):
     coordinator = bench.open("table", "files")
     commit(coordinator, 1)
     grown = bench.open("table", "files", "new")
-    assert grown.missing(1) == {"new"}
-    assert grown.missing(2) == {"table", "files", "new"}
+    assert grown.missing(1).sinks == {"new"}
+    assert grown.missing(2).sinks == {"table", "files", "new"}
 
 
 def test_a_sink_may_hold_more_than_the_ledger_knows(bench):
@@ -449,8 +513,8 @@ def test_a_sink_may_hold_more_than_the_ledger_knows(bench):
     resumption = coordinator.open()
     assert resumption.last_epoch == 7
     assert resumption.generation > 5
-    assert coordinator.missing(7) == frozenset()
-    assert coordinator.missing(8) == {"table", "files"}
+    assert coordinator.missing(7).sinks == frozenset()
+    assert coordinator.missing(8).sinks == {"table", "files"}
 
 
 def go_back(bench, name, epoch):
@@ -469,8 +533,9 @@ def test_a_sink_that_lost_the_newest_epoch_is_told_as_behind_and_gets_it_again_w
     coordinator = bench.coordinator("table", "files")
     (found,) = coordinator.open().resolved
     assert (found.sink, found.epoch, found.verdict) == ("files", 2, Verdict.REPLAY)
-    assert coordinator.missing(2, at(2), at(1)) == {"files"}
-    coordinator.commit(record(coordinator, 2), {"files": carried(2)})
+    claim = coordinator.missing(2, at(2), at(1))
+    assert claim.sinks == {"files"}
+    coordinator.commit(claim, record(coordinator, 2), {"files": carried(2)})
     assert ids(bench, "table") == ids(bench, "files") == [1, 2]
 
 
@@ -521,14 +586,15 @@ def test_a_sink_that_was_ahead_of_the_newest_done_epoch_is_asked_about_its_own(b
     for epoch in (1, 2):
         commit(coordinator, epoch)
     coordinator = bench.open("table", "old", "new", "other", backfilled=["new", "other"])
-    assert coordinator.missing(3, at(2), at(0)) == {"new", "other"}
+    claim = coordinator.missing(3, at(2), at(0))
+    assert claim.sinks == {"new", "other"}
     record_of_3 = EpochRecord(PIPELINE, 3, coordinator.generation, at(2))
-    coordinator.commit(record_of_3, {name: carried(3) for name in ("new", "other")})
+    coordinator.commit(claim, record_of_3, {name: carried(3) for name in ("new", "other")})
     everyone = ("table", "old", "new", "other")
     bench.failures.add("table", "publish", Failure.UNAVAILABLE, times=10)
-    coordinator.missing(4, at(4), at(2))
+    claim = coordinator.missing(4, at(4), at(2))
     with pytest.raises(Unavailable):
-        coordinator.commit(record(coordinator, 4), {name: carried(4) for name in everyone})
+        coordinator.commit(claim, record(coordinator, 4), {name: carried(4) for name in everyone})
     go_back(bench, "table", 1)
     bench.open(*everyone)
     assert ids(bench, "table") == [1]
@@ -577,14 +643,15 @@ def test_a_decision_is_not_published_over_what_the_same_run_gave_a_sink_alone(be
         commit(bench.open("table"), epoch)
     coordinator = bench.open("new", "table", backfilled=["new"])
     for epoch, end in ((3, 1), (4, 2)):
-        assert coordinator.missing(epoch, at(end), at(end - 1)) == {"new"}
-        coordinator.commit(EpochRecord(PIPELINE, epoch, coordinator.generation, at(end)), {"new": carried(epoch)})
+        claim = coordinator.missing(epoch, at(end), at(end - 1))
+        assert claim.sinks == {"new"}
+        ended = EpochRecord(PIPELINE, epoch, coordinator.generation, at(end))
+        coordinator.commit(claim, ended, {"new": carried(epoch)})
     bench.failures.add("new", "publish", Failure.UNAVAILABLE, times=10)
-    coordinator.missing(5, at(3), at(2))
+    claim = coordinator.missing(5, at(3), at(2))
+    ended = EpochRecord(PIPELINE, 5, coordinator.generation, at(3))
     with pytest.raises(Unavailable):
-        coordinator.commit(
-            EpochRecord(PIPELINE, 5, coordinator.generation, at(3)), {name: carried(5) for name in ("new", "table")}
-        )
+        coordinator.commit(claim, ended, {name: carried(5) for name in ("new", "table")})
     assert lag_before_it_is_resolved(bench, "new", 3, "table") == ("new", 4, [{"new"}])
     assert ids(bench, "table") == [1, 2, 5]
 
@@ -639,7 +706,7 @@ def test_a_single_sink_restored_from_a_backup_is_noticed_by_the_gap(bench):
 def test_an_epoch_held_with_other_positions_is_diverged(bench):
     commit(bench.open("table"), 1)
     coordinator = bench.open("table")
-    assert coordinator.missing(1, {"flights": {"log": 1}}) == frozenset()
+    assert coordinator.missing(1, {"flights": {"log": 1}}).sinks == frozenset()
     with pytest.raises(Diverged, match="up to other positions"):
         coordinator.missing(1, {"flights": {"log": 2}})
 
@@ -655,8 +722,8 @@ def test_a_number_that_the_sinks_know_does_not_hide_rows_that_they_have_never_se
     for epoch in (1, 2, 3, 4):
         commit(coordinator, epoch)
     coordinator = bench.open(*names)
-    assert coordinator.missing(1, at(1), at(0)) == frozenset()
-    assert coordinator.missing(2, at(4), at(1)) == frozenset()  # another cut, and all of it is held
+    assert coordinator.missing(1, at(1), at(0)).sinks == frozenset()
+    assert coordinator.missing(2, at(4), at(1)).sinks == frozenset()  # another cut, and all of it is held
     with pytest.raises(Diverged, match=r"holds epoch 3 up to other positions.*'log': 9") as caught:
         coordinator.missing(3, at(9), at(4))
     assert "remove <checkpoint>/spark and start again" in caught.value.do
@@ -671,26 +738,28 @@ def test_a_sink_that_is_volatile_is_not_asked_for_positions(bench):
     coordinator = bench.coordinator("table", "memory")
     coordinator.sinks_for_tests["memory"].is_volatile = True
     coordinator.open()
-    assert coordinator.missing(1, at(1), at(0)) == frozenset()
-    assert coordinator.missing(2, at(2), at(1)) == frozenset()
+    assert coordinator.missing(1, at(1), at(0)).sinks == frozenset()
+    assert coordinator.missing(2, at(2), at(1)).sinks == frozenset()
 
 
 def test_by_positions_a_sink_holds_an_epoch_under_whatever_number_it_came(bench):
     """Spark's directory was lost: epochs are counted on, and the first ones are cut at what the sinks hold."""
     commit(bench.open("table"), 4)
     coordinator = bench.open("table", "new", backfilled=["new"])
-    assert coordinator.missing(5, at(4), at(0)) == {"new"}
-    coordinator.commit(record(coordinator, 5), {"new": carried(5)})
-    assert coordinator.missing(6, at(6), at(4)) == {"table", "new"}
+    claim = coordinator.missing(5, at(4), at(0))
+    assert claim.sinks == {"new"}
+    ended = EpochRecord(PIPELINE, 5, coordinator.generation, at(4))
+    coordinator.commit(claim, ended, {"new": carried(5)})
+    assert coordinator.missing(6, at(6), at(4)).sinks == {"table", "new"}
 
 
 def test_a_new_sink_begins_where_the_others_go_on(bench):
     """The last epoch before it came is replayed: Spark's commit log lacked it."""
     commit(bench.open("table"), 4)
     coordinator = bench.open("table", "new")
-    assert coordinator.missing(4, at(4), at(3)) == frozenset()
-    assert coordinator.missing(5, at(5), at(4)) == {"table", "new"}
-    assert bench.open("new", "other").missing(4, at(4), at(3)) == {"new", "other"}, "nobody holds it"
+    assert coordinator.missing(4, at(4), at(3)).sinks == frozenset()
+    assert coordinator.missing(5, at(5), at(4)).sinks == {"table", "new"}
+    assert bench.open("new", "other").missing(4, at(4), at(3)).sinks == {"new", "other"}, "nobody holds it"
 
 
 @pytest.mark.parametrize("start", [3, 5])
@@ -706,7 +775,7 @@ def test_a_sink_that_is_volatile_is_not_blamed_for_forgetting(bench):
     coordinator = bench.coordinator("table", "memory")
     coordinator.sinks_for_tests["memory"].is_volatile = True
     coordinator.open()
-    assert coordinator.missing(1) == frozenset()
+    assert coordinator.missing(1).sinks == frozenset()
 
 
 def test_a_decision_for_a_sink_that_was_taken_out_of_the_graph_is_not_dropped(bench):
@@ -718,7 +787,7 @@ def test_a_decision_for_a_sink_that_was_taken_out_of_the_graph_is_not_dropped(be
         bench.open("table")
     bench.open("table", "files")
     assert ids(bench, "files") == [1]
-    assert bench.open("table").missing(1) == frozenset()
+    assert bench.open("table").missing(1).sinks == frozenset()
 
 
 def test_an_at_least_once_sink_is_driven_the_same_way_and_not_blamed_for_forgetting(bench):
@@ -727,7 +796,7 @@ def test_an_at_least_once_sink_is_driven_the_same_way_and_not_blamed_for_forgett
     for epoch in (1, 2):
         commit(coordinator, epoch)
     coordinator = bench.open("table", "console")
-    assert coordinator.missing(2) == frozenset()
+    assert coordinator.missing(2).sinks == frozenset()
     commit(coordinator, 3)
     assert ids(bench, "console") == ids(bench, "table") == [1, 2, 3]
 

@@ -1,10 +1,14 @@
 """Commit grouping: when a group is due."""
 
+from dataclasses import replace
+
 import pyarrow as pa
+import pytest
 
 from holdfast.commit.group import CommitGroup, Underway
 from holdfast.commit.ledger import Key
 from holdfast.commit.records import Decided
+from holdfast.errors import InternalError
 from holdfast.ports import Carried, EpochRecord
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
@@ -45,3 +49,14 @@ def test_the_size_of_an_epoch_is_looked_at_once_however_long_it_waits():
     for number in range(1, 500):
         assert not group.due(epoch(number))
     assert Counted.asked == 499
+
+
+def test_epochs_of_a_group_ascend_and_have_a_decision():
+    group = begun(10 * ROWS.nbytes)
+    assert group.due(epoch(2)) == []
+    for number in (1, 2):
+        with pytest.raises(InternalError, match=f"epoch {number} comes into its group behind epoch 2"):
+            group.due(epoch(number))
+    with pytest.raises(InternalError, match="without a decision"):
+        group.due(replace(epoch(3), key=None))
+    assert [each.record.epoch for each in group.take()] == [2]

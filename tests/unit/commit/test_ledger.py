@@ -167,14 +167,43 @@ def test_a_generation_decides_an_epoch_once(store):
 
 def test_only_the_last_finished_decisions_are_kept_and_no_open_one_is_dropped(store):
     ledger, _ = taken_over(store, keep=3)
-    still_open = ledger.decide(decision(1))
-    for epoch in range(2, 9):
-        ledger.forget(ledger.decide(decision(epoch)), done(epoch))
-    assert sorted(standings(store)) == [(1, 1), (6, 1), (7, 1), (8, 1)]
-    ledger.forget(still_open, done(1))
+    keys = [ledger.decide(decision(epoch)) for epoch in range(1, 10)]
+    for key in keys[:8]:
+        ledger.forget(key, done(key.epoch))
+    assert sorted(standings(store)) == [(6, 1), (7, 1), (8, 1), (9, 1)]
+    ledger.forget(keys[8], done(9))
     _, found = taken_over(store, keep=2)
-    assert sorted(standings(store)) == [(7, 1), (8, 1)]
-    assert found.done == done(8)
+    assert sorted(standings(store)) == [(8, 1), (9, 1)]
+    assert found.done == ledger.newest_done == done(9)
+
+
+def test_epochs_are_forgotten_in_ascending_order(store):
+    """A takeover takes whatever is older than the newest that is done for done."""
+    ledger, _ = taken_over(store)
+    first, second = ledger.decide(decision(1)), ledger.decide(decision(2))
+    ledger.forget(second, done(2))
+    with pytest.raises(InternalError, match="forgotten in ascending order"):
+        ledger.forget(first, done(1))
+    assert sorted(standings(store).values(), key=str) == [Standing.DONE, Standing.OPEN]
+    ledger, found = taken_over(store)
+    assert found.done == done(2)
+    with pytest.raises(InternalError, match="forgotten in ascending order"):
+        ledger.forget(first, done(1))
+
+
+def test_a_decision_is_written_by_its_own_generation_behind_its_fence(store):
+    ledger = Ledger(store, "trips")
+    ledger.identify()
+    generation = ledger.take_generation(0, 0)
+    with pytest.raises(InternalError, match="behind its fence"):
+        ledger.decide(decision(1, generation))
+    ledger.fence()
+    with pytest.raises(InternalError, match="by its own generation"):
+        ledger.decide(decision(1, generation + 1))
+    assert store.keys("ledger/") == []
+    key = ledger.decide(decision(1, generation))
+    with pytest.raises(InternalError, match="is to take its place"):
+        ledger.amend(key, decision(2, generation))
 
 
 def test_generations_and_fences_are_bounded(store):

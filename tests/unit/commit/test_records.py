@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.commit.records import Decided, Done, decode, encode
-from holdfast.errors import Corrupt
-from holdfast.ports import Carried, EpochRecord, Staged
+from holdfast.errors import BadRow, Corrupt, InternalError
+from holdfast.ports import Carried, EpochRecord, Refused, Staged
 
 RECORD = EpochRecord("trips", 42, 7, {"flights": {"log": 9}, "feed": {"": '{"offset": 3}'}}, 1_700_000_000_000_000)
 TABLE = pa.table({"id": pa.array([1, 2, None], pa.int32()), "word": ["a", "ö", ""]}).replace_schema_metadata({"k": "v"})
@@ -76,3 +76,11 @@ def test_a_decision_knows_whether_the_driver_holds_rows():
 
 def test_a_decision_without_some_rows_still_knows_what_came_before_it():
     assert BEHIND.without("table", (), ()).before == {"table": 41}
+
+
+def test_a_row_is_rejected_once():
+    """Its number is its name among the dead letters."""
+    decided = Decided(RECORD, {"table": ()}, rejected={"table": (1,)})
+    row = Refused(1, pa.table({"id": [1]}), BadRow("no."))
+    with pytest.raises(InternalError, match=r"rejected by sink 'table' twice: numbers \[1, 1\]"):
+        decided.without("table", (), [row])

@@ -66,7 +66,7 @@ class Driver:
             writer.write(pa.RecordBatch.from_pydict({"id": [epoch]}, schema=SCHEMA))
             part = writer.stage()
         record = EpochRecord("words", epoch, generation, {"rows": {"log": epoch}})
-        self.coordinator.commit(record, {"table": [part]})
+        self.coordinator.commit(self.coordinator.missing(epoch), record, {"table": [part]})
 
 
 @pytest.fixture

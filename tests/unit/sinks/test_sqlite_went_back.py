@@ -57,6 +57,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "words.db"
 
 
+def commit_in(coordinator: Coordinator, epoch: int) -> None:
+    record = EpochRecord("words", epoch, coordinator.generation, positions(epoch))
+    coordinator.commit(coordinator.missing(epoch), record, {"table": [carried(epoch)]})
+
+
 @pytest.fixture
 def sink(path: Path) -> Iterator[Sink]:
     made = SqliteSpec(str(path), "words").connect("table", "words", SCHEMA)
@@ -69,10 +74,10 @@ def test_a_copy_of_epoch_1_put_in_the_place_of_the_file_is_not_published_over(pa
     """The scenario of a run: epochs 1 and 2 are published, the backup comes back, epoch 3 must not follow."""
     sink = SqliteSpec(str(path), "words").connect("table", "words", SCHEMA)
     coordinator = Coordinator(pipeline="words", store=SimulatedStore(), sinks=[sink], clock=SimulatedClock())
-    generation = coordinator.open().generation
+    coordinator.open()
 
     def commit(epoch: int) -> None:
-        coordinator.commit(EpochRecord("words", epoch, generation, positions(epoch)), {"table": [carried(epoch)]})
+        commit_in(coordinator, epoch)
 
     commit(1)
     backup = copied(path)
@@ -267,13 +272,13 @@ def test_retries_are_not_spent_on_a_sink_that_went_back(path: Path) -> None:
     coordinator = Coordinator(
         pipeline="words", store=SimulatedStore(), sinks=[sink], clock=clock, retry=Retry(attempts=10)
     )
-    generation = coordinator.open().generation
+    coordinator.open()
     for epoch in (1, 2):
-        coordinator.commit(EpochRecord("words", epoch, generation, positions(epoch)), {"table": [carried(epoch)]})
+        commit_in(coordinator, epoch)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE holdfast_ledger SET epoch = 1, positions = ?", ('{"rows": {"log": 1}}',))
         connection.execute("DELETE FROM words WHERE id = 2")
     with pytest.raises(Diverged):
-        coordinator.commit(EpochRecord("words", 3, generation, positions(3)), {"table": [carried(3)]})
+        commit_in(coordinator, 3)
     assert coordinator.statistics().retries == 0
     coordinator.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.plan.chunks import COUNTS
+from holdfast.plan.counts import Counts, EpochReport, Observed, united
 from holdfast.plan.program_build import build_program
-from holdfast.spark.evaluation import ColumnarEvaluation, Counts, Observed, Reader
-from holdfast.spark.state.evaluation import counted
+from holdfast.spark.evaluation import ColumnarEvaluation, Reader
 from holdfast.testing.simulation.levels import StatefulWorkload
 from holdfast.testing.simulation.process import Process
 
@@ -42,7 +40,7 @@ def test_an_epoch_that_the_driver_carries_counts_what_each_filter_dropped(tmp_pa
     evaluation = ColumnarEvaluation(nothing, program, readers, 1, {}, {})
     found = evaluation.carry(nothing, {}, {"rows": {"rows": 2}}, frozenset({pipeline.sinks[0].name}))
     assert found is not None
-    assert {name: (of.rows, of.rejects) for name, of in found.observed.items()} == {
+    assert {name: (of.rows, of.rejects) for name, of in found.report.observed.items()} == {
         "rows": (11, 0),
         "later": (11, 3),
         "span": (8, 3),
@@ -54,9 +52,10 @@ def test_counts_of_tasks_come_back_as_they_left() -> None:
     counts.add("rows", pa.record_batch({"t": [1, 7]}))
     counts.passed("later", 2, 1)
     counts.passed("later", 3, 0)
-    observed, operators = counted([json.loads(json.dumps(counts.to_json()))])
-    assert observed == {"rows": Observed(2, 0, 7), "later": Observed(5, 1)}
-    assert operators == {}
+    report = counts.report({"sums/0": {"late": 1}})
+    assert EpochReport.from_json(report.to_json()) == report
+    assert report.observed == {"rows": Observed(2, 0, 7), "later": Observed(5, 1)}
+    assert report.buckets == {"sums/0": {"late": 1}}
 
 
 @pytest.mark.parametrize("buckets", [1, 3])
@@ -68,7 +67,7 @@ def test_filters_before_and_behind_state_are_counted(buckets: int) -> None:
     workload = StatefulWorkload(pipeline, events, lambda visible: [], buckets=buckets)
     evaluation = workload.evaluation(Process(), random.Random(1), 0)
     evaluation.carry(1, 0, len(events), frozenset({pipeline.sinks[0].name}))
-    observed, _ = counted([json.loads(bytes(chunk.data)) for chunk in evaluation._counts if chunk.kind == COUNTS])
+    observed = united(evaluation._reports).observed
     assert {name: (of.rows, of.rejects) for name, of in observed.items()} == {
         "rows": (11, 0),
         "before": (11, 3),

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.commit.claims import Claim
 from holdfast.errors import BadRow, InternalError, InvalidPipeline, Unavailable, crossing, from_text
 from holdfast.quarantine.dead_letters import DeadLetters, read_letters, send_again
 from holdfast.quarantine.mask import NOTHING, lettered
@@ -72,7 +73,7 @@ class Owner:
         self._sinks = sinks
 
     def missing(self, epoch, positions, start):
-        return self._sinks
+        return Claim(epoch, frozenset(self._sinks), self.generation, number=1, end=positions)
 
     def check_fenced(self):
         pass
@@ -262,7 +263,7 @@ def test_so_many_rows_that_they_speak_against_the_code_stop_the_start_however_of
 
 def test_an_epoch_that_a_sink_holds_keeps_its_rows(tmp_path, monkeypatch):
     world = World(tmp_path)
-    monkeypatch.setattr(Owner, "missing", lambda *_: frozenset())
+    monkeypatch.setattr(Owner, "missing", lambda *_: Claim(1, frozenset(), 1, number=1))
     for _ in range(2):
         with pytest.raises(BadRow):
             world.live()

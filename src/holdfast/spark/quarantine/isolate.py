@@ -197,8 +197,8 @@ class Isolating:
         count = count_attempt(self.store, name)
         if found is None or name is None or count < attempts:
             return []
-        lacking = self.coordinator.missing(found.epoch, found.end.positions, found.start.positions)
-        if lacking != {sink.name for sink in self.pipeline.sinks}:
+        claim = self.coordinator.missing(found.epoch, found.end.positions, found.start.positions)
+        if claim.sinks != {sink.name for sink in self.pipeline.sinks}:  # a run died between two sinks' publish
             log.warning("epoch %d is in some sinks already, as it is: no row of it can be left out", found.epoch)
             return []
         log.warning("%d runs in a row have died in epoch %d: it is evaluated in trials", count, found.epoch)

@@ -1,25 +1,25 @@
-"""How an epoch of a pipeline with state is evaluated: its chunks to the sinks, its counts to the driver."""
+"""How an epoch of a pipeline with state is evaluated: its chunks to the sinks, its reports to the driver."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.errors import crossing
-from holdfast.plan.chunks import COUNTS, ROWS, Chunk, decode, from_batch, in_order
+from holdfast.plan.chunks import ROWS, Chunk, decode, from_batch, in_order, reported
+from holdfast.plan.counts import EpochReport, Observed, united
 from holdfast.plan.routes import Routes
 from holdfast.ports import Carried
 from holdfast.positions import Positions
 from holdfast.resume.spark_log import heard
-from holdfast.spark.evaluation import Evaluated, Observed, evaluated
+from holdfast.spark.evaluation import Evaluated
 from holdfast.spark.failure import is_too_large
-from holdfast.spark.staging import HANDLES, TaskStaging
+from holdfast.spark.staging import ANSWERS, TaskStaging, answer_of, answered
 from holdfast.spark.state.host import BARRIER_PROPERTY, BATCH_TIME_PROPERTY, EPOCH_PROPERTY, HEARD_PROPERTY
 from holdfast.types.casting import fitted
 
@@ -69,24 +69,23 @@ class StateEvaluation:
             if sink in rows:
                 rows[sink].append(decoded)
         parts = {sink: (Carried(pa.concat_tables(several)),) for sink, several in rows.items()}
-        observed, operators = counted([json.loads(bytes(c.data)) for c in chunks if c.kind == COUNTS])
-        return Evaluated(parts, {**self.observe(), **observed}, self._heard(operators))
+        return Evaluated(parts, self._heard(united(reported(chunks))))
 
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Run the levels and the writers in one job."""
-        rows = batch.mapInArrow(ChunkTask(staging, self), HANDLES).collect()
-        found = evaluated([row for row in rows if row["sink"]], staging, {})
-        observed, operators = counted([json.loads(row["reference"]) for row in rows if not row["sink"]])
-        return Evaluated(found.parts, {**self.observe(), **observed}, self._heard(operators))
+        parts, report = answered(batch.mapInArrow(ChunkTask(staging, self), ANSWERS).collect(), staging.writers)
+        return Evaluated(parts, self._heard(report))
 
     def mute(self, batch: DataFrame) -> None:
         """Evaluate an epoch for its state alone."""
-        batch.mapInArrow(_nothing, HANDLES).collect()
+        batch.mapInArrow(_nothing, ANSWERS).collect()
         if self.barriers is not None:
             self.barriers.forget()
 
-    def _heard(self, operators: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return operators if self.barriers is None else self.barriers.hear(operators)
+    def _heard(self, report: EpochReport) -> EpochReport:
+        """Add what Spark counted; take out what is for the checkpointer."""
+        buckets = report.buckets if self.barriers is None else self.barriers.hear(report.buckets)
+        return EpochReport({**self.observe(), **report.observed}, buckets)
 
     def __reduce__(self) -> tuple[object, ...]:
         return StateEvaluation, (self.routes, self.sinks, dict)  # workers count nothing by observing
@@ -113,18 +112,17 @@ class ChunkTask:
     evaluation: StateEvaluation
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage the rows of all chunks; yield the handles, then the counts in the same form."""
-        counts: list[str] = []
+        """Stage the rows of all chunks; yield the handles, then what the chunks report."""
+        reports: list[EpochReport] = []
         with crossing():
-            yield self.staging.stage(self._rows(batches, counts))
-        columns: list[list[object]] = [[""] * len(counts), [""] * len(counts), [0] * len(counts), list(counts)]
-        kinds = [pa.string(), pa.string(), pa.int64(), pa.string()]
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, names=["sink", "name", "row_count", "reference"])
+            yield self.staging.stage(self._rows(batches, reports))
+        yield answer_of(united(reports))
 
-    def _rows(self, batches: Iterator[pa.RecordBatch], counts: list[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def _rows(
+        self, batches: Iterator[pa.RecordBatch], reports: list[EpochReport]
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
         for batch in batches:
-            counts += [bytes(chunk.data).decode() for chunk in from_batch(batch) if chunk.kind == COUNTS]
+            reports += reported(from_batch(batch))
             yield from self.evaluation.split(batch)
 
 
@@ -132,23 +130,3 @@ def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
         pass
     yield from ()
-
-
-def counted(found: list[dict[str, dict[str, Any]]]) -> tuple[dict[str, Observed], dict[str, dict[str, Any]]]:
-    """Return what was counted at sources, and what buckets reported, from what tasks and buckets sent.
-
-    Examples
-    --------
-    >>> counted([{"in": {"rows": 3, "rejects": 0, "max": 7}}, {"sums/0": {"late": 1}}, {"sums/1": {"late": 2}}])
-    ({'in': Observed(rows=3, rejects=0, timestamp_max=7)}, {'sums/0': {'late': 1}, 'sums/1': {'late': 2}})
-    """
-    observed: dict[str, Observed] = {}
-    reported: dict[str, dict[str, Any]] = {}
-    for one in found:
-        for name, counts in one.items():
-            if "/" in name:
-                reported[name] = counts
-                continue
-            more = Observed(counts["rows"] or 0, counts["rejects"] or 0, counts["max"])
-            observed[name] = observed[name].plus(more) if name in observed else more
-    return observed, reported

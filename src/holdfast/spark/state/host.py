@@ -39,11 +39,11 @@ from holdfast.plan.chunks import (
     in_order,
     rank_of,
 )
+from holdfast.plan.counts import Counts
 from holdfast.plan.pressure import PRESSURE, pressure_of
 from holdfast.plan.report import WAITS, Pace
 from holdfast.plan.stages import CLOSED_ONLY, EVERY, Hosted, Stage
 from holdfast.spark import private
-from holdfast.spark.evaluation import Counts
 from holdfast.spark.state.due import DUE
 from holdfast.spark.state.parts import SnapshotParts
 from holdfast.spark.state.seed import Seeds, adopted
@@ -162,7 +162,7 @@ class Level(StatefulProcessor):  # type: ignore[misc]
         for packer in packers.values():
             yield from packer.rows()
         if counts.found:
-            yield packer.counts("", counts.to_json())
+            yield packer.report("", counts.report())
 
     def _computed(self, head: str, rows: pa.Table, packer: Packer, counts: Counts) -> Iterator[Chunk]:
         assert self._stage.program is not None
@@ -226,7 +226,7 @@ class Level(StatefulProcessor):  # type: ignore[misc]
             if is_barrier and record.version:
                 kept = Bucket(hosted.name, bucket, record.version, record.token, record.feeds, state)
                 self._snapshot_parts.offer(kept)
-        yield packer.counts(hosted.name, {f"{hosted.name}/{bucket}": report, **counts.to_json()})
+        yield packer.report(hosted.name, counts.report({f"{hosted.name}/{bucket}": report}))
 
     def _bounds(self, hosted: Hosted, bucket: int, result: Result, packer: Packer) -> Iterator[Chunk]:
         """Yield the bounds of an operator's output for the operators behind it."""

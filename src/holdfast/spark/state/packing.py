@@ -11,11 +11,11 @@ from pyspark import TaskContext
 from holdfast.errors import crossing
 from holdfast.plan.bounds import Bounding, all_keys
 from holdfast.plan.chunks import Chunk, Packer, Routing, rank_of
+from holdfast.plan.counts import Counts
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.ports import Source, Span
 from holdfast.sources.bounds import MarkedSource
-from holdfast.spark.evaluation import Counts
 from holdfast.state.step import CLOSED, UNBOUNDED
 
 
@@ -82,7 +82,7 @@ class Packing:
                     highest = max(highest, self.bounding.highest(bounds))
         yield from self._sent(self._bounds(packer, told))
         if counts.found:
-            yield from self._sent([packer.counts("", counts.to_json())])
+            yield from self._sent([packer.report("", counts.report())])
 
     def controls(self, ordinal: int, ended: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the control chunks of one epoch: the end of sources, and calls of steps that watch the clock."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 
-from holdfast.commit.commit_thread import Job
+from holdfast.commit.commit_thread import Job, Step
 from holdfast.testing.simulation.process import SimulatedCrash
 
 
@@ -23,7 +23,7 @@ class SteppedLane:
     def __init__(self, random_: random.Random, size: int = 4) -> None:
         self._random = random_
         self._size = size
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[deque[Step]] = deque()
         self._failure: BaseException | None = None
         self._is_at_work = False
 
@@ -44,7 +44,7 @@ class SteppedLane:
         while len(self._jobs) > self._size:
             self._step()
             self.check()
-        self._jobs.append(job)
+        self._jobs.append(deque(job))
 
     def wait(self) -> None:
         """Work every job off."""
@@ -66,7 +66,9 @@ class SteppedLane:
             return
         self._is_at_work = True
         try:
-            if next(self._jobs[0], self) is self:
+            if self._jobs[0]:
+                self._jobs[0].popleft()()
+            else:
                 self._jobs.popleft()
         except SimulatedCrash as crash:
             self._failure = crash

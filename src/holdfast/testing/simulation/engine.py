@@ -124,7 +124,7 @@ class SimulatedEngine:
 
     def run(self, epochs_max: int | None = None) -> None:
         """Replay what the last driver left, then run new epochs until the source is drained (or so many)."""
-        if self._last("offsets/") > self._last("commits/"):
+        if self._last("offsets/") > self._last("commits/"):  # it died before it had logged the end
             self._run_batch(self._last("offsets/"))
         count = 0
         while (epochs_max is None or count < epochs_max) and (batch := self._plan()) is not None:
@@ -155,18 +155,18 @@ class SimulatedEngine:
 
     def _run_epoch(self, epoch: int, start: int, end: int) -> None:
         positions = {SOURCE: {"log": end}}
-        missing = self._coordinator.missing(epoch, positions, {SOURCE: {"log": start}} if start else {})
-        if not missing:
+        claim = self._coordinator.missing(epoch, positions, {SOURCE: {"log": start}} if start else {})
+        if not claim.sinks:  # the last driver died between the sinks' publish and its commit log
             self._evaluation.mute(epoch, start, end)
             return
         faults.reach("before-stage", epoch)
         if self._random.random() < self.load.carried_share:
-            tables = self._evaluation.carry(epoch, start, end, missing)
+            tables = self._evaluation.carry(epoch, start, end, claim.sinks)
             parts: dict[str, tuple[Part, ...]] = {name: (Carried(table),) for name, table in tables.items()}
         else:
-            parts = self._stage(epoch, start, end, missing)
+            parts = self._stage(epoch, start, end, claim.sinks)
         faults.reach("after-stage", epoch)
-        self._coordinator.commit(self._record(epoch, positions, end), parts)
+        self._coordinator.commit(claim, self._record(epoch, positions, end), parts)
 
     def _record(self, epoch: int, positions: Positions, end: int) -> EpochRecord:
         return EpochRecord(self._pipeline, epoch, self._coordinator.generation, positions, (end - 1) * ROW_US)

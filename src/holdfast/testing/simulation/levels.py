@@ -14,7 +14,6 @@ level, base and deltas, the cache of a worker.  Simulated is what Spark does wit
 
 from __future__ import annotations
 
-import json
 import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,13 +26,14 @@ import pyarrow as pa
 
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.graph.pipeline import Pipeline
-from holdfast.plan.chunks import COUNTS, Chunk, from_batch, spark_partition
+from holdfast.plan.chunks import Chunk, from_batch, reported, spark_partition
+from holdfast.plan.counts import EpochReport, united
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.stages import Stages
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.rows import to_batch
 from holdfast.spark.state import host
-from holdfast.spark.state.evaluation import StateEvaluation, counted
+from holdfast.spark.state.evaluation import StateEvaluation
 from holdfast.spark.state.packing import Packing, packings
 from holdfast.spark.state.parts import SnapshotParts
 from holdfast.spark.state.seed import Seeds
@@ -195,14 +195,14 @@ class StatefulEvaluation:
         self._sources: dict[str, Any] = {name: node.spec for name, node in sources.items()}
         self._sinks = StateEvaluation(stages.routes, stages.sinks, dict)
         self._is_barrier = False
-        self._counts: list[Chunk] = []
+        self._reports: list[EpochReport] = []
 
     def tasks(self, epoch: int, start: int, end: int) -> Sequence[TaskRun]:
         """Run everything before the last level; return the tasks of that one, which write."""
         at = StepTime(epoch, epoch * EPOCH_US)
         barriers = self._workload.barriers
         self._is_barrier = barriers is not None and barriers.begin(epoch)
-        self._counts = []
+        self._reports = []
         chunks = self._read(self._workload.events[start:end])
         last = len(self._levels)
         for level in range(1, last):
@@ -217,7 +217,7 @@ class StatefulEvaluation:
         """Run every task, and gather the rows of each sink."""
         found = [run(sinks) for run in self.tasks(epoch, start, end)]
         if self._workload.barriers is not None:
-            self._workload.barriers.hear(counted([json.loads(bytes(chunk.data)) for chunk in self._counts])[1])
+            self._workload.barriers.hear(united(self._reports).buckets)
         return {sink: pa.concat_tables([tables[sink] for tables in found]) for sink in sorted(sinks)}
 
     def mute(self, epoch: int, start: int, end: int) -> None:
@@ -273,7 +273,7 @@ class StatefulEvaluation:
         self, level: int, partition: int, chunks: Sequence[Chunk], at: StepTime, sinks: frozenset[str]
     ) -> Mapping[str, pa.Table]:
         made = self._task(level, partition, chunks, at)
-        self._counts += [chunk for chunk in made if chunk.kind == COUNTS]
+        self._reports += reported(made)
         routes = self._stages.routes
         found: dict[str, list[pa.RecordBatch]] = {sink: [] for sink in sinks}
         if made:

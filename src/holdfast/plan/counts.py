@@ -1,0 +1,108 @@
+"""What an epoch's evaluation says beside its rows: what was counted, and what buckets of state report.
+
+Tasks and buckets make reports, each of what it did; the driver adds them up.  A report travels for itself, as a text:
+in a column of a task's answer (:mod:`holdfast.spark.staging`), or in a chunk (:mod:`holdfast.plan.chunks`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.ports import REJECT_COLUMN
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was counted in one epoch at one source, or at one filter: the rows that came, and those turned away."""
+
+    rows: int = 0
+    rejects: int = 0
+    timestamp_max: int | None = None
+
+    def plus(self, other: Observed) -> Observed:
+        """Return both together."""
+        highest = [t for t in (self.timestamp_max, other.timestamp_max) if t is not None]
+        return Observed(self.rows + other.rows, self.rejects + other.rejects, max(highest, default=None))
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """What one task, one bucket or one whole epoch has to say.
+
+    Parameters
+    ----------
+    observed : mapping of str to Observed
+        Source or filter -> what was counted there.
+    buckets : mapping of str to mapping
+        Bucket of state (``operator/number``) -> what it reported; JSON values.
+    """
+
+    observed: Mapping[str, Observed] = field(default_factory=dict)
+    buckets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return it as it travels."""
+        observed = {name: [of.rows, of.rejects, of.timestamp_max] for name, of in self.observed.items()}
+        return json.dumps({"observed": observed, "buckets": dict(self.buckets)})
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> EpochReport:
+        """Return what :meth:`to_json` was called for."""
+        body = json.loads(text)
+        return cls({name: Observed(*of) for name, of in body["observed"].items()}, body["buckets"])
+
+
+def united(reports: Iterable[EpochReport]) -> EpochReport:
+    """Return what all say together.  Counts add up; a bucket has one report.
+
+    Examples
+    --------
+    >>> one = EpochReport({"in": Observed(3, 0, 7)}, {"sums/0": {"late": 1}})
+    >>> both = united([one, EpochReport({"in": Observed(2, 1, 5)}, {"sums/1": {"late": 2}})])
+    >>> both.observed
+    {'in': Observed(rows=5, rejects=1, timestamp_max=7)}
+    >>> both.buckets
+    {'sums/0': {'late': 1}, 'sums/1': {'late': 2}}
+    """
+    observed: dict[str, Observed] = {}
+    buckets: dict[str, Mapping[str, Any]] = {}
+    for report in reports:
+        for name, of in report.observed.items():
+            observed[name] = observed[name].plus(of) if name in observed else of
+        buckets |= report.buckets
+    return EpochReport(observed, buckets)
+
+
+class Counts:
+    """What is counted at sources and filters while batches pass."""
+
+    def __init__(self, timestamps: Mapping[str, str | None]) -> None:
+        self._timestamps = timestamps
+        self.found: dict[str, Observed] = {}
+
+    def add(self, source: str, batch: pa.RecordBatch) -> None:
+        """Count a batch."""
+        rejects = 0
+        if REJECT_COLUMN in batch.schema.names:
+            column = batch.column(REJECT_COLUMN)
+            rejects = len(column) - column.null_count
+        timestamp = self._timestamps.get(source)
+        highest = None if timestamp is None else pc.max(batch.column(timestamp).cast(pa.int64())).as_py()
+        self._note(source, Observed(batch.num_rows, rejects, highest))
+
+    def passed(self, name: str, came: int, dropped: int) -> None:
+        """Count what came to a filter, and what it dropped."""
+        self._note(name, Observed(came, dropped))
+
+    def _note(self, name: str, observed: Observed) -> None:
+        self.found[name] = self.found[name].plus(observed) if name in self.found else observed
+
+    def report(self, buckets: Mapping[str, Mapping[str, Any]] | None = None) -> EpochReport:
+        """Return what was counted, with what buckets say beside it."""
+        return EpochReport(self.found, buckets or {})
