@@ -14,7 +14,9 @@ OF_OTHERS = {
     "sinks/postgres/checks.py: flatten",  # an array of nested values
     "sinks/sqlite/sink.py: sqlite_errorcode",
     "sources/formats/json_verdicts.py: msg",
-    "spark/state/host.py: name",  # of Python's main module
+    "spark/private.py: _origin",  # errors of Py4J and PySpark
+    "spark/private.py: java_exception",
+    "spark/private.py: name",  # of Python's main module
     "status.py: as_json",
     "types/schema.py: jsonValue",  # a schema of PySpark's, where PySpark may not be there
 }

@@ -269,8 +269,11 @@ def test_a_sink_that_was_set_back_is_told_as_behind_with_what_it_lacks(name, can
     assert ("source 'rides' from log=1 to log=3 cannot be read again: its log" in text) is not can_be_read
     plan = holdfast("plan", f"flows.py:{name}", "--checkpoint", "ckpt").stdout
     assert told in plan
-    (found,) = json.loads(holdfast("plan", f"flows.py:{name}", "--checkpoint", "ckpt", "--json").stdout)["behind"]
+    answer = holdfast("plan", f"flows.py:{name}", "--checkpoint", "ckpt", "--json")
+    planned = json.loads(answer.stdout.splitlines()[0])
+    (found,) = planned["behind"]
     assert (found["sink"], found["epoch"], found["published"]) == (f"table_{name}", 1, 3)
+    assert (answer.exit_code, planned["start"]["row"]) == ((0, "K") if can_be_read else (4, "L")), "as a start would"
     answer = holdfast("resolve", f"flows.py:{name}", "--checkpoint", "ckpt")
     assert answer.exit_code == 0
     assert ("behind: the next start replays what it lacks" in answer.stdout) is (name == "two")
