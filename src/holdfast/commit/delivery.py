@@ -264,17 +264,28 @@ class Delivery:
         self.published[name] = Published(last.epoch, self.published[name].row_count + row_count)
 
     def _check_ascending(self, name: str, publications: Sequence[Publication]) -> None:
-        # What a sink had begun to publish is whole since its ``open``, before that told what it holds: see the port.
         held, epochs = self.held[name].epoch, [publication.record.epoch for publication in publications]
         invariant(
-            all(one < next_ for one, next_ in pairwise([held, *epochs])),
-            f"sink {name!r} holds everything up to epoch {held}, and is to publish {epochs}.",
+            all(one < next_ for one, next_ in pairwise(epochs)),
+            f"sink {name!r} is to publish {epochs}.",
             why="epochs become visible in ascending order, each once.",
             pipeline=self._pipeline,
             participant=name,
             epoch=epochs[-1],
             generation=self._generation,
             story=lambda: self._stories.note(epochs[-1]),
+        )
+        if epochs[0] > held:
+            return
+        # What a sink had begun to publish is whole since its ``open``, before that told what it holds: see the port.
+        raise Diverged(
+            f"sink {name!r} said that it holds epoch {held}, and then that it lacks epoch {epochs[0]}.",
+            why="it failed over to a copy that lagged, or was restored, between two questions.",
+            do="start the pipeline again: what the sink holds now is looked at first.",
+            pipeline=self._pipeline,
+            participant=name,
+            epoch=epochs[0],
+            generation=self._generation,
         )
 
     def discard(self, name: str, parts: Sequence[Part]) -> None:
