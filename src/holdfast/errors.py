@@ -105,7 +105,8 @@ class HoldfastError(Exception):
         """Return the error as one line: kind and fields as JSON, the short ones first, for a line may be cut."""
         fields = {name: value for name in _FIELDS if (value := getattr(self, name, None)) not in (None, "", False)}
         # In ASCII: no encoding, and nothing that takes some other character for the end of a line, can spoil it.
-        return f"{MARKER}{json.dumps({'kind': type(self).__name__, **fields})}"
+        kind = next((each.__name__ for each in type(self).__mro__ if each.__name__ in KINDS), type(self).__name__)
+        return f"{MARKER}{json.dumps({'kind': kind, **fields}, default=str)}"
 
 
 class InvalidPipeline(HoldfastError):
@@ -204,7 +205,7 @@ def invariant(
     raise error
 
 
-STATE = "state"
+STATE = "@state"
 """Participant of the ``Corrupt`` that says that state in Spark's directory cannot be read: a snapshot mends it."""
 
 KINDS: dict[str, type[HoldfastError]] = {

@@ -104,7 +104,7 @@ def test_the_kind_follows_what_spark_calls_a_failure(
     found = translate(RuntimeError("something else"), "p", "epoch 7")
     assert type(found) is kind
     if kind is Corrupt:
-        assert (found.participant, found.why) == ("state", f"[{LOST_STATE}] 2.delta is gone.")
+        assert (found.participant, found.why) == ("@state", f"[{LOST_STATE}] 2.delta is gone.")
 
 
 @pytest.mark.parametrize("said", ["[CANNOT_LOAD_STATE_STORE.X] not mine", "[DIVIDE_BY_ZERO] x SQLSTATE: 22012"])

@@ -202,7 +202,7 @@ def test_state_that_does_not_fit_is_refused_before_anything_happens_unless_force
     assert pipelines.planned(other)["first"] is NodeVerdict.REFUSED
     with pytest.raises(InvalidPipeline, match="does not fit the changed graph") as refused:
         pipelines.run(other)
-    assert "it was counting, and is accumulate" in refused.value.why
+    assert "it was stateful, and is accumulate" in refused.value.why
     before = pipelines.rows("first")
     pipelines.run(other, force=True)
     fresh = [("a", 1), ("b", 1)]

@@ -221,3 +221,11 @@ def test_an_invariant_that_holds_asks_for_no_story():
     with pytest.raises(InternalError) as caught:
         invariant(False, "epoch 42 is not there.", story=lambda: "")
     assert not hasattr(caught.value, "__notes__")
+
+
+def test_a_kind_of_the_users_own_crosses_as_the_one_it_is_of():
+    class Torn(BadRow):
+        """A user's."""
+
+    found = from_text(f"PythonException: {Torn('row 7 is torn', participant=b'bytes').record()}")
+    assert (type(found), found.what) == (BadRow, "row 7 is torn")

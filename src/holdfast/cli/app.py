@@ -290,7 +290,8 @@ def plan_(
             answer = {"directory": None, "change": None, "warnings": minded}
             frame.answer(answer, [begins, *words.warning_lines(minded)], as_json)
             return
-        held = held_when_resolved(pipeline, inspection)
+        # Beside a live run the sinks and Spark's log would be of two moments: whatever was compared would be wrong.
+        held = None if inspection.owner.is_alive else held_when_resolved(pipeline, inspection)
         known = [inspection.last_done, *inspection.open_epochs]
         last_epoch = max([*known, *(each.epoch for each in (held or {}).values())])
         planned = plan(pipeline, open_store(str(directory)), directory, settings, held, last_epoch)

@@ -57,7 +57,7 @@ def is_final(error: HoldfastError) -> bool:
 
     Examples
     --------
-    >>> is_final(Fenced("it")), is_final(HoldfastError("it")), is_final(Corrupt("it", participant="state"))
+    >>> is_final(Fenced("it")), is_final(HoldfastError("it")), is_final(Corrupt("it", participant="@state"))
     (True, False, False)
     """
     if isinstance(error, Corrupt):

@@ -126,7 +126,7 @@ def plan_lines(pipeline: str, plan: Plan) -> Iterator[str]:
     else:
         yield from _change_lines(pipeline, directory, change)
     if case is None:
-        yield "start    not known before every sink answers: see holdfast inspect"
+        yield "start    not known while a run is alive, or a sink does not say what it holds: see holdfast inspect"
         return
     yield f"start    row {case.letter}: the pipeline {case.way.value}"
     if case.way is not StartWay.REFUSE:

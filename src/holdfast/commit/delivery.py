@@ -278,7 +278,7 @@ class Delivery:
         if epochs[0] > held:
             return
         # What a sink had begun to publish is whole since its ``open``, before that told what it holds: see the port.
-        raise Diverged(
+        went_back = Diverged(
             f"sink {name!r} said that it holds epoch {held}, and then that it lacks epoch {epochs[0]}.",
             why="it failed over to a copy that lagged, or was restored, between two questions.",
             do="start the pipeline again: what the sink holds now is looked at first.",
@@ -287,6 +287,8 @@ class Delivery:
             epoch=epochs[0],
             generation=self._generation,
         )
+        went_back.is_mended_by_start = True
+        raise went_back
 
     def discard(self, name: str, parts: Sequence[Part]) -> None:
         """Drop parts that will never be published.  What cannot be dropped now is swept later."""

@@ -5,7 +5,7 @@ together they give one lettered case.  ``start`` performs it, ``holdfast plan`` 
 ``docs/how-recovery-works.md`` is made from :data:`CASES`.  Every case says which crash or which change leads there.
 
 What was found is gathered by :mod:`holdfast.spark.resume.found`, which changes nothing; what a case does, by
-:mod:`holdfast.spark.resume.beginning`.
+:mod:`holdfast.spark.resume.perform`.
 """
 
 from __future__ import annotations

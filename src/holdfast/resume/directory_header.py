@@ -1,6 +1,6 @@
 """Where a Spark checkpoint directory began: the epoch of its first batch, and the positions it has to pass.
 
-Usually epoch 1 and none; how else stands in :mod:`holdfast.spark.resume.beginning`.  The record is written once, before
+Usually epoch 1 and none; how else stands in :mod:`holdfast.spark.resume.perform`.  The record is written once, before
 the first batch, and read again by every start and by every source's planning process, whose start it must not slow
 down.
 """

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import sys
 import textwrap
 
@@ -350,3 +351,14 @@ def test_a_plan_warns_of_names_that_nobody_gave():
     minded = [line for line in text.replace("\n  ", " ").splitlines() if line.startswith("mind: ")]
     assert [line.split()[1] for line in minded] == ["accumulate", "sink"]
     assert not [line for line in planned("old")[1].splitlines() if line.startswith("mind: ")]
+
+
+def test_beside_a_run_that_is_alive_no_row_is_told():
+    """Its sinks and Spark's log would be of two moments."""
+    ran("plain")
+    open_store("ckpt").put("sinks/trips.json", checked_json.dump({"first_epoch": 3}))
+    owner = {"generation": 1, "host": socket.gethostname(), "pid": os.getpid(), "at_us": 1}
+    open_store("ckpt").put("generations/00000001.json", json.dumps(owner).encode())
+    code, text, error = planned("plain")
+    assert (code, error) == (0, ""), text
+    assert "start    not known while a run is alive" in text

@@ -169,7 +169,7 @@ def test_a_signal_between_any_two_lines_is_heard_and_never_waits_for_a_lock_that
 def test_each_kind_of_error_is_final_or_not(kind):
     final = {"InvalidPipeline", "BadRow", "Fenced", "Diverged", "Corrupt"}
     assert is_final(KINDS[kind]("it")) == (kind in final)
-    assert not is_final(Corrupt("state cannot be read: the next start restores it", participant="state"))
+    assert not is_final(Corrupt("state cannot be read: the next start restores it", participant="@state"))
 
 
 def test_a_row_that_is_isolated_later_is_no_reason_to_stay_down_and_any_other_is():

@@ -12,7 +12,7 @@ import holdfast as hf
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.source_history import note_stood
-from holdfast.errors import Diverged
+from holdfast.errors import Diverged, Fenced
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held
 from holdfast.positions import Positions
@@ -219,3 +219,16 @@ def test_with_a_changed_graph_the_old_one_replays_first(tmp_path: Path) -> None:
     with pytest.raises(Diverged, match="'table' has lost what was published") as refused:
         begun(beginning, {"table": Held(1, 1, at(1))})
     assert "start the old graph with this sink once" in refused.value.do
+
+
+def test_who_is_fenced_leaves_no_directory_of_the_run_that_took_over(tmp_path: Path) -> None:
+    node, store = files_of(tmp_path, 4), LocalStore(str(tmp_path))
+    log_spark(tmp_path, DirectoryHeader(1, graph=""), [at(1), at(2), at(3), at(4)], planned_only=1)
+
+    def check_fenced() -> None:
+        raise Fenced("another generation has taken over.")
+
+    beginning = Beginning(store, tmp_path, "spark/1", "p", [node], check_fenced=check_fenced)
+    with pytest.raises(Fenced):
+        begun(beginning, {"table": Held(1, 1, at(1))})
+    assert store.get(f"spark/1/{LEFT}") is None

@@ -201,3 +201,36 @@ def test_a_written_sink_with_a_checkpoint_that_knows_nothing_may_be_another_chec
     )
     assert refused.value.do.startswith("start with the checkpoint that the sink was written with; ")
     assert "or give the sinks new targets" in refused.value.do
+
+
+def fork(original: Store, directory: Path, store: Store) -> Fork:
+    """Return what a start is asked for, that nobody has begun so far."""
+    reader, transfer = cast("Any", None), Transfer(store, "forked", "new", GRAPH.keeps, {}, 2, 7, SimulatedClock())
+    found = portable.kept(original, "start")
+    return Fork(ASKED, found, store, directory, pipeline(), reader, 7, GRAPH, transfer, False)
+
+
+@pytest.mark.parametrize("has_published", [False, True])
+def test_two_first_starts_at_once_begin_once_and_the_later_one_goes_on(
+    original: LocalStore, tmp_path: Path, has_published: bool
+) -> None:
+    """Both looked before one of them noted where it begins."""
+    store = LocalStore(str(tmp_path / "own"))
+    both = [fork(original, tmp_path / "own", store) for _ in range(2)]
+    first, later = (
+        Beginning(store, tmp_path / "own", "spark/1", "forked", pipeline().sources, GRAPH.keeps, "new", first=each)
+        for each in both
+    )
+    began = begun(first, {})
+    store.put("spark/1/metadata", b'{"id": "x"}')
+    held = {"kept": Held(began.base, 1, began.seek[-1])} if has_published else {}
+    assert begun(later, held) == began
+
+
+def test_a_start_that_is_asked_for_another_beginning_meanwhile_is_refused(original: LocalStore, tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path / "own"))
+    store.put("spark/1/origin.json", DirectoryHeader(1).to_json())
+    asked = fork(original, tmp_path / "own", store)
+    beginning = Beginning(store, tmp_path / "own", "spark/1", "forked", pipeline().sources, first=asked)
+    with pytest.raises(InvalidPipeline, match="it has begun already"):
+        begun(beginning, {})

@@ -287,7 +287,7 @@ def test_a_run_that_ends_well_calls_its_hooks_in_their_order(tmp_path: Path) -> 
 
 
 def test_damaged_state_that_cannot_be_noted_for_want_of_room_is_still_what_the_run_failed_of(tmp_path: Path) -> None:
-    lost = Corrupt("state cannot be read.", participant="state")
+    lost = Corrupt("state cannot be read.", participant="@state")
     bench = Bench(tmp_path, failure=lost, checkpointer=checkpointer(lambda **_: None), give_up=raising(NO_ROOM))
     assert bench.has_ended()
     with pytest.raises(Corrupt, match="state cannot be read"):

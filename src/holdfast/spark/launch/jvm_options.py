@@ -13,7 +13,7 @@ from collections.abc import Mapping
 ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 ONE_COLLECTOR = "-XX:+UseSerialGC"
 
-_WHERE = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
+_WHERE = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 """Variables by which users give options to every JVM, or to Spark's."""
 
 _COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")

@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from holdfast.spark.launch import forking, stop_directory
 from holdfast.spark.launch.java import require_java
 from holdfast.spark.launch.jvm_options import quick_options
 from holdfast.spark.launch.jvm_output import JvmEnded, launch
+
+log = logging.getLogger("holdfast.run")
 
 STATIC: dict[str, tuple[str, str]] = {
     # key: (value, why)
@@ -136,7 +138,6 @@ def create_session(master: str, driver_memory: str, *, is_quick: bool = False) -
         "spark.master": master,
         "spark.app.name": "holdfast",
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": " ".join([own_log, *jvm]),
         **{key: value for key, (value, _) in STATIC.items()},
     }
     python = None
@@ -146,13 +147,13 @@ def create_session(master: str, driver_memory: str, *, is_quick: bool = False) -
             options[SOCKET_DIRECTORY] = str(directory)
             python = forking.start(directory)
         try:
-            session = _started(options)
+            session = _started(options, own_log, jvm)
         except Exception as error:
             raise Unavailable(
                 f"Spark did not start, with master {master!r} and a heap of {driver_memory}.",
                 why=_why_not(error),
                 do="the log has whatever the JVM printed; look at HOLDFAST_MASTER (--master), HOLDFAST_DRIVER_MEMORY, "
-                "JAVA_HOME, and options for Java or Spark in the environment.",
+                "JAVA_HOME, HOLDFAST_JVM, and options for Java or Spark in the environment.",
             ) from error
     if python is not None:
         private.set_python_of_workers(session, python)
@@ -170,7 +171,19 @@ def _socket_directory() -> Path:
     return directory
 
 
-def _started(options: dict[str, str]) -> SparkSession:
+def _started(options: dict[str, str], own_log: str, jvm: Sequence[str]) -> SparkSession:
+    """Return a session; if its JVM does not start with options of ours, with one that has none of them."""
+    try:
+        return _started_with({**options, "spark.driver.extraJavaOptions": " ".join([own_log, *jvm])})
+    except JvmEnded as ended:
+        if not jvm:
+            raise
+        # A collector was chosen where we cannot see it: in spark-defaults.conf, or in a file java-opts.
+        log.info("the JVM does not start with %s, and is started without: %s", " ".join(jvm), ended.lines[-1:])
+    return _started_with({**options, "spark.driver.extraJavaOptions": own_log})
+
+
+def _started_with(options: dict[str, str]) -> SparkSession:
     conf = SparkConf().setAll(list(options.items()))
     output = launch(conf)
     try:

@@ -3,7 +3,7 @@
 What a sink holds is compared with Spark's log at every start, before the first epoch, whether new rows come or not
 (:mod:`holdfast.resume.behind`).  Where every source can still give the range, Spark's directory is *left*
 (``left.json`` in it, one durable write) and the start begins anew, as after the loss of that directory: reading begins
-where the sink stands that holds least, and each sink is given what it lacks (:mod:`holdfast.spark.resume.beginning`). A
+where the sink stands that holds least, and each sink is given what it lacks (:mod:`holdfast.spark.resume.perform`). A
 crash before the new directory counts finds the note, and the sinks as they are then.
 """
 
@@ -55,6 +55,7 @@ def leave(beginning: Beginning, found: Sequence[Behind], replay: tuple[Positions
     replay : (Positions, Positions)
         As of :func:`replay_of`.
     """
+    beginning.check_fenced()  # what was looked at may be the directory of the run that took over meanwhile
     for each in found:
         log.warning("%s", each)
     start, ends = replay

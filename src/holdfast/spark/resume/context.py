@@ -143,8 +143,10 @@ def ground_of(asked: StartOptions) -> StartContext:
     begun = noted_beginning(store)
     memory = f"{asked.settings.driver_memory_mib}m"
     token = uuid.uuid4().hex
-    program = _program(asked, token)
-    is_quick = asked.settings.jvm == "quick" or (asked.settings.jvm == "auto" and program is not None)
+    program = program_of(pipeline, asked.settings, token)
+    is_quick = asked.settings.jvm == "quick" or (
+        asked.settings.jvm == "auto" and stays_out_of_the_jvm(pipeline, asked.settings)
+    )
     base_session = asked.session or create_session(asked.settings.master, memory, is_quick=is_quick)
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
@@ -171,10 +173,17 @@ def ground_of(asked: StartOptions) -> StartContext:
     )
 
 
-def _program(asked: StartOptions, token: str) -> Program | None:
-    if asked.is_stateful or not asked.settings.columnar:
+def program_of(pipeline: Pipeline, settings: Settings, token: str) -> Program | None:
+    """Return what evaluates a pipeline's rows without the JVM; None where it has a part in that."""
+    if has_state(pipeline) or not settings.columnar:
         return None
-    return build_program(asked.pipeline, as_spark_has_it, token)
+    return build_program(pipeline, as_spark_has_it, token)
+
+
+def stays_out_of_the_jvm(pipeline: Pipeline, settings: Settings) -> bool:
+    """Tell whether no row of a pipeline enters the JVM: neither on its way, nor in a function that gets DataFrames."""
+    is_given_frames = any(sink.kind == "foreach_batch" for sink in pipeline.sinks)
+    return not is_given_frames and program_of(pipeline, settings, "") is not None
 
 
 def _begins(asked: StartOptions, store: Store) -> StartAt | None:

@@ -66,7 +66,11 @@ class StartAt:
             return True
         if begun is not None and begun[0] == str(self):
             return False  # a restart of the same program
-        raise InvalidPipeline(
+        raise self.refused(pipeline, begun)
+
+    def refused(self, pipeline: str, begun: tuple[str, DirectoryHeader] | None) -> InvalidPipeline:
+        """Return the error of a pipeline that has begun otherwise."""
+        return InvalidPipeline(
             f"pipeline {pipeline!r} cannot begin with {self}: it has begun already.",
             why=f"this checkpoint began {'with ' + begun[0] if begun else 'at the beginning of its sources'}.",
             do="leave the option out, to go on where it is; or begin with a new checkpoint, another name and new "
@@ -155,7 +159,9 @@ class Fork:
         return replace(began, seek=(self._access_points(),))
 
     def refusal(self, held: Mapping[str, Held]) -> InvalidPipeline:
-        """Return why sinks that hold epochs of this pipeline stand against it."""
+        """Return why a pipeline that has begun, or sinks that hold epochs of it, stand against it."""
+        if not held:
+            return self.begins.refused(self.pipeline.name, noted_beginning(self.store))
         name, each = next(iter(held.items()))
         return InvalidPipeline(
             f"pipeline {self.pipeline.name!r} cannot begin with {self.begins}: sink {name!r} holds epoch {each.epoch}.",

@@ -109,9 +109,11 @@ def _spark(beginning: Beginning) -> Spark:
 
 
 def _begin(beginning: Beginning) -> Begin:
-    if beginning.first is not None:
+    noted = noted_beginning(beginning.store)
+    if beginning.first is not None and (noted is None or noted[0] != beginning.first.given):
         return Begin.ASKED
-    return Begin.START if noted_beginning(beginning.store) is None else Begin.NOTED
+    # Asked for in the same words: another run of this program has begun while this one started.
+    return Begin.START if noted is None else Begin.NOTED
 
 
 def _first_refusal(checks: Sequence[Callable[[], None]]) -> HoldfastError | None:

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from holdfast.checkpoint.manifest import decode
 from holdfast.checkpoint.retention import lower_floor
 from holdfast.checkpoint.source_history import note_stood, stood, stood_at
-from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
+from holdfast.errors import Corrupt, Unavailable
 from holdfast.ports import Held
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.decide import StartWay, decide
@@ -32,7 +32,16 @@ from holdfast.resume.spark_log import CONTROLS, check_logs, last_logged, newest_
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.catching_up import leave
 from holdfast.spark.resume.found import Findings
-from holdfast.spark.resume.sought import check_can_seek, new_header, refusal, seeds, sought
+from holdfast.spark.resume.sought import (
+    check_can_seek,
+    check_no_backfill,
+    check_none_is_back,
+    new_header,
+    noted_seed,
+    refusal,
+    seeds,
+    sought,
+)
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -67,6 +76,7 @@ def perform(beginning: Beginning, findings: Findings, last_epoch: int) -> Direct
         raise refusal(beginning, findings, case)
     if case.way is StartWay.LEAVE:
         assert findings.replay is not None
+        check_no_backfill(beginning, findings.held)  # the directory that comes next could not fill it
         raise leave(beginning, findings.behind, findings.replay)
     if case.way is StartWay.ON:
         return _go_on(beginning)
@@ -95,8 +105,7 @@ def _again(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> Di
     header = replace(begun[1], base=max(new.base, begun[1].base), graph=beginning.graph)
     if not header.seed:
         return header
-    manifest = header.seeding(decode(beginning.store.get(header.seed) or b"", header.seed))
-    return _seeded(beginning, Restoration(manifest, (), ()), header)
+    return _seeded(beginning, noted_seed(beginning, header), header)
 
 
 def _seek(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
@@ -155,7 +164,8 @@ def _go_on(beginning: Beginning) -> DirectoryHeader:
     spark = beginning.directory / beginning.below
     check_logs(spark)
     header = read_origin(spark / FILE_NAME)
-    _check_none_is_back(beginning, header)
+    _note_those_that_left(beginning, header)
+    check_none_is_back(beginning)
     return header
 
 
@@ -191,26 +201,15 @@ def _note(beginning: Beginning, origin: DirectoryHeader) -> None:
     )
 
 
-def _check_none_is_back(beginning: Beginning, origin: DirectoryHeader) -> None:
-    """Note sources that leave a directory which stays in use, beside ``read.spark``; refuse one that comes back."""
+def _note_those_that_left(beginning: Beginning, header: DirectoryHeader) -> None:
+    """Note where sources stand that leave a directory which stays in use, beside ``read.spark``."""
     if all(node.kind != "spark" for node in beginning.sources):
-        return  # every other graph gets a new directory when its sources change
+        return
     store, spark = beginning.store, beginning.directory / beginning.below
-    newest, names = newest_positions(spark), [node.name for node in beginning.sources]
-    left = {name: of for name, of in newest.items() if name not in names and name != CONTROLS}
+    names = [node.name for node in beginning.sources]
+    left = {n: of for n, of in newest_positions(spark).items() if n not in names and n != CONTROLS}
     if left:
-        note_stood(store, origin.base + last_logged(spark, "offsets") + 1, left, else_known=origin.retired)
-    for name in names:
-        if newest and name not in newest and name in (before := stood(store)):
-            raise InvalidPipeline(
-                f"source {name!r} has left the graph, and cannot come back.",
-                why=f"it stood at {dict(before[name])}; beside read.spark a directory of Spark's cannot be begun anew, "
-                "and in this one Spark would read the source from its beginning: rows would be there twice.",
-                do="give the source another name, and filter the rows that were published; or start over with a new "
-                "checkpoint and empty targets.",
-                pipeline=beginning.pipeline,
-                participant=name,
-            )
+        note_stood(store, header.base + last_logged(spark, "offsets") + 1, left, else_known=header.retired)
 
 
 def _retired(beginning: Beginning, origin: DirectoryHeader, held: Mapping[str, Held]) -> Positions:

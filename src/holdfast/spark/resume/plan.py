@@ -18,7 +18,7 @@ from holdfast.plan.cutting import FirstStage, build_stages, has_state
 from holdfast.plan.stages import Stages
 from holdfast.ports import Held, Store
 from holdfast.resume.backfill import Backfill
-from holdfast.resume.decide import ResumeCase, decide
+from holdfast.resume.decide import ResumeCase, Spark, decide
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import described, state_fingerprint
 from holdfast.spark.compile import as_spark_has_it
@@ -126,6 +126,9 @@ def plan(
         lambda: rewinding.check_none_holds_withdrawn([*held], held),
     )
     findings = look(beginning, held, remembered, checks)
+    silent = {sink.name for sink in pipeline.sinks} - set(held)
+    if silent and findings.found.spark not in (Spark.GOOD, Spark.OTHER, Spark.FILLING):
+        return planned  # where Spark's log does not tell, a start asks them too
     planned = replace(planned, case=decide(findings.found))
     try:
         check(beginning, findings, last_epoch)

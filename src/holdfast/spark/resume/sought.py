@@ -10,18 +10,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from holdfast.checkpoint.manifest import decode
+from holdfast.checkpoint.source_history import stood
 from holdfast.errors import Diverged, InternalError, InvalidPipeline
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held, SourceSpec
 from holdfast.positions import Positions
-from holdfast.resume.decide import Begin, ResumeCase, Sinks, StartWay, decide
-from holdfast.resume.directory_header import DirectoryHeader
+from holdfast.resume.decide import Begin, ResumeCase, Sinks, Spark, StartWay, decide
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, noted_beginning, read_origin
 from holdfast.resume.graph_diff import unclaimed
 from holdfast.resume.logged_epochs import filled, planned_in
 from holdfast.resume.refusals import check_claimed
 from holdfast.resume.restore import Restoration
 from holdfast.resume.rewind import is_behind_rewind
-from holdfast.resume.spark_log import check_logs, plain
+from holdfast.resume.spark_log import check_logs, newest_positions, plain
 from holdfast.spark.resume.beginning import Beginning, above_all
 from holdfast.spark.resume.found import Findings
 
@@ -47,12 +49,51 @@ def check(beginning: Beginning, findings: Findings, last_epoch: int) -> None:
     if case.way is StartWay.REFUSE:
         raise refusal(beginning, findings, case)
     if case.way is StartWay.ON:
-        check_logs(beginning.directory / beginning.below)
+        spark = beginning.directory / beginning.below
+        check_logs(spark)
+        read_origin(spark / FILE_NAME)
+        check_none_is_back(beginning)
+    elif case.way is StartWay.LEAVE:
+        check_no_backfill(beginning, findings.held)
+    elif case.way is StartWay.AGAIN:
+        begun = noted_beginning(beginning.store)
+        if begun is not None and begun[1].seed:
+            seeds(beginning, noted_seed(beginning, begun[1]), begun[1].base)
     elif case.way in (StartWay.SEEK, StartWay.RESTORE, StartWay.RECOMPUTE):
         header = sought(beginning, findings, new_header(beginning, findings, last_epoch))
         if findings.snapshot is not None:
             seeds(beginning, findings.snapshot, header.base)
         check_can_seek(beginning, findings, header)
+
+
+def noted_seed(beginning: Beginning, header: DirectoryHeader) -> Restoration:
+    """Return the snapshot with which a pipeline began that noted it."""
+    manifest = decode(beginning.store.get(header.seed) or b"", header.seed)
+    return Restoration(header.seeding(manifest), (), ())
+
+
+def check_none_is_back(beginning: Beginning) -> None:
+    """Refuse a source that left a directory which stays in use, beside ``read.spark``, and comes back.
+
+    Raises
+    ------
+    InvalidPipeline
+        Naming the source.
+    """
+    if all(node.kind != "spark" for node in beginning.sources):
+        return  # every other graph gets a new directory when its sources change
+    newest = newest_positions(beginning.directory / beginning.below)
+    for name in [node.name for node in beginning.sources]:
+        if newest and name not in newest and name in (before := stood(beginning.store)):
+            raise InvalidPipeline(
+                f"source {name!r} has left the graph, and cannot come back.",
+                why=f"it stood at {dict(before[name])}; beside read.spark a directory of Spark's cannot be begun anew, "
+                "and in this one Spark would read the source from its beginning: rows would be there twice.",
+                do="give the source another name, and filter the rows that were published; or start over with a new "
+                "checkpoint and empty targets.",
+                pipeline=beginning.pipeline,
+                participant=name,
+            )
 
 
 def new_header(beginning: Beginning, findings: Findings, last_epoch: int) -> DirectoryHeader:
@@ -71,7 +112,7 @@ def sought(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> Di
     InvalidPipeline
         If a sink is new that is to get everything.
     """
-    _check_no_backfill(beginning, findings.held)
+    check_no_backfill(beginning, findings.held)
     if findings.snapshot is not None:
         times = tuple((each.step_epoch, each.batch_us) for each in findings.snapshot.replayed)
         return replace(new, seek=findings.snapshot.seek, replayed=times)
@@ -136,6 +177,8 @@ def refusal(beginning: Beginning, findings: Findings, case: ResumeCase) -> Excep
     if findings.refusal is not None:
         return findings.refusal
     if findings.found.begin is Begin.ASKED and beginning.first is not None:
+        if findings.found.spark is Spark.GOOD:
+            read_origin(beginning.directory / beginning.below / FILE_NAME)  # without it nobody knows how it began
         return beginning.first.refusal(findings.holders)
     if findings.found.sinks is Sinks.UNORDERED:
         return Diverged(
@@ -148,7 +191,7 @@ def refusal(beginning: Beginning, findings: Findings, case: ResumeCase) -> Excep
     return InternalError(f"case {case.letter} of the table of starts has no error.", do="report it, with the log.")
 
 
-def _check_no_backfill(beginning: Beginning, held: Mapping[str, Held]) -> None:
+def check_no_backfill(beginning: Beginning, held: Mapping[str, Held]) -> None:
     """Refuse a new sink that gets everything where the sinks alone say where reading begins: it would be left out."""
     for name in sorted(beginning.backfilled):
         if name in held and held[name].epoch == 0:

@@ -181,11 +181,13 @@ class _Owned:
             lambda: rewinding.check_none_holds_withdrawn(self.remembering, held),
         )
         findings = look(beginning, held, self._remembered(held), checks)
-        self.participation.note_holding(held)
-        named.settle_floor(self.ground.store)
-        self._note_graph()
-        self.coordinator.check_fenced()  # who has taken over meanwhile may have begun the same directory
-        if decide(findings.found).way not in (StartWay.REFUSE, StartWay.LEAVE):
+        way = decide(findings.found).way
+        if way is not StartWay.REFUSE:
+            self.participation.note_holding(held)
+            named.settle_floor(self.ground.store)
+            self._note_graph()
+            self.coordinator.check_fenced()  # who has taken over meanwhile may have begun the same directory
+        if way not in (StartWay.REFUSE, StartWay.LEAVE):
             write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)
         return perform(beginning, findings, resumption.last_epoch)
 

@@ -74,7 +74,7 @@ class Division:
         Examples
         --------
         >>> Division().shape(4), Division(partitions=5).shape(2, previous=2), Division(8).shape(2, previous=4)
-        (Shape(buckets=4, partitions=4), Shape(buckets=5, partitions=5), Shape(buckets=8, partitions=2))
+        (StateShape(buckets=4, partitions=4), StateShape(buckets=5, partitions=5), StateShape(buckets=8, partitions=2))
         """
         count = self.buckets or max(previous or parallelism, self.partitions)
         return StateShape(count, min(self.partitions or parallelism, count))
