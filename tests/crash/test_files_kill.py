@@ -18,13 +18,13 @@ EPOCHS = 4
 _PROGRAM = f"""
 import sys
 import pyarrow as pa
-from holdfast.ports import Carried, EpochRecord, Held, Publication, Run, Task
-from holdfast.sinks.files.spec import FilesSpec
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Task
+from holdfast.sinks.files.spec import FilesSinkSpec
 
 directory, generation = sys.argv[1], int(sys.argv[2])
 schema = pa.schema([("id", pa.int64())])
-sink = FilesSpec(directory).connect("out", "numbers", schema)
-held = sink.open(Run("numbers", generation))
+sink = FilesSinkSpec(directory).connect("out", "numbers", schema)
+held = sink.open(RunIdentity("numbers", generation))
 sink.sweep(below_epoch=held.epoch + 1)
 for epoch in range(held.epoch + 1, {EPOCHS} + 1):
     parts = [Carried(pa.table({{"id": [10 * epoch]}}, schema=schema))]
