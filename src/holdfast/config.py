@@ -274,8 +274,9 @@ class Settings(BaseSettings):
         "auto",
         Limit("choice", choices=("auto", "quick", "full")),
         "How the JVM of a session that Holdfast creates with a local master optimises.  `quick`: one compiler and one "
-        "collector thread; it is ready seconds sooner, and slower with rows.  `full`: as Java and Spark have it.  "
-        "`auto`: quick where no row of the pipeline enters the JVM (the log says `as an Arrow program`), else full.  "
+        "collector thread; it is ready about a second sooner, and slower with rows.  `full`: as Java and Spark have "
+        "it.  `auto`: quick where no row of the pipeline enters the JVM (the log says `as an Arrow program`), else "
+        "full.  "
         "The first pipeline of a process decides for those that share its session.",
     )
 

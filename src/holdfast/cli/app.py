@@ -294,7 +294,8 @@ def plan_(
         held = None if inspection.owner.is_alive else held_when_resolved(pipeline, inspection)
         known = [inspection.last_done, *inspection.open_epochs]
         last_epoch = max([*known, *(each.epoch for each in (held or {}).values())])
-        planned = plan(pipeline, open_store(str(directory)), directory, settings, held, last_epoch)
+        dropped = frozenset(drop_state or ())
+        planned = plan(pipeline, open_store(str(directory)), directory, settings, held, last_epoch, dropped)
         if as_json:
             told = {"behind": inspected_json(inspection.behind), "warnings": minded}
             frame.print_json({**words.plan_json(planned), **told})

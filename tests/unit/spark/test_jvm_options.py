@@ -14,7 +14,7 @@ from holdfast.spark.launch import session
 from holdfast.spark.launch.jvm_options import quick_options
 from holdfast.spark.launch.jvm_output import JvmEnded
 from holdfast.spark.resume import context
-from holdfast.spark.resume.context import StartOptions, ground_of, stays_out_of_the_jvm
+from holdfast.spark.resume.context import StartOptions, ground_of, program_of, stays_out_of_the_jvm
 
 
 class Started(Exception):
@@ -63,9 +63,9 @@ def test_what_the_user_has_chosen_for_the_jvm_stands() -> None:
 
 def test_a_function_that_is_given_frames_has_a_jvm_that_optimises(tmp_path: Path) -> None:
     frames = hf.Pipeline("p", IN_ARROW | hf.write.foreach_batch(lambda frame, epoch: None, name="frames"))
-    assert not stays_out_of_the_jvm(frames, Settings())
+    assert not stays_out_of_the_jvm(frames, program_of(frames, Settings(), ""))
     table = hf.Pipeline("p", IN_ARROW | hf.write.sqlite(tmp_path / "p.db", table="t", name="t"))
-    assert stays_out_of_the_jvm(table, Settings())
+    assert stays_out_of_the_jvm(table, program_of(table, Settings(), ""))
 
 
 @pytest.mark.parametrize("several", [(IN_ARROW, WITH_STATE), (IN_ARROW, IN_ARROW)], ids=["unlike", "alike"])

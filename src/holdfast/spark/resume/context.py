@@ -145,7 +145,7 @@ def ground_of(asked: StartOptions) -> StartContext:
     token = uuid.uuid4().hex
     program = program_of(pipeline, asked.settings, token)
     is_quick = asked.settings.jvm == "quick" or (
-        asked.settings.jvm == "auto" and stays_out_of_the_jvm(pipeline, asked.settings)
+        asked.settings.jvm == "auto" and stays_out_of_the_jvm(pipeline, program)
     )
     base_session = asked.session or create_session(asked.settings.master, memory, is_quick=is_quick)
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
@@ -180,10 +180,10 @@ def program_of(pipeline: Pipeline, settings: Settings, token: str) -> Program | 
     return build_program(pipeline, as_spark_has_it, token)
 
 
-def stays_out_of_the_jvm(pipeline: Pipeline, settings: Settings) -> bool:
+def stays_out_of_the_jvm(pipeline: Pipeline, program: Program | None) -> bool:
     """Tell whether no row of a pipeline enters the JVM: neither on its way, nor in a function that gets DataFrames."""
     is_given_frames = any(sink.kind == "foreach_batch" for sink in pipeline.sinks)
-    return not is_given_frames and program_of(pipeline, settings, "") is not None
+    return not is_given_frames and program is not None
 
 
 def _begins(asked: StartOptions, store: Store) -> StartAt | None:

@@ -164,8 +164,8 @@ def _go_on(beginning: Beginning) -> DirectoryHeader:
     spark = beginning.directory / beginning.below
     check_logs(spark)
     header = read_origin(spark / FILE_NAME)
-    _note_those_that_left(beginning, header)
     check_none_is_back(beginning)
+    _note_those_that_left(beginning, header)
     return header
 
 

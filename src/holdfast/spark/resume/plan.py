@@ -67,6 +67,7 @@ def plan(
     settings: Settings,
     held: Mapping[str, Held] | None = None,
     last_epoch: int = 0,
+    drop_state: frozenset[str] = frozenset(),
 ) -> Plan:
     """Return what a start would do.  Changes nothing; needs Java only where Spark's plan stands before the state.
 
@@ -82,6 +83,8 @@ def plan(
         What each sink will hold once everything in doubt is resolved; None where one did not answer.
     last_epoch : int
         Highest epoch that any sink or the ledger knows.
+    drop_state : frozenset of str
+        Operators whose state is not wanted any more, besides those of the settings.
 
     Raises
     ------
@@ -116,7 +119,7 @@ def plan(
         changed=changed_directory(change) if chosen.is_changed else None,
         transfer=Transfer(store, pipeline.name, fingerprint, keeps, means, 0, 0, SystemClock()),
         backfilled=frozenset(sink.name for sink in pipeline.sinks if sink.backfill),
-        drop_state=settings.dropped,
+        drop_state=settings.dropped | drop_state,
     )
     filled = () if change is None else change.backfilled
     remembered = {name: each for name, each in held.items() if name not in filled}
