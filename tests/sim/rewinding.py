@@ -23,9 +23,9 @@ from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.config import Settings
 from holdfast.ports import Carried, EpochRecord, Store
+from holdfast.resume.directory_header import newest_directory
 from holdfast.sources.files.log import FileLog, whole
 from holdfast.spark.resume.beginning import Beginning
-from holdfast.spark.resume.directory import newest
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.store.local import LocalStore
 from tests.starts import begun
@@ -66,7 +66,7 @@ class Flow:
             check([sink.name for sink in sinks], resumption.held)
             for sink in sinks:
                 note_schema(store, sink.name, SCHEMA)
-            below = f"spark/{newest(store) or 1}"
+            below = f"spark/{newest_directory(store) or 1}"
             directory = self.work / "checkpoint"
             beginning = Beginning(store, directory, below, "flow", self.pipeline.sources)
             origin = begun(beginning, resumption.held, resumption.last_epoch)

@@ -18,14 +18,14 @@ from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Held, Store
 from holdfast.resume.decide import Spark
-from holdfast.resume.directory_header import DirectoryHeader, read_origin
-from holdfast.resume.graph_record import Graph, described, state_fingerprint
+from holdfast.resume.directory_header import DirectoryHeader, newest_directory, read_origin
+from holdfast.resume.graph_record import Graph, described, read_graph, state_fingerprint, write_graph
 from holdfast.resume.refusals import check_change
 from holdfast.resume.rewind import note_rewind
 from holdfast.spark.resume.beginning import Beginning
-from holdfast.spark.resume.directory import find_directory, newest
+from holdfast.spark.resume.directory import find_directory
 from holdfast.spark.resume.plan import _stages
-from holdfast.spark.resume.state_change import StateChange, compared, read_graph, write_graph
+from holdfast.spark.resume.state_change import StateChange, compared
 from holdfast.spark.state.plan import keeps_of, means_of
 from holdfast.spark.state.seed import seed_of
 from holdfast.spark.state.transfer import Transfer
@@ -117,7 +117,7 @@ def start(directory: Path, pipeline: hf.Pipeline, store: Store | None = None, dr
 def begins_with(directory: Path) -> dict[str, int]:
     """Return the operators that the directory of now begins with, and how many rows each has."""
     store = LocalStore(str(directory))
-    manifest = seed_of(directory, f"spark/{newest(store)}")
+    manifest = seed_of(directory, f"spark/{newest_directory(store)}")
     if manifest is None:
         return {}
     verify(store, manifest)
@@ -143,7 +143,7 @@ def test_a_start_that_dies_at_any_write_of_a_rename_loses_no_state_to_one_withou
             mortal = Process(CrashAt(write, when))  # type: ignore[arg-type]
             with mortal.counting_points(), pytest.raises(SimulatedCrash):
                 start(work, RENAMED, FaultyStore(LocalStore(str(work)), mortal))
-            if newest(LocalStore(str(work))) == 2:  # it has happened: the argument may go
+            if newest_directory(LocalStore(str(work))) == 2:  # it has happened: the argument may go
                 start(work, NEW)
                 assert begins_with(work) == {"totals": 1}
                 renamed += 1

@@ -17,11 +17,10 @@ from holdfast.errors import Diverged, Fenced, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.resume.directory_header import FILE_NAME, read_origin
 from holdfast.resume.graph_diff import Replay
-from holdfast.resume.graph_record import Graph
+from holdfast.resume.graph_record import Graph, read_graph, write_graph
 from holdfast.resume.replays import left_to_replay
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.plan import plan
-from holdfast.spark.resume.state_change import read_graph, write_graph
 from holdfast.spark.state.plan import StateShape, noted_shape
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore

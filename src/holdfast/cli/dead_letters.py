@@ -18,9 +18,8 @@ from holdfast.ports import Store
 from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import Letter, ledger_of, read_letters, rejection, send_again
 from holdfast.quarantine.mask import LETTERS
-from holdfast.resume.directory_header import FILE_NAME, read_origin
+from holdfast.resume.directory_header import FILE_NAME, newest_directory, read_origin
 from holdfast.resume.spark_log import last_logged, read_offsets
-from holdfast.spark.resume.directory import newest
 from holdfast.store.paths import checkpoint_directory
 
 app = typer.Typer(help="Show the rows that were isolated, or send them through the graph again.", no_args_is_help=True)
@@ -121,7 +120,7 @@ def _standing(
 
 def _finished(store: Store, directory: Path) -> tuple[Positions, Collection[str]]:
     """Return up to where epochs are finished, as Spark's newest directory tells it; and the sources that it retired."""
-    spark = directory / "spark" / str(newest(store))
+    spark = directory / "spark" / str(newest_directory(store))
     batch_id = last_logged(spark, "commits")
     try:
         origin = read_origin(spark / FILE_NAME)

@@ -102,6 +102,12 @@ class DirectoryHeader:
         return replace(manifest, operators={n: of for n, of in manifest.operators.items() if n in self.kept})
 
 
+def newest_directory(store: Store) -> int:
+    """Return the number of the directory that counts; 0 when there is none."""
+    found = (key.split("/") for key in store.keys("spark/"))
+    return max((int(parts[1]) for parts in found if parts[2:] == [FILE_NAME] and parts[1].isdigit()), default=0)
+
+
 def read_origin(path: Path) -> DirectoryHeader:
     """Return the record in a file.
 

@@ -12,12 +12,16 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.checkpoint.manifest import StateSchema
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.graph.naming import canonical_json
 from holdfast.graph.nodes import Node, SinkNode, is_stateful
 from holdfast.graph.pipeline import Pipeline
+from holdfast.ports import Store
 from holdfast.sources import spark_options
 from holdfast.store import checked_json
+
+GRAPH = "graph.json"
+"""Record of the graph in a Spark directory: what each node was, and what it keeps."""
 
 
 class Role(Enum):
@@ -99,6 +103,37 @@ class Graph:
             return Graph(value["fingerprint"], nodes, keeps, int(value["buckets"]))
         except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise unreadable(key, error, "it says what each operator of the graph that ran here keeps") from error
+
+
+def read_graph(store: Store, below: str) -> Graph:
+    """Return the graph that ran in a directory last.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it was not noted: an older version of Holdfast made the directory.
+    Corrupt
+        If the record is damaged.
+    """
+    key = f"{below}/{GRAPH}"
+    data = store.get(key)
+    if data is not None:
+        return Graph.from_json(data, key)
+    if store.get(f"{below}/state.json") is None:
+        return Graph("", {}, {})  # without state there is nothing to compare
+    raise InvalidPipeline(
+        f"what the operators keep in {below} is not known.",
+        why=f"the graph has changed, and there is no {key} in the checkpoint: it was made by an older version.",
+        do="start the unchanged graph once with this version.",
+        participant=key,
+    )
+
+
+def write_graph(store: Store, below: str, graph: Graph) -> None:
+    """Note the graph that runs in a directory."""
+    key, data = f"{below}/{GRAPH}", graph.to_json()
+    if store.get(key) != data:
+        store.put(key, data)
 
 
 def _hiding(kind: str, arguments: str) -> str:

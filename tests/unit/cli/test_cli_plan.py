@@ -17,10 +17,9 @@ from holdfast.cli.target import load_target
 from holdfast.config import Settings
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.resume.directory_header import DirectoryHeader
-from holdfast.resume.graph_record import described, state_fingerprint
+from holdfast.resume.graph_record import described, state_fingerprint, write_graph
 from holdfast.resume.rewind import note_rewind
 from holdfast.spark.resume.plan import _stages
-from holdfast.spark.resume.state_change import write_graph
 from holdfast.spark.state.plan import keeps_of
 from holdfast.store import checked_json
 from holdfast.store.local import open_store

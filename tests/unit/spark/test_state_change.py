@@ -15,14 +15,14 @@ from holdfast.checkpoint.snapshot import checked, commit
 from holdfast.cli.supervision import is_final
 from holdfast.errors import STATE, Corrupt, Diverged, crossing, from_text
 from holdfast.ports import Held
-from holdfast.resume.directory_header import DirectoryHeader, read_origin
+from holdfast.resume.directory_header import DirectoryHeader, newest_directory, read_origin
 from holdfast.resume.graph_diff import GraphChange, NodeChange, NodeVerdict, Replay
 from holdfast.resume.graph_record import Graph, Role
 from holdfast.resume.replays import is_backfill, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.rewind import note_rewind
 from holdfast.spark.resume.beginning import steps_of
-from holdfast.spark.resume.directory import Directory, find_directory, give_up, newest, remove_older
+from holdfast.spark.resume.directory import Directory, find_directory, give_up, remove_older
 from holdfast.spark.resume.state_change import StateChange
 from holdfast.spark.state.plan import Division, StateShape, noted_shape, settle_shape
 from holdfast.store.local import LocalStore
@@ -216,7 +216,7 @@ def test_the_directory_is_that_of_the_graph_unless_it_is_damaged(tmp_path: Path)
     assert find_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
     Checkpoint(tmp_path, DirectoryHeader(1, graph="g"), number=2)
     assert find_directory(store, tmp_path, "g") == Directory("spark/2")
-    assert newest(store) == 2
+    assert newest_directory(store) == 2
     remove_older(tmp_path, "spark/2")
     assert [path.name for path in (tmp_path / "spark").iterdir()] == ["2"]
 

@@ -18,15 +18,15 @@ from holdfast.plan.cutting import has_state
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import build_program
 from holdfast.ports import Store
-from holdfast.resume.directory_header import noted_beginning
-from holdfast.resume.graph_record import Graph, state_fingerprint
+from holdfast.resume.directory_header import newest_directory, noted_beginning
+from holdfast.resume.graph_record import Graph, read_graph, state_fingerprint
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.launch.session import create_session, run_session
-from holdfast.spark.resume.directory import Directory, find_directory, newest
+from holdfast.spark.resume.directory import Directory, find_directory
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
-from holdfast.spark.resume.state_change import outgrown, read_graph
+from holdfast.spark.resume.state_change import outgrown
 from holdfast.spark.state.plan import Division
 from holdfast.store.local import open_store
 from holdfast.store.paths import checkpoint_directory
@@ -191,4 +191,4 @@ def _begins(asked: StartOptions, store: Store) -> StartAt | None:
     if wanted == StartAt():
         return None
     wanted.check_sources(asked.pipeline)
-    return wanted if wanted.is_due(store, asked.pipeline.name, has_begun=newest(store) > 0) else None
+    return wanted if wanted.is_due(store, asked.pipeline.name, has_begun=newest_directory(store) > 0) else None

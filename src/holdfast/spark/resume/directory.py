@@ -17,7 +17,7 @@ from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.errors import STATE, Corrupt, HoldfastError
 from holdfast.masking import masked
 from holdfast.ports import Store
-from holdfast.resume.directory_header import FILE_NAME, LEFT, read_origin
+from holdfast.resume.directory_header import FILE_NAME, LEFT, newest_directory, read_origin
 from holdfast.resume.spark_log import check_logs
 from holdfast.spark.state.seed import seed_of
 
@@ -64,7 +64,7 @@ def find_directory(
         Returns why a directory does not serve any more although the state is the same: it is divided otherwise, for
         instance.
     """
-    number = newest(store)
+    number = newest_directory(store)
     if number == 0:
         return Directory("spark/1")
     below, following = f"spark/{number}", f"spark/{number + 1}"
@@ -100,12 +100,6 @@ def graph_of(store: Store, checkpoint: Path, below: str, graph: str) -> str:
         return noted
     has_state = store.get(f"{below}/state.json") is not None
     return graph if has_state == bool(graph) else "" if graph else "unknown"
-
-
-def newest(store: Store) -> int:
-    """Return the number of the directory that counts; 0 when there is none."""
-    found = (key.split("/") for key in store.keys("spark/"))
-    return max((int(parts[1]) for parts in found if parts[2:] == [FILE_NAME] and parts[1].isdigit()), default=0)
 
 
 def give_up(store: Store, below: str, seed: Manifest | None, error: HoldfastError) -> bool:

@@ -14,12 +14,11 @@ from holdfast.checkpoint.snapshot import good_snapshots, verify
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.ports import Clock, Store
-from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, newest_directory, read_origin
+from holdfast.resume.graph_record import read_graph
 from holdfast.resume.spark_log import check_logs, last_logged, read_offsets
 from holdfast.spark.failure import translate
 from holdfast.spark.launch.session import create_session, run_session
-from holdfast.spark.resume.directory import newest
-from holdfast.spark.resume.state_change import read_graph
 from holdfast.spark.state.reader import StateReader
 from holdfast.spark.state.seed import seed_of
 
@@ -54,7 +53,7 @@ def create(
         If somebody pruned the snapshot meanwhile.
     """
     named.new_name(name)
-    number = newest(store)
+    number = newest_directory(store)
     below = f"spark/{number}"
     if number == 0:
         raise _nothing_finished(pipeline)

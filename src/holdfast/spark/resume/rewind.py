@@ -29,7 +29,8 @@ from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
 from holdfast.positions import Positions
-from holdfast.resume.directory_header import FILE_NAME, read_origin
+from holdfast.resume.directory_header import FILE_NAME, newest_directory, read_origin
+from holdfast.resume.graph_record import GRAPH, read_graph, write_graph
 from holdfast.resume.logged_epochs import all_steps, planned_in
 from holdfast.resume.restore import Restoration
 from holdfast.resume.rewind import (
@@ -45,10 +46,9 @@ from holdfast.resume.rewind import (
 )
 from holdfast.resume.spark_log import newest_positions, plain
 from holdfast.spark.resume.beginning import Beginning, above_all
-from holdfast.spark.resume.directory import newest, remove_older
+from holdfast.spark.resume.directory import remove_older
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.perform import perform
-from holdfast.spark.resume.state_change import GRAPH, read_graph, write_graph
 from holdfast.spark.state.plan import StateShape, note_shape, noted_shape
 
 log = logging.getLogger("holdfast.rewind")
@@ -117,7 +117,7 @@ class Rewinding:
                 pts_of(self.store, found.ended),
                 found.ended.epoch,
             )
-            number = newest(self.store)
+            number = newest_directory(self.store)
             coordinator.rewind(record)
             self._begin(record, number, coordinator.check_fenced)
             return self._told(record.epoch, found, withdrawn)
@@ -127,7 +127,7 @@ class Rewinding:
         if self._unfinished() is None:
             return None
         with self._opened() as (coordinator, _, last_epoch):  # which publishes the decision, or finds it void
-            number, record = newest(self.store), self._unfinished()
+            number, record = newest_directory(self.store), self._unfinished()
             if record is None or last_epoch > record.epoch:
                 return None  # epochs were published behind it: its directory was there, and is lost
             log.warning("the rewind to epoch %d, decided as epoch %d, goes on", record.rewound_to, record.epoch)
@@ -208,7 +208,7 @@ class Rewinding:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _unfinished(self) -> EpochRecord | None:
-        number = newest(self.store)
+        number = newest_directory(self.store)
         try:
             base = read_origin(self.directory / f"spark/{number}" / FILE_NAME).base if number else 0
         except Corrupt:
@@ -216,7 +216,7 @@ class Rewinding:
         return unfinished(self.store, base)
 
     def _planned(self, to: str, sinks: Mapping[str, Sink]) -> tuple[RewindTarget, dict[str, Withdrawal]]:
-        number = newest(self.store)
+        number = newest_directory(self.store)
         if number == 0:
             raise InvalidPipeline(
                 f"pipeline {self.pipeline.name!r} has not run on this checkpoint.",
@@ -290,7 +290,7 @@ class Rewinding:
 
     def _next_epoch(self, last_epoch: int) -> int:
         """Return a number above all that were ever used, planned epochs included."""
-        spark = self.directory / f"spark/{newest(self.store)}"
+        spark = self.directory / f"spark/{newest_directory(self.store)}"
         return max(above_all(self.store, last_epoch), planned_in(spark)) + 1
 
     def _begin(self, record: EpochRecord, number: int, check_fenced: Callable[[], None]) -> None:

@@ -24,7 +24,7 @@ from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import StartWay, decide
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_diff import GraphChange
-from holdfast.resume.graph_record import state_fingerprint
+from holdfast.resume.graph_record import state_fingerprint, write_graph
 from holdfast.resume.refusals import check_change
 from holdfast.spark.launch.exposure import exposed
 from holdfast.spark.physical_plan import PhysicalPlan, assemble
@@ -36,7 +36,7 @@ from holdfast.spark.resume.context import StartContext, StartOptions, ground_of
 from holdfast.spark.resume.fork import Fork
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.perform import perform
-from holdfast.spark.resume.state_change import StateChange, changed_directory, compared, told, write_graph
+from holdfast.spark.resume.state_change import StateChange, changed_directory, compared, told
 from holdfast.spark.run import Run
 from holdfast.spark.state.transfer import Transfer
 from holdfast.spark.wiring import Wiring

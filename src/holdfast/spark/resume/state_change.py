@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.snapshot import commit
-from holdfast.errors import Diverged, InvalidPipeline
+from holdfast.errors import Diverged
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.cutting import has_state
@@ -26,7 +26,7 @@ from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.resume.graph_diff import GraphChange, NodeVerdict, compare
-from holdfast.resume.graph_record import Graph, Role, state_fingerprint
+from holdfast.resume.graph_record import GRAPH, Graph, Role, read_graph, state_fingerprint
 from holdfast.resume.replays import is_backfill, last_finished, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.spark_log import ended, newest_positions, plain, read_offsets
@@ -40,40 +40,6 @@ from holdfast.spark.state.seed import seed_of
 from holdfast.spark.state.transfer import Transfer
 
 log = logging.getLogger("holdfast.checkpoint")
-
-GRAPH = "graph.json"
-"""Record of the graph in a Spark directory: what each node was, and what it keeps."""
-
-
-def read_graph(store: Store, below: str) -> Graph:
-    """Return the graph that ran in a directory last.
-
-    Raises
-    ------
-    InvalidPipeline
-        If it was not noted: an older version of Holdfast made the directory.
-    Corrupt
-        If the record is damaged.
-    """
-    key = f"{below}/{GRAPH}"
-    data = store.get(key)
-    if data is not None:
-        return Graph.from_json(data, key)
-    if store.get(f"{below}/state.json") is None:
-        return Graph("", {}, {})  # without state there is nothing to compare
-    raise InvalidPipeline(
-        f"what the operators keep in {below} is not known.",
-        why=f"the graph has changed, and there is no {key} in the checkpoint: it was made by an older version.",
-        do="start the unchanged graph once with this version.",
-        participant=key,
-    )
-
-
-def write_graph(store: Store, below: str, graph: Graph) -> None:
-    """Note the graph that runs in a directory."""
-    key, data = f"{below}/{GRAPH}", graph.to_json()
-    if store.get(key) != data:
-        store.put(key, data)
 
 
 def compared(
