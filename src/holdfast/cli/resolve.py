@@ -13,11 +13,12 @@ from holdfast.cli.reject_rows import Rejected, keeping, would_reject
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.ledger import Standing
+from holdfast.commit.owner import Owner
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
-from holdfast.observe.inspection import Inspection, Owner
+from holdfast.observe.inspection import Inspection
 from holdfast.ports import Sink, Store
 
 

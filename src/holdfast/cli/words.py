@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.commit.coordinator import Resumption
 from holdfast.commit.ledger import Standing
+from holdfast.commit.owner import Owner
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.configuration import Configuration
-from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, Owner, SinkReport, StateReport, as_json
+from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport, StateReport, as_json
 from holdfast.observe.operators import state_text, wait_text
 from holdfast.observe.times import utc
 from holdfast.ports import Held

@@ -23,17 +23,14 @@ object.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import secrets
-import socket
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from holdfast.commit.owner import GENERATIONS, this_process
 from holdfast.commit.records import Decided, Done, decode, encode
 from holdfast.errors import Corrupt, Fenced, InvalidPipeline, invariant
 from holdfast.ports import EpochRecord, Store
@@ -147,11 +144,10 @@ class Ledger:
 
         The generation counts from now on: lower ones find it when they look.
         """
-        # host, pid: for people.  run: tells our own object from another's when the reply to the put was lost.
-        who = {"at_us": at_us, "host": socket.gethostname(), "pid": os.getpid(), "run": secrets.token_hex(8)}
+        who = this_process(at_us)
         taken = _generations(self._store)
         generation = max(taken[-1] if taken else 0, floor) + 1
-        while not self._store.put_if_absent(_generation_path(generation), json.dumps(who).encode()):
+        while not self._store.put_if_absent(_generation_path(generation), who):
             generation += 1
         invariant(
             generation > self._generation,
@@ -379,21 +375,16 @@ def _keys(store: Store) -> list[Key]:
     return sorted(Key(int(name[0]), int(name[1])) for name in names if len(name) == 2 and all(map(str.isdigit, name)))
 
 
-def newest_generation(store: Store) -> tuple[int, str] | None:
-    """Return the highest generation that was taken, and the key that says by whom; None when none was."""
-    return max(numbered(store, "generations/").items(), default=None)
-
-
 def _key_of(record: EpochRecord) -> Key:
     return Key(record.epoch, record.generation)
 
 
 def _generations(store: Store) -> list[int]:
-    return list(numbered(store, "generations/"))
+    return list(numbered(store, GENERATIONS))
 
 
 def _generation_path(generation: int) -> str:
-    return f"generations/{generation:08d}.json"
+    return f"{GENERATIONS}{generation:08d}.json"
 
 
 def _fence_path(generation: int) -> str:

@@ -7,15 +7,14 @@ visible only the sinks know: see :mod:`holdfast.observe.sink_answers`.
 from __future__ import annotations
 
 import json
-import os
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from holdfast.commit.ledger import LedgerEntry, Standing, newest_generation, survey
+from holdfast.commit.ledger import LedgerEntry, Standing, survey
+from holdfast.commit.owner import Owner, noted_owner
 from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import CASES, Decision, Verdict
 from holdfast.errors import Corrupt
@@ -24,29 +23,6 @@ from holdfast.ports import Held, Outcome, Staged, Store
 from holdfast.positions import Positions
 from holdfast.resume.spark_log import ended, last_logged, newest_positions
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Who took the pipeline over last.
-
-    Parameters
-    ----------
-    generation : int
-        0 when nobody has.
-    at_us : int
-        When, microseconds of Unix time.
-    host, pid
-        Where.
-    is_alive : bool, optional
-        Whether a process of that number runs on this host; None when it is another host.
-    """
-
-    generation: int = 0
-    at_us: int = 0
-    host: str = ""
-    pid: int = 0
-    is_alive: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -237,26 +213,13 @@ def inspect_checkpoint(location: str, store: Store, directory: Path) -> Inspecti
         checkpoint=location,
         pipeline=str(identity.get("pipeline", "")),
         format=int(identity.get("format", 0)),
-        owner=_owner(store),
+        owner=noted_owner(store),
         last_done=max(done, default=0),
         decisions=tuple(_summary(entry) for entry in entries),
         spark=tuple(_spark_heads(directory)),
         state=_state(store),
         supervisor=json_object(store, "supervisor.json") or None,
     )
-
-
-def is_alive(host: str, pid: int) -> bool | None:
-    """Tell whether a process runs on this host; None when it is another host."""
-    if host != socket.gethostname() or pid <= 0:
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def as_json(value: Any) -> Any:
@@ -301,16 +264,6 @@ def _carried(content: Decided | Done) -> tuple[str, ...]:
     if isinstance(content, Done):
         return ()
     return tuple(s for s, parts in content.parts.items() if any(not isinstance(part, Staged) for part in parts))
-
-
-def _owner(store: Store) -> Owner:
-    newest = newest_generation(store)
-    if newest is None:
-        return Owner()
-    generation, key = newest
-    who = json_object(store, key)
-    host, pid = str(who.get("host", "")), int(who.get("pid", 0))
-    return Owner(generation, int(who.get("at_us", 0)), host, pid, is_alive(host, pid))
 
 
 def _state(store: Store) -> StateReport | None:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.commit.ledger import Standing
+from holdfast.commit.owner import Owner
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.errors import Unavailable
-from holdfast.observe.inspection import DecisionSummary, Inspection, Owner, SparkHeads
+from holdfast.observe.inspection import DecisionSummary, Inspection, SparkHeads
 from holdfast.observe.sink_answers import highest_held, inspect_sinks, questions
 from holdfast.ports import Guarantee, Held, Outcome
 from holdfast.testing.store import SimulatedStore

@@ -1,0 +1,89 @@
+"""Who took a pipeline over: noted with each generation, for people, and for whoever must not fence a run that is alive.
+
+A process of this host is alive or it is not; of one on another host nothing is known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+
+from holdfast.errors import Corrupt
+from holdfast.ports import Store
+from holdfast.store import checked_json
+from holdfast.store.numbered import numbered
+
+GENERATIONS = "generations/"
+"""Prefix of the records, one for each generation."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who took the pipeline over last.
+
+    Parameters
+    ----------
+    generation : int
+        0 when nobody has.
+    at_us : int
+        When, microseconds of Unix time.
+    host, pid
+        Where.
+    is_alive : bool, optional
+        Whether a process of that number runs on this host; None when it is another host.
+    """
+
+    generation: int = 0
+    at_us: int = 0
+    host: str = ""
+    pid: int = 0
+    is_alive: bool | None = None
+
+
+def noted_owner(store: Store) -> Owner:
+    """Return who took the pipeline of a checkpoint over last.  Reads only.
+
+    Raises
+    ------
+    Corrupt
+        If the record cannot be read.
+    """
+    newest = max(numbered(store, GENERATIONS).items(), default=None)
+    if newest is None:
+        return Owner()
+    generation, key = newest
+    data = store.get(key)
+    try:
+        who = {} if data is None else checked_json.load(data)  # pruned between listing and reading
+        host, pid, at_us = str(who.get("host", "")), int(who.get("pid", 0)), int(who.get("at_us", 0))
+    except (ValueError, TypeError) as error:
+        raise Corrupt(
+            f"{key!r} in the checkpoint cannot be read.",
+            why=f"{error}.",
+            do=f"restore {key!r} from a copy of the checkpoint; delete nothing.",
+            participant=key,
+        ) from error
+    return Owner(generation, at_us, host, pid, _is_alive(host, pid))
+
+
+def this_process(at_us: int) -> bytes:
+    """Return the record of this process, which takes over now."""
+    # host, pid: for people.  run: tells our own object from another's when the reply to the put was lost.
+    who = {"at_us": at_us, "host": socket.gethostname(), "pid": os.getpid(), "run": secrets.token_hex(8)}
+    return json.dumps(who).encode()
+
+
+def _is_alive(host: str, pid: int) -> bool | None:
+    """Tell whether a process runs on this host; None when it is another host."""
+    if host != socket.gethostname() or pid <= 0:
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
