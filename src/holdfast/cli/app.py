@@ -208,7 +208,7 @@ def resolve_(
         directory = checkpoint_directory(checkpoint)
         store = open_store(str(directory))
         if dry_run:
-            found = resolving_would_reject(pipeline, store, inspection, settings) if reject_rows else None
+            found = resolving_would_reject(pipeline, store, settings) if reject_rows else None
             answer = {"dry_run": True, **inspected_json(inspection), **rejected_json(found)}
             lines = [*words.verdict_lines(inspection, epoch), *rejected_lines(found, dry_run=True)]
             frame.answer(answer, lines, as_json)
@@ -219,7 +219,7 @@ def resolve_(
         rejected = Rejected() if reject_rows else None
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"resolve {target}")
-            resumption = resolve(pipeline, store, inspection, settings, rejected)
+            resumption = resolve(pipeline, store, settings, rejected)
         lines = [
             *rejected_lines(rejected, dry_run=False),
             *words.resumption_lines(pipeline.name, resumption, epoch, common_unit(pipeline.sources)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -17,12 +17,10 @@ from typing import cast
 from holdfast.checkpoint import portable
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.participation import have_taken_part
-from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
+from holdfast.checkpoint.schemas import OUT_OF_REACH
 from holdfast.checkpoint.snapshot import commit
 from holdfast.checkpoint.source_history import forget_behind, stood
-from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, Resumption
-from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, Diverged, InvalidPipeline, Unavailable
 from holdfast.graph.nodes import SinkNode
@@ -31,6 +29,7 @@ from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, Sourc
 from holdfast.positions import Positions
 from holdfast.resume.directory_header import FILE_NAME, newest_directory, read_origin
 from holdfast.resume.graph_record import GRAPH, read_graph, write_graph
+from holdfast.resume.in_doubt import connected_sinks, coordinator_alone
 from holdfast.resume.logged_epochs import all_steps, planned_in
 from holdfast.resume.restore import Restoration
 from holdfast.resume.rewind import (
@@ -82,7 +81,7 @@ class Rewinding:
             If it cannot be done: names the sink or source, or says how far back it can go.
         """
         self.check_finished("what a sink would withdraw")
-        with self._connected() as sinks:
+        with connected_sinks(self.pipeline, self.store) as sinks:
             found, withdrawn = self._planned(to, sinks)
             return self._told(0, found, withdrawn)
 
@@ -337,32 +336,9 @@ class Rewinding:
         remove_older(self.directory, below)
 
     @contextmanager
-    def _connected(self) -> Iterator[dict[str, Sink]]:
-        """Yield the sinks that have run with this checkpoint, connected with the schemas of then."""
-        with ExitStack() as closing:
-            sinks: dict[str, Sink] = {}
-            for node in self.pipeline.sinks:
-                schema = None if node.kind in OUT_OF_REACH else noted_schema(self.store, node.name)
-                if schema is None:
-                    continue
-                sinks[node.name] = node.spec.connect(node.name, self.pipeline.name, schema)
-                closing.callback(sinks[node.name].close)
-            yield sinks
-
-    @contextmanager
     def _opened(self) -> Iterator[tuple[Coordinator, dict[str, Sink], int]]:
         """Take the pipeline over and resolve what is in doubt."""
-        with self._connected() as sinks, ExitStack() as closing:
-            coordinator = Coordinator(
-                pipeline=self.pipeline.name,
-                store=self.store,
-                sinks=list(sinks.values()),
-                clock=SystemClock(),
-                retry=Retry(self.settings.retry_attempts, self.settings.retry_first_s, self.settings.retry_cap_s),
-                commit_thread=False,
-                ledger_keep=self.settings.ledger_keep,
-            )
-            closing.callback(coordinator.close)
+        with coordinator_alone(self.pipeline, self.store, self.settings) as (coordinator, sinks):
             resumption = coordinator.open()
             yield coordinator, sinks, resumption.last_epoch
 

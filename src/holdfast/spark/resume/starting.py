@@ -14,9 +14,8 @@ from holdfast.checkpoint import named
 from holdfast.checkpoint.descriptions import note_description
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
-from holdfast.commit.coordinator import Coordinator, Resumption
+from holdfast.commit.coordinator import Coordinator, Resumption, coordinator_of
 from holdfast.commit.delivery import remembers
-from holdfast.commit.retry import Retry
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.hooks import Lifecycle
 from holdfast.ports import Bindable, Held, Sink
@@ -81,7 +80,15 @@ class Starting:
             assembly = assemble(self.asked, ground)
             change = self._change(ground, assembly)
             sinks = self._connected(ground, assembly)
-            coordinator = self._coordinator(ground, sinks)
+            coordinator = coordinator_of(
+                pipeline,
+                ground.store,
+                [*sinks.values()],
+                self.asked.settings,
+                clock=ground.clock,
+                commit_every_ticks=self.asked.commit_every_ticks,
+                commit_thread=self.asked.commit_thread,
+            )
             try:
                 remembering = [name for name, sink in sinks.items() if remembers(sink)]
                 participation = Participation(pipeline.name, ground.store, remembering)
@@ -129,21 +136,6 @@ class Starting:
                 sink.bind(_to_dataframe(ground.session), str(ground.directory / "foreach_batch" / node.name))
             sinks[node.name] = sink
         return sinks
-
-    def _coordinator(self, ground: StartContext, sinks: Mapping[str, Sink]) -> Coordinator:
-        settings = self.asked.settings
-        return Coordinator(
-            pipeline=self.asked.pipeline.name,
-            store=ground.store,
-            sinks=list(sinks.values()),
-            clock=ground.clock,
-            retry=Retry(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s),
-            commit_every_ticks=self.asked.commit_every_ticks,
-            commit_thread=self.asked.commit_thread,
-            queue_size=settings.commit_queue,
-            ledger_keep=settings.ledger_keep,
-            backfilled=[sink.name for sink in self.asked.pipeline.sinks if sink.backfill],
-        )
 
 
 @dataclass(frozen=True)
