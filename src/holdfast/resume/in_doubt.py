@@ -1,22 +1,92 @@
-"""A coordinator without a run: for whoever takes a pipeline over only to resolve what is in doubt, or to rewind.
+"""What is in doubt, resolved without a run: by ``holdfast resolve``, a rewind, and a start that has no session yet.
 
 The sinks are connected with the schemas that the last run noted, so neither Spark nor Java is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator, coordinator_of
 from holdfast.commit.ledger import Standing, survey
+from holdfast.commit.owner import noted_owner
 from holdfast.commit.records import Decided
+from holdfast.commit.takeover import Resumption
 from holdfast.config import Settings
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
-from holdfast.ports import Sink, Store
+from holdfast.ports import Held, Inspectable, Outcome, Sink, Store
+from holdfast.resume.directory_header import newest_directory
+from holdfast.resume.graph_record import read_graph
+
+log = logging.getLogger("holdfast.run")
+
+
+class _LeftToTheStart(Exception):
+    """Whether it may be resolved only the rest of the start can tell."""
+
+
+def resolve_dead_run(pipeline: Pipeline, store: Store, settings: Settings) -> Resumption | None:
+    """Resolve what a dead run of this graph left, before there is a session: prepared rows hold their locks until then.
+
+    A start does so first.  What is not done here it does when the graph is compiled, as ever (design/0002).
+
+    Returns
+    -------
+    Resumption, optional
+        None where nothing was resolved: nothing is in doubt; or the run that took over last is not known to be dead
+        (a start that is refused must not fence it); or it was of another graph, whose sinks may be others; or a sink
+        has lost what is done in it, and only the sources can tell whether that can be given to it again.
+
+    Raises
+    ------
+    HoldfastError
+        Whatever :meth:`Coordinator.open` raises, and would raise again behind the session.
+    """
+    with ExitStack() as closing:
+        try:
+            if noted_owner(store).is_alive is not False or not _ran_last(pipeline, store):
+                return None
+            coordinator, sinks = closing.enter_context(coordinator_alone(pipeline, store, settings))
+            if not _is_in_doubt(store, sinks):
+                return None
+        except HoldfastError as error:  # where it matters, the rest of the start meets it again
+            log.info("what is in doubt is not resolved before there is a session: %s", error.what)
+            return None
+        try:
+            resumption = coordinator.open(on_behind=_leave_to_the_start)
+        except _LeftToTheStart:
+            return None
+        log.info("generation %d has resolved what a dead run left, before there is a session", resumption.generation)
+        return resumption
+
+
+def _ran_last(pipeline: Pipeline, store: Store) -> bool:
+    """Tell whether a graph is, word for word, the one that ran last: its sinks are those that it has noted."""
+    number = newest_directory(store)
+    return number > 0 and read_graph(store, f"spark/{number}").fingerprint == pipeline.fingerprint()
+
+
+def _is_in_doubt(store: Store, sinks: Mapping[str, Sink]) -> bool:
+    """Tell whether an epoch is decided, or rows are staged, and all sinks that it is about can be asked."""
+    named = {name for several in open_decisions(store).values() for name in several}
+    return named <= sinks.keys() and (bool(named) or any(_has_staged(sink) for sink in sinks.values()))
+
+
+def _has_staged(sink: Sink) -> bool:
+    """Tell whether a sink has staged rows: nobody's, or of an epoch that it is in the middle of publishing."""
+    if not isinstance(sink, Inspectable):
+        return False
+    held, staged = sink.inspect()
+    return bool(staged) or (held.epoch > 0 and sink.outcome(held.epoch) is Outcome.STAGED)
+
+
+def _leave_to_the_start(behind: Collection[str], held: Mapping[str, Held]) -> None:
+    raise _LeftToTheStart
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from holdfast.plan.program_build import build_program
 from holdfast.ports import Store
 from holdfast.resume.directory_header import newest_directory, noted_beginning
 from holdfast.resume.graph_record import Graph, read_graph, state_fingerprint
+from holdfast.resume.in_doubt import resolve_dead_run
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.launch.session import create_session, run_session
@@ -131,11 +132,13 @@ class StartContext:
 
 
 def ground_of(asked: StartOptions) -> StartContext:
-    """Open the checkpoint, carry through an unfinished rewind, get a session, and choose Spark's directory."""
+    """Open the checkpoint, resolve and carry through what a dead run left, get a session, choose Spark's directory."""
     pipeline = asked.pipeline
     directory = checkpoint_directory(asked.checkpoint)
     store = open_store(str(directory))
     store.prepare()  # before a JVM is started for nothing
+    # Before the rewind is looked for: one that was decided and is published here is then carried through.
+    resolve_dead_run(pipeline, store, asked.settings)
     rewinding = Rewinding(pipeline, store, directory, asked.settings)
     rewinding.carry_through()
     begins = _begins(asked, store)
