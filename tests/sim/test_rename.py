@@ -17,7 +17,6 @@ from holdfast.checkpoint.snapshot import Bucket, commit, snapshot_keys, verify, 
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Held, Store
-from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import DirectoryHeader, newest_directory, read_origin
 from holdfast.resume.graph_record import Graph, described, read_graph, state_fingerprint, write_graph
 from holdfast.resume.refusals import check_change
@@ -107,7 +106,7 @@ def start(directory: Path, pipeline: hf.Pipeline, store: Store | None = None, dr
     write_graph(store, chosen.below, graph)
     beginning = Beginning(
         store, directory, chosen.below, "trips", pipeline.sources, graph.keeps, fingerprint, chosen.previous,
-        transfer=transfer, changed=None if state_change is None else Spark.OTHER, change=state_change,
+        transfer=transfer, spark=chosen.spark, change=state_change,
     )  # fmt: skip
     origin = read_origin(directory / chosen.previous / "origin.json") if chosen.previous else DirectoryHeader(1)
     position, epoch = (origin.seek[-1], origin.base - 1) if origin.seek else (AT, 3)

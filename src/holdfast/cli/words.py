@@ -143,8 +143,15 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     if case is not None:
         start = {"row": case.letter, "way": as_json(case.way), "says": case.way.value}
         start |= {"state": case.keeps, "sources": case.reads, "sinks": case.gives, "numbers": case.numbers}
+    chosen = plan.directory
+    directory = {
+        "below": chosen.below,
+        "previous": chosen.previous,
+        "is_changed": chosen.is_changed,
+        "reasons": list(chosen.reasons),
+    }
     refusal = None if plan.refusal is None else plan.refusal.what
-    return {"directory": as_json(plan.directory), "change": as_json(plan.change), "start": start, "refusal": refusal}
+    return {"directory": directory, "change": as_json(plan.change), "start": start, "refusal": refusal}
 
 
 def _change_lines(pipeline: str, directory: Directory, change: GraphChange) -> Iterator[str]:

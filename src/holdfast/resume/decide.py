@@ -29,6 +29,16 @@ class Spark(Enum):
     OTHER = "the newest one is of other state, other sources or another number of buckets"
     FILLING = "as other, and a new sink gets everything from the beginning (backfill=True)"
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether the graph is another one than that of the newest directory."""
+        return self in (Spark.OTHER, Spark.FILLING)
+
+    @property
+    def has_log(self) -> bool:
+        """Whether Spark's log tells what was published in each sink."""
+        return self is Spark.GOOD or self.is_changed
+
 
 class Sinks(Enum):
     """What the sinks say, once everything in doubt is resolved.  The value is the definition."""
@@ -147,6 +157,19 @@ _ANSWERING = tuple(each for each in Sinks if each is not Sinks.CONTRADICTING)
 _UNASKED = (Begin.START, Begin.NOTED)
 _NOTHING = "nothing is changed"
 
+
+def _refused(
+    letter: str,
+    spark: tuple[Spark, ...],
+    sinks: tuple[Sinks, ...],
+    begin: tuple[Begin, ...],
+    state: tuple[StateSource, ...],
+    why: str,
+) -> ResumeCase:
+    """Return a row that refuses."""
+    return ResumeCase(letter, spark, sinks, begin, state, StartWay.REFUSE, _NOTHING, _NOTHING, _NOTHING, _NOTHING, why)
+
+
 CASES: tuple[ResumeCase, ...] = (
     ResumeCase(
         "A",
@@ -239,30 +262,20 @@ CASES: tuple[ResumeCase, ...] = (
         "above all that are known",
         "A start has left Spark's directory (K) before a snapshot was made.",
     ),
-    ResumeCase(
+    _refused(
         "H",
         _NOT_THERE,
         _HOLDING,
         _UNASKED,
         (StateSource.GONE,),
-        StartWay.REFUSE,
-        _NOTHING,
-        _NOTHING,
-        _NOTHING,
-        _NOTHING,
         "Spark's directory and the snapshots were lost; or the sinks were written with another checkpoint.",
     ),
-    ResumeCase(
+    _refused(
         "I",
         _NOT_THERE,
         (Sinks.UNORDERED,),
         _UNASKED,
         tuple(StateSource),
-        StartWay.REFUSE,
-        _NOTHING,
-        _NOTHING,
-        _NOTHING,
-        _NOTHING,
         "No crash leads here: the sinks were written with different checkpoints.",
     ),
     ResumeCase(
@@ -291,17 +304,12 @@ CASES: tuple[ResumeCase, ...] = (
         "above all that are known",
         "No crash of Holdfast leads here: a sink failed over to a copy that lagged, or was restored from a backup.",
     ),
-    ResumeCase(
+    _refused(
         "L",
         (Spark.GOOD,),
         (Sinks.LOST,),
         _UNASKED,
         tuple(StateSource),
-        StartWay.REFUSE,
-        _NOTHING,
-        _NOTHING,
-        _NOTHING,
-        _NOTHING,
         "As K, and a source has let go of what the sink lacks, or nothing has the state of before it.",
     ),
     ResumeCase(
@@ -330,56 +338,36 @@ CASES: tuple[ResumeCase, ...] = (
         "above all that are known",
         "A sink with `backfill=True` was added.",
     ),
-    ResumeCase(
+    _refused(
         "O",
         _CHANGED,
         _LACKING,
         _UNASKED,
         tuple(StateSource),
-        StartWay.REFUSE,
-        _NOTHING,
-        _NOTHING,
-        _NOTHING,
-        _NOTHING,
         "As K, and the graph has changed as well: what the old graph published is for the old graph to give again.",
     ),
-    ResumeCase(
+    _refused(
         "P",
         (Spark.NONE,),
         (*_HOLDING, Sinks.UNORDERED),
         (Begin.ASKED,),
         tuple(StateSource),
-        StartWay.REFUSE,
-        _NOTHING,
-        _NOTHING,
-        _NOTHING,
-        _NOTHING,
         "`at=` or `from_checkpoint=` with a new checkpoint, and a sink that holds epochs of this pipeline.",
     ),
-    ResumeCase(
+    _refused(
         "Q",
         _BEGUN,
         _ANSWERING,
         (Begin.ASKED,),
         tuple(StateSource),
-        StartWay.REFUSE,
-        _NOTHING,
-        _NOTHING,
-        _NOTHING,
-        _NOTHING,
         "`at=` or `from_checkpoint=` for a pipeline that has begun otherwise.",
     ),
-    ResumeCase(
+    _refused(
         "R",
         tuple(Spark),
         (Sinks.CONTRADICTING,),
         tuple(Begin),
         tuple(StateSource),
-        StartWay.REFUSE,
-        _NOTHING,
-        _NOTHING,
-        _NOTHING,
-        _NOTHING,
         "No crash leads here: a target was emptied, a sink or the checkpoint restored from a copy, or a sink was out "
         "of the graph during a rewind.",
     ),

@@ -17,7 +17,7 @@ from holdfast.graph.nodes import Node
 from holdfast.ports import Held
 from holdfast.positions import Positions
 from holdfast.resume.behind import behind, told, unreadable
-from holdfast.resume.decide import Spark, StartWay, decide
+from holdfast.resume.decide import Spark, StartWay
 from holdfast.resume.directory_header import FILE_NAME, LEFT, DirectoryHeader, read_origin
 from holdfast.resume.logged_epochs import filled, left_at
 from holdfast.spark.resume.beginning import Beginning
@@ -130,12 +130,12 @@ def test_a_directory_is_left_and_the_next_one_begins_where_the_sinks_are_with_nu
         begun(beginning, held)
     assert left_at(store, "spark/1") == at(3)
     chosen = find_directory(store, tmp_path, "")
-    assert chosen == Directory("spark/2", "spark/1")
+    assert chosen == Directory("spark/2", Spark.LEFT, "spark/1")
 
-    origin = begun(Beginning(store, tmp_path, "spark/2", "p", [node], previous="spark/1"), held, 3)
+    origin = begun(Beginning(store, tmp_path, "spark/2", "p", [node], previous="spark/1", spark=Spark.LEFT), held, 3)
     assert (origin.base, origin.seek) == (5, (at(1), at(2), at(3)))
     assert read_origin(tmp_path / "spark/2" / FILE_NAME) == origin
-    assert find_directory(store, tmp_path, "") == Directory("spark/2")
+    assert find_directory(store, tmp_path, "") == Directory("spark/2", Spark.GOOD)
     assert behind(tmp_path / "spark/2", held) == ()
     assert spark.exists()
 
@@ -151,7 +151,7 @@ def test_a_range_of_which_files_are_gone_is_named_and_the_directory_stays(tmp_pa
     assert "source 'given' from log=1 to log=3 cannot be read again: 1 of its 2 files" in refused.value.why
     assert str(tmp_path / "in/2.json") in refused.value.why
     assert store.get(f"spark/1/{LEFT}") is None
-    assert decide(look(beginning, {"table": Held(3, 1, at(3))}).found).way is StartWay.ON  # it was brought back
+    assert look(beginning, {"table": Held(3, 1, at(3))}).case.way is StartWay.ON  # it was brought back
 
 
 def test_files_that_state_needs_again_are_looked_for_although_the_sink_has_their_rows(tmp_path: Path) -> None:
@@ -190,7 +190,9 @@ def test_a_source_that_came_behind_what_the_sink_holds_begins_at_its_beginning_a
     held = {"table": Held(2, 1, at(1))}
     with pytest.raises(DirectoryIsLeft):
         begun(Beginning(store, tmp_path, "spark/1", "p", [node, late]), held)
-    origin = begun(Beginning(store, tmp_path, "spark/2", "p", [node, late], previous="spark/1"), held, 2)
+    origin = begun(
+        Beginning(store, tmp_path, "spark/2", "p", [node, late], previous="spark/1", spark=Spark.LEFT), held, 2
+    )
     assert origin.start == at(1)
     assert "late" not in origin.retired
 
@@ -202,7 +204,7 @@ def test_where_no_sink_holds_anything_any_more_a_directory_that_was_left_begins_
     log_spark(tmp_path, DirectoryHeader(5, graph=""), [at(3)])
     with pytest.raises(DirectoryIsLeft):
         begun(Beginning(store, tmp_path, "spark/1", "p", [node]), {"table": Held(2, 1, at(1))})
-    beginning = Beginning(store, tmp_path, "spark/2", "p", [node], previous="spark/1")
+    beginning = Beginning(store, tmp_path, "spark/2", "p", [node], previous="spark/1", spark=Spark.LEFT)
     assert begun(beginning, {"table": Held()}, 2).start == {}
 
 
@@ -214,7 +216,7 @@ def test_with_a_changed_graph_the_old_one_replays_first(tmp_path: Path) -> None:
     node, store = files_of(tmp_path, 3), LocalStore(str(tmp_path))
     log_spark(tmp_path, DirectoryHeader(1), [at(1), at(2), at(3)])
     beginning = Beginning(
-        store, tmp_path, "spark/2", "p", [node], previous="spark/1", changed=Spark.OTHER, change=Change()
+        store, tmp_path, "spark/2", "p", [node], previous="spark/1", spark=Spark.OTHER, change=Change()
     )
     with pytest.raises(Diverged, match="'table' has lost what was published") as refused:
         begun(beginning, {"table": Held(1, 1, at(1))})

@@ -67,7 +67,7 @@ def test_the_record_of_another_run_that_began_the_directory_meanwhile_is_never_r
 
     source = hf.read.rows([[{"value": 1}]], schema="value BIGINT", name="rows").node
     ours = Beginning(
-        store, tmp_path, "spark/2", "p", [source], changed=Spark.OTHER, change=Overtaken(), check_fenced=check_fenced
+        store, tmp_path, "spark/2", "p", [source], spark=Spark.OTHER, change=Overtaken(), check_fenced=check_fenced
     )
     with pytest.raises(Fenced if is_fenced else Unavailable):
         begun(ours, {}, 0)

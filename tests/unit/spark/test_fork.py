@@ -137,7 +137,7 @@ def test_a_graph_that_changes_before_the_first_epoch_of_a_fork_takes_the_state_f
         "forked",
         pipeline().sources,
         previous="spark/1",
-        changed=Spark.OTHER,
+        spark=Spark.OTHER,
         change=Changed(),
     )
     assert begun(beginning, {}, 0).seed == "snapshots/of-the-new-graph"

@@ -15,6 +15,7 @@ from holdfast.checkpoint.snapshot import checked, commit
 from holdfast.cli.supervision import is_final
 from holdfast.errors import STATE, Corrupt, Diverged, crossing, from_text
 from holdfast.ports import Held
+from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import DirectoryHeader, newest_directory, read_origin
 from holdfast.resume.graph_diff import GraphChange, NodeChange, NodeVerdict, Replay
 from holdfast.resume.graph_record import Graph, Role
@@ -199,23 +200,25 @@ def test_an_origin_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_the_directory_is_that_of_the_graph_unless_it_is_damaged(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    assert find_directory(store, tmp_path, "g") == Directory("spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/1", Spark.NONE)
     checkpoint = Checkpoint(tmp_path, DirectoryHeader(1, graph="g"))
-    assert find_directory(store, tmp_path, "g") == Directory("spark/1")
-    assert find_directory(store, tmp_path, "h") == Directory("spark/2", "spark/1", is_changed=True)
-    assert find_directory(store, tmp_path, "") == Directory("spark/2", "spark/1", is_changed=True)
+    assert find_directory(store, tmp_path, "g") == Directory("spark/1", Spark.GOOD)
+    assert find_directory(store, tmp_path, "h") == Directory("spark/2", Spark.OTHER, "spark/1")
+    assert find_directory(store, tmp_path, "") == Directory("spark/2", Spark.OTHER, "spark/1")
     divided = find_directory(store, tmp_path, "g", lambda below: [f"{below} has 2 buckets"])
-    assert divided == Directory("spark/2", "spark/1", is_changed=True, reasons=("spark/1 has 2 buckets",))
+    assert divided == Directory("spark/2", Spark.OTHER, "spark/1", ("spark/1 has 2 buckets",))
     checkpoint.store.put("spark/1/offsets/0", b"v2")
-    assert find_directory(store, tmp_path, "g") == Directory("spark/1"), "no snapshot serves: the start says why"
+    assert find_directory(store, tmp_path, "g") == Directory("spark/1", Spark.GOOD), (
+        "no snapshot serves: the start says why"
+    )
     snapshot(store, 1)
-    assert find_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/2", Spark.DAMAGED, "spark/1")
     checkpoint.planned(0, 1)
-    assert find_directory(store, tmp_path, "g") == Directory("spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/1", Spark.GOOD)
     assert give_up(store, "spark/1", None, Corrupt("state is gone", participant=STATE))
-    assert find_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/2", Spark.DAMAGED, "spark/1")
     Checkpoint(tmp_path, DirectoryHeader(1, graph="g"), number=2)
-    assert find_directory(store, tmp_path, "g") == Directory("spark/2")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/2", Spark.GOOD)
     assert newest_directory(store) == 2
     remove_older(tmp_path, "spark/2")
     assert [path.name for path in (tmp_path / "spark").iterdir()] == ["2"]
@@ -224,7 +227,7 @@ def test_the_directory_is_that_of_the_graph_unless_it_is_damaged(tmp_path: Path)
 def test_nothing_is_given_up_without_a_snapshot(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path, DirectoryHeader(1, graph="g"))
     assert not give_up(checkpoint.store, "spark/1", None, Corrupt("state is gone", participant=STATE))
-    assert find_directory(checkpoint.store, tmp_path, "g") == Directory("spark/1")
+    assert find_directory(checkpoint.store, tmp_path, "g") == Directory("spark/1", Spark.GOOD)
 
 
 def test_a_directory_whose_seed_is_damaged_gives_way_to_one_that_begins_with_another_snapshot(tmp_path: Path) -> None:
@@ -233,12 +236,12 @@ def test_a_directory_whose_seed_is_damaged_gives_way_to_one_that_begins_with_ano
     checkpoint = Checkpoint(tmp_path, DirectoryHeader(2, graph="g", seed=seed.key.path))
     store = checkpoint.store
     snapshot(store, 2)
-    assert find_directory(store, tmp_path, "g") == Directory("spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/1", Spark.GOOD)
     assert not give_up(store, "spark/1", seed, Corrupt("another file is damaged"))
     store.put(seed.key.path, b"?")
-    assert find_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/2", Spark.DAMAGED, "spark/1")
     commit(store, seed)
-    assert find_directory(store, tmp_path, "g") == Directory("spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/1", Spark.GOOD)
     file = next(iter(seed.files))
     with pytest.raises(Corrupt) as missing, crossing():
         checked(None, file)
@@ -247,7 +250,7 @@ def test_a_directory_whose_seed_is_damaged_gives_way_to_one_that_begins_with_ano
     assert is_final(as_it_comes_from_a_worker)
     assert give_up(store, "spark/1", seed, as_it_comes_from_a_worker)
     assert not is_final(as_it_comes_from_a_worker), "a supervisor starts it again: that mends it"
-    assert find_directory(store, tmp_path, "g") == Directory("spark/2", "spark/1")
+    assert find_directory(store, tmp_path, "g") == Directory("spark/2", Spark.DAMAGED, "spark/1")
 
 
 @pytest.mark.parametrize(

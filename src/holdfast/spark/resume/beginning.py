@@ -13,8 +13,8 @@ from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held, Store
-from holdfast.positions import Positions
-from holdfast.resume.decide import Spark
+from holdfast.positions import Positions, ascending
+from holdfast.resume.decide import Spark, StateSource
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader
 from holdfast.resume.logged_epochs import from_the_start, steps_of
 from holdfast.resume.restore import Restoration, restoration
@@ -46,6 +46,34 @@ class ChangedState(Protocol):
 
 
 @dataclass(frozen=True)
+class Anew:
+    """Where a directory begins that goes on with none, and what it begins with.
+
+    Parameters
+    ----------
+    stops : tuple of Positions
+        Where the sinks are, earliest first.
+    reached : Positions, optional
+        Up to where a directory had published that is left.
+    state : StateSource
+        Where state comes from.
+    snapshot : Restoration, optional
+        The snapshot that it comes from.
+    every_epoch : (Positions, list of EpochEnd), optional
+        From where, and by which epochs, it is computed again.
+    passed_over : tuple of str
+        Snapshots that cannot be used, with the reasons.
+    """
+
+    stops: tuple[Positions, ...] = ()
+    reached: Positions | None = None
+    state: StateSource = StateSource.NONE
+    snapshot: Restoration | None = None
+    every_epoch: tuple[Positions, list[EpochEnd]] | None = None
+    passed_over: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Beginning:
     """What a Spark directory is gone on with, or begun.
 
@@ -65,8 +93,8 @@ class Beginning:
         Fingerprint of the graph's state.
     previous : str
         The directory that was used before, where it is left; empty when there is none.
-    changed : Spark, optional
-        ``OTHER`` or ``FILLING`` where the graph has changed.
+    spark : Spark
+        What is left of the newest directory.
     change : ChangedState, optional
         How state then comes from the directory before; None where only somebody asks.
     transfer : Transfer, optional
@@ -77,8 +105,6 @@ class Beginning:
         Sinks that get everything from the beginning.
     drop_state : frozenset of str
         Operators whose state is not wanted any more.
-    is_rewound : bool
-        Whether the directory begins behind a rewind.
     check_fenced : callable
         Raises ``Fenced`` if a higher generation has taken the pipeline over.
     """
@@ -91,13 +117,12 @@ class Beginning:
     keeps: Mapping[str, StateSchema] = field(default_factory=dict)
     graph: str = ""
     previous: str = ""
-    changed: Spark | None = None
+    spark: Spark = Spark.NONE
     change: ChangedState | None = None
     transfer: Transfer | None = None
     first: StartElsewhere | None = None
     backfilled: frozenset[str] = frozenset()
     drop_state: frozenset[str] = frozenset()
-    is_rewound: bool = False
     check_fenced: Callable[[], None] = lambda: None
 
     @property
@@ -109,6 +134,30 @@ class Beginning:
     def known_steps(self) -> list[EpochSpan]:
         """Return all epochs whose ends are known, of the directory before and of progress records."""
         return [*steps_of(self.directory, self.previous), *progress.read(self.store)]
+
+    def anew(self, held: Sequence[Held], reached: Positions | None) -> Anew | None:
+        """Return where it would begin without a directory to go on with; None: the sinks are in no order.
+
+        Parameters
+        ----------
+        held : sequence of Held
+            What the sinks hold that hold anything.
+        reached : Positions, optional
+            Up to where the directory before had published, where it is left.
+        """
+        stops = ascending([each.positions for each in held])
+        if stops is None:
+            return None
+        if not self.keeps:
+            return Anew(tuple(stops), reached)
+        passed_over: list[str] = []
+        snapshot, every_epoch = self.restorable(held, passed_over.append, reached), None
+        if snapshot is not None:
+            state = StateSource.SNAPSHOT
+        else:
+            every_epoch = self.recomputable(held, reached)
+            state = StateSource.GONE if every_epoch is None else StateSource.EVERY_EPOCH
+        return Anew(tuple(stops), reached, state, snapshot, every_epoch, tuple(passed_over))
 
     def restorable(
         self,

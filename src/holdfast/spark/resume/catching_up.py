@@ -16,8 +16,9 @@ from pathlib import Path
 
 from holdfast.errors import Diverged
 from holdfast.ports import Held, Store
-from holdfast.positions import Positions, ascending
+from holdfast.positions import Positions
 from holdfast.resume.behind import Behind, behind, reached, unreadable
+from holdfast.resume.decide import StateSource
 from holdfast.resume.directory_header import LEFT
 from holdfast.resume.spark_log import CONTROLS, plain
 from holdfast.spark.resume.beginning import Beginning
@@ -88,8 +89,7 @@ def check_replayable(beginning: Beginning, lost_it: Collection[str], held: Mappi
 
 
 def _spark(beginning: Beginning) -> Path:
-    below = beginning.below if beginning.changed is None else beginning.previous
-    return beginning.directory / below
+    return beginning.directory / (beginning.previous if beginning.spark.is_changed else beginning.below)
 
 
 def replay_of(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, Held]) -> tuple[Positions, Positions]:
@@ -100,7 +100,7 @@ def replay_of(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, 
     Diverged
         If that cannot be.
     """
-    if beginning.changed is not None:
+    if beginning.spark.is_changed:
         raise _refused(
             beginning,
             found,
@@ -108,10 +108,8 @@ def replay_of(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, 
             "start the old graph with this sink once: it replays what is missing; then the changed one. Or give the "
             "sink another name: it is a new one then.",
         )
-    again = replace(beginning, previous=beginning.below)
-    holders = {name: each for name, each in held.items() if each.epoch}
     ends = reached(found)
-    start, why = _read_again_from(again, holders, ends)
+    start, why = _read_again_from(replace(beginning, previous=beginning.below), held, ends)
     reasons = [why] if why else list(unreadable(found, start, beginning.sources, beginning.directory, beginning.store))
     if reasons:
         raise _refused(beginning, found, " ".join(reasons), "")
@@ -123,22 +121,18 @@ def _read_again_from(beginning: Beginning, held: Mapping[str, Held], reached: Po
 
     ``reached`` is up to where that directory had published.
     """
-    holders = list(held.values())
-    stops = ascending([each.positions for each in holders])
-    if stops is None:
+    anew = beginning.anew([each for each in held.values() if each.epoch], reached)
+    if anew is None:
         return {}, "The sinks hold positions that cannot be put in an order."
-    if not beginning.keeps:
-        return stops[0], ""
-    refused: list[str] = []
-    found = beginning.restorable(holders, refused.append, reached)
-    if found is not None:
-        why = beginning.other_graph(found)
-        return found.manifest.ended.positions, f"{why[0].upper()}{why[1:]}" if why else ""
-    again = beginning.recomputable(holders, reached)
-    if again is not None:
-        return again[0], ""
+    if anew.snapshot is not None:
+        why = beginning.other_graph(anew.snapshot)
+        return anew.snapshot.manifest.ended.positions, f"{why[0].upper()}{why[1:]}" if why else ""
+    if anew.every_epoch is not None:
+        return anew.every_epoch[0], ""
+    if anew.state is StateSource.NONE:
+        return anew.stops[0], ""
     names = ", ".join(beginning.keeps)
-    more = "".join(f" {each}." for each in refused)
+    more = "".join(f" {each}." for each in anew.passed_over)
     return {}, f"No snapshot has the state of {names} before that, and not every epoch since the start is known.{more}"
 
 

@@ -17,6 +17,7 @@ from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.errors import STATE, Corrupt, HoldfastError
 from holdfast.masking import masked
 from holdfast.ports import Store
+from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import FILE_NAME, LEFT, newest_directory, read_origin
 from holdfast.resume.spark_log import check_logs
 from holdfast.spark.state.seed import seed_of
@@ -34,18 +35,24 @@ class Directory:
     ----------
     below : str
         Where it is, below the checkpoint.
+    spark : Spark
+        What is left of the newest one, in the word of the table of starts.  A changed graph is ``OTHER``: whether a
+        sink is filled what becomes of its nodes tells.
     previous : str
         The one that was used before, where this one is new; empty when there is none.
-    is_changed : bool
-        Whether it is new because the graph has another state, and not because the one before is damaged.
     reasons : tuple of str
         Why the one before does not serve, apart from the graph.
     """
 
     below: str
+    spark: Spark
     previous: str = ""
-    is_changed: bool = False
     reasons: tuple[str, ...] = ()
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it is new because the graph has another state, and not because the one before is damaged."""
+        return self.spark.is_changed
 
 
 def find_directory(
@@ -66,7 +73,7 @@ def find_directory(
     """
     number = newest_directory(store)
     if number == 0:
-        return Directory("spark/1")
+        return Directory("spark/1", Spark.NONE)
     below, following = f"spark/{number}", f"spark/{number + 1}"
     why = _damage(store, checkpoint / below) if graph and snapshot_keys(store) else ""
     try:
@@ -78,13 +85,13 @@ def find_directory(
         log.info("the graph has another state than that in %s: it goes to %s", below, following)
         for reason in reasons:
             log.info("%s", reason)
-        return Directory(following, below, is_changed=True, reasons=reasons)
+        return Directory(following, Spark.OTHER, below, reasons)
     if store.get(f"{below}/{LEFT}") is not None:
-        return Directory(following, below)
+        return Directory(following, Spark.LEFT, below)
     if why and graph and snapshot_keys(store):
         log.warning("%s is not used again: %s", below, why)
-        return Directory(following, below)
-    return Directory(below)
+        return Directory(following, Spark.DAMAGED, below)
+    return Directory(below, Spark.GOOD)
 
 
 def graph_of(store: Store, checkpoint: Path, below: str, graph: str) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.errors import Diverged, HoldfastError
 from holdfast.ports import Held
-from holdfast.positions import Positions, ascending
+from holdfast.positions import Positions
 from holdfast.resume.behind import Behind
-from holdfast.resume.decide import Begin, Sinks, Situation, Spark, StateSource
+from holdfast.resume.decide import Begin, ResumeCase, Sinks, Situation, Spark, StateSource, decide
 from holdfast.resume.directory_header import noted_beginning
 from holdfast.resume.logged_epochs import left_at
-from holdfast.resume.restore import Restoration
-from holdfast.spark.resume.beginning import Beginning
+from holdfast.spark.resume.beginning import Anew, Beginning
 from holdfast.spark.resume.catching_up import lagging, replay_of
 from holdfast.spark.resume.stale_checkpoint import check_reached
 
@@ -35,16 +34,8 @@ class Findings:
         Sinks that lack what was published in them.
     replay : (Positions, Positions), optional
         From where to where everything is read again for those.
-    stops : tuple of Positions
-        Where the sinks are, earliest first.
-    reached : Positions, optional
-        Up to where a directory had published that is left.
-    snapshot : Restoration, optional
-        Where state comes from.
-    every_epoch : (Positions, list of EpochEnd), optional
-        From where, and by which epochs, state is computed again.
-    passed_over : tuple of str
-        Snapshots that cannot be used, with the reasons.
+    anew : Anew
+        Where a directory begins that goes on with none.
     """
 
     found: Situation
@@ -52,11 +43,12 @@ class Findings:
     refusal: HoldfastError | None = None
     behind: tuple[Behind, ...] = ()
     replay: tuple[Positions, Positions] | None = None
-    stops: tuple[Positions, ...] = ()
-    reached: Positions | None = None
-    snapshot: Restoration | None = None
-    every_epoch: tuple[Positions, list[EpochEnd]] | None = None
-    passed_over: tuple[str, ...] = ()
+    anew: Anew = field(default_factory=Anew)
+
+    @cached_property
+    def case(self) -> ResumeCase:
+        """The row of the table."""
+        return decide(self.found)
 
     @property
     def holders(self) -> dict[str, Held]:
@@ -88,24 +80,13 @@ def look(
     Corrupt
         If a record of the checkpoint cannot be read.
     """
-    spark = _spark(beginning)
+    # Another run may have begun the same directory since it was chosen.
+    spark = Spark.GOOD if beginning.has_begun else beginning.spark
     if refusal := _first_refusal([*checks, lambda: check_reached(beginning, held)]):
         return Findings(Situation(spark, Sinks.CONTRADICTING, _begin(beginning), StateSource.NONE), held, refusal)
-    if spark in (Spark.GOOD, Spark.OTHER, Spark.FILLING):
+    if spark.has_log:
         return _with_directory(beginning, spark, held, held if remembered is None else remembered)
     return _without_directory(beginning, spark, held)
-
-
-def _spark(beginning: Beginning) -> Spark:
-    if beginning.has_begun:
-        return Spark.GOOD
-    if beginning.changed is not None:
-        return beginning.changed
-    if not beginning.previous:
-        return Spark.NONE
-    if beginning.is_rewound:
-        return Spark.REWOUND
-    return Spark.DAMAGED if left_at(beginning.store, beginning.previous) is None else Spark.LEFT
 
 
 def _begin(beginning: Beginning) -> Begin:
@@ -141,30 +122,15 @@ def _with_directory(
 
 
 def _without_directory(beginning: Beginning, spark: Spark, held: Mapping[str, Held]) -> Findings:
-    begin, holders = _begin(beginning), _holders(held)
-    stops = ascending([each.positions for each in holders.values()])
-    if stops is None:
-        return Findings(Situation(spark, Sinks.UNORDERED, begin, StateSource.NONE), held)
+    begin, holders = _begin(beginning), [*_holders(held).values()]
     if not holders:
         return Findings(Situation(spark, Sinks.EMPTY, begin, StateSource.NONE), held)
-    reached = left_at(beginning.store, beginning.previous)
-    state, snapshot, every_epoch, passed_over = StateSource.NONE, None, None, list[str]()
-    if beginning.keeps and begin is not Begin.ASKED:
-        state = StateSource.GONE
-        snapshot = beginning.restorable([*holders.values()], passed_over.append, reached)
-        if snapshot is not None:
-            state = StateSource.SNAPSHOT
-        elif (every_epoch := beginning.recomputable([*holders.values()], reached)) is not None:
-            state = StateSource.EVERY_EPOCH
-    return Findings(
-        Situation(spark, Sinks.LEVEL, begin, state),
-        held,
-        stops=tuple(stops),
-        reached=reached,
-        snapshot=snapshot,
-        every_epoch=every_epoch,
-        passed_over=tuple(passed_over),
-    )
+    if begin is Begin.ASKED:  # refused, wherever they are: to look for state costs reading snapshots
+        return Findings(Situation(spark, Sinks.LEVEL, begin, StateSource.NONE), held)
+    anew = beginning.anew(holders, left_at(beginning.store, beginning.previous))
+    if anew is None:
+        return Findings(Situation(spark, Sinks.UNORDERED, begin, StateSource.NONE), held)
+    return Findings(Situation(spark, Sinks.LEVEL, begin, anew.state), held, anew=anew)
 
 
 def _holders(held: Mapping[str, Held]) -> dict[str, Held]:

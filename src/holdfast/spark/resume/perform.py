@@ -14,7 +14,7 @@ the header leaves objects that the next start writes again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -24,24 +24,15 @@ from holdfast.checkpoint.source_history import note_stood, stood, stood_at
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.ports import Held
 from holdfast.positions import Positions, covers_all
-from holdfast.resume.decide import StartWay, decide
-from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, note_beginning, noted_beginning, read_origin
+from holdfast.resume.decide import StartWay
+from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, note_beginning, read_origin
 from holdfast.resume.logged_epochs import left_at
 from holdfast.resume.restore import Restoration
-from holdfast.resume.spark_log import CONTROLS, check_logs, last_logged, newest_positions
+from holdfast.resume.spark_log import CONTROLS, last_logged, newest_positions
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.catching_up import leave
 from holdfast.spark.resume.found import Findings
-from holdfast.spark.resume.sought import (
-    check_can_seek,
-    check_no_backfill,
-    check_none_is_back,
-    new_header,
-    noted_seed,
-    refusal,
-    seeds,
-    sought,
-)
+from holdfast.spark.resume.sought import Prepared, check_can_seek, prepare
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -70,103 +61,62 @@ def perform(beginning: Beginning, findings: Findings, last_epoch: int) -> Direct
     Fenced, Unavailable
         If another run has begun the directory meanwhile: a newer one, or an older one that is fenced.
     """
-    case = decide(findings.found)
+    case = findings.case
     log.info("case %s of the table of starts: pipeline %r %s", case.letter, beginning.pipeline, case.way.value)
-    if case.way is StartWay.REFUSE:
-        raise refusal(beginning, findings, case)
-    if case.way is StartWay.LEAVE:
+    prepared = prepare(beginning, findings, last_epoch)
+    if prepared is None:
         assert findings.replay is not None
-        check_no_backfill(beginning, findings.held)  # the directory that comes next could not fill it
         raise leave(beginning, findings.behind, findings.replay)
     if case.way is StartWay.ON:
-        return _go_on(beginning)
-    new = new_header(beginning, findings, last_epoch)
-    return _written(beginning, findings, _HEADERS[case.way](beginning, findings, new))
+        _note_those_that_left(beginning, prepared.header)
+        return prepared.header
+    header = _made(beginning, findings, prepared)
+    _tell(findings, header)
+    return _written(beginning, findings, header)
 
 
-# --- ways: the header of the directory that begins ----------------------------------------------------------------
+# --- what a header names ------------------------------------------------------------------------------------------
 
 
-def _new(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
-    return new
-
-
-def _fork(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
-    assert beginning.first is not None
-    header = beginning.first.begun(new)
-    note_beginning(beginning.store, beginning.first.given, header)
+def _made(beginning: Beginning, findings: Findings, prepared: Prepared) -> DirectoryHeader:
+    """Return the header with everything made that it names."""
+    way, header = findings.case.way, prepared.header
+    if way is StartWay.FORK:
+        assert beginning.first is not None
+        header = beginning.first.begun(header)
+        note_beginning(beginning.store, beginning.first.given, header)
+    elif way in (StartWay.MOVE, StartWay.FILL):
+        assert beginning.change is not None
+        header = beginning.change.begun(header, findings.holders)
+        check_can_seek(beginning, findings, header)
+    elif prepared.seed is not None:
+        header = _seeded(beginning, prepared.seed, prepared.sources, header)
     return header
 
 
-def _again(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
-    """Begin where the first start noted, for a graph or buckets that may have changed since."""
-    begun = noted_beginning(beginning.store)
-    assert begun is not None
-    header = replace(begun[1], base=max(new.base, begun[1].base), graph=beginning.graph)
-    if not header.seed:
-        return header
-    return _seeded(beginning, noted_seed(beginning, header), header)
-
-
-def _seek(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
-    return sought(beginning, findings, new)
-
-
-def _restore(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
-    found = findings.snapshot
-    assert found is not None
-    header = _seeded(beginning, found, sought(beginning, findings, new))
-    ended = found.manifest.ended
-    log.warning(
-        "state is restored from the snapshot of epoch %d, made %s; %s",
-        ended.epoch,
-        _utc(found.manifest.at_us),
-        _what_is_replayed(found),
-    )
-    return header
-
-
-def _recompute(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
-    header = sought(beginning, findings, new)
-    log.warning("state is computed again, from all %d epochs since the directory before began", header.replay_count)
-    return header
-
-
-def _move(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
-    assert beginning.change is not None
-    return beginning.change.begun(new, findings.holders)
-
-
-_HEADERS: Mapping[StartWay, Callable[[Beginning, Findings, DirectoryHeader], DirectoryHeader]] = {
-    StartWay.NEW: _new,
-    StartWay.FORK: _fork,
-    StartWay.AGAIN: _again,
-    StartWay.SEEK: _seek,
-    StartWay.RESTORE: _restore,
-    StartWay.RECOMPUTE: _recompute,
-    StartWay.MOVE: _move,
-    StartWay.FILL: _move,
-}
-"""StartWay -> what makes the header of the directory that begins."""
-
-
-def _seeded(beginning: Beginning, found: Restoration, header: DirectoryHeader) -> DirectoryHeader:
+def _seeded(
+    beginning: Beginning, seed: Restoration, sources: Mapping[str, str] | None, header: DirectoryHeader
+) -> DirectoryHeader:
     """Return a header with the snapshot to begin with; made now where the graph wants it in another form."""
-    manifest, transfer = found.manifest, beginning.transfer
-    taken = seeds(beginning, found, header.base)
-    sources = {name: name for name in manifest.operators} if taken is None else taken  # into other buckets, at most
-    if transfer is not None and transfer.is_needed(manifest, sources):
-        manifest = transfer.made(manifest, sources)
-    return replace(header, seed=manifest.key.path, kept=header.kept if taken is None else tuple(taken))
+    manifest, transfer = seed.manifest, beginning.transfer
+    taken = {name: name for name in manifest.operators} if sources is None else sources  # into other buckets, at most
+    if transfer is not None and transfer.is_needed(manifest, taken):
+        manifest = transfer.made(manifest, taken)
+    return replace(header, seed=manifest.key.path, kept=header.kept if sources is None else tuple(sources))
 
 
-def _go_on(beginning: Beginning) -> DirectoryHeader:
-    spark = beginning.directory / beginning.below
-    check_logs(spark)
-    header = read_origin(spark / FILE_NAME)
-    check_none_is_back(beginning)
-    _note_those_that_left(beginning, header)
-    return header
+def _tell(findings: Findings, header: DirectoryHeader) -> None:
+    snapshot = findings.anew.snapshot
+    if snapshot is not None:
+        ended = snapshot.manifest.ended
+        log.warning(
+            "state is restored from the snapshot of epoch %d, made %s; %s",
+            ended.epoch,
+            _utc(snapshot.manifest.at_us),
+            _what_is_replayed(snapshot),
+        )
+    if findings.anew.every_epoch is not None:
+        log.warning("state is computed again, from all %d epochs since the directory before began", header.replay_count)
 
 
 # --- what is written ----------------------------------------------------------------------------------------------
@@ -175,7 +125,6 @@ def _go_on(beginning: Beginning) -> DirectoryHeader:
 def _written(beginning: Beginning, findings: Findings, header: DirectoryHeader) -> DirectoryHeader:
     """Write what a directory begins with; its header comes last."""
     store, holders = beginning.store, findings.holders
-    check_can_seek(beginning, findings, header)
     beginning.check_fenced()  # reading large state takes minutes, in which another run may have taken over
     if header.seek:
         # Durable before the directory counts: a source that leaves with it is in none of its positions.

@@ -18,7 +18,7 @@ from holdfast.plan.cutting import FirstStage, build_stages, has_state
 from holdfast.plan.stages import Stages
 from holdfast.ports import Held, Store
 from holdfast.resume.backfill import Backfill
-from holdfast.resume.decide import ResumeCase, Spark, decide
+from holdfast.resume.decide import ResumeCase
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import described, state_fingerprint
 from holdfast.spark.compile import as_spark_has_it
@@ -28,8 +28,8 @@ from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.directory import Directory, find_directory
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.rewind import Rewinding
-from holdfast.spark.resume.sought import check
-from holdfast.spark.resume.state_change import changed_directory, compared, outgrown
+from holdfast.spark.resume.sought import prepare
+from holdfast.spark.resume.state_change import compared, outgrown, word_of
 from holdfast.spark.state.plan import Division, StateShape, compile_stateful, keeps_of, means_of
 from holdfast.spark.state.transfer import Transfer
 
@@ -116,7 +116,7 @@ def plan(
         keeps,
         fingerprint,
         chosen.previous,
-        changed=changed_directory(change) if chosen.is_changed else None,
+        spark=word_of(chosen, change),
         transfer=Transfer(store, pipeline.name, fingerprint, keeps, means, 0, 0, SystemClock()),
         backfilled=frozenset(sink.name for sink in pipeline.sinks if sink.backfill),
         drop_state=settings.dropped | drop_state,
@@ -130,11 +130,11 @@ def plan(
     )
     findings = look(beginning, held, remembered, checks)
     silent = {sink.name for sink in pipeline.sinks} - set(held)
-    if silent and findings.found.spark not in (Spark.GOOD, Spark.OTHER, Spark.FILLING):
+    if silent and not findings.found.spark.has_log:
         return planned  # where Spark's log does not tell, a start asks them too
-    planned = replace(planned, case=decide(findings.found))
+    planned = replace(planned, case=findings.case)
     try:
-        check(beginning, findings, last_epoch)
+        prepare(beginning, findings, last_epoch)
     except HoldfastError as error:
         return replace(planned, refusal=error)
     return planned

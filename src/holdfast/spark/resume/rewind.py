@@ -27,6 +27,7 @@ from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
 from holdfast.positions import Positions
+from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import FILE_NAME, newest_directory, read_origin
 from holdfast.resume.graph_record import GRAPH, read_graph, write_graph
 from holdfast.resume.in_doubt import connected_sinks, coordinator_alone
@@ -318,7 +319,7 @@ class Rewinding:
             graph.keeps,
             before.graph or "",
             previous,
-            is_rewound=True,
+            spark=Spark.REWOUND,
             check_fenced=check_fenced,
         )
         held = {"all sinks": Held(record.epoch, record.generation, record.positions, record.pts)}

@@ -1,12 +1,13 @@
-"""Where a directory begins for which the sinks, or a snapshot, say so; and why it cannot.  Changes nothing.
+"""Where a directory goes on or begins, as far as that is known before anything is written; and why it cannot.
 
-``holdfast plan`` asks this as a start does: what a start is refused for before it writes is refused here.
+``holdfast plan`` asks this as a start does: what a start is refused for before it writes is refused here.  Changes
+nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -16,7 +17,7 @@ from holdfast.errors import Diverged, InternalError, InvalidPipeline
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held, SourceSpec
 from holdfast.positions import Positions
-from holdfast.resume.decide import Begin, ResumeCase, Sinks, Spark, StartWay, decide
+from holdfast.resume.decide import Begin, Sinks, Spark, StartWay
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, noted_beginning, read_origin
 from holdfast.resume.graph_diff import unclaimed
 from holdfast.resume.logged_epochs import filled, planned_in
@@ -28,8 +29,27 @@ from holdfast.spark.resume.beginning import Beginning, above_all
 from holdfast.spark.resume.found import Findings
 
 
-def check(beginning: Beginning, findings: Findings, last_epoch: int) -> None:
-    """Raise what a start would be refused for, as far as that can be known before it writes.
+@dataclass(frozen=True)
+class Prepared:
+    """How a directory goes on or begins, with everything looked at that can be before something is written.
+
+    Parameters
+    ----------
+    header : DirectoryHeader
+        Its header; the seed is not made yet.
+    seed : Restoration, optional
+        The snapshot that it begins with.
+    sources : mapping of str to str, optional
+        Operator -> the one whose state in the snapshot it takes; None: the snapshot is of the same graph.
+    """
+
+    header: DirectoryHeader
+    seed: Restoration | None = None
+    sources: Mapping[str, str] | None = None
+
+
+def prepare(beginning: Beginning, findings: Findings, last_epoch: int) -> Prepared | None:
+    """Return how a directory goes on or begins; None where the newest one is left, and the start begins again.
 
     Parameters
     ----------
@@ -42,28 +62,48 @@ def check(beginning: Beginning, findings: Findings, last_epoch: int) -> None:
 
     Raises
     ------
+    Corrupt
+        If Spark's files are there and the header is not, or one of them is damaged.
     Diverged, InvalidPipeline
-        As :func:`~holdfast.spark.resume.perform.perform`.
+        If the case is a refusal; or a source cannot seek to the positions of the sinks, or the state of a snapshot
+        does not fit.
     """
-    case = decide(findings.found)
-    if case.way is StartWay.REFUSE:
-        raise refusal(beginning, findings, case)
-    if case.way is StartWay.ON:
-        spark = beginning.directory / beginning.below
-        check_logs(spark)
-        read_origin(spark / FILE_NAME)
-        check_none_is_back(beginning)
-    elif case.way is StartWay.LEAVE:
-        check_no_backfill(beginning, findings.held)
-    elif case.way is StartWay.AGAIN:
-        begun = noted_beginning(beginning.store)
-        if begun is not None and begun[1].seed:
-            seeds(beginning, noted_seed(beginning, begun[1]), begun[1].base)
-    elif case.way in (StartWay.SEEK, StartWay.RESTORE, StartWay.RECOMPUTE):
-        header = sought(beginning, findings, new_header(beginning, findings, last_epoch))
-        if findings.snapshot is not None:
-            seeds(beginning, findings.snapshot, header.base)
-        check_can_seek(beginning, findings, header)
+    way = findings.case.way
+    if way is StartWay.REFUSE:
+        raise refusal(beginning, findings)
+    if way is StartWay.LEAVE:
+        check_no_backfill(beginning, findings.held)  # the directory that comes next could not fill it
+        return None
+    if way is StartWay.ON:
+        return Prepared(_gone_on_with(beginning))
+    new = new_header(beginning, findings, last_epoch)
+    if way is StartWay.AGAIN:
+        return _begun_again(beginning, new)
+    if way in (StartWay.SEEK, StartWay.RESTORE, StartWay.RECOMPUTE):
+        prepared = _seeding(beginning, sought(beginning, findings, new), findings.anew.snapshot)
+        check_can_seek(beginning, findings, prepared.header)
+        return prepared
+    return Prepared(new)
+
+
+def _gone_on_with(beginning: Beginning) -> DirectoryHeader:
+    spark = beginning.directory / beginning.below
+    check_logs(spark)
+    header = read_origin(spark / FILE_NAME)
+    check_none_is_back(beginning)
+    return header
+
+
+def _begun_again(beginning: Beginning, new: DirectoryHeader) -> Prepared:
+    """Begin where the first start noted, for a graph or buckets that may have changed since."""
+    begun = noted_beginning(beginning.store)
+    assert begun is not None
+    header = replace(begun[1], base=max(new.base, begun[1].base), graph=beginning.graph)
+    return _seeding(beginning, header, noted_seed(beginning, header) if header.seed else None)
+
+
+def _seeding(beginning: Beginning, header: DirectoryHeader, seed: Restoration | None) -> Prepared:
+    return Prepared(header, seed, None if seed is None else seeds(beginning, seed, header.base))
 
 
 def noted_seed(beginning: Beginning, header: DirectoryHeader) -> Restoration:
@@ -99,9 +139,9 @@ def check_none_is_back(beginning: Beginning) -> None:
 def new_header(beginning: Beginning, findings: Findings, last_epoch: int) -> DirectoryHeader:
     """Return the header of a directory that begins without state, above every epoch that anybody knows."""
     base = above_all(beginning.store, last_epoch) + 1
-    if findings.reached is not None:  # planned in the directory that was left: such a number is not used again
+    if findings.anew.reached is not None:  # planned in the directory that was left: such a number is not used again
         base = max(base, planned_in(beginning.directory / beginning.previous) + 1)
-    return DirectoryHeader(base, findings.stops, graph=beginning.graph)
+    return DirectoryHeader(base, findings.anew.stops, graph=beginning.graph)
 
 
 def sought(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
@@ -113,15 +153,15 @@ def sought(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> Di
         If a sink is new that is to get everything.
     """
     check_no_backfill(beginning, findings.held)
-    if findings.snapshot is not None:
-        times = tuple((each.step_epoch, each.batch_us) for each in findings.snapshot.replayed)
-        return replace(new, seek=findings.snapshot.seek, replayed=times)
-    if findings.every_epoch is not None:
-        start, ends = findings.every_epoch
+    if findings.anew.snapshot is not None:
+        times = tuple((each.step_epoch, each.batch_us) for each in findings.anew.snapshot.replayed)
+        return replace(new, seek=findings.anew.snapshot.seek, replayed=times)
+    if findings.anew.every_epoch is not None:
+        start, ends = findings.anew.every_epoch
         times = tuple((each.step_epoch, each.batch_us) for each in ends)
         return replace(new, seek=(start, *(each.positions for each in ends)), replayed=times)
-    if findings.reached is not None:
-        return replace(new, seek=filled(findings.stops, beginning.known_steps()))
+    if findings.anew.reached is not None:
+        return replace(new, seek=filled(findings.anew.stops, beginning.known_steps()))
     return new
 
 
@@ -172,7 +212,7 @@ def seeds(beginning: Beginning, found: Restoration, base: int) -> dict[str, str]
     return sources
 
 
-def refusal(beginning: Beginning, findings: Findings, case: ResumeCase) -> Exception:
+def refusal(beginning: Beginning, findings: Findings) -> Exception:
     """Return the error of a case that is a refusal."""
     if findings.refusal is not None:
         return findings.refusal
@@ -188,7 +228,8 @@ def refusal(beginning: Beginning, findings: Findings, case: ResumeCase) -> Excep
         )
     if findings.holders:
         return _state_is_gone(beginning, findings)
-    return InternalError(f"case {case.letter} of the table of starts has no error.", do="report it, with the log.")
+    letter = findings.case.letter
+    return InternalError(f"case {letter} of the table of starts has no error.", do="report it, with the log.")
 
 
 def check_no_backfill(beginning: Beginning, held: Mapping[str, Held]) -> None:
@@ -210,7 +251,7 @@ def _state_is_gone(beginning: Beginning, findings: Findings) -> Diverged:
         f"Spark's part of the checkpoint {beginning.directory} is new, and sink {sink!r} holds epoch {held.epoch}.",
         why=f"either the state of {', '.join(beginning.keeps)} was in it, and no snapshot serves; or the sink was "
         "written with another checkpoint. Without that state, what comes next would be wrong."
-        + "".join(f" {each}" for each in findings.passed_over),
+        + "".join(f" {each}" for each in findings.anew.passed_over),
         do="start with the checkpoint that the sink was written with; if it is damaged, restore it, or its directory "
         "snapshots/; or give the sinks new targets; or empty the targets and their holdfast_ledger rows (files: the "
         "_holdfast directory), and start over.",

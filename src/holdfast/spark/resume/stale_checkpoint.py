@@ -35,7 +35,7 @@ def check_reached(beginning: Beginning, held: Mapping[str, Held]) -> None:
         If a sink holds positions of a source that the source has not reached.
     """
     directory = beginning.directory
-    if beginning.changed is None and not (directory / beginning.below / FILE_NAME).exists():
+    if not beginning.spark.is_changed and not (directory / beginning.below / FILE_NAME).exists():
         return  # Spark's directory is lost: whoever begins the new one asks whether sources can be read from there
     logged = {**newest_positions(directory / beginning.previous), **newest_positions(directory / beginning.below)}
     for node in beginning.sources:

@@ -20,7 +20,7 @@ from holdfast.graph.event_time import common_unit
 from holdfast.graph.hooks import Lifecycle
 from holdfast.ports import Bindable, Held, Sink
 from holdfast.resume.backfill import Backfill
-from holdfast.resume.decide import StartWay, decide
+from holdfast.resume.decide import StartWay
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import state_fingerprint, write_graph
@@ -35,7 +35,7 @@ from holdfast.spark.resume.context import StartContext, StartOptions, ground_of
 from holdfast.spark.resume.fork import Fork
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.perform import perform
-from holdfast.spark.resume.state_change import StateChange, changed_directory, compared, told
+from holdfast.spark.resume.state_change import StateChange, compared, told, word_of
 from holdfast.spark.run import Run
 from holdfast.spark.state.transfer import Transfer
 from holdfast.spark.wiring import Wiring
@@ -173,7 +173,7 @@ class _Owned:
             lambda: rewinding.check_none_holds_withdrawn(self.remembering, held),
         )
         findings = look(beginning, held, self._remembered(held), checks)
-        way = decide(findings.found).way
+        way = findings.case.way
         if way is not StartWay.REFUSE:
             self.participation.note_holding(held)
             named.settle_floor(self.ground.store)
@@ -219,7 +219,7 @@ class _Owned:
             assembly.keeps,
             fingerprint,
             ground.chosen.previous,
-            changed=changed_directory(self.change) if ground.before is not None else None,
+            spark=word_of(ground.chosen, self.change),
             transfer=transfer,
             change=self._state_change(transfer),
             first=self._first(transfer),

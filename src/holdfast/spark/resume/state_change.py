@@ -66,11 +66,10 @@ def compared(
     return change if change.is_empty else change.over(_finished(checkpoint, below, pipeline))
 
 
-def changed_directory(change: GraphChange | None) -> Spark | None:
-    """Return the word of the table of starts for a directory that begins because the graph has changed."""
-    if change is None:
-        return None
-    return Spark.FILLING if change.backfilled else Spark.OTHER
+def word_of(chosen: Directory, change: GraphChange | None) -> Spark:
+    """Return the word of the table of starts for a directory, with what becomes of the graph's nodes."""
+    is_filling = chosen.is_changed and change is not None and bool(change.backfilled)
+    return Spark.FILLING if is_filling else chosen.spark
 
 
 def backfilled(sinks: Sequence[SinkNode], before: Graph) -> tuple[str, ...]:
