@@ -28,7 +28,7 @@ from holdfast.commit.recovery import Verdict
 from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.commit.story import RunFailures, Stories
 from holdfast.commit.takeover import OnRefused, OpenDecisions, Resumption, confirm_done, take_over
-from holdfast.commit.transaction import Event, State, Transition
+from holdfast.commit.transaction import Event, Transition
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, invariant
 from holdfast.graph.pipeline import Pipeline
@@ -278,8 +278,6 @@ class Coordinator:
         decided = Decided(record, several, before=self._claims.before(several))
         self._claims.check(claim, decided)
         with self._failures.stopping(record.epoch):
-            if self._stories.state(record.epoch) is State.ABORTED:
-                self._stories.take(record.epoch, Event.AGAIN)
             counts = ", ".join(f"{count} rows for {name!r}" for name, count in decided.row_counts.items())
             self._stories.take(record.epoch, Event.STAGE, detail=counts)
             self._claims.use(decided)
@@ -333,18 +331,6 @@ class Coordinator:
             self._stories.take(record.epoch, Event.DECIDE)
             faults.reach("after-decide", record.epoch)
             self._publisher.carry_out([Underway(decided, key)])
-
-    def abort(self, epoch: int, parts: Mapping[str, Sequence[Part]]) -> None:
-        """Give an epoch up that was not committed: its parts are discarded now, or swept later.
-
-        Raises
-        ------
-        InternalError
-            If the epoch is decided: it will become visible.
-        """
-        self._stories.take(epoch, Event.ABORT)
-        for name, several in parts.items():
-            self._delivery.discard(name, several)
 
     def flush(self) -> None:
         """Publish everything that is decided; returns when every sink holds it."""

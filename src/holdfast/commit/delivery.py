@@ -26,7 +26,6 @@ from holdfast.ports import (
     Guarantee,
     Held,
     Outcome,
-    Part,
     Publication,
     Refused,
     Rejecting,
@@ -289,14 +288,6 @@ class Delivery:
         )
         went_back.is_mended_by_start = True
         raise went_back
-
-    def discard(self, name: str, parts: Sequence[Part]) -> None:
-        """Drop parts that will never be published.  What cannot be dropped now is swept later."""
-        try:
-            with self._locks[name]:
-                self._sinks[name].discard(parts)
-        except _LATER as failure:
-            log.info("sink %r will sweep what it could not discard: %s", name, failure.what)
 
     def sweep(self, below_epoch: int) -> int:
         """Drop orphans in every sink that is not busy publishing; returns how many."""

@@ -63,11 +63,6 @@ class Publisher:
 
     # --- before the decision --------------------------------------------------------------------------------------
 
-    @property
-    def is_grouped(self) -> bool:
-        """Whether epochs wait for others: each then needs a decision."""
-        return self._group.is_used
-
     def admit(self, decided: Decided) -> None:
         """Ask before the decision, which nothing can take back.  Nothing durable: a crash leaves what it found.
 

@@ -22,7 +22,7 @@ log = logging.getLogger("holdfast.commit")
 
 EPOCHS_KEPT = 64
 LINES_KEPT = 40
-_ENDS = (State.PUBLISHED, State.FORGOTTEN, State.ABORTED)
+_ENDS = (State.PUBLISHED, State.FORGOTTEN)
 
 
 class Stories:
@@ -42,12 +42,6 @@ class Stories:
         self._stories: OrderedDict[int, deque[Transition]] = OrderedDict()
         self._lock = threading.Lock()
         self.generation = 0
-
-    def state(self, epoch: int) -> State:
-        """Return where the epoch stands; OPEN when nothing is known of it."""
-        with self._lock:
-            story = self._stories.get(epoch)
-            return story[-1].after if story else State.OPEN
 
     def take(self, epoch: int, event: Event, participant: str = "", detail: str = "") -> None:
         """Take one step; raises ``InternalError``, changing nothing, when it may not be taken."""

@@ -26,7 +26,6 @@ class State(Enum):
     IN_DOUBT = "a sink's answer was lost during its commit; the sink is being asked"
     PUBLISHED = "every sink holds it; with one sink this is the end"
     FORGOTTEN = "the decision has shrunk to 'done'"
-    ABORTED = "its parts are discarded; nothing of it was or becomes visible"
 
 
 class Event(Enum):
@@ -41,28 +40,24 @@ class Event(Enum):
     ANSWER = "the sink has answered what it holds"
     COMPLETE = "the last sink holds the epoch"
     FORGET = "the decision is replaced by 'done'"
-    ABORT = "the epoch is given up before a decision"
-    AGAIN = "the engine evaluates the epoch once more"
 
 
 _OPEN, _STAGED, _DECIDED, _PUBLISHING = State.OPEN, State.STAGED, State.DECIDED, State.PUBLISHING
-_IN_DOUBT, _PUBLISHED, _FORGOTTEN, _ABORTED = State.IN_DOUBT, State.PUBLISHED, State.FORGOTTEN, State.ABORTED
+_IN_DOUBT, _PUBLISHED, _FORGOTTEN = State.IN_DOUBT, State.PUBLISHED, State.FORGOTTEN
 ___ = None  # may not happen
 
 # fmt: off
 _GRID: Mapping[Event, tuple[State | None, ...]] = {
-    #                OPEN       STAGED       DECIDED      PUBLISHING   IN_DOUBT     PUBLISHED   FORGOTTEN  ABORTED
-    Event.STAGE:    (_STAGED,   ___,         ___,         ___,         ___,         ___,        ___,       ___),
-    Event.DECIDE:   (___,       _DECIDED,    ___,         ___,         ___,         ___,        ___,       ___),
-    Event.FIND:     (_DECIDED,  ___,         ___,         ___,         ___,         ___,        ___,       ___),
-    Event.PUBLISH:  (___,       _PUBLISHING, _PUBLISHING, ___,         ___,         ___,        ___,       ___),
-    Event.HOLD:     (___,       ___,         ___,         _PUBLISHING, ___,         ___,        ___,       ___),
-    Event.DOUBT:    (___,       ___,         ___,         _IN_DOUBT,   ___,         ___,        ___,       ___),
-    Event.ANSWER:   (___,       ___,         ___,         ___,         _PUBLISHING, ___,        ___,       ___),
-    Event.COMPLETE: (___,       ___,         ___,         _PUBLISHED,  ___,         ___,        ___,       ___),
-    Event.FORGET:   (___,       ___,         ___,         ___,         ___,         _FORGOTTEN, ___,       ___),
-    Event.ABORT:    (_ABORTED,  _ABORTED,    ___,         ___,         ___,         ___,        ___,       ___),
-    Event.AGAIN:    (___,       ___,         ___,         ___,         ___,         ___,        ___,       _OPEN),
+    #                OPEN       STAGED       DECIDED      PUBLISHING   IN_DOUBT     PUBLISHED   FORGOTTEN
+    Event.STAGE:    (_STAGED,   ___,         ___,         ___,         ___,         ___,        ___),
+    Event.DECIDE:   (___,       _DECIDED,    ___,         ___,         ___,         ___,        ___),
+    Event.FIND:     (_DECIDED,  ___,         ___,         ___,         ___,         ___,        ___),
+    Event.PUBLISH:  (___,       _PUBLISHING, _PUBLISHING, ___,         ___,         ___,        ___),
+    Event.HOLD:     (___,       ___,         ___,         _PUBLISHING, ___,         ___,        ___),
+    Event.DOUBT:    (___,       ___,         ___,         _IN_DOUBT,   ___,         ___,        ___),
+    Event.ANSWER:   (___,       ___,         ___,         ___,         _PUBLISHING, ___,        ___),
+    Event.COMPLETE: (___,       ___,         ___,         _PUBLISHED,  ___,         ___,        ___),
+    Event.FORGET:   (___,       ___,         ___,         ___,         ___,         _FORGOTTEN, ___),
 }
 # fmt: on
 
@@ -74,7 +69,6 @@ TRANSITIONS: Mapping[tuple[State, Event], State | None] = {
 NOTABLE: Mapping[tuple[State, Event], str] = {
     (State.STAGED, Event.PUBLISH): "one sink: its own transaction is the decision",
     (State.DECIDED, Event.PUBLISH): "several sinks, the commit thread, or commit grouping",
-    (State.ABORTED, Event.AGAIN): "nothing of the first try can become visible any more",
 }
 """Remarks on single entries, for the diagram."""
 

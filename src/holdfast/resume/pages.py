@@ -27,7 +27,7 @@ def state_diagram() -> str:
             # A second colon would end the label in some versions of Mermaid.
             label = f"{event.name.lower()} ({remark})".replace(":", ",") if remark else event.name.lower()
             lines.append(f"    {state.name} --> {following.name}: {label}")
-    lines += [f"    {state.name} --> [*]" for state in (State.PUBLISHED, State.FORGOTTEN, State.ABORTED)]
+    lines += [f"    {state.name} --> [*]" for state in (State.PUBLISHED, State.FORGOTTEN)]
     return "\n".join([*lines, "```"])
 
 

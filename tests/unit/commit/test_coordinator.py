@@ -839,35 +839,7 @@ def test_a_damaged_record_that_is_not_needed_stops_nothing(bench):
     assert ids(bench, "table") == [1, 2, 3, 4]
 
 
-# --- abort, sweep, close --------------------------------------------------------------------------------------------
-
-
-def test_an_aborted_epoch_leaves_nothing_and_may_be_tried_again(bench):
-    coordinator = bench.open("table", "files")
-    coordinator.missing(1)
-    coordinator.abort(1, {"table": staged(coordinator, "table", 1), "files": carried(1)})
-    assert bench.target("table").leftovers() == []
-    assert coordinator.story(1)[-1].after is State.ABORTED
-    commit(coordinator, 1)
-    assert ids(bench, "table") == [1]
-
-
-def test_what_could_not_be_discarded_is_swept(bench):
-    coordinator = bench.open("table")
-    bench.failures.add("table", "discard", Failure.UNAVAILABLE)
-    coordinator.abort(1, {"table": staged(coordinator, "table", 1)})
-    assert len(bench.target("table").leftovers()) == 1
-    assert coordinator.sweep(below_epoch=2) == 1
-
-
-def test_a_decided_epoch_cannot_be_aborted(bench):
-    coordinator = bench.open("table", "files", commit_every_ticks=100)
-    commit(coordinator, 1, pts=1000)
-    commit(coordinator, 2, pts=1001, as_staged=True)
-    with pytest.raises(InternalError, match="may not happen in state DECIDED"):
-        coordinator.abort(2, {})
-    coordinator.flush()
-    assert ids(bench, "table") == [1, 2]
+# --- sweep, close ---------------------------------------------------------------------------------------------------
 
 
 def test_sweeping_never_touches_what_a_decision_names(bench):
@@ -891,15 +863,13 @@ def test_a_sink_that_cannot_be_swept_now_is_swept_later(bench):
 
 def test_orphans_that_this_user_may_not_remove_stop_no_run(bench, monkeypatch):
     coordinator = bench.open("table")
-    parts = staged(coordinator, "table", 1)
+    staged(coordinator, "table", 1)
 
     def refused(*_, **__):
         raise InvalidPipeline("Removing 1.arrow in /data failed.", why="Permission denied.")
 
     with monkeypatch.context() as closed:
-        for call in ("discard", "sweep"):
-            closed.setattr(SimulatedSink, call, refused)
-        coordinator.abort(1, {"table": parts})
+        closed.setattr(SimulatedSink, "sweep", refused)
         assert coordinator.sweep(below_epoch=2) == 0
     assert coordinator.sweep(below_epoch=2) == 1
 
