@@ -25,7 +25,7 @@ from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.directory import find_directory
 from holdfast.spark.resume.plan import _stages
 from holdfast.spark.resume.state_change import StateChange, compared
-from holdfast.spark.state.plan import keeps_of, means_of
+from holdfast.spark.state.plan import keeps_of, upgrades_of
 from holdfast.spark.state.seed import seed_of
 from holdfast.spark.state.transfer import Transfer
 from holdfast.store.local import LocalStore
@@ -50,7 +50,7 @@ OLD, NEW, RENAMED = trips("sums"), trips("totals"), trips("totals", renamed_from
 def remembered(pipeline: hf.Pipeline) -> tuple[Graph, Any]:
     stages = _stages(pipeline, Settings())
     assert stages is not None
-    return described(pipeline, keeps_of(pipeline, stages), BUCKETS), means_of(pipeline, stages)
+    return described(pipeline, keeps_of(pipeline, stages), BUCKETS), upgrades_of(pipeline, stages)
 
 
 def run_once(directory: Path) -> None:

@@ -18,7 +18,7 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, Tabl
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.stages import Stages
-from holdfast.spark.state.plan import keeps_of, means_of
+from holdfast.spark.state.plan import keeps_of, upgrades_of
 from holdfast.spark.state.store import Record, load
 from holdfast.spark.state.transfer import Transfer
 from holdfast.testing.clock import SimulatedClock
@@ -86,7 +86,7 @@ class Moving:
             "p",
             "g",
             keeps_of(self.pipeline, stages),
-            means_of(self.pipeline, stages),
+            upgrades_of(self.pipeline, stages),
             buckets,
             self.generation,
             SimulatedClock(),

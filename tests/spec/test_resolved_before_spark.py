@@ -33,7 +33,7 @@ from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_record import described, write_graph
 from holdfast.resume.in_doubt import open_decisions, resolve_dead_run
 from holdfast.spark.resume import context
-from holdfast.spark.resume.context import StartOptions, ground_of
+from holdfast.spark.resume.context import StartOptions, context_of
 from holdfast.store.local import open_store
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
@@ -139,7 +139,7 @@ def starts(monkeypatch: pytest.MonkeyPatch, life: Life, pipeline: hf.Pipeline | 
     monkeypatch.setattr(context, "create_session", create_session)
     asked = StartOptions(pipeline or life.pipeline, str(life.work), available_now(), None, True, None, Settings())
     with pytest.raises(Asked):
-        ground_of(asked)
+        context_of(asked)
 
 
 TWO = ("first", "second")

@@ -123,8 +123,8 @@ def _finished(store: Store, directory: Path) -> tuple[Positions, Collection[str]
     spark = directory / "spark" / str(newest_directory(store))
     batch_id = last_logged(spark, "commits")
     try:
-        origin = read_origin(spark / FILE_NAME)
-        now = read_offsets(spark, batch_id).positions if batch_id >= 0 else origin.start
+        header = read_origin(spark / FILE_NAME)
+        now = read_offsets(spark, batch_id).positions if batch_id >= 0 else header.start
     except Corrupt:
         return {}, ()
-    return {**origin.retired, **now}, origin.retired.keys() - now.keys()
+    return {**header.retired, **now}, header.retired.keys() - now.keys()

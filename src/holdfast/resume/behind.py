@@ -70,12 +70,12 @@ def behind(spark: Path, held: Mapping[str, Held]) -> tuple[Behind, ...]:
     """
     if not (spark / FILE_NAME).exists():
         return ()
-    origin = read_origin(spark / FILE_NAME)
+    header = read_origin(spark / FILE_NAME)
     planned = logged(spark, "offsets")
     finished = max((number for number in logged(spark, "commits") if number in planned), default=-1)
-    start = read_offsets(spark, finished).positions if finished >= 0 else origin.start
-    published = origin.base + finished
-    ends = _ends_to_come(spark, origin, finished)
+    start = read_offsets(spark, finished).positions if finished >= 0 else header.start
+    published = header.base + finished
+    ends = _ends_to_come(spark, header, finished)
     found = []
     for name, each in sorted(held.items()):
         if each.epoch and (lost := _lost(each, start, ends, published)):
@@ -83,11 +83,11 @@ def behind(spark: Path, held: Mapping[str, Held]) -> tuple[Behind, ...]:
     return tuple(found)
 
 
-def _ends_to_come(spark: Path, origin: DirectoryHeader, finished: int) -> list[Positions]:
+def _ends_to_come(spark: Path, header: DirectoryHeader, finished: int) -> list[Positions]:
     """Return where the next epochs end, as far as that is fixed: they are planned, or stops of the directory."""
     planned = last_logged(spark, "offsets")
     ends = [read_offsets(spark, planned).positions] if planned > finished else []
-    return [*ends, *origin.seek[max(planned, finished) + 2 :]]
+    return [*ends, *header.seek[max(planned, finished) + 2 :]]
 
 
 def _lost(held: Held, start: Positions, ends: Iterable[Positions], published: int) -> Ranges:

@@ -79,8 +79,8 @@ class DirectoryHeader:
 
         Examples
         --------
-        >>> origin = DirectoryHeader(101, replayed=((91, 7), (92, 8)))
-        >>> origin.step_time(1, 500), origin.step_time(2, 500)
+        >>> header = DirectoryHeader(101, replayed=((91, 7), (92, 8)))
+        >>> header.step_time(1, 500), header.step_time(2, 500)
         ((92, 8), (103, 500))
         """
         if batch_id < len(self.replayed):
@@ -143,9 +143,9 @@ def _parsed(record: dict[str, Any]) -> DirectoryHeader:
     )
 
 
-def note_beginning(store: Store, given: str, origin: DirectoryHeader) -> None:
+def note_beginning(store: Store, given: str, header: DirectoryHeader) -> None:
     """Note where a pipeline begins that does not begin at the beginning, and the option that said so."""
-    store.put(BEGINNING, checked_json.dump({"given": given, "origin": checked_json.load(origin.to_json())}))
+    store.put(BEGINNING, checked_json.dump({"given": given, "origin": checked_json.load(header.to_json())}))
 
 
 def noted_beginning(store: Store) -> tuple[str, DirectoryHeader] | None:

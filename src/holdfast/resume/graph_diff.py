@@ -149,7 +149,7 @@ class GraphChange:
 def compare(
     before: Graph,
     after: Graph,
-    means: Mapping[str, StateUpgrade] | None = None,
+    upgrades: Mapping[str, StateUpgrade] | None = None,
     backfilled: Sequence[str] = (),
 ) -> GraphChange:
     """Return what becomes of every node.
@@ -158,13 +158,12 @@ def compare(
     ----------
     before, after : Graph
         The graph that ran last, and the one that is to run.
-    means : mapping of str to StateUpgrade, optional
+    upgrades : mapping of str to StateUpgrade, optional
         With what each stateful operator of the new graph takes over the state of another version of itself.
     backfilled : sequence of str
         Sinks that get everything from the beginning.
     """
-    with_means = means or {}
-    found = [_compared(name, before, after, with_means.get(name, StateUpgrade())) for name in after.nodes]
+    found = [_compared(name, before, after, (upgrades or {}).get(name, StateUpgrade())) for name in after.nodes]
     taken = {node.was for node in found}
     found = [_told_of_its_target(node, before, after) for node in found]
     if backfilled:
@@ -198,10 +197,10 @@ def unclaimed(
     return tuple(pairs)
 
 
-def _compared(name: str, before: Graph, after: Graph, means: StateUpgrade) -> NodeChange:
+def _compared(name: str, before: Graph, after: Graph, upgrade: StateUpgrade) -> NodeChange:
     old, new, was = before.nodes.get(name), after.nodes[name], ""
-    if means.past.renamed_from and name not in before.nodes:
-        was = means.past.renamed_from
+    if upgrade.past.renamed_from and name not in before.nodes:
+        was = upgrade.past.renamed_from
         old = before.nodes.get(was)
         if old is None or old.role is not Role.STATEFUL:
             return NodeChange(
@@ -217,7 +216,7 @@ def _compared(name: str, before: Graph, after: Graph, means: StateUpgrade) -> No
     if old.inputs != new.inputs:
         details.append(f"it read {', '.join(old.inputs)}, and reads {', '.join(new.inputs)}")
     if new.role is Role.STATEFUL:
-        return _stateful(name, was, state_move(before.keeps[was or name], after.keeps[name], means), details)
+        return _stateful(name, was, state_move(before.keeps[was or name], after.keeps[name], upgrade), details)
     if not details:
         return NodeChange(name, new.role, NodeVerdict.KEPT, "")
     is_moved = new.role is Role.SINK and _target(old) != _target(new)

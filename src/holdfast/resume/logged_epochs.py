@@ -40,19 +40,19 @@ def steps_of(directory: Path, previous: str) -> list[EpochSpan]:
     """Return the ends of the epochs that are left in the offset log of a directory."""
     spark = directory / previous
     try:
-        origin = read_origin(spark / FILE_NAME)
+        header = read_origin(spark / FILE_NAME)
     except Corrupt:
         return []
     steps: list[EpochSpan] = []
-    before = (-1, origin.start)
+    before = (-1, header.start)
     for number in logged(spark, "offsets"):
         try:
             found = read_offsets(spark, number)
         except Corrupt:
             break
         if before[0] == number - 1:
-            step_epoch, batch_us = origin.step_time(number, found.batch_us)
-            steps.append(EpochSpan(before[1], EpochEnd(origin.base + number, step_epoch, found.positions, batch_us)))
+            step_epoch, batch_us = header.step_time(number, found.batch_us)
+            steps.append(EpochSpan(before[1], EpochEnd(header.base + number, step_epoch, found.positions, batch_us)))
         before = (number, found.positions)
     return steps
 
@@ -119,14 +119,14 @@ def from_the_start(
         Up to where the directory had published.
     """
     try:
-        origin = read_origin(spark / FILE_NAME)
+        header = read_origin(spark / FILE_NAME)
     except Corrupt:
         return None
-    if origin.seed or origin.graph != graph:
+    if header.seed or header.graph != graph:
         return None
-    ends = replayed_from(origin.start, steps, [reached, *(each.positions for each in held)])
-    cuts = [origin.start, *(ended.positions for ended in ends)]
-    return (origin.start, ends) if all(_is_among(each.positions, cuts) for each in held) else None
+    ends = replayed_from(header.start, steps, [reached, *(each.positions for each in held)])
+    cuts = [header.start, *(ended.positions for ended in ends)]
+    return (header.start, ends) if all(_is_among(each.positions, cuts) for each in held) else None
 
 
 def _is_among(positions: Positions, several: Iterable[Positions]) -> bool:

@@ -36,20 +36,20 @@ def left_to_replay(store: Store, checkpoint: Path, below: str, graph: str) -> Re
     graph : str
         Fingerprint of the state of the graph that is to go on.
     """
-    origin = read_origin(checkpoint / below / FILE_NAME)
-    left = origin.replay_count - 1 - last_finished(checkpoint / below, {}, origin)
+    header = read_origin(checkpoint / below / FILE_NAME)
+    left = header.replay_count - 1 - last_finished(checkpoint / below, {}, header)
     if left <= 0:
         return None
-    is_old = not is_backfill(origin) and not is_behind_rewind(store, origin.base, origin.seek[-1])
-    return Replay(left, is_of_old_graph=is_old and origin.graph != graph)
+    is_old = not is_backfill(header) and not is_behind_rewind(store, header.base, header.seek[-1])
+    return Replay(left, is_of_old_graph=is_old and header.graph != graph)
 
 
-def is_backfill(origin: DirectoryHeader) -> bool:
+def is_backfill(header: DirectoryHeader) -> bool:
     """Tell whether a directory fills a sink from the beginning, also one that an older version has begun."""
-    return bool(origin.backfilled) or (origin.kept == () and not origin.seed and origin.replay_count > 0)
+    return bool(header.backfilled) or (header.kept == () and not header.seed and header.replay_count > 0)
 
 
-def last_finished(spark: Path, held: Mapping[str, Held], origin: DirectoryHeader) -> int:
+def last_finished(spark: Path, held: Mapping[str, Held], header: DirectoryHeader) -> int:
     """Return the last batch that Spark's commit log has, or that a sink was given; -1 when there is none.
 
     Parameters
@@ -58,7 +58,7 @@ def last_finished(spark: Path, held: Mapping[str, Held], origin: DirectoryHeader
         Spark's directory.
     held : mapping of str to Held
         What each sink holds.
-    origin : DirectoryHeader
+    header : DirectoryHeader
         The record of the directory.
 
     Notes
@@ -75,7 +75,7 @@ def last_finished(spark: Path, held: Mapping[str, Held], origin: DirectoryHeader
                 raise
             continue  # torn when the run died: nothing of it was evaluated
         holders = [each for each in held.values() if covers_all(each.positions, positions)]
-        is_new = batch_id >= origin.replay_count
-        if is_committed or any(is_new or each.epoch >= origin.base + batch_id for each in holders):
+        is_new = batch_id >= header.replay_count
+        if is_committed or any(is_new or each.epoch >= header.base + batch_id for each in holders):
             return batch_id
     return -1

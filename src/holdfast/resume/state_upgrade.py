@@ -103,17 +103,17 @@ class StateMove:
 _EPOCH_0 = StepTime(0, 0)
 
 
-def state_move(old: StateSchema, new: StateSchema, means: StateUpgrade) -> StateMove:
+def state_move(old: StateSchema, new: StateSchema, upgrade: StateUpgrade) -> StateMove:
     """Return where the state of an operator comes from.
 
     Parameters
     ----------
     old, new : StateSchema
         What it kept, and what it is to keep.
-    means : StateUpgrade
+    upgrade : StateUpgrade
         With what tables that differ can be brought over.
     """
-    migrate = means.past.migrate
+    migrate = upgrade.past.migrate
     moves: dict[str, TableMove] = {}
     differ: list[str] = []
     for name, table in new.tables.items():
@@ -124,7 +124,7 @@ def state_move(old: StateSchema, new: StateSchema, means: StateUpgrade) -> State
             differ.append(name)
     left = [name for name in old.tables if name not in new.tables]
     reasons = list(_head_reasons(old, new)) if migrate is None else []
-    grown = {name for name in differ if old.kind == new.kind and _can_grow(name, old, new, means)}
+    grown = {name for name in differ if old.kind == new.kind and _can_grow(name, old, new, upgrade)}
     chosen = _functions(migrate, differ, grown, new, reasons)
     dropped = list(left)
     for name in differ:
@@ -152,11 +152,11 @@ def _head_reasons(old: StateSchema, new: StateSchema) -> Iterator[str]:
         yield f"its key was ({columns_text(old.key)}), and is ({columns_text(new.key)})"
 
 
-def _can_grow(name: str, old: StateSchema, new: StateSchema, means: StateUpgrade) -> bool:
+def _can_grow(name: str, old: StateSchema, new: StateSchema, upgrade: StateUpgrade) -> bool:
     was = old.tables.get(name)
     if was is not None and was.key != new.tables[name].key:
         return False
-    return means.grown(name, None if was is None else was.schema.empty_table(), _EPOCH_0) is not None
+    return upgrade.grown(name, None if was is None else was.schema.empty_table(), _EPOCH_0) is not None
 
 
 def _functions(

@@ -60,7 +60,7 @@ class EpochLoop:
     ----------
     pipeline : str
         Name of the pipeline.
-    origin : DirectoryHeader
+    header : DirectoryHeader
         Where Spark's directory began.
     spark_checkpoint : Path
         Spark's checkpoint directory, where the offset log stands.
@@ -94,7 +94,7 @@ class EpochLoop:
         self,
         *,
         pipeline: str,
-        origin: DirectoryHeader,
+        header: DirectoryHeader,
         spark_checkpoint: Path,
         evaluation: Evaluation,
         sinks: Mapping[str, Sink],
@@ -110,7 +110,7 @@ class EpochLoop:
         note_end: Callable[[Positions, EpochEnd], None] | None = None,
     ) -> None:
         self._pipeline = pipeline
-        self._origin = origin
+        self._header = header
         self._spark_checkpoint = spark_checkpoint
         self._evaluation = evaluation
         self._sinks = sinks
@@ -138,7 +138,7 @@ class EpochLoop:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Run one epoch; called by Spark with the rows of its micro-batch."""
-        epoch = self._origin.base + batch_id
+        epoch = self._header.base + batch_id
         try:
             self._run(batch, batch_id, epoch)
         except HoldfastError as error:
@@ -160,7 +160,7 @@ class EpochLoop:
         self._coordinator.check_fenced()
         start, end = self._span(batch_id)
         claim = self._coordinator.missing(epoch, end.positions, start.positions)
-        step_epoch, batch_us = self._origin.step_time(batch_id, end.batch_us)
+        step_epoch, batch_us = self._header.step_time(batch_id, end.batch_us)
         if isinstance(self._evaluation, StateEvaluation):
             self._evaluation.begin(batch, step_epoch, batch_us, end.positions)
         ended = EpochEnd(epoch, step_epoch, end.positions, batch_us)
@@ -211,7 +211,7 @@ class EpochLoop:
         if start is spark_log.NOWHERE or self._is_repeating:
             # Where an epoch begins that is repeated stands in Spark's log alone: it may have ended once.
             is_first = batch_id == 0
-            start = spark_log.Offsets(self._origin.start, {}, {}, {}) if is_first else self._logged(batch_id - 1)
+            start = spark_log.Offsets(self._header.start, {}, {}, {}) if is_first else self._logged(batch_id - 1)
             self._is_repeating = False
         return start, self._logged(batch_id)
 

@@ -30,7 +30,7 @@ from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.state.evaluation import StateEvaluation
 from holdfast.spark.state.operators_in_plan import stateful_operators
 from holdfast.spark.state.parts import BackgroundParts
-from holdfast.spark.state.plan import StatefulPlan, StateShape, compile_stateful, keeps_of, means_of, settle_shape
+from holdfast.spark.state.plan import StatefulPlan, StateShape, compile_stateful, keeps_of, settle_shape, upgrades_of
 from holdfast.spark.state.seed import DirectorySeeds
 from holdfast.spark.state.snapshots import Snapshotting
 
@@ -76,9 +76,9 @@ class PhysicalPlan:
         return {} if self.stateful is None else keeps_of(self.pipeline, self.stateful.stages)
 
     @cached_property
-    def means(self) -> dict[str, StateUpgrade]:
+    def upgrades(self) -> dict[str, StateUpgrade]:
         """With what each stateful operator takes over the state of another version of itself."""
-        return {} if self.stateful is None else means_of(self.pipeline, self.stateful.stages)
+        return {} if self.stateful is None else upgrades_of(self.pipeline, self.stateful.stages)
 
     @cached_property
     def graph(self) -> Graph:
@@ -119,49 +119,49 @@ class PhysicalPlan:
         }
 
 
-def assemble(asked: StartOptions, ground: StartContext) -> PhysicalPlan:
+def assemble(asked: StartOptions, context: StartContext) -> PhysicalPlan:
     """Compile a graph in the way that fits it: in stages, as an Arrow program, or as Spark's plan."""
     pipeline, settings = asked.pipeline, asked.settings
-    program = ground.program
+    program = context.program
     reader = SourceReader(
-        ground.session,
-        ground.directory,
-        ground.parallelism,
+        context.session,
+        context.directory,
+        context.parallelism,
         settings.prefetch_max_bytes,
-        ground.stop_file,
-        ground.chosen.below,
+        context.stop_file,
+        context.chosen.below,
         has_rows=program is None,
         keeps_replays=asked.is_stateful and settings.checkpoint_freq > 0,
         pipeline=pipeline.name,
-        from_us=ground.from_us,
+        from_us=context.from_us,
     )
     if asked.is_stateful:
         way = "in stages, with state between them"
-        assembly = _with_state(asked, ground, reader)
+        physical = _with_state(asked, context, reader)
     elif program is None:
         way = "through Spark's plan"
-        compiled = compile_pipeline(pipeline, reader.read, ground.token)
+        compiled = compile_pipeline(pipeline, reader.read, context.token)
         _refuse_state(pipeline, compiled.frame)
-        assembly = PhysicalPlan(pipeline, ground.session, ground.parallelism, reader, compiled)
+        physical = PhysicalPlan(pipeline, context.session, context.parallelism, reader, compiled)
     else:
         way = "as an Arrow program: its rows stay out of the JVM"
         compiled = Compiled(_positions_only(pipeline, reader), program.routes)
-        assembly = PhysicalPlan(pipeline, ground.session, ground.parallelism, reader, compiled, program)
+        physical = PhysicalPlan(pipeline, context.session, context.parallelism, reader, compiled, program)
     log.info("pipeline %r is evaluated %s", pipeline.name, way)
-    return assembly
+    return physical
 
 
-def _with_state(asked: StartOptions, ground: StartContext, reader: SourceReader) -> PhysicalPlan:
-    shape = _shape(ground)
-    ground.session.conf.set("spark.sql.shuffle.partitions", str(shape.partitions))
+def _with_state(asked: StartOptions, context: StartContext, reader: SourceReader) -> PhysicalPlan:
+    shape = _shape(context)
+    context.session.conf.set("spark.sql.shuffle.partitions", str(shape.partitions))
     stateful = compile_stateful(
         asked.pipeline,
         reader,
-        ground.token,
+        context.token,
         shape,
         is_columnar=asked.settings.columnar,
-        seeds=DirectorySeeds(str(ground.directory), ground.chosen.below, ground.token),
-        parts=BackgroundParts(str(ground.directory), ground.token),
+        seeds=DirectorySeeds(str(context.directory), context.chosen.below, context.token),
+        parts=BackgroundParts(str(context.directory), context.token),
     )
     intervals = Intervals(
         asked.settings.checkpoint_freq * 1000,
@@ -170,25 +170,31 @@ def _with_state(asked: StartOptions, ground: StartContext, reader: SourceReader)
     )
     return PhysicalPlan(
         asked.pipeline,
-        ground.session,
-        ground.parallelism,
+        context.session,
+        context.parallelism,
         reader,
         Compiled(stateful.frame, stateful.stages.routes),
         stateful=stateful,
         snapshotting=Snapshotting(
-            ground.store, ground.directory, ground.chosen.below, ground.base_session, shape, intervals, ground.token
+            context.store,
+            context.directory,
+            context.chosen.below,
+            context.base_session,
+            shape,
+            intervals,
+            context.token,
         ),
     )
 
 
-def _shape(ground: StartContext) -> StateShape:
+def _shape(context: StartContext) -> StateShape:
     """Return how state is divided, and note it in Spark's directory."""
-    store, below, division = ground.store, ground.chosen.below, ground.division
-    previous = newest_buckets(store) if ground.before is None else ground.before.buckets
-    if ground.fork is not None:
+    store, below, division = context.store, context.chosen.below, context.division
+    previous = newest_buckets(store) if context.before is None else context.before.buckets
+    if context.fork is not None:
         store.delete(f"{below}/state.json")  # of a start that was refused: nothing has begun
-        division = replace(division, buckets=ground.fork.manifest.buckets)  # other buckets are for the next start
-    return settle_shape(store, below, ground.parallelism, division, previous=previous)
+        division = replace(division, buckets=context.fork.manifest.buckets)  # other buckets are for the next start
+    return settle_shape(store, below, context.parallelism, division, previous=previous)
 
 
 def _positions_only(pipeline: Pipeline, reader: SourceReader) -> DataFrame:

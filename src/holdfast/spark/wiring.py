@@ -44,15 +44,15 @@ class Wiring:
         What the user asked for.
     lifecycle : Lifecycle
         The user's hooks.
-    ground : StartContext
+    context : StartContext
         Checkpoint and session.
-    assembly : PhysicalPlan
+    physical : PhysicalPlan
         The graph, ready to run.
     sinks : mapping of str to Sink
         Open ones, by name.
     coordinator : Coordinator
         Has taken over.
-    origin : DirectoryHeader
+    header : DirectoryHeader
         Where Spark's directory begins.
     participation : Participation
         Takes note of the sinks that take part.
@@ -60,11 +60,11 @@ class Wiring:
 
     asked: StartOptions
     lifecycle: Lifecycle
-    ground: StartContext
-    assembly: PhysicalPlan
+    context: StartContext
+    physical: PhysicalPlan
     sinks: Mapping[str, Sink]
     coordinator: Coordinator
-    origin: DirectoryHeader
+    header: DirectoryHeader
     participation: Participation
 
     def begun(self, timed: Sequence[str], pts: int | None) -> Run:
@@ -85,41 +85,41 @@ class Wiring:
         run = self._run(reports, checkpointer, user_data)
         loop = EpochLoop(
             pipeline=self.asked.pipeline.name,
-            origin=self.origin,
-            spark_checkpoint=self.ground.spark,
-            evaluation=self.assembly.evaluation(run.observed, barriers, masks, retired=self.origin.retired),
+            header=self.header,
+            spark_checkpoint=self.context.spark,
+            evaluation=self.physical.evaluation(run.observed, barriers, masks, retired=self.header.retired),
             sinks=self.sinks,
             coordinator=self.coordinator,
-            clock=self.ground.clock,
+            clock=self.context.clock,
             limits=EpochLimits(
                 self.asked.settings.carry_max_bytes, self.asked.settings.sweep_interval_s, self.asked.poison_limit_s
             ),
             timed_sources=timed,
             pts=pts,
             reports=reports,
-            due_file=due_file(self.ground.stop_file),
+            due_file=due_file(self.context.stop_file),
             pressure=self._pressure(),
             note_parts=self.participation.note,
             note_end=_noting(user_data, checkpointer),
         )
-        given = recovered(self.ground.store, self._lineage, self._user_data_of_seed())
+        given = recovered(self.context.store, self._lineage, self._user_data_of_seed())
         self.lifecycle.begin(given.value, has_value=given.found)
-        run.begin(loop, self.assembly.compiled.frame, self.asked.trigger, str(self.ground.spark))
+        run.begin(loop, self.physical.compiled.frame, self.asked.trigger, str(self.context.spark))
         return run
 
     @property
     def _lineage(self) -> str:
         """What the values of ``on_checkpoint`` belong to: a directory that was lost is begun anew under its number."""
-        return f"{self.ground.chosen.below} from epoch {self.origin.base}"
+        return f"{self.context.chosen.below} from epoch {self.header.base}"
 
     # --- rows that killed earlier runs --------------------------------------------------------------------------
 
     def _masks(self) -> Mapping[str, Mask]:
         """Isolate rows if that is asked for and due; return which rows of each source are left out or sent again."""
-        clear_copy(self.ground.directory)  # here, where earlier runs are fenced; also if isolation is not asked for now
-        letters = DeadLetters(self.ground.store, self.coordinator.generation, isolates=self.asked.isolates)
-        letters.fit(self.asked.pipeline.sources, reads_on(self.ground.spark, self.origin))
-        masks_file = mask_file(self.ground.stop_file)
+        clear_copy(self.context.directory)  # here, where earlier runs are fenced; also if nothing is isolated now
+        letters = DeadLetters(self.context.store, self.coordinator.generation, isolates=self.asked.isolates)
+        letters.fit(self.asked.pipeline.sources, reads_on(self.context.spark, self.header))
+        masks_file = mask_file(self.context.stop_file)
         if self.asked.isolates:
             isolating = self._isolating(letters, masks_file)
             for error, rows in told_of(isolating.settle(self.asked.settings.poison_attempts)):
@@ -130,67 +130,67 @@ class Wiring:
         return masks
 
     def _isolating(self, letters: DeadLetters, masks_file: str) -> Isolating:
-        ground, assembly = self.ground, self.assembly
+        context, physical = self.context, self.physical
         trials = Trials(
             pipeline=self.asked.pipeline.name,
-            frame=None if assembly.program is not None else assembly.compiled.frame,
+            frame=None if physical.program is not None else physical.compiled.frame,
             evaluation=partial(
-                assembly.evaluation, dict, Barriers(), retired=self.origin.retired
+                physical.evaluation, dict, Barriers(), retired=self.header.retired
             ),  # its own: a trial is no epoch of the run
             sinks=self.sinks,
             coordinator=self.coordinator,
-            spark=ground.spark,
-            copy=ground.directory / COPY,
+            spark=context.spark,
+            copy=context.directory / COPY,
             masks_file=masks_file,
-            origin=self.origin,
+            header=self.header,
             limit_s=self.asked.poison_limit_s,
         )
-        reader = assembly.reader
+        reader = physical.reader
         return Isolating(
             pipeline=self.asked.pipeline,
-            store=ground.store,
+            store=context.store,
             opened=lambda node: reader.spec(node).open(node.name, reader.workspace(node)),
-            spark=ground.spark,
-            origin=self.origin,
+            spark=context.spark,
+            header=self.header,
             coordinator=self.coordinator,
             letters=letters,
             trials=trials,
-            probe=assembly.probe(self.asked.poison_limit_s),
+            probe=physical.probe(self.asked.poison_limit_s),
             has_state=self.asked.is_stateful,
-            now_us=ground.clock.now_us,
+            now_us=context.clock.now_us,
             rows_max=self.asked.settings.poison_rows,
         )
 
     # --- what a run consists of ---------------------------------------------------------------------------------
 
     def _run(self, reports: OperatorReports, checkpointer: Checkpointer | None, user_data: UserData | None) -> Run:
-        ground = self.ground
-        seed = seed_of(ground.directory, ground.chosen.below) if self.asked.is_stateful else None
-        suspicion = Suspicion(ground.spark, self.origin, self.asked.settings.poison_attempts)
+        context = self.context
+        seed = seed_of(context.directory, context.chosen.below) if self.asked.is_stateful else None
+        suspicion = Suspicion(context.spark, self.header, self.asked.settings.poison_attempts)
         return Run(
             pipeline=self.asked.pipeline,
             sinks=self.sinks,
             coordinator=self.coordinator,
-            stop_directory=ground.stop_directory,
+            stop_directory=context.stop_directory,
             reports=reports,
             checkpointer=checkpointer,
-            give_up=partial(give_up, ground.store, ground.chosen.below, seed),
+            give_up=partial(give_up, context.store, context.chosen.below, seed),
             lifecycle=self.lifecycle,
             user_data=user_data,
-            counted_filters=self.assembly.counted_filters,
+            counted_filters=self.physical.counted_filters,
             suspicion=suspicion if self.asked.isolates else None,
         )
 
     def _checkpointer(self, user_data: UserData | None, barriers: Barriers) -> Checkpointer | None:
-        assembly = self.assembly
-        if assembly.stateful is None or assembly.snapshotting is None:
+        physical = self.physical
+        if physical.stateful is None or physical.snapshotting is None:
             return None
-        return assembly.snapshotting.checkpointer(
+        return physical.snapshotting.checkpointer(
             self.asked.pipeline,
-            assembly.stateful,
-            self.origin,
+            physical.stateful,
+            self.header,
             self.coordinator.generation,
-            self.ground.clock,
+            self.context.clock,
             self.coordinator.check_fenced,
             lambda: None if user_data is None else user_data.latest,
             barriers,
@@ -198,14 +198,14 @@ class Wiring:
 
     def _reports(self) -> OperatorReports:
         kinds = {node.name: node.kind for node in self.asked.pipeline.nodes if is_stateful_node(node)}
-        return OperatorReports(kinds, self.ground.store, self.ground.clock, self.coordinator.generation)
+        return OperatorReports(kinds, self.context.store, self.context.clock, self.coordinator.generation)
 
     def _pressure(self) -> BackPressure | None:
-        if self.assembly.stateful is None:
+        if self.physical.stateful is None:
             return None
-        operators = limited_operators(self.assembly.stateful.stages)
+        operators = limited_operators(self.physical.stateful.stages)
         is_bounded = self.asked.trigger.interval_us is None
-        return BackPressure(operators, hold_file(self.ground.stop_file), is_bounded=is_bounded) if operators else None
+        return BackPressure(operators, hold_file(self.context.stop_file), is_bounded=is_bounded) if operators else None
 
     # --- the value of ``on_checkpoint`` -------------------------------------------------------------------------
 
@@ -216,8 +216,8 @@ class Wiring:
             pipeline=self.asked.pipeline.name,
             lineage=self._lineage,
             generation=self.coordinator.generation,
-            store=self.ground.store,
-            clock=self.ground.clock,
+            store=self.context.store,
+            clock=self.context.clock,
             ask=self.lifecycle.ask,
             every_us=self.asked.settings.checkpoint_freq * 1000,
             check_fenced=self.coordinator.check_fenced,
@@ -225,8 +225,8 @@ class Wiring:
 
     def _user_data_of_seed(self) -> Mapping[str, Any] | None:
         """Return what the snapshot says from which the directory took its state; None where there is none any more."""
-        seed = self.origin.seed
-        path = self.ground.directory / seed
+        seed = self.header.seed
+        path = self.context.directory / seed
         if not seed or not path.exists():
             return None
         return decode(path.read_bytes(), seed).user_data

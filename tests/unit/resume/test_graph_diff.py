@@ -80,13 +80,13 @@ def test_nodes_are_compared_by_name() -> None:
         "shown": NodeVerdict.CHANGED,
     }
     means = {"totals": StateUpgrade(Evolution("sums"))}
-    change = compare(before, renamed, means=means)
+    change = compare(before, renamed, upgrades=means)
     assert {node.name: (node.verdict, node.was) for node in change.nodes if node.was} == {
         "totals": (NodeVerdict.RENAMED, "sums")
     }
     assert change.sources == {"totals": "sums"}
     assert NodeVerdict.GONE not in {node.verdict for node in change.nodes}
-    assert compare(renamed, renamed, means=means).is_empty, "the rename has happened"
+    assert compare(renamed, renamed, upgrades=means).is_empty, "the rename has happened"
     assert compare(before, renamed).restored == ()
     effects = {node.name: node.effect for node in compare(before, renamed).nodes}
     assert effects["totals"] == "begins without state"

@@ -14,7 +14,7 @@ from holdfast.spark.launch import session
 from holdfast.spark.launch.jvm_options import quick_options
 from holdfast.spark.launch.jvm_output import JvmEnded
 from holdfast.spark.resume import context
-from holdfast.spark.resume.context import StartOptions, ground_of, program_of, stays_out_of_the_jvm
+from holdfast.spark.resume.context import StartOptions, context_of, program_of, stays_out_of_the_jvm
 
 
 class Started(Exception):
@@ -31,7 +31,7 @@ def asks_for_a_quick_one(monkeypatch: pytest.MonkeyPatch, directory: Path, strea
     pipeline = hf.Pipeline("p", stream | hf.write.sqlite(directory / "p.db", table="t", name="t"))
     asked = StartOptions(pipeline, str(directory / "c"), available_now(), None, False, None, Settings(**settings))
     with pytest.raises(Started) as started:
-        ground_of(asked)
+        context_of(asked)
     return bool(started.value.args[0])
 
 

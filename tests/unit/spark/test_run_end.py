@@ -363,7 +363,7 @@ def test_a_function_that_exits_within_an_epoch_fails_the_epoch_and_answers_the_j
     never: Any = None
     loop = EpochLoop(
         pipeline="trips",
-        origin=DirectoryHeader(1, {}),
+        header=DirectoryHeader(1, {}),
         spark_checkpoint=Path("nowhere"),
         evaluation=never,
         sinks={},

@@ -46,19 +46,19 @@ class Suspicion:
 
     Parameters
     ----------
-    spark, origin : Path, DirectoryHeader
+    spark, header : Path, DirectoryHeader
         Spark's directory, and how it began.
     attempts : int
         Starts after which rows are isolated.
     """
 
     spark: Path
-    origin: DirectoryHeader
+    header: DirectoryHeader
     attempts: int
 
     def of(self, error: HoldfastError) -> HoldfastError:
         """Return the error, as a ``BadRow`` that names its epoch where an epoch was under way and code failed in it."""
-        found = planned(self.spark, self.origin)
+        found = planned(self.spark, self.header)
         is_code = isinstance(error, InvalidPipeline | BadRow) and not durable.is_forbidden(error)
         if isinstance(error, BadRow) and error.is_decided:
             return error  # no row can be left out of that epoch
@@ -153,7 +153,7 @@ class Isolating:
         What runs, and the checkpoint.
     opened : callable
         Opens a source of it.
-    spark, origin : Path, DirectoryHeader
+    spark, header : Path, DirectoryHeader
         Spark's directory, and how it began.
     coordinator : Coordinator
         Opened: what was decided is published.
@@ -175,7 +175,7 @@ class Isolating:
     store: Store
     opened: Callable[[Node], Source]
     spark: Path
-    origin: DirectoryHeader
+    header: DirectoryHeader
     coordinator: Coordinator
     letters: DeadLetters
     trials: Trials
@@ -192,8 +192,8 @@ class Isolating:
         attempts : int
             Starts in a row that must have found the same epoch unfinished.
         """
-        found = planned(self.spark, self.origin)
-        name = None if found is None else f"{self.spark.name} from epoch {self.origin.base}: {found.epoch}"
+        found = planned(self.spark, self.header)
+        name = None if found is None else f"{self.spark.name} from epoch {self.header.base}: {found.epoch}"
         count = count_attempt(self.store, name)
         if found is None or name is None or count < attempts:
             return []
@@ -217,7 +217,7 @@ class Isolating:
         return made
 
     def _isolate(self, epoch: Planned, search: Search) -> list[Letter]:
-        rows = EpochRows(self._sources(), epoch.start.positions, epoch.end.positions, self.origin.retired)
+        rows = EpochRows(self._sources(), epoch.start.positions, epoch.end.positions, self.header.retired)
         errors: list[HoldfastError] = []  # of what failed last
         made: list[Letter] = []
 
@@ -260,7 +260,7 @@ class Isolating:
         if self.probe is None or not rows.count or not search.begin_probe():
             return []
         start = {
-            name: dict(epoch.start.positions.get(name) or self.origin.retired.get(name) or {}) for name in rows.sources
+            name: dict(epoch.start.positions.get(name) or self.header.retired.get(name) or {}) for name in rows.sources
         }
         # NB in the order of the rows' numbers, which is not that of Spark's log, and without who only tells of ends.
         end = {name: epoch.end.positions[name] for name in rows.sources if name in epoch.end.positions}

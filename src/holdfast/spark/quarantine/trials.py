@@ -51,19 +51,19 @@ def clear_copy(checkpoint: Path) -> None:
     shutil.rmtree(checkpoint / COPY, ignore_errors=True)
 
 
-def planned(spark: Path, origin: DirectoryHeader) -> Planned | None:
+def planned(spark: Path, header: DirectoryHeader) -> Planned | None:
     """Return the epoch that Spark's next query begins with, where it has begun before; else None."""
     offsets, commits = last_logged(spark, "offsets"), last_logged(spark, "commits")
     if offsets <= commits:
         return None
-    start = read_offsets(spark, offsets - 1) if offsets else Offsets(origin.start, {}, {}, {})
-    return Planned(offsets, origin.base + offsets, start, read_offsets(spark, offsets))
+    start = read_offsets(spark, offsets - 1) if offsets else Offsets(header.start, {}, {}, {})
+    return Planned(offsets, header.base + offsets, start, read_offsets(spark, offsets))
 
 
-def reads_on(spark: Path, origin: DirectoryHeader) -> Positions:
+def reads_on(spark: Path, header: DirectoryHeader) -> Positions:
     """Return where Spark's next query begins to read: behind its last finished batch."""
     finished = last_logged(spark, "commits")
-    return read_offsets(spark, finished).positions if finished >= 0 else origin.start
+    return read_offsets(spark, finished).positions if finished >= 0 else header.start
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Trials:
         Spark's directory, and where its copy goes.
     masks_file : str
         Where planning processes look for masks.
-    origin : DirectoryHeader
+    header : DirectoryHeader
         How the directory began.
     limit_s : float, optional
         How long a trial may take.
@@ -98,7 +98,7 @@ class Trials:
     spark: Path
     copy: Path
     masks_file: str
-    origin: DirectoryHeader
+    header: DirectoryHeader
     limit_s: float | None = None
 
     def make(self, epoch: Planned, masks: Mapping[str, Mask]) -> None:
@@ -140,7 +140,7 @@ class Trials:
         def evaluate(batch: DataFrame, batch_id: int) -> None:
             try:
                 if isinstance(evaluation, StateEvaluation):
-                    at = self.origin.step_time(batch_id, epoch.end.batch_us)
+                    at = self.header.step_time(batch_id, epoch.end.batch_us)
                     evaluation.begin(batch, *at, epoch.end.positions)
                 self._admit(epoch, self._staged(batch, evaluation, epoch, staging))
                 passed.append(batch_id)

@@ -131,7 +131,7 @@ class StartContext:
         return run_session(self.base_session, self.parallelism)
 
 
-def ground_of(asked: StartOptions) -> StartContext:
+def context_of(asked: StartOptions) -> StartContext:
     """Open the checkpoint, resolve and carry through what a dead run left, get a session, choose Spark's directory."""
     pipeline = asked.pipeline
     directory = checkpoint_directory(asked.checkpoint)

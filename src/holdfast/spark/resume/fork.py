@@ -179,9 +179,9 @@ class Fork:
             for node in self.pipeline.sources
         }
 
-    def _fork(self, origin: DirectoryHeader, found: NamedCheckpoint) -> DirectoryHeader:
+    def _fork(self, header: DirectoryHeader, found: NamedCheckpoint) -> DirectoryHeader:
         ended = found.manifest.ended
-        change = stateful_change(found.manifest.keeps, self.graph, self.transfer.means)
+        change = stateful_change(found.manifest.keeps, self.graph, self.transfer.upgrades)
         check_change(change, self.pipeline.name, is_forced=self.is_forced, drop_state=self.drop_state)
         for line in told(change):
             log.info("%s", line)
@@ -203,8 +203,8 @@ class Fork:
             found.manifest.pipeline,
         )
         return replace(
-            origin,
-            base=max(origin.base, ended.epoch + 1),
+            header,
+            base=max(header.base, ended.epoch + 1),
             seek=(ended.positions,),
             seed=ours.key.path if change.restored else "",
             kept=change.restored,
@@ -228,10 +228,12 @@ class Fork:
                 )
 
 
-def stateful_change(before: Mapping[str, StateSchema], after: Graph, means: Mapping[str, StateUpgrade]) -> GraphChange:
+def stateful_change(
+    before: Mapping[str, StateSchema], after: Graph, upgrades: Mapping[str, StateUpgrade]
+) -> GraphChange:
     """Compare what a checkpoint keeps with the stateful operators of a graph; of the other nodes it says nothing."""
     new = {name: node for name, node in after.nodes.items() if node.role is Role.STATEFUL}
-    now = {of.past.renamed_from: name for name, of in means.items()} | {name: name for name in new}
+    now = {of.past.renamed_from: name for name, of in upgrades.items()} | {name: name for name in new}
     inputs = {name: new[now[name]].inputs if name in now else () for name in before}  # of then they are not known
     old = {name: Described(Role.STATEFUL, of.kind, of.arguments, inputs[name]) for name, of in before.items()}
-    return compare(Graph("", old, before), Graph("", new, after.keeps), means=means)
+    return compare(Graph("", old, before), Graph("", new, after.keeps), upgrades=upgrades)

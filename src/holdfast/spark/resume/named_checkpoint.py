@@ -57,15 +57,15 @@ def create(
     below = f"spark/{number}"
     if number == 0:
         raise _nothing_finished(pipeline)
-    origin = read_origin(directory / below / FILE_NAME)
+    header = read_origin(directory / below / FILE_NAME)
     check_logs(directory / below)
     batch_id = last_logged(directory / below, "commits")
-    if batch_id < 0 or batch_id + 1 < len(origin.seek) - 1:
+    if batch_id < 0 or batch_id + 1 < len(header.seek) - 1:
         raise _nothing_finished(pipeline)
     found = read_offsets(directory / below, batch_id)
-    step_epoch, batch_us = origin.step_time(batch_id, found.batch_us)
-    ended = EpochEnd(origin.base + batch_id, step_epoch, found.positions, batch_us)
-    made = _there_already(store, origin, ended)
+    step_epoch, batch_us = header.step_time(batch_id, found.batch_us)
+    ended = EpochEnd(header.base + batch_id, step_epoch, found.positions, batch_us)
+    made = _there_already(store, header, ended)
     if made is None:
         graph = read_graph(store, below)
         operators: dict[str, OperatorState] = {}
@@ -77,7 +77,7 @@ def create(
                 operators = reader.read(store, batch_id, graph.keeps, graph.buckets, seed=seed)
             except Exception as error:
                 raise translate(error, pipeline, f"the checkpoint {name!r}") from error
-        made = Manifest(pipeline, generation, clock.now_us(), origin.graph or "", ended, graph.buckets, operators)
+        made = Manifest(pipeline, generation, clock.now_us(), header.graph or "", ended, graph.buckets, operators)
     named.put_named(store, name, made)
     try:
         verify(store, made)  # written, then looked: a run that was started meanwhile may have pruned its files
@@ -92,10 +92,10 @@ def create(
     return made
 
 
-def _there_already(store: Store, origin: DirectoryHeader, ended: EpochEnd) -> Manifest | None:
+def _there_already(store: Store, header: DirectoryHeader, ended: EpochEnd) -> Manifest | None:
     """Return the snapshot of exactly this end, if a clean stop left one."""
     for manifest in good_snapshots(store, lambda key, why: None):
-        if (manifest.ended.positions, manifest.graph) == (ended.positions, origin.graph):
+        if (manifest.ended.positions, manifest.graph) == (ended.positions, header.graph):
             return manifest
     return None
 

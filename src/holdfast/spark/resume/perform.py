@@ -135,9 +135,9 @@ def _written(beginning: Beginning, findings: Findings, header: DirectoryHeader) 
     return header
 
 
-def _note(beginning: Beginning, origin: DirectoryHeader) -> None:
+def _note(beginning: Beginning, header: DirectoryHeader) -> None:
     """Write the header of a new directory, and never over that of another run: its workers go by what it had read."""
-    key, data = f"{beginning.below}/{FILE_NAME}", origin.to_json()
+    key, data = f"{beginning.below}/{FILE_NAME}", header.to_json()
     if beginning.store.put_if_absent(key, data) or beginning.store.get(key) == data:
         return
     beginning.check_fenced()
@@ -161,27 +161,27 @@ def _note_those_that_left(beginning: Beginning, header: DirectoryHeader) -> None
         note_stood(store, header.base + last_logged(spark, "offsets") + 1, left, else_known=header.retired)
 
 
-def _retired(beginning: Beginning, origin: DirectoryHeader, held: Mapping[str, Held]) -> Positions:
+def _retired(beginning: Beginning, header: DirectoryHeader, held: Mapping[str, Held]) -> Positions:
     """Return where sources begin of which nothing was read before the directory does."""
     known = stood(beginning.store)
-    if not origin.seek:  # planned from the beginning of every source that the graph has: read from there too
+    if not header.seek:  # planned from the beginning of every source that the graph has: read from there too
         names = [node.name for node in beginning.sources]
         return {name: of for name, of in known.items() if name not in names}
     if left_at(beginning.store, beginning.previous) is None:
         return known
     # It begins further back than some came into the graph: they begin where they stood then, not where they are.
-    new = [node.name for node in beginning.sources if node.name not in origin.start]
-    then = stood_at(beginning.store, _begins_behind(beginning, origin, held))
+    new = [node.name for node in beginning.sources if node.name not in header.start]
+    then = stood_at(beginning.store, _begins_behind(beginning, header, held))
     return {name: of for name, of in known.items() if name not in new} | {n: then[n] for n in new if n in then}
 
 
-def _begins_behind(beginning: Beginning, origin: DirectoryHeader, held: Mapping[str, Held]) -> int:
+def _begins_behind(beginning: Beginning, header: DirectoryHeader, held: Mapping[str, Held]) -> int:
     """Return the last epoch before what a directory reads."""
-    if origin.seed:
-        return decode(beginning.store.get(origin.seed) or b"", origin.seed).ended.epoch
+    if header.seed:
+        return decode(beginning.store.get(header.seed) or b"", header.seed).ended.epoch
     if beginning.keeps:
         return read_origin(beginning.directory / beginning.previous / FILE_NAME).base
-    return min((each.epoch for each in held.values() if covers_all(origin.start, each.positions)), default=0)
+    return min((each.epoch for each in held.values() if covers_all(header.start, each.positions)), default=0)
 
 
 def _retired_before(beginning: Beginning) -> Positions:

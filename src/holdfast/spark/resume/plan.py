@@ -30,7 +30,7 @@ from holdfast.spark.resume.found import look
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.resume.sought import prepare
 from holdfast.spark.resume.state_change import compared, outgrown, word_of
-from holdfast.spark.state.plan import Division, StateShape, compile_stateful, keeps_of, means_of
+from holdfast.spark.state.plan import Division, StateShape, compile_stateful, keeps_of, upgrades_of
 from holdfast.spark.state.transfer import Transfer
 
 
@@ -99,8 +99,8 @@ def plan(
     chosen = find_directory(store, checkpoint, state_fingerprint(pipeline), partial(outgrown, pipeline, store, asked))
     stages = _stages(pipeline, settings)
     keeps = {} if stages is None else keeps_of(pipeline, stages)
-    means = {} if stages is None else means_of(pipeline, stages)
-    change = compared(store, checkpoint, chosen, described(pipeline, keeps), means, pipeline)
+    upgrades = {} if stages is None else upgrades_of(pipeline, stages)
+    change = compared(store, checkpoint, chosen, described(pipeline, keeps), upgrades, pipeline)
     if change is not None and change.backfilled:
         Backfill(pipeline, checkpoint, has_state(pipeline)).check(change)
     planned = Plan(chosen, change)
@@ -117,7 +117,7 @@ def plan(
         fingerprint,
         chosen.previous,
         spark=word_of(chosen, change),
-        transfer=Transfer(store, pipeline.name, fingerprint, keeps, means, 0, 0, SystemClock()),
+        transfer=Transfer(store, pipeline.name, fingerprint, keeps, upgrades, 0, 0, SystemClock()),
         backfilled=frozenset(sink.name for sink in pipeline.sinks if sink.backfill),
         drop_state=settings.dropped | drop_state,
     )

@@ -31,7 +31,7 @@ from holdfast.spark.quarantine.isolate import check_addresses
 from holdfast.spark.read import timestamp_of
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.catching_up import DirectoryIsLeft, check_replayable
-from holdfast.spark.resume.context import StartContext, StartOptions, ground_of
+from holdfast.spark.resume.context import StartContext, StartOptions, context_of
 from holdfast.spark.resume.fork import Fork
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.perform import perform
@@ -74,66 +74,66 @@ class Starting:
         timed = [node.name for node in pipeline.sources if has_pts and timestamp_of(node) is not None]
         if self.asked.isolates:
             check_addresses(pipeline)
-        ground = ground_of(self.asked)
+        context = context_of(self.asked)
         try:
-            self._warn_of_exposure(ground)
-            assembly = assemble(self.asked, ground)
-            change = self._change(ground, assembly)
-            sinks = self._connected(ground, assembly)
+            self._warn_of_exposure(context)
+            physical = assemble(self.asked, context)
+            change = self._change(context, physical)
+            sinks = self._connected(context, physical)
             coordinator = coordinator_of(
                 pipeline,
-                ground.store,
+                context.store,
                 [*sinks.values()],
                 self.asked.settings,
-                clock=ground.clock,
+                clock=context.clock,
                 commit_every_ticks=self.asked.commit_every_ticks,
                 commit_thread=self.asked.commit_thread,
             )
             try:
                 remembering = [name for name, sink in sinks.items() if remembers(sink)]
-                participation = Participation(pipeline.name, ground.store, remembering)
-                owned = _Owned(self.asked, ground, assembly, change, sinks, coordinator, participation, remembering)
+                participation = Participation(pipeline.name, context.store, remembering)
+                owned = _Owned(self.asked, context, physical, change, sinks, coordinator, participation, remembering)
                 resumption = coordinator.open(on_behind=owned.check_replayable)
-                origin = owned.settled(resumption)
+                header = owned.settled(resumption)
                 held = resumption.held.values()
-                parts = Wiring(self.asked, self.lifecycle, ground, assembly, sinks, coordinator, origin, participation)
+                parts = Wiring(self.asked, self.lifecycle, context, physical, sinks, coordinator, header, participation)
                 run = parts.begun(timed, pts=min((each.pts for each in held if each.pts is not None), default=None))
             except BaseException:
                 coordinator.close()
                 raise
         except BaseException:
-            shutil.rmtree(ground.stop_directory, ignore_errors=True)
+            shutil.rmtree(context.stop_directory, ignore_errors=True)
             raise
         self.has_begun = True
         return run
 
-    def _warn_of_exposure(self, ground: StartContext) -> None:
-        context = ground.base_session.sparkContext
-        conf = context.getConf()
-        said = exposed(self.asked.pipeline, context.master, lambda name: conf.get(name, "false").lower() == "true")
+    def _warn_of_exposure(self, context: StartContext) -> None:
+        spark = context.base_session.sparkContext
+        conf = spark.getConf()
+        said = exposed(self.asked.pipeline, spark.master, lambda name: conf.get(name, "false").lower() == "true")
         if said:
             log.warning("%s", said)
 
-    def _change(self, ground: StartContext, assembly: PhysicalPlan) -> GraphChange | None:
+    def _change(self, context: StartContext, physical: PhysicalPlan) -> GraphChange | None:
         """Return what becomes of each node of the graph before; refuse what would lose state."""
         pipeline = self.asked.pipeline
-        change = compared(ground.store, ground.directory, ground.chosen, assembly.graph, assembly.means, pipeline)
+        change = compared(context.store, context.directory, context.chosen, physical.graph, physical.upgrades, pipeline)
         if change is not None:
             for line in told(change):
                 log.info("%s", line)
             settings = self.asked.settings
             check_change(change, pipeline.name, is_forced=settings.force_graph_change, drop_state=settings.dropped)
             if change.backfilled:
-                Backfill(pipeline, ground.directory, self.asked.is_stateful).check(change)
+                Backfill(pipeline, context.directory, self.asked.is_stateful).check(change)
         return change
 
-    def _connected(self, ground: StartContext, assembly: PhysicalPlan) -> dict[str, Sink]:
+    def _connected(self, context: StartContext, physical: PhysicalPlan) -> dict[str, Sink]:
         pipeline = self.asked.pipeline
         sinks: dict[str, Sink] = {}
-        for node, schema in zip(pipeline.sinks, assembly.compiled.routes.schemas, strict=True):
+        for node, schema in zip(pipeline.sinks, physical.compiled.routes.schemas, strict=True):
             sink = node.spec.connect(node.name, pipeline.name, schema)
             if isinstance(sink, Bindable):  # foreach_batch: the only sink that wants a DataFrame
-                sink.bind(_to_dataframe(ground.session), str(ground.directory / "foreach_batch" / node.name))
+                sink.bind(_to_dataframe(context.session), str(context.directory / "foreach_batch" / node.name))
             sinks[node.name] = sink
         return sinks
 
@@ -143,8 +143,8 @@ class _Owned:
     """A pipeline that is taken over: nobody else writes it."""
 
     asked: StartOptions
-    ground: StartContext
-    assembly: PhysicalPlan
+    context: StartContext
+    physical: PhysicalPlan
     change: GraphChange | None
     sinks: Mapping[str, Sink]
     coordinator: Coordinator
@@ -157,7 +157,7 @@ class _Owned:
         Nothing is resolved yet: of a sink that is another one by mistake, what is decided for it must stay.
         """
         self.participation.check({name: held[name] for name in behind})
-        self.ground.rewinding.check_none_holds_withdrawn(behind, held)
+        self.context.rewinding.check_none_holds_withdrawn(behind, held)
         check_replayable(self._beginning(), behind, self._remembered(held))
 
     def settled(self, resumption: Resumption) -> DirectoryHeader:
@@ -165,7 +165,7 @@ class _Owned:
 
         What was in doubt is resolved.
         """
-        rewinding, held = self.ground.rewinding, resumption.held
+        rewinding, held = self.context.rewinding, resumption.held
         rewinding.check_none_was_resolved(resumption)
         beginning = self._beginning()
         checks = (
@@ -176,11 +176,11 @@ class _Owned:
         way = findings.case.way
         if way is not StartWay.REFUSE:
             self.participation.note_holding(held)
-            named.settle_floor(self.ground.store)
+            named.settle_floor(self.context.store)
             self._note_graph()
             self.coordinator.check_fenced()  # who has taken over meanwhile may have begun the same directory
         if way not in (StartWay.REFUSE, StartWay.LEAVE):
-            write_graph(self.ground.store, self.ground.chosen.below, self.assembly.graph)
+            write_graph(self.context.store, self.context.chosen.below, self.physical.graph)
         return perform(beginning, findings, resumption.last_epoch)
 
     def _remembered(self, held: Mapping[str, Held]) -> dict[str, Held]:
@@ -190,36 +190,36 @@ class _Owned:
     # --- what the checkpoint is told ----------------------------------------------------------------------------
 
     def _note_graph(self) -> None:
-        store, pipeline = self.ground.store, self.asked.pipeline
-        for sink, schema in zip(pipeline.sinks, self.assembly.compiled.routes.schemas, strict=True):
+        store, pipeline = self.context.store, self.asked.pipeline
+        for sink, schema in zip(pipeline.sinks, self.physical.compiled.routes.schemas, strict=True):
             note_schema(store, sink.name, schema)
         note_description(store, pipeline)
 
     # --- where it begins ----------------------------------------------------------------------------------------
 
     def _beginning(self) -> Beginning:
-        ground, assembly, pipeline = self.ground, self.assembly, self.asked.pipeline
+        context, physical, pipeline = self.context, self.physical, self.asked.pipeline
         fingerprint = state_fingerprint(pipeline)
         transfer = Transfer(
-            ground.store,
+            context.store,
             pipeline.name,
             fingerprint,
-            assembly.keeps,
-            assembly.means,
-            assembly.graph.buckets,
+            physical.keeps,
+            physical.upgrades,
+            physical.graph.buckets,
             self.coordinator.generation,
-            ground.clock,
+            context.clock,
         )
         return Beginning(
-            ground.store,
-            ground.directory,
-            ground.chosen.below,
+            context.store,
+            context.directory,
+            context.chosen.below,
             pipeline.name,
             pipeline.sources,
-            assembly.keeps,
+            physical.keeps,
             fingerprint,
-            ground.chosen.previous,
-            spark=word_of(ground.chosen, self.change),
+            context.chosen.previous,
+            spark=word_of(context.chosen, self.change),
             transfer=transfer,
             change=self._state_change(transfer),
             first=self._first(transfer),
@@ -229,36 +229,36 @@ class _Owned:
         )
 
     def _state_change(self, transfer: Transfer) -> StateChange | None:
-        ground = self.ground
-        if ground.before is None or self.change is None:
+        context = self.context
+        if context.before is None or self.change is None:
             return None
         return StateChange(
-            ground.store,
-            ground.directory,
-            ground.chosen.previous,
+            context.store,
+            context.directory,
+            context.chosen.previous,
             self.asked.pipeline.name,
-            ground.new_session(),
+            context.new_session(),
             self.change,
-            ground.before,
+            context.before,
             self.coordinator.generation,
-            ground.clock,
+            context.clock,
             transfer,
-            Backfill(self.asked.pipeline, ground.directory, self.asked.is_stateful),
+            Backfill(self.asked.pipeline, context.directory, self.asked.is_stateful),
         )
 
     def _first(self, transfer: Transfer) -> Fork | None:
-        ground = self.ground
-        if ground.begins is None:
+        context = self.context
+        if context.begins is None:
             return None
         return Fork(
-            ground.begins,
-            ground.fork,
-            ground.store,
-            ground.directory,
+            context.begins,
+            context.fork,
+            context.store,
+            context.directory,
             self.asked.pipeline,
-            self.assembly.reader,
+            self.physical.reader,
             self.coordinator.generation,
-            self.assembly.graph,
+            self.physical.graph,
             transfer,
             self.asked.settings.force_graph_change,
             self.asked.settings.dropped,

@@ -47,7 +47,7 @@ def compared(
     checkpoint: Path,
     chosen: Directory,
     graph: Graph,
-    means: Mapping[str, StateUpgrade],
+    upgrades: Mapping[str, StateUpgrade],
     pipeline: Pipeline,
 ) -> GraphChange | None:
     """Return what becomes of each node; None where nothing has run, or the directory before is only damaged."""
@@ -59,7 +59,7 @@ def compared(
     if not chosen.is_changed and store.get(f"{below}/{GRAPH}") is None:
         return None
     before = read_graph(store, below)
-    change = compare(before, graph, means, backfilled(pipeline.sinks, before) if chosen.is_changed else ())
+    change = compare(before, graph, upgrades, backfilled(pipeline.sinks, before) if chosen.is_changed else ())
     if chosen.is_changed:
         left = left_to_replay(store, checkpoint, below, state_fingerprint(pipeline))
         change = replace(change, replay=left)
@@ -149,7 +149,7 @@ class StateChange:
     transfer: Transfer | None = None
     backfill: Backfill | None = None
 
-    def begun(self, origin: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
+    def begun(self, header: DirectoryHeader, held: Mapping[str, Held]) -> DirectoryHeader:
         """Move the state; return the header of the new directory.
 
         Raises
@@ -171,16 +171,16 @@ class StateChange:
             point = read_offsets(spark, batch_id).positions if is_through else began.seek[-1]
             seek = self.backfill.seek(point, held)
             log.warning("%s: everything is read again, in %d epochs", ", ".join(self.change.backfilled), len(seek) - 1)
-            return replace(origin, seek=seek, kept=(), backfilled=self.change.backfilled)
+            return replace(header, seek=seek, kept=(), backfilled=self.change.backfilled)
         if left:
             replayed, filled = began.replayed[batch_id + 1 :], began.backfilled if is_backfill(began) else ()
-            origin = replace(origin, replayed=replayed, backfilled=filled)
+            header = replace(header, replayed=replayed, backfilled=filled)
         if batch_id < 0:  # nothing was finished: it is where it began
             manifest = seed_of(self.checkpoint, self.previous)
             there = {} if manifest is None else manifest.operators
             sources = {name: was for name, was in self.change.sources.items() if was in there}
             seed = self._moved(manifest, sources) if manifest is not None and sources else ""
-            return replace(origin, seek=began.seek, seed=seed, kept=tuple(sources))
+            return replace(header, seek=began.seek, seed=seed, kept=tuple(sources))
         found = read_offsets(spark, batch_id)
         step_epoch, batch_us = began.step_time(batch_id, found.batch_us)
         last = EpochEnd(began.base + batch_id, step_epoch, found.positions, batch_us)
@@ -188,7 +188,7 @@ class StateChange:
         log.warning(
             "the graph has changed: the old one holds up to the end of epoch %d, the new one from there on", last.epoch
         )
-        return replace(origin, seek=(last.positions, *left), seed=seed, kept=self.change.restored)
+        return replace(header, seek=(last.positions, *left), seed=seed, kept=self.change.restored)
 
     def _seed(self, batch_id: int, last: EpochEnd, held: Mapping[str, Held], began: DirectoryHeader) -> str:
         """Return the key of a snapshot of the change point, for the new graph; made now if there is none."""

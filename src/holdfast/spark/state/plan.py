@@ -155,7 +155,7 @@ def keeps_of(pipeline: Pipeline, stages: Stages) -> dict[str, StateSchema]:
     return {name: StateSchema(*arguments[name], one.step.key, one.step.tables) for name, one in hosted.items()}
 
 
-def means_of(pipeline: Pipeline, stages: Stages) -> dict[str, StateUpgrade]:
+def upgrades_of(pipeline: Pipeline, stages: Stages) -> dict[str, StateUpgrade]:
     """Return with what each stateful operator takes over the state of another version of itself."""
     pasts = {node.name: node.past for node in pipeline.nodes}
     return {name: StateUpgrade(pasts[name], one.step) for stage in stages.stages for name, one in stage.hosted.items()}

@@ -50,7 +50,7 @@ class Transfer:
         Fingerprint of the new graph's state.
     keeps : mapping of str to StateSchema
         What each of its operators keeps.
-    means : mapping of str to StateUpgrade
+    upgrades : mapping of str to StateUpgrade
         With what tables of another form are brought over.
     buckets : int
         Into how many the state of each operator is divided from now on.
@@ -64,7 +64,7 @@ class Transfer:
     pipeline: str
     graph: str
     keeps: Mapping[str, StateSchema]
-    means: Mapping[str, StateUpgrade]
+    upgrades: Mapping[str, StateUpgrade]
     buckets: int
     generation: int
     clock: Clock
@@ -133,7 +133,7 @@ class Transfer:
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _means(self, name: str) -> StateUpgrade:
-        return self.means.get(name, StateUpgrade())
+        return self.upgrades.get(name, StateUpgrade())
 
     def _rewritten(
         self, name: str, was: str, before: OperatorState, move: StateMove, feeds: _Feeding, at: StepTime
