@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.config import Settings
 from holdfast.ports import Carried, EpochRecord, Store
 from holdfast.resume.directory_header import newest_directory
+from holdfast.resume.rewind import check_none_holds_withdrawn
 from holdfast.sources.files.log import FileLog, whole
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.rewind import Rewinding
@@ -61,7 +63,7 @@ class Flow:
             pipeline="flow", store=store, sinks=sinks, clock=SystemClock(), commit_thread=False
         )  # fmt: skip
         try:
-            check = self.rewinding().check_none_holds_withdrawn
+            check = partial(check_none_holds_withdrawn, store, "flow")
             resumption = coordinator.open(on_behind=check)
             check([sink.name for sink in sinks], resumption.held)
             for sink in sinks:

@@ -7,7 +7,7 @@ reach.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.checkpoint import named, progress
@@ -15,7 +15,7 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.progress import EpochSpan, chain
 from holdfast.checkpoint.snapshot import good_snapshots, read_manifest, snapshot_keys
 from holdfast.commit.ledger import Standing, survey
-from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline
 from holdfast.ports import EpochRecord, Held, Store, Withdrawal
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.restore import Restoration, restoration
@@ -259,6 +259,47 @@ def withdrawn_by(store: Store, epoch: int, positions: Positions) -> int | None:
     """Return the rewind that has withdrawn an epoch which ended at some positions; None where it stands."""
     behind = (number for number, to in _rewinds(store) if epoch < number and not covers_all(to, positions))
     return next(behind, None)
+
+
+def check_none_holds_withdrawn(store: Store, pipeline: str, sinks: Collection[str], held: Mapping[str, Held]) -> None:
+    """Refuse a sink that no rewind has reached: it went back to before one, or was not in the graph then.
+
+    By its positions it holds everything up to them, and would be left out of the epochs that came instead of what
+    was withdrawn.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    pipeline : str
+        Its name.
+    sinks : collection of str
+        Those to look at; they remember what they hold.
+    held : mapping of str to Held
+        What each sink holds.
+
+    Raises
+    ------
+    Diverged
+        If there is one.
+    """
+    for name in sorted(name for name in sinks if held[name].epoch):
+        epoch, positions = held[name].epoch, held[name].positions
+        number = withdrawn_by(store, epoch, positions)
+        if number is not None:
+            raise Diverged(
+                f"sink {name!r} holds epoch {epoch}, which epoch {number}, a rewind, has withdrawn.",
+                why="it was not in the graph when that was rewound; or it failed over to a copy that lagged, or "
+                "was restored from a backup of before the rewind. What came instead of the withdrawn rows is not "
+                "in it, and its ledger says that it has everything up to there.",
+                do="holdfast rewind once more, to where that one went or further back: it takes all sinks there; "
+                f"or restore sink {name!r} to a state of behind the rewind; or, where it cannot withdraw rows, "
+                "give it another name: it then begins at the present, or, with another target and backfill=True, "
+                "at the beginning.",
+                pipeline=pipeline,
+                participant=name,
+                epoch=number,
+            )
 
 
 def _at(at_us: int, ends: Mapping[int, EpochEnd], steps: Iterable[EpochSpan]) -> EpochEnd | None:

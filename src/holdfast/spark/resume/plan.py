@@ -21,6 +21,7 @@ from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import ResumeCase
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import described, state_fingerprint
+from holdfast.resume.rewind import check_none_holds_withdrawn
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch.session import create_session, run_session
 from holdfast.spark.read import SourceReader
@@ -93,8 +94,7 @@ def plan(
     Corrupt
         If a record of the checkpoint cannot be read.
     """
-    rewinding = Rewinding(pipeline, store, checkpoint, settings)
-    rewinding.check_finished("what becomes of the graph behind it")
+    Rewinding(pipeline, store, checkpoint, settings).check_finished("what becomes of the graph behind it")
     asked = Division(settings.buckets, settings.partitions)
     chosen = find_directory(store, checkpoint, state_fingerprint(pipeline), partial(outgrown, pipeline, store, asked))
     stages = _stages(pipeline, settings)
@@ -126,7 +126,7 @@ def plan(
     participation = Participation(pipeline.name, store, held)
     checks = (
         lambda: participation.check(held),
-        lambda: rewinding.check_none_holds_withdrawn([*held], held),
+        lambda: check_none_holds_withdrawn(store, pipeline.name, held, held),
     )
     findings = look(beginning, held, remembered, checks)
     silent = {sink.name for sink in pipeline.sinks} - set(held)

@@ -8,7 +8,7 @@ or the next rewind, first carries it through.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from holdfast.checkpoint.snapshot import commit
 from holdfast.checkpoint.source_history import forget_behind, stood
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.config import Settings
-from holdfast.errors import Corrupt, Diverged, InvalidPipeline, Unavailable
+from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
@@ -42,7 +42,6 @@ from holdfast.resume.rewind import (
     take_back,
     target,
     unfinished,
-    withdrawn_by,
 )
 from holdfast.resume.spark_log import newest_positions, plain
 from holdfast.spark.resume.beginning import Beginning, above_all
@@ -168,42 +167,6 @@ class Rewinding:
                 pipeline=self.pipeline.name,
                 epoch=record.epoch,
             )
-
-    def check_none_holds_withdrawn(self, sinks: Collection[str], held: Mapping[str, Held]) -> None:
-        """Refuse a sink that no rewind has reached: it went back to before one, or was not in the graph then.
-
-        By its positions it holds everything up to them, and would be left out of the epochs that came instead of what
-        was withdrawn.
-
-        Parameters
-        ----------
-        sinks : collection of str
-            Those to look at; they remember what they hold.
-        held : mapping of str to Held
-            What each sink holds.
-
-        Raises
-        ------
-        Diverged
-            If there is one.
-        """
-        for name in sorted(name for name in sinks if held[name].epoch):
-            epoch, positions = held[name].epoch, held[name].positions
-            number = withdrawn_by(self.store, epoch, positions)
-            if number is not None:
-                raise Diverged(
-                    f"sink {name!r} holds epoch {epoch}, which epoch {number}, a rewind, has withdrawn.",
-                    why="it was not in the graph when that was rewound; or it failed over to a copy that lagged, or "
-                    "was restored from a backup of before the rewind. What came instead of the withdrawn rows is not "
-                    "in it, and its ledger says that it has everything up to there.",
-                    do="holdfast rewind once more, to where that one went or further back: it takes all sinks there; "
-                    f"or restore sink {name!r} to a state of behind the rewind; or, where it cannot withdraw rows, "
-                    "give it another name: it then begins at the present, or, with another target and backfill=True, "
-                    "at the beginning.",
-                    pipeline=self.pipeline.name,
-                    participant=name,
-                    epoch=number,
-                )
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import state_fingerprint, write_graph
 from holdfast.resume.refusals import check_change
+from holdfast.resume.rewind import check_none_holds_withdrawn
 from holdfast.spark.launch.exposure import exposed
 from holdfast.spark.physical_plan import PhysicalPlan, assemble
 from holdfast.spark.quarantine.isolate import check_addresses
@@ -157,7 +158,7 @@ class _Owned:
         Nothing is resolved yet: of a sink that is another one by mistake, what is decided for it must stay.
         """
         self.participation.check({name: held[name] for name in behind})
-        self.context.rewinding.check_none_holds_withdrawn(behind, held)
+        check_none_holds_withdrawn(self.context.store, self.asked.pipeline.name, behind, held)
         check_replayable(self._beginning(), behind, self._remembered(held))
 
     def settled(self, resumption: Resumption) -> DirectoryHeader:
@@ -165,22 +166,22 @@ class _Owned:
 
         What was in doubt is resolved.
         """
-        rewinding, held = self.context.rewinding, resumption.held
-        rewinding.check_none_was_resolved(resumption)
+        store, pipeline, held = self.context.store, self.asked.pipeline, resumption.held
+        self.context.rewinding.check_none_was_resolved(resumption)
         beginning = self._beginning()
         checks = (
             lambda: self.participation.check(held),
-            lambda: rewinding.check_none_holds_withdrawn(self.remembering, held),
+            lambda: check_none_holds_withdrawn(store, pipeline.name, self.remembering, held),
         )
         findings = look(beginning, held, self._remembered(held), checks)
         way = findings.case.way
         if way is not StartWay.REFUSE:
             self.participation.note_holding(held)
-            named.settle_floor(self.context.store)
+            named.settle_floor(store)
             self._note_graph()
             self.coordinator.check_fenced()  # who has taken over meanwhile may have begun the same directory
         if way not in (StartWay.REFUSE, StartWay.LEAVE):
-            write_graph(self.context.store, self.context.chosen.below, self.physical.graph)
+            write_graph(store, self.context.chosen.below, self.physical.graph)
         return perform(beginning, findings, resumption.last_epoch)
 
     def _remembered(self, held: Mapping[str, Held]) -> dict[str, Held]:
