@@ -219,7 +219,7 @@ def resolve_(
         rejected = Rejected() if reject_rows else None
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"resolve {target}")
-            resumption = resolve(pipeline, store, settings, rejected)
+            resumption = resolve(pipeline, store, directory, settings, rejected)
         lines = [
             *rejected_lines(rejected, dry_run=False),
             *words.resumption_lines(pipeline.name, resumption, epoch, common_unit(pipeline.sources)),

@@ -5,26 +5,38 @@ It is a takeover like that of every start: a run that is still alive is fenced b
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from holdfast.checkpoint.participation import Participation
 from holdfast.cli.reject_rows import Rejected, keeping, would_reject
 from holdfast.commit.coordinator import Resumption
+from holdfast.commit.delivery import remembers
 from holdfast.commit.owner import Owner
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.inspection import Inspection
-from holdfast.ports import Store
+from holdfast.ports import Held, Store
+from holdfast.resume.directory_header import FILE_NAME, newest_directory, read_origin
+from holdfast.resume.graph_record import read_graph
 from holdfast.resume.in_doubt import check_within_reach, connected_sinks, coordinator_alone, open_decisions
+from holdfast.resume.rewind import check_none_holds_withdrawn
+from holdfast.spark.resume.beginning import Beginning
+from holdfast.spark.resume.catching_up import check_replayable
 
 
-def resolve(pipeline: Pipeline, store: Store, settings: Settings, rejected: Rejected | None = None) -> Resumption:
+def resolve(
+    pipeline: Pipeline, store: Store, directory: Path, settings: Settings, rejected: Rejected | None = None
+) -> Resumption:
     """Take the pipeline over and resolve what is in doubt.
 
     Parameters
     ----------
     pipeline : Pipeline
         The graph; its sinks are connected with the schemas that the last run recorded.
-    store : Store
-        The checkpoint.
+    store, directory : Store, Path
+        The checkpoint, and where it lies.
     settings : Settings
         For retries, and the length of the ledger.
     rejected : Rejected, optional
@@ -33,13 +45,38 @@ def resolve(pipeline: Pipeline, store: Store, settings: Settings, rejected: Reje
     Raises
     ------
     HoldfastError
-        Whatever :meth:`Coordinator.open` raises; InvalidPipeline for a sink that only a run can write.
+        Whatever :meth:`Coordinator.open` raises; InvalidPipeline for a sink that only a run can write; Diverged for one
+        that has lost what was published in it, if what is decided for it could not be given to it by a replay.
     """
     with coordinator_alone(pipeline, store, settings) as (coordinator, sinks):
-        if rejected is None:
-            return coordinator.open()
-        rows_max, decided_for = settings.poison_rows, open_decisions(store)
-        return coordinator.open(keeping(store, coordinator, [*sinks.values()], rejected, decided_for, rows_max))
+        decided_for, on_refused = open_decisions(store), None
+        if rejected is not None:
+            rows_max = settings.poison_rows
+            on_refused = keeping(store, coordinator, [*sinks.values()], rejected, decided_for, rows_max)
+        remembering = [name for name, sink in sinks.items() if remembers(sink)]
+        named = {name for several in decided_for.values() for name in several}
+
+        def on_behind(behind: Collection[str], held: Mapping[str, Held]) -> None:
+            """Refuse as a start does: to resolve forgets what is decided for a sink that is behind."""
+            if losing := sorted(named.intersection(behind)):
+                remembered = {name: held[name] for name in remembering}
+                _check_replayable(pipeline, store, directory, losing, remembered)
+
+        return coordinator.open(on_refused, on_behind)
+
+
+def _check_replayable(
+    pipeline: Pipeline, store: Store, directory: Path, losing: Sequence[str], held: Mapping[str, Held]
+) -> None:
+    Participation(pipeline.name, store, losing).check({name: held[name] for name in losing})
+    check_none_holds_withdrawn(store, pipeline.name, losing, held)
+    number = newest_directory(store)
+    if not number:
+        return  # Spark's directory is lost: nothing is known of what was published, and a start asks no more
+    below = f"spark/{number}"
+    keeps, graph = read_graph(store, below).keeps, read_origin(directory / below / FILE_NAME).graph
+    beginning = Beginning(store, directory, below, pipeline.name, pipeline.sources, keeps, graph or "")
+    check_replayable(beginning, losing, held)
 
 
 def resolving_would_reject(pipeline: Pipeline, store: Store, settings: Settings) -> Rejected:

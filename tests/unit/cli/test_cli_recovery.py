@@ -30,6 +30,7 @@ from holdfast.ports import Carried, EpochRecord, Refused
 from holdfast.quarantine.dead_letters import DeadLetters, Letter, one_row
 from holdfast.quarantine.mask import Address
 from holdfast.resume.directory_header import DirectoryHeader
+from holdfast.resume.in_doubt import open_decisions
 from holdfast.store.local import open_store
 from holdfast.testing.store import SimulatedStore
 
@@ -251,16 +252,21 @@ def log_positions():
         path.write_text(f'v2\n{{"batchTimestampMs": 0}}\nrides:{offset}\n')
 
 
+def log_files(name, count):
+    """Let the source have so many files, and have logged them."""
+    Path("in").mkdir()
+    for number in range(1, count + 1):
+        Path(f"in/{number}.json").write_text('{"x": 1}\n')
+    source = load_target(f"flows.py:{name}").sources[0]
+    source.spec.open("rides", str(Path("ckpt/sources/rides").absolute())).latest({"log": 0}, bounded=False)
+
+
 @pytest.mark.parametrize("name", ["one", "two"])
 @pytest.mark.parametrize("can_be_read", [True, False])
 def test_a_sink_that_was_set_back_is_told_as_behind_with_what_it_lacks(name, can_be_read):
     run_epochs(name, 3)
     set_back(name, 1)
-    source = load_target(f"flows.py:{name}").sources[0]
-    Path("in").mkdir()
-    for number in (1, 2, 3) if can_be_read else (1, 2):
-        Path(f"in/{number}.json").write_text('{"x": 1}\n')
-    source.spec.open("rides", str(Path("ckpt/sources/rides").absolute())).latest({"log": 0}, bounded=False)
+    log_files(name, 3 if can_be_read else 2)
     text = holdfast("inspect", f"flows.py:{name}", "--checkpoint", "ckpt").stdout
     told = f"! behind: table_{name} holds everything up to epoch 1, and epoch 3 was published: it lacks source 'rides' "
     assert f"{told}from log=1 to log=3." in text
@@ -303,20 +309,31 @@ def test_a_decision_that_is_to_be_published_makes_no_sink_lie_behind():
     assert open_one.exists()
 
 
-def test_a_decision_behind_a_gap_does_not_hide_that_a_sink_was_set_back():
-    """Epochs 1 to 3 are of the table alone, and left nothing in the ledger; the fourth is decided for both sinks."""
+@pytest.mark.parametrize("can_be_read", [True, False])
+def test_a_decision_behind_a_gap_does_not_hide_that_a_sink_was_set_back(can_be_read):
+    """Epochs 1 to 3 are of the table alone, and left nothing in the ledger; the fourth is decided for both sinks.
+
+    To resolve publishes it in the other one, and forgets it: what the table lacks has to come from the sources.
+    """
     Path("flows.py").write_text(
         Path("flows.py").read_text() + 'grown = hf.Pipeline("one", table("one"), rows | hf.write.files("out"))\n'
     )
     run_epochs("one", 3)
     run_epochs("grown", 4, crash_at="after-decide")
     set_back("one", 1)
+    if can_be_read:
+        log_files("grown", 4)
     text = holdfast("inspect", "flows.py:grown", "--checkpoint", "ckpt").stdout
     assert "! behind: table_one holds everything up to epoch 1, and epoch 3 was published: it lacks source" in text
     answer = holdfast("resolve", "flows.py:grown", "--checkpoint", "ckpt")
-    assert answer.exit_code == 0
-    assert "behind: the next start replays what it lacks" in answer.stdout
     assert rows_in("one.db") == [10, 11]
+    still_open = open_decisions(open_store("ckpt"))
+    if can_be_read:
+        assert (answer.exit_code, [*still_open]) == (0, [])
+        assert "behind: the next start replays what it lacks" in answer.stdout
+    else:
+        assert (answer.exit_code, [*still_open]) == (4, [4]), "as a start would"
+        assert "sink 'table_one' has lost what was published behind epoch 1, up to epoch 3" in answer.stderr
 
 
 def test_a_damaged_decision_is_shown_and_resolve_fails_without_dropping_anything():
