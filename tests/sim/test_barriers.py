@@ -16,7 +16,7 @@ from holdfast.checkpoint.barriers import Barriers, gathered, taken_from
 from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.snapshot import Bucket, commit, good_snapshots, prune, read_part, verify, write_part
 from holdfast.plan.cutting import build_stages
-from holdfast.spark.state.plan import keeps_of
+from holdfast.spark.state.plan import state_schemas_of
 from holdfast.spark.state.seed import tables_of
 from holdfast.state.step import Change, Result
 from holdfast.testing.simulation.levels import StatefulWorkload, Stores
@@ -76,7 +76,7 @@ class Run:
         self.sources = {"there": 0, "written": 0, "read": 0}
         self.number = self.kills = 0
         stages = build_stages(pipeline(), lambda schema: schema, "t", buckets=1, partitions=1, prefix=lambda part: [])
-        self.keeps = keeps_of(pipeline(), stages)
+        self.state_schemas = state_schemas_of(pipeline(), stages)
         self.steps = _steps()
         self.begin(0)
 
@@ -99,7 +99,7 @@ class Run:
         """Lose the stores; state comes from the snapshot of that epoch."""
         found = taken_out(self.stores, done, self.seeds)
         self.stores, self.seeds = Stores(begin=done), found
-        states = gathered(self.keeps, found.buckets)
+        states = gathered(self.state_schemas, found.buckets)
         self.seed = Manifest("counts", 1, 0, "", ended(done), BUCKETS, states)
         self.store.objects.update(found.objects)
         self.begin(done)
@@ -122,7 +122,7 @@ class Run:
             self.snapshot(number)
 
     def snapshot(self, number: int) -> None:
-        taken = taken_from(self.keeps, BUCKETS, self.barriers.as_of(number), self.last, self.seed)
+        taken = taken_from(self.state_schemas, BUCKETS, self.barriers.as_of(number), self.last, self.seed)
         found, read = dict(taken.there), set(taken.read)
         for at, of in taken.written.items():
             part = read_part(self.store, *at, of, self.run)
@@ -137,7 +137,7 @@ class Run:
         self.sources["there"] += len(taken.there)
         self.sources["written"] += len(taken.written)
         self.sources["read"] += len(read)
-        manifest = Manifest("counts", 1, 0, "", ended(number), BUCKETS, gathered(self.keeps, found))
+        manifest = Manifest("counts", 1, 0, "", ended(number), BUCKETS, gathered(self.state_schemas, found))
         commit(self.store, manifest)
         self.barriers.learn(manifest)
         self.last = manifest

@@ -25,7 +25,7 @@ from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.directory import find_directory
 from holdfast.spark.resume.plan import _stages
 from holdfast.spark.resume.state_change import StateChange, compared
-from holdfast.spark.state.plan import keeps_of, upgrades_of
+from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.seed import seed_of
 from holdfast.spark.state.transfer import Transfer
 from holdfast.store.local import LocalStore
@@ -50,7 +50,7 @@ OLD, NEW, RENAMED = trips("sums"), trips("totals"), trips("totals", renamed_from
 def remembered(pipeline: hf.Pipeline) -> tuple[Graph, Any]:
     stages = _stages(pipeline, Settings())
     assert stages is not None
-    return described(pipeline, keeps_of(pipeline, stages), BUCKETS), upgrades_of(pipeline, stages)
+    return described(pipeline, state_schemas_of(pipeline, stages), BUCKETS), upgrades_of(pipeline, stages)
 
 
 def run_once(directory: Path) -> None:
@@ -67,7 +67,7 @@ def run_once(directory: Path) -> None:
     commit(
         store,
         Manifest("trips", 1, 0, fingerprint, EpochEnd(1, 1, AT, 4), BUCKETS, {
-            "sums": OperatorState(graph.keeps["sums"], {0: bucket})
+            "sums": OperatorState(graph.state_schemas["sums"], {0: bucket})
         }),
     )  # fmt: skip
 
@@ -96,7 +96,7 @@ def start(directory: Path, pipeline: hf.Pipeline, store: Store | None = None, dr
     assert change is not None
     check_change(change, "trips", is_forced=False, drop_state=drop_state)
     generation, clock = 2 + len(list(directory.glob("lives*"))), SimulatedClock()
-    transfer = Transfer(store, "trips", fingerprint, graph.keeps, means, BUCKETS, generation, clock)
+    transfer = Transfer(store, "trips", fingerprint, graph.state_schemas, means, BUCKETS, generation, clock)
     state_change = None
     if chosen.is_changed:
         before = read_graph(store, chosen.previous)
@@ -105,7 +105,7 @@ def start(directory: Path, pipeline: hf.Pipeline, store: Store | None = None, dr
         )  # type: ignore[arg-type]  # the state is in a snapshot
     write_graph(store, chosen.below, graph)
     beginning = Beginning(
-        store, directory, chosen.below, "trips", pipeline.sources, graph.keeps, fingerprint, chosen.previous,
+        store, directory, chosen.below, "trips", pipeline.sources, graph.state_schemas, fingerprint, chosen.previous,
         transfer=transfer, spark=chosen.spark, change=state_change,
     )  # fmt: skip
     origin = read_origin(directory / chosen.previous / "origin.json") if chosen.previous else DirectoryHeader(1)

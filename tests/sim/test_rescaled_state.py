@@ -18,7 +18,7 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, Tabl
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.stages import Stages
-from holdfast.spark.state.plan import keeps_of, upgrades_of
+from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.store import Record, load
 from holdfast.spark.state.transfer import Transfer
 from holdfast.testing.clock import SimulatedClock
@@ -61,10 +61,10 @@ class Moving:
     def taken_out(self, stores: Stores, epoch: int, before: Snapshots | None, buckets: int) -> Manifest:
         """Return all state as of an epoch: that of the stores, and of the seed where these have none."""
         stages = self.stages(buckets)
-        keeps = keeps_of(self.pipeline, stages)
+        state_schemas = state_schemas_of(self.pipeline, stages)
         steps = {name: one.step for stage in stages.stages for name, one in stage.hosted.items()}
         found: dict[str, dict[int, Any]] = {
-            name: {} if before is None else dict(before.manifest.operators[name].buckets) for name in keeps
+            name: {} if before is None else dict(before.manifest.operators[name].buckets) for name in state_schemas
         }
         cells = stores.cells(epoch)
         for key, value in cells.items():
@@ -75,7 +75,7 @@ class Moving:
             state = load(_Pieces(cells, key[0]), record, steps[operator], None)  # type: ignore[arg-type]
             bucket = Bucket(operator, label % buckets, record.version, record.token, record.feeds, state)
             found[operator][label % buckets] = write_bucket(self.store, bucket)
-        operators = {name: OperatorState(keeps[name], of) for name, of in found.items()}
+        operators = {name: OperatorState(state_schemas[name], of) for name, of in found.items()}
         return Manifest("p", 1, 0, "g", EpochEnd(epoch, epoch, {}, epoch * EPOCH_US), buckets, operators)
 
     def moved(self, manifest: Manifest, buckets: int) -> Snapshots:
@@ -85,7 +85,7 @@ class Moving:
             self.store,
             "p",
             "g",
-            keeps_of(self.pipeline, stages),
+            state_schemas_of(self.pipeline, stages),
             upgrades_of(self.pipeline, stages),
             buckets,
             self.generation,

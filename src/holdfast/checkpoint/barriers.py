@@ -238,13 +238,13 @@ def taken_from(
     return Taken(there, written, frozenset(read))
 
 
-def gathered(keeps: Mapping[str, Any], found: Mapping[At, BucketState]) -> dict[str, OperatorState]:
+def gathered(state_schemas: Mapping[str, Any], found: Mapping[At, BucketState]) -> dict[str, OperatorState]:
     """Return what a manifest says of all operators, from what was found of each bucket."""
     return {
         name: OperatorState(
             of, {number: state for (operator, number), state in sorted(found.items()) if operator == name}
         )
-        for name, of in keeps.items()
+        for name, of in state_schemas.items()
     }
 
 

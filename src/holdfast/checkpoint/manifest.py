@@ -159,13 +159,13 @@ class OperatorState:
 
     Parameters
     ----------
-    keeps : StateSchema
+    schema : StateSchema
         What it keeps.
     buckets : mapping of int to BucketState
         The buckets that hold anything.
     """
 
-    keeps: StateSchema
+    schema: StateSchema
     buckets: Mapping[int, BucketState]
 
 
@@ -251,9 +251,9 @@ class Manifest:
                 yield from bucket.files.values()
 
     @property
-    def keeps(self) -> dict[str, StateSchema]:
+    def state_schemas(self) -> dict[str, StateSchema]:
         """What each operator keeps."""
-        return {name: of.keeps for name, of in self.operators.items()}
+        return {name: of.schema for name, of in self.operators.items()}
 
     @property
     def size_bytes(self) -> int:
@@ -331,7 +331,7 @@ def _operator_json(operator: OperatorState) -> dict[str, Any]:
         }
         for number, bucket in operator.buckets.items()
     }
-    return {**operator.keeps.to_json(), "buckets": buckets}
+    return {**operator.schema.to_json(), "buckets": buckets}
 
 
 def _operator(value: Mapping[str, Any]) -> OperatorState:

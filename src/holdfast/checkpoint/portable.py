@@ -238,7 +238,7 @@ def _moved(manifest: Manifest, before: str, after: str) -> Manifest:
 
     operators = {
         name: OperatorState(
-            of.keeps,
+            of.schema,
             {
                 number: replace(bucket, files={table: moved(file) for table, file in bucket.files.items()})
                 for number, bucket in of.buckets.items()

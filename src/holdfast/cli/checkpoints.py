@@ -116,7 +116,7 @@ def delete_(name: CheckpointName, checkpoint: Checkpoint, as_json: AsJson = Fals
 def described(name: str, manifest: Manifest) -> dict[str, Any]:
     """Return what there is to say of a named checkpoint, as a JSON value."""
     operators = {
-        operator: {"kind": of.keeps.kind, "rows": sum(f.rows for b in of.buckets.values() for f in b.files.values())}
+        operator: {"kind": of.schema.kind, "rows": sum(f.rows for b in of.buckets.values() for f in b.files.values())}
         for operator, of in manifest.operators.items()
     }
     return {

@@ -74,8 +74,8 @@ def _check_replayable(
     if not number:
         return  # Spark's directory is lost: nothing is known of what was published, and a start asks no more
     below = f"spark/{number}"
-    keeps, graph = read_graph(store, below).keeps, read_origin(directory / below / FILE_NAME).graph
-    beginning = Beginning(store, directory, below, pipeline.name, pipeline.sources, keeps, graph or "")
+    state_schemas, graph = read_graph(store, below).state_schemas, read_origin(directory / below / FILE_NAME).graph
+    beginning = Beginning(store, directory, below, pipeline.name, pipeline.sources, state_schemas, graph or "")
     check_replayable(beginning, losing, held)
 
 

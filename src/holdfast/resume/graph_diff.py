@@ -172,7 +172,10 @@ def compare(
     change = GraphChange((*found, *gone), backfilled=tuple(backfilled))
     fresh = [node.name for node in found if node.role is Role.STATEFUL and node.verdict is NodeVerdict.NEW]
     unfit = [node.name for node in found if node.verdict is NodeVerdict.REFUSED]
-    return replace(change, unclaimed=unclaimed(before.keeps, after.keeps, [*change.sources.values(), *unfit], fresh))
+    return replace(
+        change,
+        unclaimed=unclaimed(before.state_schemas, after.state_schemas, [*change.sources.values(), *unfit], fresh),
+    )
 
 
 def unclaimed(
@@ -190,8 +193,8 @@ def unclaimed(
         The operators of now that begin without state.
     """
     pairs = []
-    for name, keeps in before.items():
-        alike = [other for other in fresh if after[other].kind == keeps.kind]
+    for name, schema in before.items():
+        alike = [other for other in fresh if after[other].kind == schema.kind]
         if name not in taken and alike:
             pairs.append((name, alike[0]))
     return tuple(pairs)
@@ -216,7 +219,9 @@ def _compared(name: str, before: Graph, after: Graph, upgrade: StateUpgrade) -> 
     if old.inputs != new.inputs:
         details.append(f"it read {', '.join(old.inputs)}, and reads {', '.join(new.inputs)}")
     if new.role is Role.STATEFUL:
-        return _stateful(name, was, state_move(before.keeps[was or name], after.keeps[name], upgrade), details)
+        return _stateful(
+            name, was, state_move(before.state_schemas[was or name], after.state_schemas[name], upgrade), details
+        )
     if not details:
         return NodeChange(name, new.role, NodeVerdict.KEPT, "")
     is_moved = new.role is Role.SINK and _target(old) != _target(new)

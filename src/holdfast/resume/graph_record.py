@@ -63,7 +63,7 @@ class Graph:
         Equal for equal graphs.
     nodes : mapping of str to Described
         All nodes, sinks included.
-    keeps : mapping of str to StateSchema
+    state_schemas : mapping of str to StateSchema
         What each stateful operator keeps.
     buckets : int
         Into how many the state of each operator is divided; 0 without state.
@@ -71,7 +71,7 @@ class Graph:
 
     fingerprint: str
     nodes: Mapping[str, Described]
-    keeps: Mapping[str, StateSchema]
+    state_schemas: Mapping[str, StateSchema]
     buckets: int = 0
 
     def to_json(self) -> bytes:
@@ -80,8 +80,8 @@ class Graph:
             name: {"role": node.role.name, "kind": node.kind, "arguments": node.arguments, "inputs": list(node.inputs)}
             for name, node in self.nodes.items()
         }
-        keeps = {name: of.to_json() for name, of in self.keeps.items()}
-        value = {"fingerprint": self.fingerprint, "nodes": nodes, "keeps": keeps, "buckets": self.buckets}
+        state_schemas = {name: of.to_json() for name, of in self.state_schemas.items()}
+        value = {"fingerprint": self.fingerprint, "nodes": nodes, "keeps": state_schemas, "buckets": self.buckets}
         return checked_json.dump(value)
 
     @staticmethod
@@ -99,8 +99,8 @@ class Graph:
                 name: Described(Role[of["role"]], of["kind"], _hiding(of["kind"], of["arguments"]), tuple(of["inputs"]))
                 for name, of in value["nodes"].items()
             }
-            keeps = {name: StateSchema.from_json(of) for name, of in value["keeps"].items()}
-            return Graph(value["fingerprint"], nodes, keeps, int(value["buckets"]))
+            state_schemas = {name: StateSchema.from_json(of) for name, of in value["keeps"].items()}
+            return Graph(value["fingerprint"], nodes, state_schemas, int(value["buckets"]))
         except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
             raise unreadable(key, error, "it says what each operator of the graph that ran here keeps") from error
 
@@ -157,7 +157,7 @@ def unreadable(key: str, error: Exception, says: str) -> Corrupt:
     )
 
 
-def described(pipeline: Pipeline, keeps: Mapping[str, StateSchema], buckets: int = 0) -> Graph:
+def described(pipeline: Pipeline, state_schemas: Mapping[str, StateSchema], buckets: int = 0) -> Graph:
     """Return a pipeline as a checkpoint remembers it."""
     everything: Sequence[Node | SinkNode] = (*pipeline.nodes, *pipeline.sinks)
     nodes = {
@@ -169,7 +169,7 @@ def described(pipeline: Pipeline, keeps: Mapping[str, StateSchema], buckets: int
         )
         for node in everything
     }
-    return Graph(pipeline.fingerprint(), nodes, keeps, buckets)
+    return Graph(pipeline.fingerprint(), nodes, state_schemas, buckets)
 
 
 def state_fingerprint(pipeline: Pipeline) -> str:

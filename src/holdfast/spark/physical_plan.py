@@ -30,7 +30,14 @@ from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.state.evaluation import StateEvaluation
 from holdfast.spark.state.operators_in_plan import stateful_operators
 from holdfast.spark.state.parts import BackgroundParts
-from holdfast.spark.state.plan import StatefulPlan, StateShape, compile_stateful, keeps_of, settle_shape, upgrades_of
+from holdfast.spark.state.plan import (
+    StatefulPlan,
+    StateShape,
+    compile_stateful,
+    settle_shape,
+    state_schemas_of,
+    upgrades_of,
+)
 from holdfast.spark.state.seed import DirectorySeeds
 from holdfast.spark.state.snapshots import Snapshotting
 
@@ -71,9 +78,9 @@ class PhysicalPlan:
     snapshotting: Snapshotting | None = None
 
     @cached_property
-    def keeps(self) -> dict[str, StateSchema]:
+    def state_schemas(self) -> dict[str, StateSchema]:
         """What each stateful operator keeps."""
-        return {} if self.stateful is None else keeps_of(self.pipeline, self.stateful.stages)
+        return {} if self.stateful is None else state_schemas_of(self.pipeline, self.stateful.stages)
 
     @cached_property
     def upgrades(self) -> dict[str, StateUpgrade]:
@@ -83,7 +90,9 @@ class PhysicalPlan:
     @cached_property
     def graph(self) -> Graph:
         """The graph as a checkpoint remembers it."""
-        return described(self.pipeline, self.keeps, 0 if self.snapshotting is None else self.snapshotting.shape.buckets)
+        return described(
+            self.pipeline, self.state_schemas, 0 if self.snapshotting is None else self.snapshotting.shape.buckets
+        )
 
     @cached_property
     def counted_filters(self) -> frozenset[str]:

@@ -20,7 +20,7 @@ from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_record import described, state_fingerprint, write_graph
 from holdfast.resume.rewind import note_rewind
 from holdfast.spark.resume.plan import _stages
-from holdfast.spark.state.plan import keeps_of
+from holdfast.spark.state.plan import state_schemas_of
 from holdfast.store import checked_json
 from holdfast.store.local import open_store
 
@@ -68,7 +68,7 @@ def ran(name, finished=()):
     pipeline = load_target(f"flows.py:{name}")
     store = open_store("ckpt")
     stages = _stages(pipeline, Settings())
-    write_graph(store, "spark/1", described(pipeline, {} if stages is None else keeps_of(pipeline, stages), 2))
+    write_graph(store, "spark/1", described(pipeline, {} if stages is None else state_schemas_of(pipeline, stages), 2))
     if stages is not None:
         store.put("spark/1/state.json", b'{"buckets": 2, "partitions": 2}')
     store.put("spark/1/origin.json", DirectoryHeader(1, graph=state_fingerprint(pipeline)).to_json())

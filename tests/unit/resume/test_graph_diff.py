@@ -37,7 +37,7 @@ def pipeline(
 
 def graph(of: Pipeline, tables: Mapping[str, pa.Schema] | None = None, key: pa.Schema = KEY) -> Graph:
     tables = {"counts": COUNTS} if tables is None else tables
-    keeps = {
+    state_schemas = {
         node.name: StateSchema(
             node.kind,
             canonical_json(dict(node.arguments())),
@@ -47,7 +47,7 @@ def graph(of: Pipeline, tables: Mapping[str, pa.Schema] | None = None, key: pa.S
         for node in of.nodes
         if node.kind == "accumulate"
     }
-    return described(of, keeps, 4)
+    return described(of, state_schemas, 4)
 
 
 def verdicts(before: Graph, after: Graph) -> dict[str, NodeVerdict]:

@@ -62,9 +62,9 @@ def begin(
     if ASKED.is_due(store, "forked", has_begun=False):
         found = portable.kept(original, "start")
         reader = cast("Any", None)  # asked by a beginning at a time only
-        transfer = Transfer(store, "forked", "new", graph.keeps, means or {}, 2, 7, SimulatedClock())
+        transfer = Transfer(store, "forked", "new", graph.state_schemas, means or {}, 2, 7, SimulatedClock())
         first = Fork(ASKED, found, store, directory, pipeline(), reader, 7, graph, transfer, False)
-    beginning = Beginning(store, directory, "spark/1", "forked", pipeline().sources, graph.keeps, first=first)
+    beginning = Beginning(store, directory, "spark/1", "forked", pipeline().sources, graph.state_schemas, first=first)
     return begun(beginning, held or {}, 0)
 
 
@@ -108,9 +108,9 @@ def test_a_fork_that_begins_with_another_number_of_buckets_than_it_was_noted_wit
     begin(original, tmp_path / "own", store)
     store.delete("spark/1/origin.json")
     transfer = Transfer(store, "forked", "new", {"counted": KEEPS}, {}, 3, 8, SimulatedClock())
-    keeps = {"counted": KEEPS}
+    state_schemas = {"counted": KEEPS}
     beginning = Beginning(
-        store, tmp_path / "own", "spark/1", "forked", pipeline().sources, keeps, "new", transfer=transfer
+        store, tmp_path / "own", "spark/1", "forked", pipeline().sources, state_schemas, "new", transfer=transfer
     )
     origin = begun(beginning, {}, 0)
     made = seed_of(tmp_path / "own", "spark/1")
@@ -192,7 +192,7 @@ def test_operators_are_compared_by_name_and_by_what_they_keep() -> None:
 
 def test_a_written_sink_with_a_checkpoint_that_knows_nothing_may_be_another_checkpoints(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    beginning = Beginning(store, tmp_path, "spark/1", "forked", pipeline().sources, keeps={"counted": KEEPS})
+    beginning = Beginning(store, tmp_path, "spark/1", "forked", pipeline().sources, state_schemas={"counted": KEEPS})
     with pytest.raises(Diverged) as refused:
         begun(beginning, {"table": Held(7, 1, {"given": {"rows": 3}})}, 7)
     assert "sink 'table' holds epoch 7" in refused.value.what
@@ -205,7 +205,10 @@ def test_a_written_sink_with_a_checkpoint_that_knows_nothing_may_be_another_chec
 
 def fork(original: Store, directory: Path, store: Store) -> Fork:
     """Return what a start is asked for, that nobody has begun so far."""
-    reader, transfer = cast("Any", None), Transfer(store, "forked", "new", GRAPH.keeps, {}, 2, 7, SimulatedClock())
+    reader, transfer = (
+        cast("Any", None),
+        Transfer(store, "forked", "new", GRAPH.state_schemas, {}, 2, 7, SimulatedClock()),
+    )
     found = portable.kept(original, "start")
     return Fork(ASKED, found, store, directory, pipeline(), reader, 7, GRAPH, transfer, False)
 
@@ -218,7 +221,9 @@ def test_two_first_starts_at_once_begin_once_and_the_later_one_goes_on(
     store = LocalStore(str(tmp_path / "own"))
     both = [fork(original, tmp_path / "own", store) for _ in range(2)]
     first, later = (
-        Beginning(store, tmp_path / "own", "spark/1", "forked", pipeline().sources, GRAPH.keeps, "new", first=each)
+        Beginning(
+            store, tmp_path / "own", "spark/1", "forked", pipeline().sources, GRAPH.state_schemas, "new", first=each
+        )
         for each in both
     )
     began = begun(first, {})

@@ -56,14 +56,16 @@ class Graph:
         node = (hf.read.rows([], schema=SCHEMA, timestamp="t", name="rows") | operator).node
         step = node.spec.step({"rows": to_arrow(SCHEMA)})
         self.name = name
-        self.keeps = {name: StateSchema(node.kind, canonical_json(dict(node.arguments())), step.key, step.tables)}
+        self.state_schemas = {
+            name: StateSchema(node.kind, canonical_json(dict(node.arguments())), step.key, step.tables)
+        }
         self.means = {name: StateUpgrade(Evolution(**past), step)}
 
 
 def snapshot(store: Store, graph: Graph, tables: Mapping[str, pa.Table], buckets: int = 2) -> Manifest:
     """Write rows of keys into the buckets where they belong."""
     found = {}
-    keeps = graph.keeps[graph.name]
+    schema = graph.state_schemas[graph.name]
     for number in range(buckets):
         parts = {
             name: rows.filter(pa.array(bucket_of(rows, KEY, buckets) == number)) if "k" in rows.schema.names else rows
@@ -72,7 +74,7 @@ def snapshot(store: Store, graph: Graph, tables: Mapping[str, pa.Table], buckets
         feeds = {"rows": {"given": 5 + number, "before/0": 7, "before/1": 9}}
         found[number] = write_bucket(store, Bucket(graph.name, number, 3 + number, f"d{number}", feeds, parts))
     return Manifest(
-        "p", 1, 0, "old", EpochEnd(4, 4, POSITIONS, 4000), buckets, {graph.name: OperatorState(keeps, found)}
+        "p", 1, 0, "old", EpochEnd(4, 4, POSITIONS, 4000), buckets, {graph.name: OperatorState(schema, found)}
     )
 
 
@@ -80,13 +82,13 @@ def moved(
     store: SimulatedStore, manifest: Manifest, graph: Graph, buckets: int = 2, was: str = "sums"
 ) -> dict[int, dict[str, list[dict[str, Any]]]]:
     """Return the rows of each bucket for the new graph."""
-    transfer = Transfer(store, "p", "new", graph.keeps, graph.means, buckets, 2, SimulatedClock())
+    transfer = Transfer(store, "p", "new", graph.state_schemas, graph.means, buckets, 2, SimulatedClock())
     sources = transfer.sources(manifest.operators)
     assert sources == {graph.name: was}
     assert transfer.is_needed(manifest, sources)
     made = transfer.made(manifest, sources)
     assert [each.graph for each in good_snapshots(store, lambda key, why: pytest.fail(why))] == ["new"]
-    tables = graph.keeps[graph.name].tables
+    tables = graph.state_schemas[graph.name].tables
     return {
         number: {
             name: from_parquet(checked(store.get(file.key), file), tables[name].schema, file.key).to_pylist()
@@ -133,7 +135,7 @@ def test_every_key_is_found_in_the_bucket_where_it_is_looked_for(buckets: int) -
 
 def test_what_holds_for_all_keys_is_in_every_bucket() -> None:
     store, old = SimulatedStore(), Graph(hf.distinct(by="k", horizon=5))
-    tables = old.keeps["sums"].tables
+    tables = old.state_schemas["sums"].tables
     kept_rows = pa.table({"k": KEYS, "__ticks__": range(len(KEYS))}, schema=tables["kept"].schema)
     clock = pa.table({"clock": [0], "newest": [77]}, schema=tables["clock"].schema)
     found = moved(store, snapshot(store, old, {"kept": kept_rows, "clock": clock}), old, 3)
@@ -145,10 +147,13 @@ def test_bounds_are_told_by_the_buckets_of_now() -> None:
     manifest = snapshot(store, old, {"keys": kept(*KEYS)})
     before = {"before": manifest.operators["sums"]}
     manifest = Manifest("p", 1, 0, "old", manifest.ended, 2, {**manifest.operators, **before})
-    keeps, means = {**old.keeps, "ahead": old.keeps["sums"]}, {**old.means, "ahead": StateUpgrade(Evolution("before"))}
+    state_schemas, means = (
+        {**old.state_schemas, "ahead": old.state_schemas["sums"]},
+        {**old.means, "ahead": StateUpgrade(Evolution("before"))},
+    )
 
     def feeds(buckets: int) -> list[Any]:
-        transfer = Transfer(store, "p", "new", keeps, means, buckets, 2, SimulatedClock())
+        transfer = Transfer(store, "p", "new", state_schemas, means, buckets, 2, SimulatedClock())
         made = transfer.made(manifest, transfer.sources(manifest.operators))
         return [of.feeds["rows"] for of in made.operators["sums"].buckets.values()]
 
@@ -236,11 +241,11 @@ def test_a_start_that_dies_at_any_write_of_a_transfer_is_begun_again(tmp_path: P
 
         def start(generation: int, limit: int, directory: Path = directory) -> DirectoryHeader:
             mortal, clock = Limited(str(directory), limit), SimulatedClock()
-            transfer = Transfer(mortal, "p", "new", new.keeps, new.means, 3, generation, clock)
+            transfer = Transfer(mortal, "p", "new", new.state_schemas, new.means, 3, generation, clock)
             renamed = NodeChange("totals", Role.STATEFUL, NodeVerdict.RENAMED, "", was="sums")
             change = StateChange(
                 mortal, directory, "spark/1", "p", None, GraphChange((renamed,)),
-                Described("", {}, old.keeps, 2), generation, clock, transfer,
+                Described("", {}, old.state_schemas, 2), generation, clock, transfer,
             )  # type: ignore[arg-type]  # fmt: skip
             return change.begun(DirectoryHeader(100, graph="new"), {"table": Held(4, 1, POSITIONS, None)})
 

@@ -87,7 +87,7 @@ class Beginning:
         Its name.
     sources : sequence of Node
         The pipeline's sources.
-    keeps : mapping of str to StateSchema
+    state_schemas : mapping of str to StateSchema
         What the operators keep whose state is in the directory.
     graph : str
         Fingerprint of the graph's state.
@@ -114,7 +114,7 @@ class Beginning:
     below: str
     pipeline: str
     sources: Sequence[Node]
-    keeps: Mapping[str, StateSchema] = field(default_factory=dict)
+    state_schemas: Mapping[str, StateSchema] = field(default_factory=dict)
     graph: str = ""
     previous: str = ""
     spark: Spark = Spark.NONE
@@ -148,7 +148,7 @@ class Beginning:
         stops = ascending([each.positions for each in held])
         if stops is None:
             return None
-        if not self.keeps:
+        if not self.state_schemas:
             return Anew(tuple(stops), reached)
         passed_over: list[str] = []
         snapshot, every_epoch = self.restorable(held, passed_over.append, reached), None

@@ -131,7 +131,7 @@ def _read_again_from(beginning: Beginning, held: Mapping[str, Held], reached: Po
         return anew.every_epoch[0], ""
     if anew.state is StateSource.NONE:
         return anew.stops[0], ""
-    names = ", ".join(beginning.keeps)
+    names = ", ".join(beginning.state_schemas)
     more = "".join(f" {each}." for each in anew.passed_over)
     return {}, f"No snapshot has the state of {names} before that, and not every epoch since the start is known.{more}"
 

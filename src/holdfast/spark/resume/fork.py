@@ -181,7 +181,7 @@ class Fork:
 
     def _fork(self, header: DirectoryHeader, found: NamedCheckpoint) -> DirectoryHeader:
         ended = found.manifest.ended
-        change = stateful_change(found.manifest.keeps, self.graph, self.transfer.upgrades)
+        change = stateful_change(found.manifest.state_schemas, self.graph, self.transfer.upgrades)
         check_change(change, self.pipeline.name, is_forced=self.is_forced, drop_state=self.drop_state)
         for line in told(change):
             log.info("%s", line)
@@ -236,4 +236,4 @@ def stateful_change(
     now = {of.past.renamed_from: name for name, of in upgrades.items()} | {name: name for name in new}
     inputs = {name: new[now[name]].inputs if name in now else () for name in before}  # of then they are not known
     old = {name: Described(Role.STATEFUL, of.kind, of.arguments, inputs[name]) for name, of in before.items()}
-    return compare(Graph("", old, before), Graph("", new, after.keeps), upgrades=upgrades)
+    return compare(Graph("", old, before), Graph("", new, after.state_schemas), upgrades=upgrades)

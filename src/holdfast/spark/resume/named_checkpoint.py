@@ -69,12 +69,12 @@ def create(
     if made is None:
         graph = read_graph(store, below)
         operators: dict[str, OperatorState] = {}
-        if graph.keeps:
+        if graph.state_schemas:
             session = create_session(settings.master, f"{settings.driver_memory_mib}m")
             reader = StateReader(run_session(session, 1), directory, below)
             try:
                 seed = seed_of(directory, below)
-                operators = reader.read(store, batch_id, graph.keeps, graph.buckets, seed=seed)
+                operators = reader.read(store, batch_id, graph.state_schemas, graph.buckets, seed=seed)
             except Exception as error:
                 raise translate(error, pipeline, f"the checkpoint {name!r}") from error
         made = Manifest(pipeline, generation, clock.now_us(), header.graph or "", ended, graph.buckets, operators)

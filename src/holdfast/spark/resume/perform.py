@@ -179,7 +179,7 @@ def _begins_behind(beginning: Beginning, header: DirectoryHeader, held: Mapping[
     """Return the last epoch before what a directory reads."""
     if header.seed:
         return decode(beginning.store.get(header.seed) or b"", header.seed).ended.epoch
-    if beginning.keeps:
+    if beginning.state_schemas:
         return read_origin(beginning.directory / beginning.previous / FILE_NAME).base
     return min((each.epoch for each in held.values() if covers_all(header.start, each.positions)), default=0)
 

@@ -31,7 +31,7 @@ from holdfast.spark.resume.found import look
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.resume.sought import prepare
 from holdfast.spark.resume.state_change import compared, outgrown, word_of
-from holdfast.spark.state.plan import Division, StateShape, compile_stateful, keeps_of, upgrades_of
+from holdfast.spark.state.plan import Division, StateShape, compile_stateful, state_schemas_of, upgrades_of
 from holdfast.spark.state.transfer import Transfer
 
 
@@ -98,9 +98,9 @@ def plan(
     asked = Division(settings.buckets, settings.partitions)
     chosen = find_directory(store, checkpoint, state_fingerprint(pipeline), partial(outgrown, pipeline, store, asked))
     stages = _stages(pipeline, settings)
-    keeps = {} if stages is None else keeps_of(pipeline, stages)
+    state_schemas = {} if stages is None else state_schemas_of(pipeline, stages)
     upgrades = {} if stages is None else upgrades_of(pipeline, stages)
-    change = compared(store, checkpoint, chosen, described(pipeline, keeps), upgrades, pipeline)
+    change = compared(store, checkpoint, chosen, described(pipeline, state_schemas), upgrades, pipeline)
     if change is not None and change.backfilled:
         Backfill(pipeline, checkpoint, has_state(pipeline)).check(change)
     planned = Plan(chosen, change)
@@ -113,11 +113,11 @@ def plan(
         chosen.below,
         pipeline.name,
         pipeline.sources,
-        keeps,
+        state_schemas,
         fingerprint,
         chosen.previous,
         spark=word_of(chosen, change),
-        transfer=Transfer(store, pipeline.name, fingerprint, keeps, upgrades, 0, 0, SystemClock()),
+        transfer=Transfer(store, pipeline.name, fingerprint, state_schemas, upgrades, 0, 0, SystemClock()),
         backfilled=frozenset(sink.name for sink in pipeline.sinks if sink.backfill),
         drop_state=settings.dropped | drop_state,
     )

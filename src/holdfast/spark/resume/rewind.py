@@ -189,9 +189,9 @@ class Rewinding:
             )
         below = f"spark/{number}"
         steps = known_steps(self.store, all_steps(self.directory))
-        keeps = read_graph(self.store, below).keeps
-        found = target(self.store, self.pipeline.name, to, steps, has_state=bool(keeps))
-        self._check_state(to, found, keeps, read_origin(self.directory / below / FILE_NAME).graph)
+        state_schemas = read_graph(self.store, below).state_schemas
+        found = target(self.store, self.pipeline.name, to, steps, has_state=bool(state_schemas))
+        self._check_state(to, found, state_schemas, read_origin(self.directory / below / FILE_NAME).graph)
         withdrawn = {node.name: self._asked(node, sinks, found.ended.positions) for node in self.pipeline.sinks}
         for name, each in withdrawn.items():
             if each.obstacle:
@@ -206,12 +206,14 @@ class Rewinding:
         self._check_sources(to, found.read_from, newest_positions(self.directory / below))
         return found, withdrawn
 
-    def _check_state(self, to: str, found: RewindTarget, keeps: Mapping[str, StateSchema], graph: str | None) -> None:
+    def _check_state(
+        self, to: str, found: RewindTarget, state_schemas: Mapping[str, StateSchema], graph: str | None
+    ) -> None:
         """Refuse a snapshot of another graph, unless its state fits: what is behind it the next graph replays."""
         restored = found.restored
-        if restored is None and not keeps:
+        if restored is None and not state_schemas:
             return
-        fits = restored is not None and (restored.manifest.graph == graph or _fits(restored, keeps))
+        fits = restored is not None and (restored.manifest.graph == graph or _fits(restored, state_schemas))
         if not fits:
             raise InvalidPipeline(
                 f"pipeline {self.pipeline.name!r} cannot go back to {to}: its graph has changed since.",
@@ -279,7 +281,7 @@ class Rewinding:
             below,
             self.pipeline.name,
             (),
-            graph.keeps,
+            graph.state_schemas,
             before.graph or "",
             previous,
             spark=Spark.REWOUND,
@@ -319,7 +321,7 @@ class Rewinding:
         )
 
 
-def _fits(restored: Restoration, keeps: Mapping[str, StateSchema]) -> bool:
+def _fits(restored: Restoration, state_schemas: Mapping[str, StateSchema]) -> bool:
     """Tell whether all state in the snapshot of another graph can be kept."""
-    before = restored.manifest.keeps
-    return all(name in keeps and before[name].fits(keeps[name]) for name in before)
+    before = restored.manifest.state_schemas
+    return all(name in state_schemas and before[name].fits(state_schemas[name]) for name in before)

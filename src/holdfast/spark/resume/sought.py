@@ -191,16 +191,16 @@ def seeds(beginning: Beginning, found: Restoration, base: int) -> dict[str, str]
             pipeline=beginning.pipeline,
             epoch=manifest.ended.epoch,
         )
-    sources = {name: name for name in beginning.keeps if name in manifest.operators}
+    sources = {name: name for name in beginning.state_schemas if name in manifest.operators}
     if transfer is not None:
         sources = transfer.sources(manifest.operators)
-    fresh = [name for name in beginning.keeps if name not in sources]
-    lost = unclaimed(manifest.keeps, beginning.keeps, sources.values(), fresh)
+    fresh = [name for name in beginning.state_schemas if name not in sources]
+    lost = unclaimed(manifest.state_schemas, beginning.state_schemas, sources.values(), fresh)
     check_claimed(lost, beginning.pipeline, beginning.drop_state)
     for name, was in sources.items():
-        keeps = manifest.operators[was].keeps
-        reasons = () if transfer is None else transfer.move(name, keeps).reasons
-        if reasons or (transfer is None and not keeps.fits(beginning.keeps[name])):
+        schema = manifest.operators[was].schema
+        reasons = () if transfer is None else transfer.move(name, schema).reasons
+        if reasons or (transfer is None and not schema.fits(beginning.state_schemas[name])):
             raise InvalidPipeline(
                 f"the state of operator {name!r} does not fit the changed graph.",
                 why="; ".join(reasons or ("its key or its tables have changed",)) + "; and Spark's part of the "
@@ -249,8 +249,8 @@ def _state_is_gone(beginning: Beginning, findings: Findings) -> Diverged:
     sink, held = max(findings.holders.items(), key=lambda item: item[1].epoch)
     return Diverged(
         f"Spark's part of the checkpoint {beginning.directory} is new, and sink {sink!r} holds epoch {held.epoch}.",
-        why=f"either the state of {', '.join(beginning.keeps)} was in it, and no snapshot serves; or the sink was "
-        "written with another checkpoint. Without that state, what comes next would be wrong."
+        why=f"either the state of {', '.join(beginning.state_schemas)} was in it, and no snapshot serves; or the sink "
+        "was written with another checkpoint. Without that state, what comes next would be wrong."
         + "".join(f" {each}" for each in findings.anew.passed_over),
         do="start with the checkpoint that the sink was written with; if it is damaged, restore it, or its directory "
         "snapshots/; or give the sinks new targets; or empty the targets and their holdfast_ledger rows (files: the "

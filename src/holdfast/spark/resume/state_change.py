@@ -202,7 +202,7 @@ class StateChange:
         reader = StateReader(self.session, self.checkpoint, self.previous)
         seed = seed_of(self.checkpoint, self.previous)
         try:
-            operators = reader.read(self.store, batch_id, self.before.keeps, self.before.buckets, seed=seed)
+            operators = reader.read(self.store, batch_id, self.before.state_schemas, self.before.buckets, seed=seed)
         except Exception as error:
             raise Diverged(
                 f"the graph has changed, and the state of the old one in {self.previous} cannot be read.",

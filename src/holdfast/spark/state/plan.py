@@ -148,7 +148,7 @@ def noted_shape(store: Store, directory: str) -> StateShape | None:
         raise unreadable(key, error, "it says into how many buckets state is divided") from error
 
 
-def keeps_of(pipeline: Pipeline, stages: Stages) -> dict[str, StateSchema]:
+def state_schemas_of(pipeline: Pipeline, stages: Stages) -> dict[str, StateSchema]:
     """Return what each stateful operator keeps."""
     arguments = {node.name: (node.kind, canonical_json(dict(node.arguments()))) for node in pipeline.nodes}
     hosted = {name: one for stage in stages.stages for name, one in stage.hosted.items()}

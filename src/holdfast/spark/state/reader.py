@@ -64,7 +64,7 @@ class StateReader:
         self,
         store: Store,
         batch_id: int,
-        keeps: Mapping[str, StateSchema],
+        state_schemas: Mapping[str, StateSchema],
         buckets: int,
         *,
         known: Manifest | None = None,
@@ -79,7 +79,7 @@ class StateReader:
             The checkpoint.
         batch_id : int
             Spark's number.
-        keeps : mapping of str to StateSchema
+        state_schemas : mapping of str to StateSchema
             The operators whose state is wanted.
         buckets : int
             Of each operator.
@@ -96,7 +96,7 @@ class StateReader:
             If what Spark stored cannot be read.
         """
         with self._view(batch_id) as view:
-            records = self._records(view, batch_id, keeps)
+            records = self._records(view, batch_id, state_schemas)
             if only is not None:
                 records = {key: of for key, of in records.items() if (key[0], key[1] % buckets) in only}
             found: dict[tuple[str, int], BucketState] = {}
@@ -106,12 +106,12 @@ class StateReader:
                 if before is not None:
                     found[at] = before
             wanted = {key: record for key, record in records.items() if (key[0], key[1] % buckets) not in found}
-            tables = {name: dict(of.tables) for name, of in keeps.items()}
+            tables = {name: dict(of.tables) for name, of in state_schemas.items()}
             assembly = TableAssembly(str(self.checkpoint), tables, wanted, buckets)
             for operator, number, state in self._written(view, batch_id, assembly):
                 found[operator, number] = state
         states = {}
-        for name, of in keeps.items():
+        for name, of in state_schemas.items():
             began = seed.operators[name].buckets if seed is not None and name in seed.operators else {}
             wished = {number: state for number, state in began.items() if only is None or (name, number) in only}
             called = {number: state for (operator, number), state in found.items() if operator == name}
@@ -131,10 +131,12 @@ class StateReader:
         finally:
             shutil.rmtree(view, ignore_errors=True)
 
-    def _records(self, view: Path, batch_id: int, keeps: Mapping[str, StateSchema]) -> dict[tuple[str, int], Record]:
+    def _records(
+        self, view: Path, batch_id: int, state_schemas: Mapping[str, StateSchema]
+    ) -> dict[tuple[str, int], Record]:
         frame = self._variable(view, batch_id, "record", {}).select("key.operator", "key.label", "value.value")
         rows = frame.coalesce(self.tasks).collect()
-        return {(row[0], row[1]): Record.from_json(row[2]) for row in rows if row[0] in keeps}
+        return {(row[0], row[1]): Record.from_json(row[2]) for row in rows if row[0] in state_schemas}
 
     def _written(self, view: Path, batch_id: int, assembly: TableAssembly) -> Iterator[tuple[str, int, BucketState]]:
         empty = [key for key, record in assembly.records.items() if not record.parts]

@@ -25,7 +25,7 @@ from holdfast.resume.graph_record import state_fingerprint
 from holdfast.spark.failure import translate
 from holdfast.spark.launch.session import run_session
 from holdfast.spark.resume.directory import remove_older
-from holdfast.spark.state.plan import StatefulPlan, StateShape, keeps_of
+from holdfast.spark.state.plan import StatefulPlan, StateShape, state_schemas_of
 from holdfast.spark.state.reader import VIEWS, StateReader
 from holdfast.spark.state.seed import seed_of
 
@@ -113,24 +113,24 @@ class Snapshotting:
                 pipeline=pipeline.name,
                 participant=f"{self.below}/state.json",
             )
-        keeps = keeps_of(pipeline, stateful.stages)
+        state_schemas = state_schemas_of(pipeline, stateful.stages)
 
         def read(ended: EpochEnd, known: Manifest | None) -> dict[str, OperatorState]:
             batch_id = ended.epoch - origin.base
             try:
                 known_of_buckets = barriers.as_of(ended.step_epoch)
-                taken = taken_from(keeps, self.shape.buckets, known_of_buckets, known, seed)
+                taken = taken_from(state_schemas, self.shape.buckets, known_of_buckets, known, seed)
                 found, missing = waited_for(self.store, taken, self.token, _PART_WAIT_S)
                 missing |= self._spoilt(seed, found, known).keys()
                 if missing:
                     states = reader.read(
-                        self.store, batch_id, keeps, self.shape.buckets, known=known, seed=seed, only=missing
+                        self.store, batch_id, state_schemas, self.shape.buckets, known=known, seed=seed, only=missing
                     )
                     found |= {(name, at): of for name, each in states.items() for at, of in each.buckets.items()}
                     anew = {at: found[at] for at in missing if at in found}
                     for error in self._spoilt(seed, anew, known).values():
                         raise error  # the store does not have it, so nobody has
-                return gathered(keeps, found)
+                return gathered(state_schemas, found)
             except Exception as error:
                 raise translate(error, pipeline.name, f"the snapshot of epoch {ended.epoch}") from error
 

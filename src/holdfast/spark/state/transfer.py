@@ -48,7 +48,7 @@ class Transfer:
         Its name.
     graph : str
         Fingerprint of the new graph's state.
-    keeps : mapping of str to StateSchema
+    state_schemas : mapping of str to StateSchema
         What each of its operators keeps.
     upgrades : mapping of str to StateUpgrade
         With what tables of another form are brought over.
@@ -63,7 +63,7 @@ class Transfer:
     store: Store
     pipeline: str
     graph: str
-    keeps: Mapping[str, StateSchema]
+    state_schemas: Mapping[str, StateSchema]
     upgrades: Mapping[str, StateUpgrade]
     buckets: int
     generation: int
@@ -71,18 +71,18 @@ class Transfer:
 
     def sources(self, found: Mapping[str, OperatorState]) -> dict[str, str]:
         """Return the operators that find state in a snapshot of another graph, with the names that it is under."""
-        names = {name: self._means(name).past.renamed_from for name in self.keeps}
-        pairs = {name: name if name in found else names[name] for name in self.keeps}
+        names = {name: self._upgrade(name).past.renamed_from for name in self.state_schemas}
+        pairs = {name: name if name in found else names[name] for name in self.state_schemas}
         return {name: was for name, was in pairs.items() if was in found}
 
     def move(self, name: str, was: StateSchema) -> StateMove:
         """Return where the tables of an operator come from."""
-        return state_move(was, self.keeps[name], self._means(name))
+        return state_move(was, self.state_schemas[name], self._upgrade(name))
 
     def is_needed(self, manifest: Manifest, sources: Mapping[str, str]) -> bool:
         """Tell whether a snapshot cannot be taken as it is."""
         return manifest.buckets != self.buckets or any(
-            name != was or not self.move(name, manifest.operators[was].keeps).is_plain for name, was in sources.items()
+            name != was or not self.move(name, manifest.operators[was].schema).is_plain for name, was in sources.items()
         )
 
     def made(self, manifest: Manifest, sources: Mapping[str, str]) -> Manifest:
@@ -107,12 +107,13 @@ class Transfer:
         redistributed = {
             name
             for name, was in sources.items()
-            if manifest.buckets != self.buckets or not manifest.operators[was].keeps.key.equals(self.keeps[name].key)
+            if manifest.buckets != self.buckets
+            or not manifest.operators[was].schema.key.equals(self.state_schemas[name].key)
         }
         operators = {}
         for name, was in sources.items():
             before = manifest.operators[was]
-            move = self.move(name, before.keeps)
+            move = self.move(name, before.schema)
             feeds = _Feeding(renamed, redistributed, manifest.buckets, self.buckets)
             if move.is_plain and name not in redistributed:
                 buckets = {
@@ -123,7 +124,7 @@ class Transfer:
                     log.info("operator %r takes over the state of %r", name, was)
             else:
                 buckets = self._rewritten(name, was, before, move, feeds, at)
-            operators[name] = OperatorState(self.keeps[name], buckets)
+            operators[name] = OperatorState(self.state_schemas[name], buckets)
         made = Manifest(
             self.pipeline, self.generation, self.clock.now_us(), self.graph, manifest.ended, self.buckets, operators
         )
@@ -132,7 +133,7 @@ class Transfer:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _means(self, name: str) -> StateUpgrade:
+    def _upgrade(self, name: str) -> StateUpgrade:
         return self.upgrades.get(name, StateUpgrade())
 
     def _rewritten(
@@ -143,7 +144,7 @@ class Transfer:
             return {}
         known = {
             table: _united(self._read(before, table), of, self._flag(name, table, of.schema))
-            for table, of in before.keeps.tables.items()
+            for table, of in before.schema.tables.items()
         }
         state = {table: self._brought(name, table, each, known, at) for table, each in move.tables.items()}
         for table, each in move.tables.items():
@@ -163,18 +164,18 @@ class Transfer:
         return written
 
     def _read(self, before: OperatorState, table: str) -> list[pa.Table]:
-        schema = before.keeps.tables[table].schema
+        schema = before.schema.tables[table].schema
         found = [of.files[table] for _, of in sorted(before.buckets.items()) if table in of.files]
         return [from_parquet(checked(self.store.get(file.key), file), schema, file.key) for file in found]
 
     def _brought(
         self, name: str, table: str, move: TableMove, known: Mapping[str, pa.Table], at: StepTime
     ) -> pa.Table:  # fmt: skip
-        declared = self.keeps[name].tables[table]
+        declared = self.state_schemas[name].tables[table]
         if move.way is Way.AS_IS:
             return known[move.source]
         if move.migrate is None:
-            found = self._means(name).grown(table, known[move.source] if move.source else None, at)
+            found = self._upgrade(name).grown(table, known[move.source] if move.source else None, at)
             assert found is not None, "it was asked before whether it can"
             return found
         where = f"migrate= of operator {name!r}"
@@ -197,7 +198,7 @@ class Transfer:
         what = f"state table {table!r}"
         if isinstance(given, pa.Table) and set(given.schema.names) < set(declared.schema.names):
             part = pa.schema([column for column in declared.schema if column.name in given.schema.names])
-            grown = self._means(name).grown(table, brought(given, part, what, where), at)
+            grown = self._upgrade(name).grown(table, brought(given, part, what, where), at)
             given = given if grown is None else grown
         if given is None:
             raise InvalidPipeline(
@@ -220,20 +221,20 @@ class Transfer:
 
     def _flag(self, name: str, table: str, schema: pa.Schema) -> str | None:
         """Return the column that marks rows for all keys; empty where all rows are such, None where none is."""
-        step = self._means(name).step
+        step = self._upgrade(name).step
         if isinstance(step, Broadcasting) and table in step.for_all_keys:
             return step.for_all_keys[table]
         return ALL_KEYS if ALL_KEYS in schema.names else None
 
     def _divided(self, name: str, state: Mapping[str, pa.Table]) -> Iterator[tuple[int, dict[str, pa.Table]]]:
         """Yield every bucket that gets rows, with all tables."""
-        keeps = self.keeps[name]
+        schema = self.state_schemas[name]
         places = {}
         for table, rows in state.items():
             is_shared = _is_shared(rows, self._flag(name, table, rows.schema))
             numbers = np.zeros(rows.num_rows, np.int64)
-            if not is_shared.all() and len(keeps.key):
-                numbers = bucket_of(self._keys(name, table, rows, keeps.key), keeps.key, self.buckets)
+            if not is_shared.all() and len(schema.key):
+                numbers = bucket_of(self._keys(name, table, rows, schema.key), schema.key, self.buckets)
             places[table] = (numbers, is_shared)
         for number in range(self.buckets):
             parts = {
