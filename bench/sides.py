@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -43,6 +44,7 @@ def start_side(module: str, side: str, arguments: Mapping[str, Any]) -> subproce
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env={"HOLDFAST_CLASS_ARCHIVE": "off", **os.environ},  # none is made beside what is measured
         cwd=WORK.parent.parent,
     )
 

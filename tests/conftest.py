@@ -35,6 +35,9 @@ MEMORY = "/dev/shm"
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
+# The archive of classes that tests use is made in this tree, and none in the user's cache directory.
+os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / "build")
+
 # No example has a time limit: a machine that is busy is no defect of the code.
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("holdfast")

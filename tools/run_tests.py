@@ -107,7 +107,8 @@ def run(groups: Sequence[str]) -> list[Result]:
 
 def start(group: str, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
     """Start one group's pytest."""
-    environment = dict(os.environ)
+    # The archive of classes that the tests use is made in this tree, and none in the user's cache directory.
+    environment = {**os.environ, "XDG_CACHE_HOME": str(class_archive.CACHE)}
     if group in WITH_JVM:
         environment.setdefault("SPARK_SUBMIT_OPTS", class_archive.options())
     command = [sys.executable, "-m", "pytest", *GROUPS[group]]

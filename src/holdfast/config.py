@@ -31,8 +31,8 @@ OTHER_VARIABLES: dict[str, str] = {
     "(`holdfast.faults.POINTS`), to see for yourself that nothing is lost",
     "HOLDFAST_FAULT_MARK": "path: only the first process that reaches the crash point dies; it creates this file",
     "HOLDFAST_SECRET_KEY": "32 characters or more, the same on every machine of a pipeline (`openssl rand -hex "
-    "32`): with it `plan` and the fingerprint see that an option of `read.spark` has changed which is not shown; kept "
-    "nowhere",
+    "32`): with it `plan` and the fingerprint see that a hidden option of `read.spark` has changed; kept nowhere",
+    "HOLDFAST_SPARE": "path: set by `run --spare` for the process that waits, which says there when it is ready",
     "HOLDFAST_SUPERVISED": "path: set by `run --supervise` for its child, which writes there how it ended",
     "HOLDFAST_POSTGRES": "DSN of a PostgreSQL for demo, benchmark and tests instead of the one they start themselves",
     "HOLDFAST_SEED": "seed of the random tests and of the demo's kills",
@@ -275,9 +275,18 @@ class Settings(BaseSettings):
         Limit("choice", choices=("auto", "quick", "full")),
         "How the JVM of a session that Holdfast creates with a local master optimises.  `quick`: one compiler and one "
         "collector thread; it is ready about a second sooner, and slower with rows.  `full`: as Java and Spark have "
-        "it.  `auto`: quick where no row of the pipeline enters the JVM (the log says `as an Arrow program`), else "
-        "full.  "
+        "it.  `auto`: quick where the JVM evaluates no row of the pipeline: no `map`, `sql` or `foreach_batch`, no "
+        "expression that only Spark has (the log says how a pipeline is evaluated); else full.  "
         "The first pipeline of a process decides for those that share its session.",
+    )
+
+    class_archive: str = _setting(
+        "auto",
+        Limit("choice", choices=("auto", "off")),
+        "With a local master, whether Java keeps the classes of Spark that it has loaded, for the next start: half a "
+        "minute after a first start a process of the lowest priority makes an archive of them, once, in the user's "
+        "cache directory (`XDG_CACHE_HOME`, or `~/.cache/holdfast`; about 180 MB).  `off`: it is neither made nor "
+        "used.",
     )
 
     @field_validator("*", mode="before")

@@ -102,6 +102,7 @@ class Pipeline:
         forgotten.check(self)
         # The one seam between the graph and the engine: the graph must be importable, checkable and drawable where
         # there is neither Java nor pyspark, and imports point down the ladder only, so the engine is looked up by name.
+        importlib.import_module("holdfast.spark.launch.early").begin(self, options)
         engine = importlib.import_module("holdfast.spark.resume.start")
         run: Run = engine.start(self, checkpoint=checkpoint, trigger=trigger or every("100 ms"), **options)
         return run

@@ -94,6 +94,30 @@ def build_stages(
     return _Cutting(pipeline, normal, token, buckets, partitions, prefix, is_columnar).cut()
 
 
+class _NeedsSpark(Exception):
+    """Stage 0 can only be compiled through Spark's plan."""
+
+
+def stages_in_arrow(
+    pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], token: str, *, is_columnar: bool
+) -> Stages | None:
+    """Return the stages of a pipeline with state, in one bucket each; None where Spark's plan computes stage 0.
+
+    Parameters
+    ----------
+    pipeline, normal, token, is_columnar
+        As for :func:`build_stages`.
+    """
+
+    def refuse(part: FirstStage) -> Sequence[pa.Schema]:
+        raise _NeedsSpark
+
+    try:
+        return build_stages(pipeline, normal, token, buckets=1, partitions=1, prefix=refuse, is_columnar=is_columnar)
+    except _NeedsSpark:
+        return None
+
+
 class _Cutting:
     def __init__(
         self,

@@ -10,6 +10,7 @@ What leans on Spark's inside and stands elsewhere:
 
 - :mod:`holdfast.resume.spark_log`: the files of a query's checkpoint directory (logs, metadata, schemas of state, and
   checksums), which commands read without PySpark.
+- :mod:`holdfast.spark.launch.command`, the command line of a driver's JVM: it starts before PySpark is imported.
 - :mod:`holdfast.spark.launch.forked_python`, the names of the modules that Spark starts as Python processes: it runs in
   a bare interpreter.
 - :mod:`holdfast.spark.launch.fork_server`, the environment that Spark gives these processes, and what they import:
@@ -53,7 +54,7 @@ BEFORE_EXEC = "preexec_fn"
 """Argument of ``Popen`` that PySpark sets itself when it starts the JVM, to ignore SIGINT there.
 
 Seen in 4.3, in ``pyspark.java_gateway.launch_gateway``, which writes into the dictionary that it is given.  If it sets
-another one (Python advises against this one), wrap that in :mod:`holdfast.spark.launch.jvm_output`.
+another one (Python advises against this one), wrap that in :mod:`holdfast.spark.launch.jvm`.
 """
 
 
@@ -75,6 +76,29 @@ def launch_jvm(conf: SparkConf, arguments: dict[str, Any]) -> Any:
     PySpark launch the JVM, which then prints to our stderr; ``launch_jvm`` and ``adopt_jvm`` become no-ops.
     """
     return launch_gateway(conf, arguments)
+
+
+def connected_jvm(connection: Path, process: Any) -> Any:
+    """Return what PySpark reaches a JVM by that runs as this process, and has written where it listens.
+
+    Seen in 4.3: the file that ``launch_gateway`` reads itself, and the variables that name a JVM to it.  If they
+    change: let Spark's scripts start the JVM (:func:`launch_jvm`).
+    """
+    data = connection.read_bytes()  # a port, the length of the secret, the secret
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(int.from_bytes(data[:4], "big"))
+    os.environ["PYSPARK_GATEWAY_SECRET"] = data[8:].decode()
+    try:
+        gateway = launch_gateway()
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+    gateway.proc = process
+    return gateway
+
+
+def end_jvm(timeout_s: float) -> None:
+    """End this process's JVM in order, and wait (seen in 4.3: ``_gateway.proc``, which reads its standard input)."""
+    SparkContext._gateway.proc.stdin.close()
+    SparkContext._gateway.proc.wait(timeout_s)
 
 
 def adopt_jvm(gateway: Any) -> None:
@@ -239,19 +263,9 @@ change, such lines reach the terminal.
 # --- plans ------------------------------------------------------------------------------------------------------------
 
 STATEFUL = (
-    "Aggregate",
-    "Deduplicate",
-    "DeduplicateWithinWatermark",
-    "Distinct",
-    "EventTimeWatermark",
-    "FlatMapGroupsWithState",
-    "FlatMapGroupsInPandasWithState",
-    "GlobalLimit",
-    "LocalLimit",
-    "Sort",
-    "TransformWithState",
-    "TransformWithStateInPySpark",
-    "Window",
+    *("Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "EventTimeWatermark"),
+    *("FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "GlobalLimit", "LocalLimit", "Sort"),
+    *("TransformWithState", "TransformWithStateInPySpark", "Window"),
 )
 """Kinds of plan nodes that keep state on a stream, beside a join of two streams.
 
@@ -401,11 +415,8 @@ WORKER_DIED = "Python worker exited unexpectedly"
 """In the message of a task whose Python worker died.  Seen in 4.3, in ``BasePythonRunner``; without a condition."""
 
 LOST = (
-    "ExecutorLostFailure",
-    WORKER_DIED,
-    "Python worker failed to connect back",
-    "FetchFailed",
-    "Connection reset by peer",
+    *("ExecutorLostFailure", WORKER_DIED, "Python worker failed to connect back"),
+    *("FetchFailed", "Connection reset by peer"),
 )
 """What Spark, or the network below it, says when a machine or a process went away.
 

@@ -10,11 +10,11 @@ import pytest
 import holdfast as hf
 from holdfast.config import Settings
 from holdfast.graph.trigger import available_now
-from holdfast.spark.launch import session
-from holdfast.spark.launch.jvm_options import quick_options
-from holdfast.spark.launch.jvm_output import JvmEnded
-from holdfast.spark.resume import context
-from holdfast.spark.resume.context import StartOptions, context_of, program_of, stays_out_of_the_jvm
+from holdfast.spark.launch import class_archive, jvm, session
+from holdfast.spark.launch.early import begin, is_evaluated_outside
+from holdfast.spark.launch.jvm import JvmEnded, options_for, plain_options
+from holdfast.spark.launch.jvm_options import JvmOptions, quick_options
+from holdfast.spark.resume.context import StartOptions, context_of
 
 
 class Started(Exception):
@@ -24,10 +24,10 @@ class Started(Exception):
 def asks_for_a_quick_one(monkeypatch: pytest.MonkeyPatch, directory: Path, stream: hf.Stream, **settings: Any) -> bool:
     """Return whether a start asks for a JVM that is ready soon; nothing is started."""
 
-    def create_session(master: str, memory: str, *, is_quick: bool) -> None:
+    def create_session(master: str, memory: str, *, is_quick: bool, has_archive: bool) -> None:
         raise Started(is_quick)
 
-    monkeypatch.setattr(context, "create_session", create_session)
+    monkeypatch.setattr(session, "create_session", create_session)
     pipeline = hf.Pipeline("p", stream | hf.write.sqlite(directory / "p.db", table="t", name="t"))
     asked = StartOptions(pipeline, str(directory / "c"), available_now(), None, False, None, Settings(**settings))
     with pytest.raises(Started) as started:
@@ -37,16 +37,22 @@ def asks_for_a_quick_one(monkeypatch: pytest.MonkeyPatch, directory: Path, strea
 
 ROWS = hf.read.rows([[{"k": "a", "n": 1}]], schema="k STRING, n BIGINT", name="rows")
 IN_ARROW = ROWS | hf.filter("n > 0", name="some")
-IN_SPARK = ROWS | hf.map(lambda frame: frame.selectExpr("n + rand() as n"), name="mapped")
+IN_SPARK = ROWS | hf.map(lambda frame: frame.selectExpr("k", "n + rand() as n"), name="mapped")
 WITH_STATE = ROWS | hf.reduce(by="k", n=hf.count(), name="sums")
+STATE_BEHIND_SPARK = IN_SPARK | hf.reduce(by="k", n=hf.count(), name="sums_of_mapped")
 
 
-def test_a_jvm_that_no_row_enters_is_ready_soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert asks_for_a_quick_one(monkeypatch, tmp_path, IN_ARROW)
+@pytest.mark.parametrize("stream", [IN_ARROW, WITH_STATE], ids=["stateless", "state"])
+def test_a_jvm_that_evaluates_no_row_is_ready_soon(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: hf.Stream
+) -> None:
+    assert asks_for_a_quick_one(monkeypatch, tmp_path, stream)
 
 
-@pytest.mark.parametrize("stream", [IN_SPARK, WITH_STATE], ids=["spark", "state"])
-def test_a_jvm_that_rows_enter_optimises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: hf.Stream) -> None:
+@pytest.mark.parametrize("stream", [IN_SPARK, STATE_BEHIND_SPARK], ids=["stateless", "state"])
+def test_a_jvm_that_evaluates_rows_optimises(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stream: hf.Stream
+) -> None:
     assert not asks_for_a_quick_one(monkeypatch, tmp_path, stream)
     assert asks_for_a_quick_one(monkeypatch, tmp_path, stream, jvm="quick")
 
@@ -63,19 +69,19 @@ def test_what_the_user_has_chosen_for_the_jvm_stands() -> None:
 
 def test_a_function_that_is_given_frames_has_a_jvm_that_optimises(tmp_path: Path) -> None:
     frames = hf.Pipeline("p", IN_ARROW | hf.write.foreach_batch(lambda frame, epoch: None, name="frames"))
-    assert not stays_out_of_the_jvm(frames, program_of(frames, Settings(), ""))
+    assert not is_evaluated_outside(frames, Settings())
     table = hf.Pipeline("p", IN_ARROW | hf.write.sqlite(tmp_path / "p.db", table="t", name="t"))
-    assert stays_out_of_the_jvm(table, program_of(table, Settings(), ""))
+    assert is_evaluated_outside(table, Settings())
 
 
-@pytest.mark.parametrize("several", [(IN_ARROW, WITH_STATE), (IN_ARROW, IN_ARROW)], ids=["unlike", "alike"])
-def test_pipelines_that_share_a_jvm_have_a_quick_one_if_no_row_of_any_enters_it(
+@pytest.mark.parametrize("several", [(IN_ARROW, IN_SPARK), (IN_ARROW, IN_ARROW)], ids=["unlike", "alike"])
+def test_pipelines_that_share_a_jvm_have_a_quick_one_if_it_evaluates_no_row_of_any(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, several: tuple[hf.Stream, hf.Stream]
 ) -> None:
-    def create_session(master: str, memory: str, *, is_quick: bool) -> None:
+    def create_session(master: str, memory: str, *, is_quick: bool, has_archive: bool) -> None:
         raise Started(is_quick)
 
-    monkeypatch.setattr(context, "create_session", create_session)
+    monkeypatch.setattr(session, "create_session", create_session)
     pipelines = [
         hf.Pipeline(f"p{number}", stream | hf.write.sqlite(tmp_path / f"{number}.db", table="t", name="t"))
         for number, stream in enumerate(several)
@@ -85,19 +91,44 @@ def test_pipelines_that_share_a_jvm_have_a_quick_one_if_no_row_of_any_enters_it(
     assert started.value.args == (several[1] is IN_ARROW,)
 
 
-def test_a_jvm_that_does_not_start_with_our_options_is_started_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collector was chosen where nobody sees it beforehand."""
-    tried: list[str] = []
+def test_a_jvm_that_does_not_start_with_our_options_is_started_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A collector was chosen where nobody sees it beforehand; and an archive of classes may be damaged."""
+    tried: list[JvmOptions] = []
 
-    def started_with(options: dict[str, str]) -> str:
-        tried.append(options["spark.driver.extraJavaOptions"])
-        if "SerialGC" in tried[-1]:
+    def started_with(options: dict[str, str], jvm: JvmOptions) -> str:
+        tried.append(jvm)
+        if len(jvm.for_java) > 1:
             raise JvmEnded(["Conflicting collector combinations in option list"])
         return "a session"
 
+    archive = tmp_path / "classes.jsa"
+    archive.touch()
+    monkeypatch.setattr(class_archive, "path_for", lambda environment: archive)
     monkeypatch.setattr(session, "_started_with", started_with)
-    assert session._started({}, "-Dlog", quick_options({})) == "a session"
-    assert tried == ["-Dlog -XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "-Dlog"]
+    ours, plain = options_for("1g", is_quick=True, has_archive=True), plain_options("1g")
+    assert session._started({}, ours) == "a session"
+    assert tried == [ours, plain]
+    assert not archive.exists()  # it may have been that
     tried.clear()
-    assert session._started({}, "-Dlog", ()) == "a session"
-    assert tried == ["-Dlog"]
+    assert session._started({}, plain) == "a session"
+    assert tried == [plain]
+
+
+def test_a_jvm_is_begun_for_a_start_unless_the_start_has_a_session_or_hooks_come_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun: list[JvmOptions] = []
+    monkeypatch.setattr(jvm, "begin", begun.append)
+    sink = hf.write.sqlite(tmp_path / "p.db", table="t", name="t")
+    pipeline = hf.Pipeline("p", IN_ARROW | sink)
+    settings = Settings(driver_memory="512 MiB", class_archive="off")
+    begin(pipeline, {"settings": settings})
+    assert [options.memory for options in begun] == ["512m"]
+    assert begun[0] == options_for("512m", is_quick=True, has_archive=False)
+    begun.clear()
+    begin(pipeline, {"settings": settings, "session": object()})
+    begin(pipeline, {"settings": settings, "master": "spark://host:7077"})
+    begin(hf.Pipeline("p", IN_ARROW | sink, hooks=hf.Hooks(on_setup=lambda: None)), {"settings": settings})
+    assert begun == []

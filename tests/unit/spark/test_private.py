@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import LongType, StructField, StructType
 
 from holdfast.spark import private
-from holdfast.spark.launch import fork_server, forked_python, jvm_output
+from holdfast.spark.launch import fork_server, forked_python, jvm
 
 PLANNING = "pyspark.sql.streaming.transform_with_state_driver_worker"
 SOURCES = Path(pyspark.__file__).parent
@@ -76,7 +76,7 @@ def test_pyspark_says_what_is_done_before_the_jvm_is_executed(monkeypatch: pytes
 
     monkeypatch.setattr(java_gateway, "Popen", popen)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    given = jvm_output._Surviving(stdout=1)
+    given = jvm._Surviving(stdout=1)
     with pytest.raises(StartedError) as started:
         private.launch_jvm(SparkConf(loadDefaults=False), given)
     arguments = started.value.args[0]

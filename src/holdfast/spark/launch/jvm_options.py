@@ -1,19 +1,20 @@
-"""Options of the JVM that Holdfast starts: for pipelines whose rows never enter it, one that is ready sooner.
+"""Options of the JVM that Holdfast starts: for pipelines whose rows it does not evaluate, one that is ready sooner.
 
-A JVM that only plans epochs and writes Spark's logs runs little code, and seldom: what its second compiler would win is
-less than what it costs while the pipeline starts.  One compiler and one collector thread are enough for it.  Where rows
-pass through the JVM, Spark's own defaults stay.
+A JVM that plans epochs, writes Spark's logs and hands packets of Arrow on runs little code, and seldom: what its second
+compiler would win is less than what it costs, in a start and (measured with state: ``design/0014``) behind it.  One
+compiler and one collector thread are enough for it.  Where the JVM evaluates rows, Spark's own defaults stay.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 ONE_COLLECTOR = "-XX:+UseSerialGC"
 
-_WHERE = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
+OPTIONS_OF_JAVA = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 """Variables by which users give options to every JVM, or to Spark's."""
 
 _COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
@@ -21,7 +22,7 @@ _COMPILER = re.compile(r"-XX:[+-]?Tiered\w*|-Xint\b|-Xcomp\b")
 
 
 def quick_options(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return options for a JVM that no row enters, apart from those that the user has chosen.
+    """Return options for a JVM that evaluates no row, apart from those that the user has chosen.
 
     Parameters
     ----------
@@ -35,7 +36,41 @@ def quick_options(environment: Mapping[str, str]) -> tuple[str, ...]:
     >>> quick_options({"JAVA_TOOL_OPTIONS": "-XX:+UseZGC"})
     ('-XX:TieredStopAtLevel=1',)
     """
-    given = " ".join(environment.get(name, "") for name in _WHERE)
+    given = " ".join(environment.get(name, "") for name in OPTIONS_OF_JAVA)
     compiler = () if _COMPILER.search(given) else (ONE_COMPILER,)
     collector = () if _COLLECTOR.search(given) else (ONE_COLLECTOR,)
     return (*compiler, *collector)
+
+
+def is_quick(choice: str, *, is_evaluated_outside: bool) -> bool:
+    """Return whether a JVM is to be ready soon rather than quick with rows.
+
+    Parameters
+    ----------
+    choice : str
+        The setting ``HOLDFAST_JVM``.
+    is_evaluated_outside : bool
+        Whether the JVM evaluates no row.
+    """
+    return choice == "quick" or (choice == "auto" and is_evaluated_outside)
+
+
+@dataclass(frozen=True)
+class JvmOptions:
+    """What a JVM must know at its start.
+
+    Parameters
+    ----------
+    memory : str
+        Its heap, as Spark writes it (``"2g"``).
+    for_java : tuple of str
+        Options of Java.
+    """
+
+    memory: str
+    for_java: tuple[str, ...]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings of Spark that say so, but for Java's own options."""
+        return {"spark.driver.memory": self.memory}

@@ -18,18 +18,12 @@ import logging
 import os
 import re
 import select
-import signal
 import sys
 import threading
 import time
-import warnings
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
-
-from pyspark import SparkConf
 
 from holdfast.errors import MARKER, without_records
 from holdfast.masking import masked
@@ -204,76 +198,3 @@ class JvmOutput:
             else:
                 sys.stderr.write(text + "\n")
                 sys.stderr.flush()
-
-
-def launch(conf: SparkConf) -> JvmOutput | None:
-    """Start the JVM of this process, printing to a pipe of ours.
-
-    Parameters
-    ----------
-    conf : SparkConf
-        What the JVM must know at its start: its memory, its options.
-
-    Returns
-    -------
-    JvmOutput, optional
-        None if there is a JVM already: it is its owner's, and so is what it prints.
-
-    Raises
-    ------
-    JvmEnded
-        If it ends before it is ready.
-    """
-    with private.jvm_is_to_be_launched() as is_ours:
-        if not is_ours:
-            return None
-        output = JvmOutput()
-        try:
-            with warnings.catch_warnings():
-                # Python 3.12 warns of the fork in PySpark's way to start a process, now that there is a second thread.
-                warnings.simplefilter("ignore", DeprecationWarning)
-                # stdout too: it belongs to our --json, and Java prints its warnings there.
-                gateway = private.launch_jvm(conf, _Surviving(stdout=output.write_end, stderr=output.write_end))
-        except Exception as error:
-            output.is_launched()
-            raise JvmEnded(output.last_lines()) from error
-        output.is_launched()
-        private.adopt_jvm(gateway)
-    return output
-
-
-class _Surviving(dict[str, Any]):
-    """Arguments of the process that becomes the JVM, which SIGTERM does not end.
-
-    A service manager sends it to every process of a run at once.  A stop is the driver's to carry out, with the JVM:
-    the epoch at work is finished first.  Ignored signals stay ignored in a program that is executed: Java then installs
-    no handler, and what Java starts ignores it too, but for the process that forks Spark's workers.  When the driver
-    ends, whatever ends it, the JVM does too: it reads a pipe that the driver holds.
-
-    What PySpark has done before the program is executed, to ignore SIGINT, is done, and SIGTERM ignored as well.
-    """
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, _also_without_sigterm(value) if key == private.BEFORE_EXEC else value)
-
-
-def _also_without_sigterm(before_exec: Callable[[], object]) -> Callable[[], None]:
-    def prepare() -> None:
-        before_exec()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-    return prepare
-
-
-class JvmEnded(Exception):
-    """The JVM has ended before it was ready.
-
-    Parameters
-    ----------
-    lines : list of str
-        The last lines that it printed, masked.
-    """
-
-    def __init__(self, lines: list[str]) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = lines

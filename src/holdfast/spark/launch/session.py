@@ -5,12 +5,12 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import shlex
 import shutil
 import signal
-import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,15 +18,15 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-import holdfast
+from holdfast.config import Settings
 from holdfast.errors import Unavailable
 from holdfast.spark import private
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.failure import summary
-from holdfast.spark.launch import forking, stop_directory
+from holdfast.spark.launch import class_archive, forking, jvm_options, stop_directory
 from holdfast.spark.launch.java import require_java
-from holdfast.spark.launch.jvm_options import quick_options
-from holdfast.spark.launch.jvm_output import JvmEnded, launch
+from holdfast.spark.launch.jvm import JvmEnded, environment_of_workers, launch, options_for, plain_options
+from holdfast.spark.launch.jvm_options import JvmOptions
 
 log = logging.getLogger("holdfast.run")
 
@@ -100,7 +100,27 @@ LOCAL_TASK_FAILURES = 4
 """As on a cluster: a failed task is tried again before the epoch fails (local mode would not)."""
 
 
-def create_session(master: str, driver_memory: str, *, is_quick: bool = False) -> SparkSession:
+def session_of(settings: Settings, *, is_evaluated_outside: bool) -> SparkSession:
+    """Return the session of this process, created as the settings say when there is none.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run, or of a command.
+    is_evaluated_outside : bool
+        Whether the JVM evaluates no row, or few.
+    """
+    return create_session(
+        settings.master,
+        f"{settings.driver_memory_mib}m",
+        is_quick=jvm_options.is_quick(settings.jvm, is_evaluated_outside=is_evaluated_outside),
+        has_archive=settings.class_archive != class_archive.OFF,
+    )
+
+
+def create_session(
+    master: str, driver_memory: str, *, is_quick: bool = False, has_archive: bool = False
+) -> SparkSession:
     """Return the session of this process, created when there is none.
 
     Parameters
@@ -111,6 +131,9 @@ def create_session(master: str, driver_memory: str, *, is_quick: bool = False) -
         Heap of the JVM, as Spark writes it (``"2g"``).
     is_quick : bool
         Whether the JVM is to be ready soon rather than quick with rows; of a local master only.
+    has_archive : bool
+        Whether the JVM may use the archive of Spark's classes, which is made where there is none; of a local master
+        only.
 
     Raises
     ------
@@ -123,31 +146,23 @@ def create_session(master: str, driver_memory: str, *, is_quick: bool = False) -
     if active is not None:
         return active
     require_java()
-    # Workers must run the interpreter that has Holdfast; "python3" of the PATH often is another one.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if master.startswith("local"):
-        # One machine: no other address than its own is needed, whatever its host name resolves to.
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    is_local = master.startswith("local")
     if master.startswith("local[") and "," not in master:
         master = f"{master[:-1]},{LOCAL_TASK_FAILURES}]"
-    # A file of our own instead of Spark's default, which greets with five lines and prints every stack trace.
-    own_log = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
-    jvm = quick_options(os.environ) if is_quick and master.startswith("local") else ()
+    jvm = options_for(driver_memory, is_quick=is_quick and is_local, has_archive=has_archive and is_local)
     options = {
         "spark.master": master,
         "spark.app.name": "holdfast",
-        "spark.driver.memory": driver_memory,
         **{key: value for key, (value, _) in STATIC.items()},
     }
     python = None
-    with _python_path_of_workers():
-        if master.startswith("local"):
+    with environment_of_workers(is_local=is_local):
+        if is_local:
             directory = _socket_directory()
             options[SOCKET_DIRECTORY] = str(directory)
             python = forking.start(directory)
         try:
-            session = _started(options, own_log, jvm)
+            session = _started(options, jvm)
         except Exception as error:
             raise Unavailable(
                 f"Spark did not start, with master {master!r} and a heap of {driver_memory}.",
@@ -157,6 +172,8 @@ def create_session(master: str, driver_memory: str, *, is_quick: bool = False) -
             ) from error
     if python is not None:
         private.set_python_of_workers(session, python)
+    if has_archive and is_local:
+        class_archive.make_later()
     session.sparkContext.setLogLevel("ERROR")
     for name in TOLD_TWICE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -171,21 +188,25 @@ def _socket_directory() -> Path:
     return directory
 
 
-def _started(options: dict[str, str], own_log: str, jvm: Sequence[str]) -> SparkSession:
+def _started(options: dict[str, str], jvm: JvmOptions) -> SparkSession:
     """Return a session; if its JVM does not start with options of ours, with one that has none of them."""
+    plain = plain_options(jvm.memory)
     try:
-        return _started_with({**options, "spark.driver.extraJavaOptions": " ".join([own_log, *jvm])})
+        return _started_with(options, jvm)
     except JvmEnded as ended:
-        if not jvm:
+        if jvm == plain:
             raise
-        # A collector was chosen where we cannot see it: in spark-defaults.conf, or in a file java-opts.
-        log.info("the JVM does not start with %s, and is started without: %s", " ".join(jvm), ended.lines[-1:])
-    return _started_with({**options, "spark.driver.extraJavaOptions": own_log})
+        # A collector was chosen where we cannot see it (in spark-defaults.conf, or in a file java-opts); or a damaged
+        # archive of classes, which the JVM should have refused.
+        log.info("the JVM does not start with %s, and is started without: %s", " ".join(jvm.for_java), ended.lines[-1:])
+        class_archive.forget(os.environ)
+    return _started_with(options, plain)
 
 
-def _started_with(options: dict[str, str]) -> SparkSession:
+def _started_with(options: dict[str, str], jvm: JvmOptions) -> SparkSession:
+    options = {**options, **jvm.settings, "spark.driver.extraJavaOptions": shlex.join(jvm.for_java)}
     conf = SparkConf().setAll(list(options.items()))
-    output = launch(conf)
+    output = launch(conf, jvm)
     try:
         with _sigint_left_alone():
             SparkContext.getOrCreate(conf)
@@ -212,25 +233,6 @@ def _why_not(error: Exception) -> str:
         return " ".join(["the JVM ended before it was ready:", *(summary(line) for line in error.lines[-4:] or ["?"])])
     # The text of py4j's own error begins with the call that failed.
     return summary(str(error.java_exception if isinstance(error, Py4JJavaError) else error))
-
-
-@contextmanager
-def _python_path_of_workers() -> Iterator[None]:
-    """Set PYTHONPATH for the JVM that is started meanwhile; it hands it on to every Python process it starts."""
-    before = os.environ.get("PYTHONPATH")
-    paths = [path for path in (before or "").split(os.pathsep) if path]
-    # Installed packages are there anyway; a source tree on sys.path is not, in another process.
-    root = str(Path(holdfast.__file__).parents[1])
-    if root not in paths and "site-packages" not in root:
-        paths.insert(0, root)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "startup"), *paths])
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
 def run_session(base: SparkSession, parallelism: int) -> SparkSession:

@@ -23,7 +23,8 @@ from holdfast.resume.graph_record import Graph, read_graph, state_fingerprint
 from holdfast.resume.in_doubt import resolve_dead_run
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch import stop_directory
-from holdfast.spark.launch.session import create_session, run_session
+from holdfast.spark.launch.early import is_evaluated_outside
+from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.resume.directory import Directory, find_directory
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
@@ -144,13 +145,11 @@ def context_of(asked: StartOptions) -> StartContext:
     begins = _begins(asked, store)
     fork = None if begins is None or begins.where is None else find(store, begins.where)
     begun = noted_beginning(store)
-    memory = f"{asked.settings.driver_memory_mib}m"
     token = uuid.uuid4().hex
     program = program_of(pipeline, asked.settings, token)
-    is_quick = asked.settings.jvm == "quick" or (
-        asked.settings.jvm == "auto" and stays_out_of_the_jvm(pipeline, program)
+    base_session = asked.session or session_of(
+        asked.settings, is_evaluated_outside=is_evaluated_outside(pipeline, asked.settings)
     )
-    base_session = asked.session or create_session(asked.settings.master, memory, is_quick=is_quick)
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
     division = Division(asked.settings.buckets, asked.settings.partitions)
@@ -181,12 +180,6 @@ def program_of(pipeline: Pipeline, settings: Settings, token: str) -> Program | 
     if has_state(pipeline) or not settings.columnar:
         return None
     return build_program(pipeline, as_spark_has_it, token)
-
-
-def stays_out_of_the_jvm(pipeline: Pipeline, program: Program | None) -> bool:
-    """Tell whether no row of a pipeline enters the JVM: neither on its way, nor in a function that gets DataFrames."""
-    is_given_frames = any(sink.kind == "foreach_batch" for sink in pipeline.sinks)
-    return not is_given_frames and program is not None
 
 
 def _begins(asked: StartOptions, store: Store) -> StartAt | None:

@@ -18,7 +18,7 @@ from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, newest_
 from holdfast.resume.graph_record import read_graph
 from holdfast.resume.spark_log import check_logs, last_logged, read_offsets
 from holdfast.spark.failure import translate
-from holdfast.spark.launch.session import create_session, run_session
+from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.state.reader import StateReader
 from holdfast.spark.state.seed import seed_of
 
@@ -70,7 +70,7 @@ def create(
         graph = read_graph(store, below)
         operators: dict[str, OperatorState] = {}
         if graph.state_schemas:
-            session = create_session(settings.master, f"{settings.driver_memory_mib}m")
+            session = session_of(settings, is_evaluated_outside=True)
             reader = StateReader(run_session(session, 1), directory, below)
             try:
                 seed = seed_of(directory, below)

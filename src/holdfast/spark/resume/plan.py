@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-
-import pyarrow as pa
 
 from holdfast.checkpoint.participation import Participation
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError
 from holdfast.graph.pipeline import Pipeline
-from holdfast.plan.cutting import FirstStage, build_stages, has_state
+from holdfast.plan.cutting import has_state, stages_in_arrow
 from holdfast.plan.stages import Stages
 from holdfast.ports import Held, Store
 from holdfast.resume.backfill import Backfill
@@ -23,7 +21,7 @@ from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import described, state_fingerprint
 from holdfast.resume.rewind import check_none_holds_withdrawn
 from holdfast.spark.compile import as_spark_has_it
-from holdfast.spark.launch.session import create_session, run_session
+from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.directory import Directory, find_directory
@@ -55,10 +53,6 @@ class Plan:
     change: GraphChange | None
     case: ResumeCase | None = None
     refusal: HoldfastError | None = None
-
-
-class _NeedsSpark(Exception):
-    """Only Spark can say what the first stateful operators are given."""
 
 
 def plan(
@@ -144,20 +138,9 @@ def _stages(pipeline: Pipeline, settings: Settings) -> Stages | None:
     if not has_state(pipeline):
         return None
 
-    def refuse(part: FirstStage) -> Sequence[pa.Schema]:
-        raise _NeedsSpark
-
-    try:
-        return build_stages(
-            pipeline,
-            as_spark_has_it,
-            "plan",
-            buckets=1,
-            partitions=1,
-            prefix=refuse,
-            is_columnar=settings.columnar,
-        )
-    except _NeedsSpark:
-        session = run_session(create_session(settings.master, f"{settings.driver_memory_mib}m"), 1)
+    stages = stages_in_arrow(pipeline, as_spark_has_it, "plan", is_columnar=settings.columnar)
+    if stages is None:
+        session = run_session(session_of(settings, is_evaluated_outside=True), 1)
         reader = SourceReader(session, Path(), 1, 0, "", "")
-        return compile_stateful(pipeline, reader, "plan", StateShape(1, 1), is_columnar=settings.columnar).stages
+        stages = compile_stateful(pipeline, reader, "plan", StateShape(1, 1), is_columnar=settings.columnar).stages
+    return stages

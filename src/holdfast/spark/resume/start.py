@@ -17,7 +17,8 @@ from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger
 from holdfast.spark.failure import translate
-from holdfast.spark.resume.context import StartOptions, program_of, stays_out_of_the_jvm
+from holdfast.spark.launch.early import is_evaluated_outside
+from holdfast.spark.resume.context import StartOptions
 from holdfast.spark.resume.starting import Starting
 from holdfast.spark.run import Run
 
@@ -167,9 +168,7 @@ def start_all(pipelines: Sequence[Pipeline], *, checkpoint: str, **options: Any)
             do="give each pipeline a name of its own.",
         )
     settings = options.get("settings") or Settings()
-    if settings.jvm == "auto" and not all(
-        stays_out_of_the_jvm(each, program_of(each, settings, "")) for each in pipelines
-    ):
+    if settings.jvm == "auto" and not all(is_evaluated_outside(each, settings) for each in pipelines):
         # They share a JVM, which the first one starts: rows of another one enter it.
         options["settings"] = Settings(**{**settings.model_dump(), "jvm": "full"})
     runs: list[Run] = []

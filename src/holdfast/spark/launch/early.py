@@ -1,0 +1,82 @@
+"""The JVM of a start, begun before anything else: it comes up while this process imports the rest of the engine."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.config import Settings
+from holdfast.errors import HoldfastError
+from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.cutting import has_state, stages_in_arrow
+from holdfast.plan.program_build import build_program
+from holdfast.spark.launch import jvm
+from holdfast.spark.launch.jvm_options import JvmOptions, is_quick
+
+
+def begin(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
+    """Begin the JVM that a start will need, where it is known which one, and nobody has to be asked first.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        What is to be started.
+    options : mapping of str to Any
+        The arguments of :func:`holdfast.spark.resume.start.start`.
+    """
+    # Hooks may set variables that Spark reads; they are called first.
+    if options.get("session") is not None or pipeline.hooks.on_setup is not None:
+        return
+    with suppress(HoldfastError):  # a wrong setting, no Java: the start says so
+        settings = options.get("settings") or Settings()
+        if str(options.get("master") or settings.master).startswith("local"):
+            jvm.begin(jvm_options(pipeline, settings))
+
+
+def jvm_options(pipeline: Pipeline, settings: Settings) -> JvmOptions:
+    """Return the options of the JVM for a pipeline with a local master."""
+    return jvm.options_for(
+        f"{settings.driver_memory_mib}m",
+        is_quick=is_quick(settings.jvm, is_evaluated_outside=is_evaluated_outside(pipeline, settings)),
+        has_archive=settings.class_archive != "off",
+    )
+
+
+def is_evaluated_outside(pipeline: Pipeline, settings: Settings) -> bool:
+    """Tell whether the JVM evaluates no row of a pipeline: with state, rows pass through it in packets of Arrow."""
+    is_given_frames = any(sink.kind == "foreach_batch" for sink in pipeline.sinks)
+    if is_given_frames or not settings.columnar:
+        return False
+    if has_state(pipeline):
+        return stages_in_arrow(pipeline, _as_it_is, "", is_columnar=True) is not None
+    return build_program(pipeline, _as_it_is, "") is not None
+
+
+def _as_it_is(schema: pa.Schema) -> pa.Schema:
+    """Stand for what Spark makes of a schema: no program depends on it."""
+    return schema
+
+
+def warm_up(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
+    """Make ready what a start will need and nobody owns: the engine's modules, and a session with its JVM.
+
+    Parameters
+    ----------
+    pipeline, options
+        As for :func:`begin`.
+    """
+    begin(pipeline, options)
+    importlib.import_module("holdfast.spark.resume.start")
+    if pipeline.hooks.on_setup is not None:
+        return
+    settings = options.get("settings") or Settings()
+    if master := options.get("master"):
+        settings = Settings(**{**settings.model_dump(), "master": master})
+    session = importlib.import_module("holdfast.spark.launch.session")
+    # A session of a run is made and dropped: the first one has Spark look for Python data sources, in a process.
+    base = session.session_of(settings, is_evaluated_outside=is_evaluated_outside(pipeline, settings))
+    session.run_session(base, 1)

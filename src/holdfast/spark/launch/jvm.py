@@ -1,0 +1,267 @@
+"""The JVM of this process: begun as soon as a pipeline is known, taken by PySpark when it asks for one.
+
+It is started by its own command line where that is known (:mod:`holdfast.spark.launch.command`), at once: while it
+comes up, this process imports the rest of Holdfast and asks the checkpoint and the sinks.  Otherwise Spark's scripts
+start it, when a session is asked for.
+
+A JVM that nobody takes ends with this process, which holds its standard input.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf
+
+import holdfast
+from holdfast.spark import private
+from holdfast.spark.launch import class_archive, command
+from holdfast.spark.launch.java import require_java
+from holdfast.spark.launch.jvm_options import JvmOptions, quick_options
+from holdfast.spark.launch.jvm_output import JvmOutput
+
+log = logging.getLogger("holdfast.run")
+
+POLL_S = 0.005
+READY_TIMEOUT_S = 120.0
+
+_WITHOUT_SIGNALS = 'trap "" INT TERM; exec "$@"'
+"""A shell's script: the JVM is stopped by the driver alone, also where a signal is sent to all processes of a run."""
+
+
+class JvmEnded(Exception):
+    """The JVM has ended before it was ready.
+
+    Parameters
+    ----------
+    lines : list of str
+        The last lines that it printed, masked.
+    """
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+
+def plain_options(memory: str) -> JvmOptions:
+    """Return the options of a JVM as Java and Spark have it, with a heap of this size.
+
+    Parameters
+    ----------
+    memory : str
+        As Spark writes it (``"2g"``).
+    """
+    # A file of our own instead of Spark's default, which greets with five lines and prints every stack trace.
+    own_log = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
+    return JvmOptions(memory, (own_log,))
+
+
+def options_for(memory: str, *, is_quick: bool, has_archive: bool) -> JvmOptions:
+    """Return the options of a JVM of ours.
+
+    Parameters
+    ----------
+    memory : str
+        Its heap.
+    is_quick : bool
+        Whether it is to be ready soon rather than quick with rows.
+    has_archive : bool
+        Whether it may use the archive of Spark's classes.
+    """
+    plain = plain_options(memory)
+    quick = quick_options(os.environ) if is_quick else ()
+    archive = class_archive.options(os.environ) if has_archive else ()
+    return JvmOptions(memory, (*plain.for_java, *quick, *archive))
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A JVM that comes up."""
+
+    options: JvmOptions
+    process: subprocess.Popen[bytes]
+    output: JvmOutput
+    place: Path
+
+    @property
+    def connection(self) -> Path:
+        return self.place / "connection"
+
+
+_begun: list[_Begun] = []
+"""At most one."""
+
+_lock = threading.Lock()
+
+
+def begin(options: JvmOptions) -> None:
+    """Start the JVM that :func:`launch` will ask for, if its command line is known; does not wait for it.
+
+    Parameters
+    ----------
+    options : JvmOptions
+        What it must know at its start.
+
+    Raises
+    ------
+    InvalidPipeline
+        If no Java 17 or newer is found.
+    """
+    require_java()
+    with private.jvm_is_to_be_launched() as is_ours, _lock:
+        if _begun or not is_ours:
+            return
+        with environment_of_workers(is_local=True):
+            line = command.composed(os.environ, options.settings, options.for_java)
+            if line:
+                _begun.append(_started(options, line, command.environment_of_scripts(os.environ)))
+
+
+def _started(options: JvmOptions, line: list[str], environment: Mapping[str, str]) -> _Begun:
+    place = Path(tempfile.mkdtemp(prefix="holdfast-jvm-"))
+    output = JvmOutput()
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", _WITHOUT_SIGNALS, "sh", *line],
+        stdin=subprocess.PIPE,
+        stdout=output.write_end,
+        stderr=output.write_end,
+        env={**environment, command.CONNECTION: str(place / "connection")},
+    )
+    output.is_launched()
+    begun = _Begun(options, process, output, place)
+    atexit.register(_discard, begun)
+    return begun
+
+
+def launch(conf: SparkConf, options: JvmOptions) -> JvmOutput | None:
+    """Give PySpark the JVM of this process: the one that was begun, or a new one by Spark's scripts.
+
+    Parameters
+    ----------
+    conf : SparkConf
+        What a new one must know at its start.
+    options : JvmOptions
+        With which one that was begun must have been started.
+
+    Returns
+    -------
+    JvmOutput, optional
+        What it prints; None if there is a JVM already: it is its owner's, and so is what it prints.
+
+    Raises
+    ------
+    JvmEnded
+        If it ends before it is ready.
+    """
+    with private.jvm_is_to_be_launched() as is_ours, _lock:
+        begun = _begun.pop() if _begun else None
+        if begun is not None and not (is_ours and begun.options == options):
+            _discard(begun)
+            begun = None
+        if not is_ours:
+            return None
+        return _launched_by_scripts(conf) if begun is None else _connected(begun)
+
+
+def _connected(begun: _Begun) -> JvmOutput:
+    end = time.monotonic() + READY_TIMEOUT_S
+    while not begun.connection.exists():
+        if begun.process.poll() is not None or time.monotonic() > end:
+            _discard(begun)
+            raise JvmEnded(begun.output.last_lines())
+        time.sleep(POLL_S)
+    private.adopt_jvm(private.connected_jvm(begun.connection, begun.process))
+    atexit.unregister(_discard)
+    shutil.rmtree(begun.place, ignore_errors=True)
+    return begun.output
+
+
+def _discard(begun: _Begun) -> None:
+    begun.process.kill()
+    begun.process.wait()
+    shutil.rmtree(begun.place, ignore_errors=True)
+
+
+def _launched_by_scripts(conf: SparkConf) -> JvmOutput:
+    output = JvmOutput()
+    try:
+        with warnings.catch_warnings():
+            # Python 3.12 warns of the fork in PySpark's way to start a process, now that there is a second thread.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            # stdout too: it belongs to our --json, and Java prints its warnings there.
+            gateway = private.launch_jvm(conf, _Surviving(stdout=output.write_end, stderr=output.write_end))
+    except Exception as error:
+        output.is_launched()
+        raise JvmEnded(output.last_lines()) from error
+    output.is_launched()
+    private.adopt_jvm(gateway)
+    return output
+
+
+class _Surviving(dict[str, Any]):
+    """Arguments of the process that becomes the JVM, which SIGTERM does not end.
+
+    A service manager sends it to every process of a run at once.  A stop is the driver's to carry out, with the JVM:
+    the epoch at work is finished first.  Ignored signals stay ignored in a program that is executed: Java then installs
+    no handler, and what Java starts ignores it too, but for the process that forks Spark's workers.  When the driver
+    ends, whatever ends it, the JVM does too: it reads a pipe that the driver holds.
+
+    What PySpark has done before the program is executed, to ignore SIGINT, is done, and SIGTERM ignored as well.
+    """
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, _also_without_sigterm(value) if key == private.BEFORE_EXEC else value)
+
+
+def _also_without_sigterm(before_exec: Callable[[], object]) -> Callable[[], None]:
+    def prepare() -> None:
+        before_exec()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    return prepare
+
+
+@contextmanager
+def environment_of_workers(*, is_local: bool) -> Iterator[None]:
+    """Set what the JVM that is started meanwhile hands on to every Python process it starts.
+
+    Parameters
+    ----------
+    is_local : bool
+        Whether all of them run on this machine.
+    """
+    # Workers must run the interpreter that has Holdfast; "python3" of the PATH often is another one.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if is_local:
+        # One machine: no other address than its own is needed, whatever its host name resolves to.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    before = os.environ.get("PYTHONPATH")
+    paths = [path for path in (before or "").split(os.pathsep) if path]
+    # Installed packages are there anyway; a source tree on sys.path is not, in another process.
+    root = str(Path(holdfast.__file__).parents[1])
+    if root not in paths and "site-packages" not in root:
+        paths.insert(0, root)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent / "startup"), *paths])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before

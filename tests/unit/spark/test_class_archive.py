@@ -1,0 +1,147 @@
+"""The archive of Spark's classes: where it is, when it is used, when it is made."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from holdfast.spark.launch import class_archive, command
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    java = tmp_path / "java"
+    (java / "bin").mkdir(parents=True)
+    (java / "bin" / "java").write_text("")
+    (java / "release").write_text('JAVA_VERSION="17.0.15"')
+    spark = tmp_path / "spark"
+    (spark / "jars").mkdir(parents=True)
+    (spark / "jars" / "core.jar").write_text("core")
+    monkeypatch.setattr(command, "spark_home", lambda: spark)
+    return {"JAVA_HOME": str(java), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def archive_of(environment: dict[str, str]) -> Path:
+    path = class_archive.path_for(environment)
+    assert path is not None
+    return path
+
+
+def put_archive(environment: dict[str, str]) -> Path:
+    path = archive_of(environment)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+def test_it_is_used_where_it_is(environment: dict[str, str]) -> None:
+    assert class_archive.options(environment) == ()
+    path = put_archive(environment)
+    assert class_archive.options(environment)[0] == f"-XX:SharedArchiveFile={path}"
+
+
+def test_the_archive_that_a_user_has_chosen_stands(environment: dict[str, str]) -> None:
+    put_archive(environment)
+    assert class_archive.options({**environment, "SPARK_SUBMIT_OPTS": "-XX:SharedArchiveFile=mine.jsa"}) == ()
+
+
+def test_another_java_or_another_jar_has_another_archive(environment: dict[str, str], tmp_path: Path) -> None:
+    first = archive_of(environment)
+    assert archive_of(environment) == first
+    (tmp_path / "spark/jars/sql.jar").write_text("sql")
+    second = archive_of(environment)
+    (tmp_path / "java/release").write_text('JAVA_VERSION="21"')
+    assert len({first, second, archive_of(environment)}) == 3
+
+
+def test_where_there_is_no_java_or_no_spark_there_is_none(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert class_archive.path_for({}) is None
+    monkeypatch.setattr(command, "spark_home", lambda: None)
+    assert class_archive.path_for(environment) is None
+
+
+@pytest.fixture
+def begun(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """What is begun to be made: at once, and nothing is made."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(class_archive, "_is_to_be_made", threading.Lock())
+    monkeypatch.setattr(class_archive.atexit, "register", lambda function: function)
+    found: list[Path] = []
+
+    class Timer(threading.Timer):
+        def start(self) -> None:
+            self.function()
+
+    monkeypatch.setattr(class_archive.threading, "Timer", Timer)
+    monkeypatch.setattr(class_archive.subprocess, "Popen", lambda command, **_: found.append(Path(command[-1])))
+    return found
+
+
+def test_it_is_made_once_where_there_is_none(environment: dict[str, str], begun: list[Path]) -> None:
+    class_archive.make_later()
+    class_archive.make_later()
+    assert begun == [archive_of(environment)]
+
+
+def test_it_is_not_made_where_it_is_or_where_that_failed_lately(
+    environment: dict[str, str], begun: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = put_archive(environment).with_suffix(".failed")
+    class_archive.make_later()
+    archive_of(environment).unlink()
+    failed.touch()
+    class_archive.make_later()
+    assert begun == []
+    monkeypatch.setattr(class_archive, "_is_to_be_made", threading.Lock())
+    os.utime(failed, (1, 1))
+    class_archive.make_later()
+    assert begun == [archive_of(environment)]
+
+
+def test_an_attempt_that_fails_leaves_a_note_and_no_archive(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = archive_of(environment)
+
+    def half_made(place: Path, archive: Path) -> str:
+        archive.write_text("half")
+        return "the pipeline failed"
+
+    monkeypatch.setattr(class_archive, "_run_pipeline", half_made)
+    assert not class_archive.make(path)
+    assert path.with_suffix(".failed").read_text() == "the pipeline failed"
+    assert {each.suffix for each in path.parent.iterdir()} == {".failed", ".lock"}
+
+
+def test_an_archive_that_java_does_not_take_is_none(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = archive_of(environment)
+
+    def made(place: Path, archive: Path) -> str:
+        archive.write_text("all of it")
+        return ""
+
+    monkeypatch.setattr(class_archive, "_run_pipeline", made)
+    monkeypatch.setattr(class_archive, "_verify", lambda archive: "no")
+    assert not class_archive.make(path)
+    monkeypatch.setattr(class_archive, "_verify", lambda archive: "")
+    assert class_archive.make(path)
+    assert path.read_text() == "all of it"
+    assert not path.with_suffix(".failed").exists()
+
+
+def test_archives_of_installations_that_are_gone_are_removed(environment: dict[str, str]) -> None:
+    path = put_archive(environment)
+    other = path.with_name("spark-classes-0123.jsa")
+    other.touch()
+    os.utime(other, (1, 1))
+    class_archive._remove_unused(path.parent)
+    assert path.exists()
+    assert not other.exists()
