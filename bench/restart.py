@@ -3,6 +3,10 @@
 - *stateless*: files, a filter and a derived column, into SQLite.
 - *state*: count and sum of a million keys (``hf.reduce``), which an epoch of random keys changes.
 - *cold*: the stateless pipeline on a checkpoint that does not exist yet.
+- *spare*: the stateless pipeline below ``holdfast run --supervise --spare``; Holdfast alone.
+
+Java's archive of Spark's classes is made beforehand, as half a minute of an earlier run makes it; ``--without-archive``
+measures what a first start on a machine takes.
 
 The other side is plain Spark, as users write it: ``foreachBatch`` into SQLite, with state ``groupBy`` in update mode on
 RocksDB with changelogs.  Every life is a new process with a new JVM; the sides take turns; medians.  ``vs_spark`` is
@@ -20,11 +24,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from bench.checkpoint import LOADING, pipeline_of, write_file, write_input
 from bench.sides import WORK, median, print_result
+from holdfast.spark.launch import class_archive
+from holdfast.spark.launch.java import require_java
 
 SIDES = ("holdfast", "spark")
 EPOCHS = 12
@@ -68,6 +77,15 @@ def side_stateless(side: str, inputs: str, out: str) -> dict[str, Any]:
 
     few = _read(default_session(), inputs).where("v = 0").selectExpr("k as keys", "k * 2 as counted")
     return _await(few.writeStream.foreachBatch(take), out)
+
+
+PROGRAM = """
+import holdfast as hf
+rows = hf.read.files({inputs!r}, format="parquet", schema="k BIGINT, v BIGINT", max_files_per_epoch=1, name="rows")
+few = rows | hf.filter("v = 0", name="few") | hf.select("k", counted="k * 2", name="doubled")
+pipeline = hf.Pipeline("bench", few | hf.write.sqlite({table!r}, table="sums", name="table"))
+"""
+"""The stateless pipeline as a file."""
 
 
 def _run(pipeline: Any, out: str) -> dict[str, Any]:
@@ -117,6 +135,37 @@ def cold(kind: str, side: str, keys: int) -> float:
         return time.perf_counter() - began
 
 
+def taken_over(kind: str, side: str, keys: int) -> float:
+    """Let a supervised run read half of the files, wait for its spare, kill it; return the seconds to a new row."""
+    inputs, out = _prepared(kind, side, keys)
+    program = out / "program.py"
+    program.write_text(PROGRAM.format(inputs=str(inputs), table=str(out / "out.db")))
+    command = [sys.executable, "-m", "holdfast", "run", str(program), "--checkpoint", str(out / "ckpt")]
+    with _Life([*command, "--every", "50ms", "--master", "local[2]", "--supervise", "--spare"], out) as supervisor:
+        _until(lambda: _epochs(out, side) >= LOADING + EPOCHS // 2 and _spare_of(supervisor) is not None, supervisor)
+        held = _rows(out)
+        spare = _spare_of(supervisor)
+        run = next(child for child in psutil.Process(supervisor.pid).children() if child != spare)
+        os.killpg(run.pid, signal.SIGKILL)
+        killed = time.perf_counter()
+        write_file(inputs, LOADING + EPOCHS, [*range(0, ROWS * 1000, 1000)])
+        _until(lambda: _rows(out) > held, supervisor)
+        seconds = time.perf_counter() - killed
+        supervisor.terminate()
+        supervisor.wait()
+    return seconds
+
+
+def _spare_of(supervisor: subprocess.Popen[bytes]) -> psutil.Process | None:
+    """Return the spare, once it is ready."""
+    for child in psutil.Process(supervisor.pid).children():
+        with suppress(psutil.Error):
+            ready = child.environ().get("HOLDFAST_SPARE")
+            if ready is not None and Path(ready).exists() and child.create_time() > time.time() - 3600:
+                return child
+    return None
+
+
 def _prepared(kind: str, side: str, keys: int) -> tuple[Path, Path]:
     inputs, out = WORK / f"restart-{kind}-{side}-in", WORK / f"restart-{kind}-{side}"
     write_input(inputs, keys, EPOCHS, ROWS)
@@ -125,12 +174,15 @@ def _prepared(kind: str, side: str, keys: int) -> tuple[Path, Path]:
     return inputs, out
 
 
-class _life:
+def _life(kind: str, side: str, inputs: Path, out: Path) -> _Life:
+    arguments = f'{{"side": "{side}", "inputs": "{inputs}", "out": "{out}"}}'
+    return _Life([sys.executable, "-m", "bench.sides", "bench.restart", kind, arguments], out)
+
+
+class _Life:
     """A process that is killed with everything it started when its block ends."""
 
-    def __init__(self, kind: str, side: str, inputs: Path, out: Path) -> None:
-        arguments = f'{{"side": "{side}", "inputs": "{inputs}", "out": "{out}"}}'
-        command = [sys.executable, "-m", "bench.sides", "bench.restart", kind, arguments]
+    def __init__(self, command: list[str], out: Path) -> None:
         with (out / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 command,
@@ -145,7 +197,8 @@ class _life:
         return self.process
 
     def __exit__(self, *exception: object) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # a supervisor that has been asked to end
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
@@ -176,12 +229,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.restart", description=__doc__)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=("stateless", "state", "cold"))
+    parser.add_argument("--only", choices=("stateless", "state", "cold", "spare"))
+    parser.add_argument("--without-archive", action="store_true", help="as the first start on a machine")
     options = parser.parse_args()
+    # Not the user's archive: the benchmark leaves nothing behind, and finds nothing.
+    os.environ["XDG_CACHE_HOME"] = str(WORK / "restart-cache")
+    require_java()
+    archive = class_archive.path_for(os.environ)
+    if options.without_archive:
+        os.environ["HOLDFAST_CLASS_ARCHIVE"] = "off"
+    elif archive is not None:
+        print("making an archive of Spark's classes", flush=True)
+        class_archive.make(archive)
     measured: dict[str, tuple[str, Callable[[str, str, int], float]]] = {
         "stateless": ("stateless", restarted),
         "state": ("state", restarted),
         "cold": ("stateless", cold),
+        "spare": ("stateless", taken_over),
     }
     result: dict[str, Any] = {}
     quotients = []
@@ -189,12 +253,16 @@ def main() -> None:
         if options.only not in (None, name):
             continue
         seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+        sides = SIDES if name != "spare" else SIDES[:1]
         for number in range(options.rounds):
-            for side in SIDES if number % 2 == 0 else SIDES[::-1]:
+            for side in sides if number % 2 == 0 else sides[::-1]:
                 seconds[side].append(measure(kind, side, options.keys if kind == "state" else ROWS))
                 print(f"{name} {side}: {seconds[side][-1]:.2f} s, load {os.getloadavg()[0]:.1f}", flush=True)
-        ours, theirs = (median(seconds[side]) for side in SIDES)
-        result |= {f"{name}_s": round(ours, 2), f"spark_{name}_s": round(theirs, 2)}
+        ours = median(seconds["holdfast"])
+        result[f"{name}_s"] = round(ours, 2)
+        if len(sides) > 1:
+            theirs = median(seconds["spark"])
+            result[f"spark_{name}_s"] = round(theirs, 2)
         if measure is restarted:
             quotients.append(ours / theirs)
     if quotients:

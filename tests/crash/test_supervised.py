@@ -60,3 +60,37 @@ def test_kills_of_the_driver_and_of_the_jvm_are_survived_and_sigterm_is_a_clean_
     assert case.leftovers() == []
     assert "the run killed by SIGKILL; restart 1 " in said
     assert "JVM has died" in said
+
+
+def test_a_spare_takes_over_a_run_that_is_killed_and_every_row_is_there_once(tmp_path: Path) -> None:
+    case = Case(tmp_path, ("sqlite",))
+    case.write_input(0, 2)
+    fault = {"HOLDFAST_FAULT": "publish-uncommitted:4", "HOLDFAST_FAULT_MARK": str(tmp_path / "died")}
+    with (tmp_path / "output").open("w") as output:
+        supervisor = case.start("--supervise", "--spare", "--every", "0 s", output=output, **fault)
+
+        def ready(other_than: psutil.Process | None = None) -> psutil.Process | None:
+            for child in psutil.Process(supervisor.pid).children():
+                with suppress(psutil.Error):
+                    file = child.environ().get("HOLDFAST_SPARE")
+                    if child != other_than and file is not None and Path(file).exists():
+                        return child
+            return None
+
+        until(lambda: rows_of(case) == 2 * ROWS_PER_FILE, "the first rows")
+        spare = until(ready, "a spare")
+        (run,) = [child for child in psutil.Process(supervisor.pid).children() if child != spare]
+        run.kill()
+        case.write_input(2, FILES)
+        until(lambda: rows_of(case) == FILES * ROWS_PER_FILE, "all rows, by spares: the first one kills itself")
+        last = psutil.Process(supervisor.pid).children(recursive=True)
+        supervisor.send_signal(signal.SIGTERM)
+        code = supervisor.wait(timeout=120)
+    said = (tmp_path / "output").read_text()
+    assert code == 0, said
+    case.check_exact(range(FILES * ROWS_PER_FILE))
+    assert case.leftovers() == []
+    assert (tmp_path / "died").exists()
+    assert "the spare takes over" in said
+    _, alive = psutil.wait_procs(last, timeout=30)
+    assert alive == []  # no spare, and no JVM of one

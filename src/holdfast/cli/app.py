@@ -9,11 +9,13 @@ import typer
 
 from holdfast import __version__
 from holdfast.cli import checkpoints, dead_letters, frame, words
+from holdfast.cli.child import told_to_supervisor
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
 from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve, resolving_would_reject
-from holdfast.cli.supervision import supervise, told_to_supervisor
+from holdfast.cli.spare import is_spare, wait_until_needed
+from holdfast.cli.supervision import supervise
 from holdfast.cli.target import load_target
 from holdfast.graph.event_time import check_commit_every, common_unit
 from holdfast.graph.explain import derived_names
@@ -101,6 +103,9 @@ def run(
     max_restarts: Annotated[
         int | None, typer.Option(metavar="N", help="With --supervise: in a row, without a finished epoch.", min=0)
     ] = None,
+    spare: Annotated[
+        bool, typer.Option("--spare", help="With --supervise: keep a second process ready, which takes over.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline in the foreground: Ctrl-C or SIGTERM stops it after the current epoch."""
@@ -116,6 +121,8 @@ def run(
         directory = checkpoint_directory(checkpoint)
         if max_restarts is not None and not supervised:
             raise typer.BadParameter("--max-restarts belongs to --supervise.")
+        if spare and not supervised:
+            raise typer.BadParameter("--spare belongs to --supervise.")
         if supervised:
             words_of_child = {
                 "--every": interval,
@@ -131,7 +138,12 @@ def run(
             arguments += [part for name in drop_state or () for part in ("--drop-state", name)]
             with frame.log_file(directory, settings, as_json, another_rotates=True):
                 code = supervise(
-                    target, checkpoint=checkpoint, max_restarts=max_restarts, arguments=arguments, settings=settings
+                    target,
+                    checkpoint=checkpoint,
+                    max_restarts=max_restarts,
+                    arguments=arguments,
+                    settings=settings,
+                    spare=spare,
                 )
             raise typer.Exit(code)
         pipeline = load_target(target)
@@ -145,6 +157,8 @@ def run(
             "on_poison": on_poison,
         }
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        if is_spare():
+            wait_until_needed(pipeline, {**options, "settings": settings})
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"run {target}")
             frame.note_settings(settings)

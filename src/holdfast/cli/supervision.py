@@ -4,10 +4,9 @@ A run whose JVM has died cannot be mended from inside, and a process that was ki
 restarts it is another process, which neither starts Spark nor holds rows.  A restart is a start like any other: it
 takes over, asks the sinks, and goes on.
 
-What is final: ``Fenced`` (two would fence each other for ever), ``InvalidPipeline``, ``BadRow``, ``Diverged`` unless a
-sink went back under a live run, and ``Corrupt`` unless it says that the next start restores.  Anything else, a kill
-included, is tried again: after waits that double, with jitter, up to a number of restarts *in a row*.  A child that
-finished an epoch ends the row.
+What is final (:func:`holdfast.cli.child.is_final`) is not started again.  Anything else, a kill included, is: after
+waits that double, with jitter, up to a number of restarts *in a row*.  A child that finished an epoch ends the row.
+Where a spare waits (:mod:`holdfast.cli.spare`), the first restart of a row waits for nothing.
 """
 
 from __future__ import annotations
@@ -17,22 +16,21 @@ import logging
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
+from holdfast.cli.child import Child, ChildEnd, ProcessChild
+from holdfast.cli.spare import Spares
 from holdfast.clock import SystemClock
 from holdfast.commit.retry import Retry
 from holdfast.config import Settings
-from holdfast.errors import STATE, BadRow, Corrupt, Diverged, Fenced, HoldfastError, InvalidPipeline
-from holdfast.masking import masked
+from holdfast.errors import HoldfastError
 from holdfast.ports import Store
 from holdfast.quarantine.search import SEARCH
 from holdfast.store.local import open_store
@@ -40,8 +38,6 @@ from holdfast.store.paths import checkpoint_directory
 
 log = logging.getLogger("holdfast.supervisor")
 
-VARIABLE = "HOLDFAST_SUPERVISED"
-"""Names the file in which a child says how it ended."""
 RECORD = "supervisor.json"
 """Key, in the checkpoint, of what the supervisor did."""
 
@@ -50,64 +46,6 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 FINAL_CODES = (0, 2, 3)
 """Exit codes behind which nothing is started again, whatever the child said: done, wrong, fenced."""
-
-
-def is_final(error: HoldfastError) -> bool:
-    """Tell whether a start would meet the same error again.
-
-    Examples
-    --------
-    >>> is_final(Fenced("it")), is_final(HoldfastError("it")), is_final(Corrupt("it", participant="@state"))
-    (True, False, False)
-    """
-    if isinstance(error, Corrupt):
-        return error.participant != STATE
-    if isinstance(error, BadRow):
-        return not error.is_isolated_later
-    if isinstance(error, Diverged):
-        return not error.is_mended_by_start
-    return isinstance(error, InvalidPipeline | Fenced)
-
-
-@dataclass(frozen=True)
-class ChildEnd:
-    """How a child ended.
-
-    Parameters
-    ----------
-    code : int
-        Exit code; negative: the signal that killed it.
-    what : str
-        What it said; empty where it could say nothing.
-    is_final : bool
-        Whether another start would meet the same.
-    """
-
-    code: int
-    what: str = ""
-    is_final: bool = False
-
-    @property
-    def exit_code(self) -> int:
-        """The code to end with, as a shell has it: 128 and the signal's number for a child that was killed."""
-        return self.code if self.code >= 0 else 128 - self.code
-
-    @property
-    def words(self) -> str:
-        """How it ended, for people."""
-        if self.code < 0:
-            return f"killed by {signal.Signals(-self.code).name}"
-        return f"ended with code {self.code}" + (f": {self.what}" if self.what else "")
-
-
-class Child(Protocol):
-    """A process that runs the pipeline."""
-
-    def wait(self) -> ChildEnd:
-        """Wait for its end."""
-
-    def signal(self, number: int) -> None:
-        """Pass a signal on; nothing if it has ended."""
 
 
 class Supervisor:
@@ -123,6 +61,8 @@ class Supervisor:
         The waits; ``attempts`` is how many starts in a row may fail.
     note : callable, optional
         Told, before each wait, how many restarts there were in all, how many in a row, and why.
+    has_spare : callable, optional
+        Returns whether the next child is ready: then the first restart in a row does not wait.
     """
 
     def __init__(
@@ -131,11 +71,13 @@ class Supervisor:
         progress: Callable[[], Any],
         retry: Retry,
         note: Callable[[int, int, str], None] = lambda total, in_a_row, why: None,
+        has_spare: Callable[[], bool] = lambda: False,
     ) -> None:
         self._start = start
         self._progress = progress
         self._retry = retry
         self._note = note
+        self._has_spare = has_spare
         self._random = random.Random(retry.seed)
         self._child: Child | None = None
         self._is_asked = False
@@ -174,7 +116,7 @@ class Supervisor:
                 log.error("the run %s; not started again after %d restarts in a row", ended.words, in_a_row)
                 return ended.exit_code
             total, in_a_row = total + 1, in_a_row + 1
-            wait_s = self._retry.wait_s(in_a_row, self._random)
+            wait_s = self._retry.wait_s(in_a_row, self._random) if in_a_row > 1 or not self._has_spare() else 0.0
             log.warning(
                 "the run %s; restart %d (%d of at most %d in a row) in %.1f s",
                 ended.words,
@@ -205,59 +147,6 @@ class Supervisor:
         return self._is_asked
 
 
-# --- processes --------------------------------------------------------------------------------------------------------
-
-
-class ProcessChild:
-    """A child of the operating system, in a session of its own: Ctrl-C of a terminal reaches it through us, once.
-
-    Parameters
-    ----------
-    command : sequence of str
-        What to run.
-    said : Path
-        Where it says how it ended.
-    """
-
-    def __init__(self, command: Sequence[str], said: Path) -> None:
-        said.unlink(missing_ok=True)
-        self._said = said
-        environment = os.environ | {VARIABLE: str(said)}
-        self._process = subprocess.Popen(list(command), env=environment, start_new_session=True)
-
-    def wait(self) -> ChildEnd:
-        """Wait for its end; read what it said."""
-        code = self._process.wait()
-        said: Mapping[str, Any] = {}
-        with suppress(OSError, ValueError):  # killed: it said nothing, or not all
-            said = json.loads(self._said.read_text())
-        return ChildEnd(code, str(said.get("what", "")), bool(said.get("is_final", False)))
-
-    def signal(self, number: int) -> None:
-        """Pass a signal on."""
-        self._process.send_signal(number)  # nothing if it has been waited for
-
-
-def is_supervised() -> bool:
-    """Tell whether this process is a supervisor's child."""
-    return VARIABLE in os.environ
-
-
-@contextmanager
-def told_to_supervisor() -> Iterator[None]:
-    """Tell the supervisor, if there is one, of the error that the block raises."""
-    try:
-        yield
-    except HoldfastError as error:
-        if file := os.environ.get(VARIABLE):
-            said = json.dumps({"what": masked(error.what), "is_final": is_final(error)})
-            try:
-                Path(file).write_text(said)
-            except OSError as silence:  # the disk is full: the exit code of the error itself still says the most
-                log.warning("the supervisor is not told how the run has ended: %s", silence)
-        raise
-
-
 def finished(directory: Path) -> tuple[Any, ...]:
     """Return which epoch was finished last, as Spark's files tell it: its directory there, and its number.
 
@@ -285,6 +174,7 @@ def supervise(
     max_restarts: int | None = None,
     arguments: Sequence[str] = (),
     settings: Settings | None = None,
+    spare: bool = False,
 ) -> int:
     """Run a pipeline in a child process, and start it again when it fails; what ``holdfast run --supervise`` does.
 
@@ -301,6 +191,9 @@ def supervise(
     settings : Settings, optional
         Default: read from ``HOLDFAST_*`` variables.  Only the limits of restarts count (``max_restarts``,
         ``restart_first_s``, ``restart_cap_s``): the child is another process, and reads the variables itself.
+    spare : bool, default False
+        Keep a second process beside the child that has everything ready for a start, and takes over when the child
+        dies (:mod:`holdfast.cli.spare`).  It costs its memory: a JVM and some Python processes.
 
     Returns
     -------
@@ -318,14 +211,21 @@ def supervise(
     store = open_store(str(directory))
     with tempfile.TemporaryDirectory(prefix="holdfast-supervisor-") as place:
         command = [sys.executable, "-m", "holdfast", "run", target, "--checkpoint", checkpoint, *arguments]
+        retry = Retry(limit + 1, settings.restart_first_s, settings.restart_cap_s)
+        spares = Spares(command, Path(place), lambda: finished(directory)) if spare else None
         supervisor = Supervisor(
-            lambda: ProcessChild(command, Path(place) / "ended.json"),
+            (lambda: ProcessChild(command, Path(place) / "ended.json")) if spares is None else spares.start,
             lambda: finished(directory),
-            Retry(limit + 1, settings.restart_first_s, settings.restart_cap_s),
+            retry,
             _noting(store),
+            (lambda: False) if spares is None else spares.is_ready,
         )
-        with _passing_signals_on(supervisor):
-            return supervisor.run()
+        try:
+            with _passing_signals_on(supervisor):
+                return supervisor.run()
+        finally:
+            if spares is not None:
+                spares.end()
 
 
 def _noting(store: Store) -> Callable[[int, int, str], None]:

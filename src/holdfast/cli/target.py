@@ -52,6 +52,11 @@ def load_target(target: str) -> Pipeline:
     return _only(module, place, Pipeline)
 
 
+def loaded_files() -> list[Path]:
+    """Return the files from which pipelines were loaded: modules that Python does not know by their names."""
+    return [Path(module.__file__) for module in _loaded if module.__file__ is not None]
+
+
 def _split(target: str) -> tuple[str, str]:
     place, colon, name = target.rpartition(":")
     # Not in "C:\\flows\\trips.py" or "C:/flows/trips.py": there the colon belongs to the drive.

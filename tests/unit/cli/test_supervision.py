@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from holdfast.cli.supervision import VARIABLE, ChildEnd, Supervisor, finished, is_final, told_to_supervisor
+from holdfast.cli.child import VARIABLE, ChildEnd, is_final, told_to_supervisor
+from holdfast.cli.supervision import Supervisor, finished
 from holdfast.commit.retry import Retry
 from holdfast.errors import KINDS, BadRow, Corrupt, Diverged, Fenced, Unavailable
 from holdfast.ports import EpochRecord, Held, Publication

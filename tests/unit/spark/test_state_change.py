@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.checkpoint.manifest import SnapshotKey
 from holdfast.checkpoint.snapshot import checked, commit
-from holdfast.cli.supervision import is_final
+from holdfast.cli.child import is_final
 from holdfast.errors import STATE, Corrupt, Diverged, crossing, from_text
 from holdfast.ports import Held
 from holdfast.resume.decide import Spark

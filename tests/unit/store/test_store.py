@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.supervision import is_final
+from holdfast.cli.child import is_final
 from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.errors import Corrupt, InDoubt, InternalError, InvalidPipeline, Unavailable
 from holdfast.store import durable

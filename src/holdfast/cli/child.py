@@ -1,0 +1,144 @@
+"""Children of a supervisor: processes that run a pipeline, and how they say what became of it.
+
+What is final: ``Fenced`` (two would fence each other for ever), ``InvalidPipeline``, ``BadRow``, ``Diverged`` unless a
+sink went back under a live run, and ``Corrupt`` unless it says that the next start restores.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast.errors import STATE, BadRow, Corrupt, Diverged, Fenced, HoldfastError, InvalidPipeline
+from holdfast.masking import masked
+
+log = logging.getLogger("holdfast.supervisor")
+
+VARIABLE = "HOLDFAST_SUPERVISED"
+"""Names the file in which a child says how it ended."""
+
+
+def is_final(error: HoldfastError) -> bool:
+    """Tell whether a start would meet the same error again.
+
+    Examples
+    --------
+    >>> is_final(Fenced("it")), is_final(HoldfastError("it")), is_final(Corrupt("it", participant="@state"))
+    (True, False, False)
+    """
+    if isinstance(error, Corrupt):
+        return error.participant != STATE
+    if isinstance(error, BadRow):
+        return not error.is_isolated_later
+    if isinstance(error, Diverged):
+        return not error.is_mended_by_start
+    return isinstance(error, InvalidPipeline | Fenced)
+
+
+@dataclass(frozen=True)
+class ChildEnd:
+    """How a child ended.
+
+    Parameters
+    ----------
+    code : int
+        Exit code; negative: the signal that killed it.
+    what : str
+        What it said; empty where it could say nothing.
+    is_final : bool
+        Whether another start would meet the same.
+    """
+
+    code: int
+    what: str = ""
+    is_final: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """The code to end with, as a shell has it: 128 and the signal's number for a child that was killed."""
+        return self.code if self.code >= 0 else 128 - self.code
+
+    @property
+    def words(self) -> str:
+        """How it ended, for people."""
+        if self.code < 0:
+            return f"killed by {signal.Signals(-self.code).name}"
+        return f"ended with code {self.code}" + (f": {self.what}" if self.what else "")
+
+
+class Child(Protocol):
+    """A process that runs the pipeline."""
+
+    def wait(self) -> ChildEnd:
+        """Wait for its end."""
+
+    def signal(self, number: int) -> None:
+        """Pass a signal on; nothing if it has ended."""
+
+
+class ProcessChild:
+    """A child of the operating system, in a session of its own: Ctrl-C of a terminal reaches it through us, once.
+
+    Parameters
+    ----------
+    command : sequence of str
+        What to run.
+    said : Path
+        Where it says how it ended.
+    variables : mapping of str to str, optional
+        More variables for it.
+    has_input : bool
+        Whether its standard input is ours.
+    """
+
+    def __init__(
+        self, command: Sequence[str], said: Path, variables: Mapping[str, str] | None = None, *, has_input: bool = False
+    ) -> None:
+        said.unlink(missing_ok=True)
+        self._said = said
+        self._process = subprocess.Popen(
+            list(command),
+            env={**os.environ, VARIABLE: str(said), **(variables or {})},
+            stdin=subprocess.PIPE if has_input else None,
+            start_new_session=True,
+        )
+
+    def wait(self) -> ChildEnd:
+        """Wait for its end; read what it said."""
+        code = self._process.wait()
+        said: Mapping[str, Any] = {}
+        with suppress(OSError, ValueError):  # killed: it said nothing, or not all
+            said = json.loads(self._said.read_text())
+        return ChildEnd(code, str(said.get("what", "")), bool(said.get("is_final", False)))
+
+    def signal(self, number: int) -> None:
+        """Pass a signal on."""
+        self._process.send_signal(number)  # nothing if it has been waited for
+
+
+def is_supervised() -> bool:
+    """Tell whether this process is a supervisor's child."""
+    return VARIABLE in os.environ
+
+
+@contextmanager
+def told_to_supervisor() -> Iterator[None]:
+    """Tell the supervisor, if there is one, of the error that the block raises."""
+    try:
+        yield
+    except HoldfastError as error:
+        if file := os.environ.get(VARIABLE):
+            said = json.dumps({"what": masked(error.what), "is_final": is_final(error)})
+            try:
+                Path(file).write_text(said)
+            except OSError as silence:  # the disk is full: the exit code of the error itself still says the most
+                log.warning("the supervisor is not told how the run has ended: %s", silence)
+        raise
