@@ -51,7 +51,7 @@ def test_workers_and_planning_processes_start_without_what_builds_a_graph():
     """Spark starts several of these processes for each run; every import is part of how long a start takes."""
     program = """
 import sys
-import holdfast.spark.state.host, holdfast.spark.datasource, holdfast.spark.state.packing
+import holdfast.spark.state.host, holdfast.spark.datasource, holdfast.plan.levels.packing
 heavy = {"sqlglot", "typer", "psycopg", "holdfast.graph.pipeline", "holdfast.expressions.text", "urllib.request"}
 print(sorted(heavy & sys.modules.keys()))
 """

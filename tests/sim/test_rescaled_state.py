@@ -17,9 +17,9 @@ import holdfast as hf
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, TableFile
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
 from holdfast.plan.cutting import build_stages
+from holdfast.plan.levels.store import Record, load
 from holdfast.plan.stages import Stages
 from holdfast.spark.state.plan import keeps_of, means_of
-from holdfast.spark.state.store import Record, load
 from holdfast.spark.state.transfer import Transfer
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.simulation.levels import EPOCH_US, StatefulWorkload, Stores

@@ -17,7 +17,7 @@ from holdfast.checkpoint.manifest import BucketState, TableFile
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
 from holdfast.errors import Corrupt
 from holdfast.plan.cutting import build_stages
-from holdfast.spark.state.store import Record, load
+from holdfast.plan.levels.store import Record, load
 from holdfast.state.step import Step
 from holdfast.testing.simulation.levels import StatefulEvaluation, StatefulWorkload, Stores
 from holdfast.testing.simulation.process import Process

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.spark.state import store
+from holdfast.plan.levels import store
 from holdfast.testing import CrashAt, Load, Setting, SimulatedCrash, World, simulated_sink
 from holdfast.testing.drive import Bound, bound, close, drive
 from holdfast.testing.simulation.levels import StatefulWorkload, Stores

@@ -21,6 +21,7 @@ from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.plan.counts import Observed
+from holdfast.plan.levels.due import Dues
 from holdfast.plan.pressure import BackPressure
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Carried, Clock, EpochRecord, Sink
@@ -31,7 +32,6 @@ from holdfast.spark.evaluation import Evaluated, Evaluation
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.time_limit import limited
 from holdfast.spark.staging import TaskStaging
-from holdfast.spark.state.due import Dues
 from holdfast.spark.state.evaluation import StateEvaluation
 from holdfast.status import EpochStatus
 
@@ -81,7 +81,7 @@ class EpochLoop:
     reports : OperatorReports
         Takes in what stateful operators report.
     due_file : str
-        Where planning processes look when the next epoch is wanted (:mod:`holdfast.spark.state.due`).
+        Where planning processes look when the next epoch is wanted (:mod:`holdfast.plan.levels.due`).
     pressure : BackPressure, optional
         Holds sources back where operators limit what waits.
     note_parts : callable, optional

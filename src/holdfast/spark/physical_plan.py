@@ -17,6 +17,8 @@ from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.counts import Observed
+from holdfast.plan.levels.parts import BackgroundParts
+from holdfast.plan.levels.seed import DirectorySeeds
 from holdfast.plan.program import Program
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask
@@ -29,9 +31,7 @@ from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.state.evaluation import StateEvaluation
 from holdfast.spark.state.operators_in_plan import stateful_operators
-from holdfast.spark.state.parts import BackgroundParts
 from holdfast.spark.state.plan import StatefulPlan, StateShape, compile_stateful, keeps_of, means_of, settle_shape
-from holdfast.spark.state.seed import DirectorySeeds
 from holdfast.spark.state.snapshots import Snapshotting
 
 log = logging.getLogger("holdfast.run")

@@ -20,9 +20,9 @@ from holdfast.operators.stateful.merge import merge
 from holdfast.operators.sync.spec import sync
 from holdfast.plan.chunks import BOUNDS, PLACED, ROWS, Chunk, from_batch, in_order
 from holdfast.plan.cutting import build_stages
+from holdfast.plan.levels.packing import Packing, packings
 from holdfast.plan.stages import Stages
 from holdfast.spark.state.host import _Feeds, arrivals_of
-from holdfast.spark.state.packing import Packing, packings
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, UNBOUNDED
 from holdfast.testing.drive import bound, drive
 

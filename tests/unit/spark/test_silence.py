@@ -13,13 +13,13 @@ from pyspark.sql.types import StructType
 import holdfast as hf
 from holdfast.plan import holds
 from holdfast.plan.chunks import Routing
+from holdfast.plan.levels import due
+from holdfast.plan.levels.packing import Packing
 from holdfast.positions import SourcePositions
 from holdfast.resume import spark_log
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark import datasource
 from holdfast.spark.datasource import Reading, _Reader
-from holdfast.spark.state import due
-from holdfast.spark.state.packing import Packing
 from tests.spark.running import arrive
 
 SECOND = 1_000_000

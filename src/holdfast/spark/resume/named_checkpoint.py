@@ -13,6 +13,7 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import good_snapshots, verify
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
+from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Clock, Store
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.resume.spark_log import check_logs, last_logged, read_offsets
@@ -21,7 +22,6 @@ from holdfast.spark.launch.session import create_session, run_session
 from holdfast.spark.resume.directory import newest
 from holdfast.spark.resume.state_change import read_graph
 from holdfast.spark.state.reader import StateReader
-from holdfast.spark.state.seed import seed_of
 
 
 def create(

@@ -40,14 +40,14 @@ from holdfast.plan.chunks import (
     rank_of,
 )
 from holdfast.plan.counts import Counts
+from holdfast.plan.levels.due import DUE
+from holdfast.plan.levels.parts import SnapshotParts
+from holdfast.plan.levels.seed import Seeds, adopted
+from holdfast.plan.levels.store import Cache, HeldTables, Record, advance, compacted, load
 from holdfast.plan.pressure import PRESSURE, pressure_of
 from holdfast.plan.report import WAITS, Pace
 from holdfast.plan.stages import CLOSED_ONLY, EVERY, Hosted, Stage
 from holdfast.spark import private
-from holdfast.spark.state.due import DUE
-from holdfast.spark.state.parts import SnapshotParts
-from holdfast.spark.state.seed import Seeds, adopted
-from holdfast.spark.state.store import Cache, HeldTables, Record, advance, compacted, load
 from holdfast.state import tables
 from holdfast.state.call import call
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Result, Step, StepTime

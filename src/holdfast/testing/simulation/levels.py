@@ -29,15 +29,15 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.chunks import Chunk, from_batch, reported, spark_partition
 from holdfast.plan.counts import EpochReport, united
 from holdfast.plan.cutting import build_stages
+from holdfast.plan.levels.packing import Packing, packings
+from holdfast.plan.levels.parts import SnapshotParts
+from holdfast.plan.levels.seed import Seeds
+from holdfast.plan.levels.store import Cache
 from holdfast.plan.stages import Stages
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.rows import to_batch
 from holdfast.spark.state import host
 from holdfast.spark.state.evaluation import StateEvaluation
-from holdfast.spark.state.packing import Packing, packings
-from holdfast.spark.state.parts import SnapshotParts
-from holdfast.spark.state.seed import Seeds
-from holdfast.spark.state.store import Cache
 from holdfast.state.step import StepTime
 from holdfast.testing.simulation.evaluation import TaskRun
 from holdfast.testing.simulation.process import Process
