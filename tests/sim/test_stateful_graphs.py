@@ -196,6 +196,6 @@ def test_a_worker_that_trusts_what_it_holds_is_noticed(monkeypatch: pytest.Monke
     def trusting(cells: Any, record: Any, step: Any, held: Any) -> Any:
         return store.load(cells, record, step, None) if held is None else dict(held.state)
 
-    monkeypatch.setattr("holdfast.spark.state.host.load", trusting)
+    monkeypatch.setattr("holdfast.plan.levels.level.load", trusting)
     monkeypatch.setattr(store.Cache, "drop_others", lambda self, run: None)
     assert {"times too few", "times too often"} <= noticed()

@@ -1,8 +1,8 @@
 """Barriers: epochs in which the workers write their own part of a snapshot, and what the driver knows of each bucket.
 
 When a snapshot is due the checkpointer *wishes* for a barrier.  The next epoch that begins becomes it: its job says so
-to the workers, and each bucket that is called hands its tables to a thread of its worker (:mod:`holdfast.spark.
-state_parts`).  In every epoch each called bucket reports its version, its digest and, where they moved, the bounds of
+to the workers, and each bucket that is called hands its tables to a thread of its worker (:mod:`holdfast.plan.
+levels.parts`).  In every epoch each called bucket reports its version, its digest and, where they moved, the bounds of
 its feeds.  So at the end of a barrier the driver knows of every bucket whether its files are those of the last
 snapshot, are being written by a worker, or have to be read out of Spark's store: :func:`taken_from` decides that, and
 nobody else.

@@ -17,6 +17,7 @@ from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.counts import Observed
+from holdfast.plan.levels.outlets import Outlets
 from holdfast.plan.levels.parts import BackgroundParts
 from holdfast.plan.levels.seed import DirectorySeeds
 from holdfast.plan.program import Program
@@ -101,7 +102,7 @@ class PhysicalPlan:
     ) -> Evaluation:
         """Return how batches are evaluated."""
         if self.stateful is not None:
-            return StateEvaluation(self.compiled.routes, self.stateful.stages.sinks, observe, barriers)
+            return StateEvaluation(Outlets.of(self.stateful.stages), observe, barriers)
         if self.program is None:
             return SparkEvaluation(self.compiled.routes, observe)
         return ColumnarEvaluation(self.session, self.program, self._readers, self.parallelism, masks, retired)
