@@ -19,7 +19,8 @@ import pytest
 import holdfast as hf
 from holdfast.plan.levels import store
 from holdfast.testing import CrashAt, Load, Setting, SimulatedCrash, World, simulated_sink
-from holdfast.testing.drive import Bound, bound, close, drive
+from holdfast.testing.drive import drive
+from holdfast.testing.given import Bound, bound, close
 from holdfast.testing.simulation.levels import StatefulWorkload, Stores
 from tests.sim.stateful_graphs import Graph, random_graph
 

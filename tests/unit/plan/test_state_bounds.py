@@ -24,7 +24,8 @@ from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of
 from holdfast.plan.levels.packing import Packing, packings
 from holdfast.plan.stages import Stages
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, UNBOUNDED
-from holdfast.testing.drive import bound, drive
+from holdfast.testing.drive import drive
+from holdfast.testing.given import bound
 
 SCHEMA = "k STRING, t BIGINT, is_bound BOOLEAN"
 MARKED = hf.read.rows([], schema=SCHEMA, timestamp="t", bounds="is_bound", name="marked")
