@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyspark.sql import DataFrame
 
@@ -33,6 +33,7 @@ from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.time_limit import limited
 from holdfast.spark.staging import TaskStaging
 from holdfast.spark.state.evaluation import StateEvaluation
+from holdfast.state.bucket_report import BucketReport
 from holdfast.status import EpochStatus
 
 log = logging.getLogger("holdfast.spark")
@@ -291,8 +292,8 @@ class EpochLoop:
         self.ended_epoch = ended.epoch
 
     def _relieved(
-        self, start: spark_log.Offsets, end: spark_log.Offsets, reported: Mapping[str, Mapping[str, Any]]
-    ) -> Mapping[str, Mapping[str, Any]]:
+        self, start: spark_log.Offsets, end: spark_log.Offsets, reported: Mapping[str, BucketReport]
+    ) -> Mapping[str, BucketReport]:
         """Let it be known when the next epoch is wanted, and who is held in it; return the reports without that."""
         if isinstance(self._evaluation, StateEvaluation):
             reported = self._dues.take(reported)

@@ -24,17 +24,17 @@ from holdfast.plan import batches
 from holdfast.plan.chunks import Chunk, from_batch, label, reported
 from holdfast.plan.counts import Counts, united
 from holdfast.plan.cutting import FirstStage, build_stages, has_state
-from holdfast.plan.levels.due import DUE
+from holdfast.plan.levels.due import DueTimes
 from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
 from holdfast.plan.levels.outlets import Outlets
 from holdfast.plan.levels.packing import packings
 from holdfast.plan.levels.store import Cache, Record, load
-from holdfast.plan.pressure import PRESSURE
 from holdfast.plan.program_build import Builder, build_program
-from holdfast.plan.report import WAITS, Pace
+from holdfast.plan.report import Pace
 from holdfast.ports import Source, Span
 from holdfast.sinks.memory import MemorySpec
 from holdfast.state import encoding
+from holdfast.state.bucket_report import BucketReport
 from holdfast.testing.cells import DictionaryCells, Stored
 from holdfast.testing.given import Item, Time, ends_in, given_spec, ticks_of
 
@@ -42,10 +42,7 @@ _RIGHT = 'drive(stream, {"flights": [[{"origin": "JFK", "t": 10}], [bound(20)]]}
 
 _SINK = "driven"
 
-_NO_COUNTS = ("state_rows", "state_bytes", WAITS, DUE, PRESSURE)
-"""What a bucket reports besides what its step counts."""
-
-Reports = Mapping[str, Mapping[str, Any]]
+Reports = Mapping[str, BucketReport]
 """Bucket (``operator/number``) -> what it reported."""
 
 
@@ -133,7 +130,7 @@ class Drive:
         self._times = _times(sources, batch_times)
         self._behind = behind
         self._heard: dict[str, int] = {}
-        self._due_of_bucket: dict[str, int] = {}
+        self._due_times = DueTimes()
         nodes = _in_order(stream.node)
         _check_sources(nodes, sources)
         token = uuid4().hex
@@ -165,14 +162,12 @@ class Drive:
         """Take in what the buckets reported of an epoch, as the driver of a run does."""
         self.counts = {}
         for bucket, report in reports.items():
-            self._due_of_bucket.pop(bucket, None)
-            if DUE in report:
-                self._due_of_bucket[bucket] = report[DUE]
             operator = bucket.rpartition("/")[0]
-            for what, count in report.items():
-                if what not in _NO_COUNTS:
-                    self.counts[operator, what] = self.counts.get((operator, what), 0) + count
-        self.dues.append(min(self._due_of_bucket.values(), default=None))
+            waiting = {} if report.waiting_rows is None else {"waiting_rows": report.waiting_rows}
+            for what, count in {**report.counts, **waiting}.items():
+                self.counts[operator, what] = self.counts.get((operator, what), 0) + count
+        self._due_times.take(reports)
+        self.dues.append(self._due_times.next_us)
 
 
 # --- the graph --------------------------------------------------------------------------------------------------------

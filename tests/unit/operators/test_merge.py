@@ -140,7 +140,7 @@ def test_slow_rows_that_no_main_row_can_need_are_pruned():
     state = decode(driven.states["seen"][0])
     assert state["slow_weather"].column("at").to_pylist() == [98]
     assert state["waiting"].column("t").to_pylist() == [98]
-    assert driven.counts == {("seen", "late"): 0, ("seen", "waiting"): 1}
+    assert driven.counts == {("seen", "late"): 0, ("seen", "waiting_rows"): 1}
 
 
 def test_a_slow_row_that_a_later_main_row_needs_stays():

@@ -10,26 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow as pa
 
-from holdfast.checkpoint.barriers import KEPT
 from holdfast.checkpoint.snapshot import Bucket
 from holdfast.operators.waits import longest_waits
 from holdfast.plan.chunks import ROWS, Chunk, Packer, Routing, decode, in_order, rank_of
 from holdfast.plan.counts import Counts
 from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of, bounds_for
-from holdfast.plan.levels.due import DUE
 from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds, adopted
 from holdfast.plan.levels.store import Cache, Cells, HeldTables, Record, advance, compacted, load
-from holdfast.plan.pressure import PRESSURE, pressure_of
-from holdfast.plan.report import WAITS, Pace
+from holdfast.plan.pressure import pressure_of
+from holdfast.plan.report import Pace
 from holdfast.plan.stages import Hosted, Stage
 from holdfast.state import tables
+from holdfast.state.bucket_report import BucketReport, KeptVersion
 from holdfast.state.call import call
 from holdfast.state.step import Result, StepTime
+from holdfast.status import Wait
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,8 @@ class Level:
         yield from self._bounds(bucket, result, packer)
         report = self._report(bucket, result, record, state)
         if self._snapshot_parts is not None:
-            report[KEPT] = self._offered(bucket, record, state, has_moved=feeds.has_moved)
+            kept = self._offered(bucket, record, state, has_moved=feeds.has_moved)
+            report = replace(report, kept=kept)
         yield packer.report(hosted.name, counts.report({bucket.name: report}))
 
     def _loaded(self, bucket: _Bucket) -> tuple[Record, Record, dict[str, pa.Table]]:
@@ -222,32 +222,28 @@ class Level:
             for to, bounds in bounds_for(result.bounds, hosted.step.key, target.key, passes, self._routing.buckets):
                 yield packer.bounds(number, to, bucket.name, bounds)
 
-    def _report(self, bucket: _Bucket, result: Result, record: Record, state: Mapping[str, pa.Table]) -> dict[str, Any]:
+    def _report(self, bucket: _Bucket, result: Result, record: Record, state: Mapping[str, pa.Table]) -> BucketReport:
         """Return what the bucket says to the driver."""
-        step, rows_held = bucket.hosted.step, sum(table.num_rows for table in state.values())
-        report = {**result.counts, "state_rows": rows_held, "state_bytes": record.size_bytes}
-        if result.due_us is not None:
-            report[DUE] = result.due_us
-        pace = bucket.memory.pace
+        step, pace = bucket.hosted.step, bucket.memory.pace
         waits = pace.measured("/".join(self._held_as(bucket)), lambda: longest_waits(step, state, bucket.time))
-        if waits is not None:
-            report[WAITS] = waits
-        pressure = pressure_of(step, state)
-        if pressure is not None:
-            report[PRESSURE] = pressure
-        return report
+        return BucketReport.of(
+            result,
+            state_rows=sum(table.num_rows for table in state.values()),
+            state_bytes=record.size_bytes,
+            waits=None if waits is None else tuple(Wait(**wait) for wait in waits),
+            pressure=pressure_of(step, state),
+        )
 
-    def _offered(self, bucket: _Bucket, record: Record, state: Mapping[str, pa.Table], *, has_moved: bool) -> list[Any]:
+    def _offered(
+        self, bucket: _Bucket, record: Record, state: Mapping[str, pa.Table], *, has_moved: bool
+    ) -> KeptVersion:
         """Offer the tables of a barrier; return what the driver must know of the bucket for a snapshot."""
         assert self._snapshot_parts is not None
         is_barrier = bucket.at.is_barrier
-        kept: list[Any] = [record.version, record.token]
-        if has_moved or is_barrier:
-            kept.append(record.feeds)
         if is_barrier and record.version:
             name, number = bucket.hosted.name, bucket.number
             self._snapshot_parts.offer(Bucket(name, number, record.version, record.token, record.feeds, state))
-        return kept
+        return KeptVersion(record.version, record.token, record.feeds if has_moved or is_barrier else None)
 
     def _held_as(self, bucket: _Bucket) -> tuple[str, ...]:
         return self._token, bucket.hosted.name, str(bucket.number)
