@@ -42,6 +42,20 @@ print(sorted({module.partition(".")[0] for module in sys.modules} & {"pyspark", 
     assert python(program) == "[]\n"
 
 
+def test_the_kit_for_tests_runs_graphs_without_pyspark():
+    program = """
+import sys
+import holdfast as hf
+import holdfast.testing.simulation.levels
+from holdfast.testing import drive
+given = hf.read.rows([], schema="k STRING, v BIGINT", name="given")
+running = given | hf.accumulate(by="k", n=hf.count(), name="running")
+assert drive(running, {"given": [[{"k": "a", "v": 1}]]}) == [[{"k": "a", "v": 1, "n": 1}]]
+print(sorted(name for name in sys.modules if name.startswith(("pyspark", "py4j", "holdfast.spark"))))
+"""
+    assert python(program) == "[]\n"
+
+
 def test_importing_holdfast_loads_nothing_that_is_not_asked_for():
     program = "import sys, holdfast; print(sorted(module for module in sys.modules if module.startswith('holdfast')))"
     assert python(program) == "['holdfast', 'holdfast.later']\n"
@@ -51,7 +65,7 @@ def test_workers_and_planning_processes_start_without_what_builds_a_graph():
     """Spark starts several of these processes for each run; every import is part of how long a start takes."""
     program = """
 import sys
-import holdfast.spark.state.host, holdfast.spark.datasource, holdfast.spark.state.packing
+import holdfast.spark.state.host, holdfast.spark.datasource, holdfast.plan.levels.packing
 heavy = {"sqlglot", "typer", "psycopg", "holdfast.graph.pipeline", "holdfast.expressions.text", "urllib.request"}
 print(sorted(heavy & sys.modules.keys()))
 """

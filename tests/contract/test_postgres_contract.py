@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from holdfast.ports import Sink
-from holdfast.sinks.postgres.spec import PostgresSpec
 from tests.contract.reject_contract import RejectContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
+from tests.specs import postgres_spec
 
 pytestmark = pytest.mark.postgres
 
@@ -27,7 +27,7 @@ class PostgresTarget:
     arguments: dict[str, Any]
 
     def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
-        return PostgresSpec(self.dsn, "words", **self.arguments).connect(name, pipeline, SCHEMA)
+        return postgres_spec(self.dsn, "words", **self.arguments).connect(name, pipeline, SCHEMA)
 
     def rows(self) -> list[Row]:
         with psycopg.connect(self.dsn) as connection:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.ports import Sink
-from holdfast.sinks.sqlite.spec import SqliteSpec
 from tests.contract.reject_contract import RejectContract
 from tests.contract.rewind_contract import RewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
+from tests.specs import sqlite_spec
 
 TestSinkContract = SinkContract
 TestRejectContract = RejectContract
@@ -25,7 +25,7 @@ class SqliteTarget:
         self._rewindable = rewindable
 
     def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
-        return SqliteSpec(str(self._path), "words", rewindable=self._rewindable).connect(name, pipeline, SCHEMA)
+        return sqlite_spec(str(self._path), "words", rewindable=self._rewindable).connect(name, pipeline, SCHEMA)
 
     def rows(self) -> list[Row]:
         connection = sqlite3.connect(self._path)

@@ -18,7 +18,7 @@ from holdfast.operators.stateful.merge import merge
 from holdfast.operators.stateful.spec import stateful
 from holdfast.state.step import Arrivals, Change, Result, StateTable, StepTime
 from holdfast.testing import step_contract
-from holdfast.testing.drive import Bound
+from holdfast.testing.given import Bound
 from holdfast.testing.step_contract import StepCase
 
 SCHEMA = "k STRING, t BIGINT, v BIGINT"

@@ -23,9 +23,9 @@ import psycopg
 from psycopg import sql
 
 from holdfast.ports import RunIdentity, Sink
-from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.testing import SCHEMA, Failures, Process, SinkUnderTest
 from holdfast.testing.simulation.world import PIPELINE
+from tests.specs import postgres_spec
 
 _ENDS = ("COMMIT", "PREPARE TRANSACTION", "ROLLBACK PREPARED")
 _CHANGES_NOTHING = ("SELECT", "SET ", "BEGIN", "ROLLBACK")
@@ -111,7 +111,7 @@ class Database:
 
     def sink(self, name: str, **arguments: Any) -> SinkUnderTest:
         """Return a table as a sink: any durable statement of it is a place to die."""
-        spec = PostgresSpec(self.dsn, name, **arguments)
+        spec = postgres_spec(self.dsn, name, **arguments)
         self._names.add(name)
 
         def connect(process: Process, _: Failures) -> Sink:
@@ -125,7 +125,7 @@ class Database:
     def take(self, name: str, **arguments: Any) -> None:
         """Let a run have existed before: tables and ledger row are there, owned by generation 1."""
         self._process = Process()
-        first = PostgresSpec(self.dsn, name, **arguments).connect(name, PIPELINE, SCHEMA)
+        first = postgres_spec(self.dsn, name, **arguments).connect(name, PIPELINE, SCHEMA)
         first.open(RunIdentity(PIPELINE, 1))
         first.close()
 

@@ -16,8 +16,8 @@ from holdfast.checkpoint.barriers import Barriers, gathered, taken_from
 from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.snapshot import Bucket, commit, good_snapshots, prune, read_part, verify, write_part
 from holdfast.plan.cutting import build_stages
+from holdfast.plan.levels.seed import tables_of
 from holdfast.spark.state.plan import state_schemas_of
-from holdfast.spark.state.seed import tables_of
 from holdfast.state.step import Change, Result
 from holdfast.testing.simulation.levels import StatefulWorkload, Stores
 from holdfast.testing.simulation.process import Process

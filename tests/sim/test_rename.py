@@ -16,6 +16,7 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import Bucket, commit, snapshot_keys, verify, write_bucket
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
+from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Held, Store
 from holdfast.resume.directory_header import DirectoryHeader, newest_directory, read_origin
 from holdfast.resume.graph_record import Graph, described, read_graph, state_fingerprint, write_graph
@@ -26,7 +27,6 @@ from holdfast.spark.resume.directory import find_directory
 from holdfast.spark.resume.plan import _stages
 from holdfast.spark.resume.state_change import StateChange, compared
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
-from holdfast.spark.state.seed import seed_of
 from holdfast.spark.state.transfer import Transfer
 from holdfast.store.local import LocalStore
 from holdfast.testing.clock import SimulatedClock

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,10 +16,11 @@ import holdfast as hf
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, TableFile
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
 from holdfast.plan.cutting import build_stages
+from holdfast.plan.levels.store import Record, load
 from holdfast.plan.stages import Stages
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
-from holdfast.spark.state.store import Record, load
 from holdfast.spark.state.transfer import Transfer
+from holdfast.testing.cells import DictionaryCells
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.simulation.levels import EPOCH_US, StatefulWorkload, Stores
 from holdfast.testing.simulation.process import Process
@@ -70,9 +70,9 @@ class Moving:
         for key, value in cells.items():
             if key[1] != "record":
                 continue
-            (operator, label), record = key[0], Record.from_json(value[0])
-            assert json.loads(value[0])
-            state = load(_Pieces(cells, key[0]), record, steps[operator], None)  # type: ignore[arg-type]
+            (operator, label), record = key[0], Record.from_json(value)
+            assert json.loads(value)
+            state = load(DictionaryCells(cells, key[0]), record, steps[operator], None)
             bucket = Bucket(operator, label % buckets, record.version, record.token, record.feeds, state)
             found[operator][label % buckets] = write_bucket(self.store, bucket)
         operators = {name: OperatorState(state_schemas[name], of) for name, of in found.items()}
@@ -94,15 +94,6 @@ class Moving:
         same = {name: name for name in manifest.operators}
         assert transfer.is_needed(manifest, same) == (manifest.buckets != buckets)
         return Snapshots(self.store, transfer.made(manifest, same))
-
-
-@dataclass(frozen=True)
-class _Pieces:
-    cells: Mapping[Any, Any]
-    key: tuple[str, int]
-
-    def piece(self, part: int, number: int) -> bytes:
-        return bytes(self.cells[self.key, "parts", (part, number)][0])
 
 
 def problems_of(seed: int) -> list[str]:

@@ -17,8 +17,9 @@ from holdfast.checkpoint.manifest import BucketState, TableFile
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
 from holdfast.errors import Corrupt
 from holdfast.plan.cutting import build_stages
-from holdfast.spark.state.store import Record, load
+from holdfast.plan.levels.store import Record, load
 from holdfast.state.step import Step
+from holdfast.testing.cells import DictionaryCells
 from holdfast.testing.simulation.levels import StatefulEvaluation, StatefulWorkload, Stores
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.store import SimulatedStore
@@ -72,25 +73,16 @@ def taken_out(stores: Stores, epoch: int, before: StoredSeeds | None) -> StoredS
     buckets = {} if before is None else dict(before.buckets)
     store.objects.update({} if before is None else before.objects)
     for (operator, label), record in _records(cells):
-        pieces = _Pieces(cells, (operator, label))
-        state = load(pieces, record, steps[operator], None)  # type: ignore[arg-type]
+        pieces = DictionaryCells(cells, (operator, label))
+        state = load(pieces, record, steps[operator], None)
         bucket = Bucket(operator, label % BUCKETS, record.version, record.token, record.feeds, state)
         buckets[operator, label % BUCKETS] = write_bucket(store, bucket)
     return StoredSeeds(store.objects, buckets)
 
 
 def _records(cells: Mapping[Any, Any]) -> list[tuple[tuple[str, int], Record]]:
-    found = [(key[0], value[0]) for key, value in cells.items() if key[1] == "record"]
+    found = [(key[0], value) for key, value in cells.items() if key[1] == "record"]
     return [(key, Record.from_json(value)) for key, value in found if json.loads(value)]
-
-
-@dataclass(frozen=True)
-class _Pieces:
-    cells: Mapping[Any, Any]
-    key: tuple[str, int]
-
-    def piece(self, part: int, number: int) -> bytes:
-        return bytes(self.cells[self.key, "parts", (part, number)][0])
 
 
 def _steps() -> dict[str, Step]:

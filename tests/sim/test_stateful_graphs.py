@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.spark.state import store
+from holdfast.plan.levels import store
 from holdfast.testing import CrashAt, Load, Setting, SimulatedCrash, World, simulated_sink
-from holdfast.testing.drive import Bound, bound, close, drive
+from holdfast.testing.drive import drive
+from holdfast.testing.given import Bound, bound, close
 from holdfast.testing.simulation.levels import StatefulWorkload, Stores
 from tests.sim.stateful_graphs import Graph, random_graph
 
@@ -196,6 +197,6 @@ def test_a_worker_that_trusts_what_it_holds_is_noticed(monkeypatch: pytest.Monke
     def trusting(cells: Any, record: Any, step: Any, held: Any) -> Any:
         return store.load(cells, record, step, None) if held is None else dict(held.state)
 
-    monkeypatch.setattr("holdfast.spark.state.host.load", trusting)
+    monkeypatch.setattr("holdfast.plan.levels.level.load", trusting)
     monkeypatch.setattr(store.Cache, "drop_others", lambda self, run: None)
     assert {"times too few", "times too often"} <= noticed()

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.plan.chunks import ROWS, Chunk, ChunkTarget, Packer, Routing, decode, divided, in_order, rank_of
-from holdfast.spark.state import store
-from holdfast.spark.state.store import Cache, HeldTables, Record, advance, load
+from holdfast.plan.levels import store
+from holdfast.plan.levels.store import Cache, HeldTables, Record, advance, load
 from holdfast.state import tables
 from holdfast.state.step import Change
 from tests.spark.counting import COUNTS, CountingStep

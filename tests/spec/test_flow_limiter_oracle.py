@@ -18,7 +18,7 @@ from holdfast.operators.stateful.limit_in_flight import limit_in_flight
 from holdfast.state import tables
 from holdfast.state.call import call
 from holdfast.state.step import StepTime
-from holdfast.testing.drive import Item, bound, close
+from holdfast.testing.given import Item, bound, close
 from holdfast.testing.step_contract import Event, arrivals_of
 
 CASES = json.loads((Path(__file__).parent / "oracle" / "cases.json").read_text())["cases"]

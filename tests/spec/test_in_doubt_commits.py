@@ -18,9 +18,9 @@ from psycopg.conninfo import make_conninfo
 
 from holdfast.errors import InDoubt, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Sink, Task
-from holdfast.sinks.postgres.spec import PostgresSpec
 from tests.proxy import CommitProxy, Cut, commit_proxy
 from tests.servers import PostgresServer
+from tests.specs import postgres_spec
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -39,7 +39,7 @@ class Scene:
     proxy: CommitProxy
 
     def opened(self, generation: int, **arguments: object) -> Sink:
-        spec = PostgresSpec(self.through_proxy, "trips", **arguments)  # type: ignore[arg-type]
+        spec = postgres_spec(self.through_proxy, "trips", **arguments)  # type: ignore[arg-type]
         sink = spec.connect("trips_table", PIPELINE, SCHEMA)
         sink.open(RunIdentity(PIPELINE, generation))
         return sink
@@ -157,7 +157,7 @@ def test_a_driver_that_dies_in_doubt_leaves_an_epoch_that_its_successor_decides(
         with pytest.raises(InDoubt):
             sink.publish([publication], Held())
         sink.close()
-        successor = PostgresSpec(scene.direct, "trips", stage=stage).connect("trips_table", PIPELINE, SCHEMA)
+        successor = postgres_spec(scene.direct, "trips", stage=stage).connect("trips_table", PIPELINE, SCHEMA)
         held = successor.open(RunIdentity(PIPELINE, epoch + 100))
         assert held.epoch in (epoch - 1, epoch)
         expected = Outcome.PUBLISHED if held.epoch == epoch else Outcome.ABSENT
@@ -194,7 +194,7 @@ def test_a_takeover_ends_the_server_process_that_a_dead_driver_left_holding_the_
     scene.proxy.arm("COMMIT\0", Cut.SILENT)
     with pytest.raises(InDoubt):
         sink.publish([publication], Held())
-    successor = PostgresSpec(scene.direct, "trips").connect("trips_table", PIPELINE, SCHEMA)
+    successor = postgres_spec(scene.direct, "trips").connect("trips_table", PIPELINE, SCHEMA)
     assert successor.open(RunIdentity(PIPELINE, 2)).epoch == 0
     successor.publish([publication], Held())
     successor.close()

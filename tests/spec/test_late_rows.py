@@ -10,7 +10,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.state.encoding import decode
-from holdfast.testing.drive import Drive, bound, close, drive
+from holdfast.testing.drive import Drive, drive
+from holdfast.testing.given import bound, close
 
 SCHEMA = "k STRING, t BIGINT, v BIGINT"
 FAR = 1000
@@ -72,7 +73,7 @@ def test_rows_below_a_bound_of_their_key_or_of_all_keys_are_late_and_counted(ope
     found = Drive(stream, sources(stream, [EVENTS]))
     given = [row for table in found.tables() for row in table.to_pylist()]
     assert found.counts["op", "late"] == len(LATE)
-    late = found.outputs["op"]["late"].to_pylist()
+    (late,) = drive(stream.late, sources(stream, [EVENTS]))
     assert [(row["k"], row["timestamp"]) for row in late] == [(k, t) for k, t, _ in LATE]
     assert [f"is below the bound {b}" in row["reason"] for row, (_, _, b) in zip(late, LATE, strict=True)] == [True] * 5
     if operator in ("distinct", "accumulate", "limit_in_flight"):

@@ -30,7 +30,8 @@ from holdfast.operators.stateful.merge import merge
 from holdfast.operators.stateful.spec import stateful
 from holdfast.operators.sync import policy
 from holdfast.operators.sync.spec import sync
-from holdfast.testing.drive import close, drive
+from holdfast.testing.drive import drive
+from holdfast.testing.given import close
 
 pytestmark = pytest.mark.slow
 

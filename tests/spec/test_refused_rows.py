@@ -29,11 +29,10 @@ from holdfast.errors import BadRow
 from holdfast.ports import Carried, EpochRecord, Part, Refused, Sink, Task
 from holdfast.sinks.files.sink import FilesSink
 from holdfast.sinks.files.spec import FilesSinkSpec
-from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.sinks.sqlite.sink import SqliteSink
-from holdfast.sinks.sqlite.spec import SqliteSpec
 from holdfast.store.local import LocalStore
 from holdfast.testing import SimulatedSink, SimulatedTarget
+from tests.specs import postgres_spec, sqlite_spec
 
 PIPELINE = "words"
 OTHER = pa.schema([("id", pa.int64())])
@@ -170,7 +169,7 @@ class Driver:
         self._store = LocalStore(str(directory / "checkpoint"))
         self._connect = connect
         self._is_first = is_first
-        self._other = SqliteSpec(str(directory / "other.db"), "other")
+        self._other = sqlite_spec(str(directory / "other.db"), "other")
         self._other_path = directory / "other.db"
 
     def start(self, on_refused: OnRefused) -> None:
@@ -254,7 +253,7 @@ def test_a_row_that_sqlite_refuses_is_refused_before_the_decision(
     path = tmp_path / "ours.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(place.ddl)
-    spec = SqliteSpec(str(path), "t", **place.arguments)
+    spec = sqlite_spec(str(path), "t", **place.arguments)
     driver = Driver(tmp_path, lambda: spec.connect("ours", PIPELINE, place.schema), is_first=is_first)
     check_refused_before_the_decision(driver, place, staged=staged)
 
@@ -282,7 +281,7 @@ def test_a_row_that_postgres_refuses_is_refused_before_the_decision(
     with psycopg.connect(postgres_prepared) as connection:
         connection.execute(place.ddl)
     stage = {"prepared": "auto", "staging table": "table"}.get(way, "auto")
-    spec = PostgresSpec(postgres_prepared, "t", **{"stage": stage, **place.arguments})
+    spec = postgres_spec(postgres_prepared, "t", **{"stage": stage, **place.arguments})
     driver = Driver(tmp_path, lambda: spec.connect("ours", PIPELINE, place.schema))
     check_refused_before_the_decision(driver, place, staged=way != "carried")
 
@@ -379,7 +378,7 @@ def test_a_foreign_key_to_rows_that_another_sink_gets_in_the_same_epoch_is_taken
     several = Several(
         tmp_path,
         {
-            name: lambda name=name: PostgresSpec(postgres_plain, name).connect(name, PIPELINE, TEXT)  # type: ignore[misc]
+            name: lambda name=name: postgres_spec(postgres_plain, name).connect(name, PIPELINE, TEXT)  # type: ignore[misc]
             for name in ("orders", "lines")
         },
     )
@@ -395,7 +394,7 @@ def test_a_foreign_key_to_rows_that_another_sink_gets_in_the_same_epoch_is_taken
 def orders_and_lines(work: Path, dsn: str) -> Several:
     """Return two sinks of one database that name it in different words."""
     words_of = {"orders": dsn, "lines": make_conninfo(dsn, connect_timeout="20")}
-    specs = {name: PostgresSpec(words, name) for name, words in words_of.items()}
+    specs = {name: postgres_spec(words, name) for name, words in words_of.items()}
     connects = {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs}  # type: ignore[misc]
     return Several(work, connects)
 
@@ -450,7 +449,7 @@ def test_a_foreign_key_to_rows_that_another_database_gets_is_refused(
                 "CREATE TABLE orders (id bigint PRIMARY KEY, word text);"
                 "CREATE TABLE lines (id bigint REFERENCES orders, word text)"
             )
-    specs = {"orders": PostgresSpec(postgres_prepared, "orders"), "lines": PostgresSpec(postgres_plain, "lines")}
+    specs = {"orders": postgres_spec(postgres_prepared, "orders"), "lines": postgres_spec(postgres_plain, "lines")}
     several = Several(
         tmp_path,
         {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},  # type: ignore[misc]
@@ -481,14 +480,16 @@ def check_two_sinks_of_one_table(several: Several, *, staged: bool) -> None:
 def test_two_sinks_of_one_postgres_table_are_tried_together(staged: bool, postgres_plain: str, tmp_path: Path) -> None:
     with psycopg.connect(postgres_plain) as connection:
         connection.execute("CREATE TABLE t (id bigint UNIQUE, word text)")
-    check_two_sinks_of_one_table(Several(tmp_path, one_table(lambda: PostgresSpec(postgres_plain, "t"))), staged=staged)
+    check_two_sinks_of_one_table(
+        Several(tmp_path, one_table(lambda: postgres_spec(postgres_plain, "t"))), staged=staged
+    )
 
 
 @pytest.mark.postgres
 def test_two_sinks_that_upsert_the_same_rows_do_not_wait_for_each_other(postgres_plain: str, tmp_path: Path) -> None:
     with psycopg.connect(postgres_plain) as connection:
         connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, word text CHECK (word <> 'no'))")
-    spec = PostgresSpec(postgres_plain, "t", mode="upsert", key=("id",))
+    spec = postgres_spec(postgres_plain, "t", mode="upsert", key=("id",))
     several = Several(tmp_path, one_table(lambda: spec))
     for epoch in (1, 2, 3):
         rows = {"one": words((1, "a"), (2, "a")), "two": words((2, "b"), (1, "b"))}
@@ -500,7 +501,7 @@ def test_two_sinks_of_one_sqlite_table_are_tried_together(staged: bool, tmp_path
     path = tmp_path / "t.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE t (id INTEGER UNIQUE, word TEXT)")
-    check_two_sinks_of_one_table(Several(tmp_path, one_table(lambda: SqliteSpec(str(path), "t"))), staged=staged)
+    check_two_sinks_of_one_table(Several(tmp_path, one_table(lambda: sqlite_spec(str(path), "t"))), staged=staged)
 
 
 def test_a_table_without_rules_of_its_own_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -514,7 +515,7 @@ def test_a_table_without_rules_of_its_own_is_written_once(tmp_path: Path, monkey
 
     monkeypatch.setattr(SqliteSink, "_try", counted)
     path = tmp_path / "t.db"
-    spec = SqliteSpec(str(path), "t", mode="upsert", key=("id",))
+    spec = sqlite_spec(str(path), "t", mode="upsert", key=("id",))
     driver = Driver(tmp_path, lambda: spec.connect("ours", PIPELINE, TEXT))
     driver.run(1, words((1, "a")))
     driver.run(2, words((2, "b")), staged=True)
@@ -556,7 +557,7 @@ def wedged_sqlite(directory: Path, rule: str) -> Wedged:
             return connection.execute(statement).fetchall()
 
     return Wedged(
-        lambda: SqliteSpec(str(path), "t").connect("ours", PIPELINE, TEXT),
+        lambda: sqlite_spec(str(path), "t").connect("ours", PIPELINE, TEXT),
         lambda: execute(SQLITE_RULES[rule]) and None,
         lambda: (
             execute("CREATE TRIGGER more BEFORE INSERT ON t WHEN new.id = 4 BEGIN SELECT RAISE(ABORT, 'no 4'); END")
@@ -573,7 +574,7 @@ def wedged_postgres(dsn: str, **arguments: Any) -> Wedged:
             return done.fetchall() if done.description else []
 
     return Wedged(
-        lambda: PostgresSpec(dsn, "t", **arguments).connect("ours", PIPELINE, TEXT),
+        lambda: postgres_spec(dsn, "t", **arguments).connect("ours", PIPELINE, TEXT),
         lambda: execute("CREATE UNIQUE INDEX ON t (word)") and None,
         lambda: execute("ALTER TABLE t ADD CHECK (id <> 4)") and None,
         lambda: execute("SELECT id, word FROM t ORDER BY id"),
@@ -713,7 +714,7 @@ def test_rows_whose_foreign_key_points_to_what_another_sink_gets_of_the_epoch_ar
             "CREATE TABLE lines (id bigint REFERENCES orders, word text)"
         )
     other_words = make_conninfo(postgres_plain, **words_of_dsn) if words_of_dsn else postgres_plain
-    specs = {"orders": PostgresSpec(postgres_plain, "orders"), "lines": PostgresSpec(other_words, "lines")}
+    specs = {"orders": postgres_spec(postgres_plain, "orders"), "lines": postgres_spec(other_words, "lines")}
     several = Several(
         tmp_path,
         {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs},  # type: ignore[misc]
@@ -744,7 +745,7 @@ def test_what_two_sinks_of_one_postgres_table_refuse_each_other_is_rejected(
         with psycopg.connect(postgres_plain) as connection:
             connection.execute("CREATE UNIQUE INDEX ON t (id)")
 
-    several = Several(tmp_path, one_table(lambda: PostgresSpec(postgres_plain, "t")))
+    several = Several(tmp_path, one_table(lambda: postgres_spec(postgres_plain, "t")))
     check_two_sinks_of_one_table_reject(several, add_rule, staged=staged)
 
 
@@ -762,7 +763,7 @@ def test_what_two_sinks_of_one_sqlite_table_refuse_each_other_is_rejected(
                 f" BEGIN SELECT RAISE({way}, 'there already'); END"
             )
 
-    several = Several(tmp_path, one_table(lambda: SqliteSpec(str(path), "t")))
+    several = Several(tmp_path, one_table(lambda: sqlite_spec(str(path), "t")))
     check_two_sinks_of_one_table_reject(several, add_rule, staged=staged)
 
 

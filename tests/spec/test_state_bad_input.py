@@ -92,9 +92,9 @@ def of_bad_row(operator: str, bad: Mapping[str, Any], buckets: int = 1) -> Holdf
 @pytest.mark.parametrize("operator", KEYED)
 def test_a_null_key_names_operator_input_epoch_and_the_row(operator: str) -> None:
     error = of_bad_row(operator, {"k": None, "t": 3, "v": 102})
-    check_says(error, "'op'", "bucket 0", "epoch 1", "k=None", "v=102", "have no value in")
+    check_says(error, "'op'", "bucket 0", "epoch 2", "k=None", "v=102", "have no value in")
     assert error.participant == "op"
-    assert error.epoch == 1
+    assert error.epoch == 2
     assert "v=101" not in error.message, "a good row is shown as a bad one"
     if operator in ("sync", "merge"):
         check_says(error, "'a'" if operator == "sync" else "'main'")
@@ -103,7 +103,7 @@ def test_a_null_key_names_operator_input_epoch_and_the_row(operator: str) -> Non
 @pytest.mark.parametrize("operator", TIMED)
 def test_a_null_timestamp_names_operator_input_epoch_and_the_row(operator: str) -> None:
     error = of_bad_row(operator, {"k": "z", "t": None, "v": 102})
-    check_says(error, "'op'", "bucket 0", "epoch 1", "t=None", "v=102", "have no value in")
+    check_says(error, "'op'", "bucket 0", "epoch 2", "t=None", "v=102", "have no value in")
     assert "v=101" not in error.message, "a good row is shown as a bad one"
 
 
@@ -222,12 +222,12 @@ def test_a_step_that_returns_a_table_it_did_not_declare_is_told_which_there_are(
 
 def test_a_step_that_raises_is_named_with_bucket_epoch_reason_line_and_first_rows() -> None:
     def step(tables: Any, rows: pa.Table, at: Any) -> Any:
-        if at.epoch == 1:
+        if at.epoch == 2:
             raise ZeroDivisionError("no mean of nothing")
         return None, None
 
     error = refused(lambda: run_step(step, buckets=3))
-    check_says(error, "'mine'", "bucket ", "epoch 1", "ZeroDivisionError", "no mean of nothing")
+    check_says(error, "'mine'", "bucket ", "epoch 2", "ZeroDivisionError", "no mean of nothing")
     check_says(error, "test_state_bad_input.py:", "k='y'", "v=101")
     assert isinstance(error.__cause__, ZeroDivisionError)
 
@@ -241,7 +241,7 @@ def test_a_function_per_key_that_raises_is_named_with_its_key() -> None:
     stream = given("first") | hf.apply(fn, "k", schema="k STRING", name="mine")
     rows = [{"k": "x", "t": 1, "v": 100}, {"k": "y", "t": 2, "v": 101}]
     error = refused(lambda: drive(stream, {"first": [rows]}))
-    check_says(error, "'mine'", "'y'", "bucket 0", "epoch 0", "KeyError", "gone", "v=101")
+    check_says(error, "'mine'", "'y'", "bucket 0", "epoch 1", "KeyError", "gone", "v=101")
     assert "v=100" not in error.message, "a row of another key is shown"
 
 

@@ -18,13 +18,13 @@ from holdfast.quarantine.search import ATTEMPTS, SEARCH
 from holdfast.resume.directory_header import BEGINNING
 from holdfast.resume.rewind import REWINDS
 from holdfast.sinks.files.spec import FilesSinkSpec
-from holdfast.sinks.sqlite.spec import SqliteSpec
 from holdfast.spark.quarantine.trials import COPY
 from holdfast.spark.state.reader import VIEWS
 from holdfast.status import STATE_REPORT_KEY
 from holdfast.store import durable
 from holdfast.store.local import LocalStore
 from tests.modes import check_private, mode
+from tests.specs import sqlite_spec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 ROWS = pa.RecordBatch.from_pydict({"id": [1, 2], "day": ["a", "b"]}, schema=SCHEMA)
@@ -76,7 +76,7 @@ def test_files_are_published_as_the_umask_says_and_all_else_beside_them_is_priva
 
 
 def test_a_database_is_the_users_and_what_is_staged_beside_it_is_ours(tmp_path: Path, umask: int) -> None:
-    sink = opened(SqliteSpec(str(tmp_path / "new" / "words.db"), "words"))
+    sink = opened(sqlite_spec(str(tmp_path / "new" / "words.db"), "words"))
     staged(sink, 1)
     sink.close()
     assert mode(tmp_path / "new") == 0o777 & ~umask

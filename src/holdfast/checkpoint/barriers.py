@@ -1,8 +1,8 @@
 """Barriers: epochs in which the workers write their own part of a snapshot, and what the driver knows of each bucket.
 
 When a snapshot is due the checkpointer *wishes* for a barrier.  The next epoch that begins becomes it: its job says so
-to the workers, and each bucket that is called hands its tables to a thread of its worker (:mod:`holdfast.spark.
-state_parts`).  In every epoch each called bucket reports its version, its digest and, where they moved, the bounds of
+to the workers, and each bucket that is called hands its tables to a thread of its worker (:mod:`holdfast.plan.
+levels.parts`).  In every epoch each called bucket reports its version, its digest and, where they moved, the bounds of
 its feeds.  So at the end of a barrier the driver knows of every bucket whether its files are those of the last
 snapshot, are being written by a worker, or have to be read out of Spark's store: :func:`taken_from` decides that, and
 nobody else.
@@ -20,18 +20,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState
+from holdfast.state.bucket_report import BucketReport, Feeds
 
-KEPT = "@kept"
-"""What a bucket reports under this name is for the checkpointer: ``[version, digest]``, with feeds where they moved."""
-
-Feeds = Mapping[str, Mapping[str, int]]
 At = tuple[str, int]
 """A bucket: operator and number."""
 
 
 @dataclass(frozen=True)
-class BucketReport:
-    """What a bucket reported last.
+class KnownBucket:
+    """What a bucket said last of the state that it keeps.
 
     Parameters
     ----------
@@ -55,7 +52,7 @@ class Knowledge:
 
     Parameters
     ----------
-    told : mapping of At to BucketReport
+    told : mapping of At to KnownBucket
         What buckets reported.
     is_complete : bool
         Whether a bucket that reported nothing has the state of the directory's seed, or none.
@@ -63,7 +60,7 @@ class Knowledge:
         Whose tables a worker writes: those that were called in a barrier.
     """
 
-    told: Mapping[At, BucketReport] = field(default_factory=dict)
+    told: Mapping[At, KnownBucket] = field(default_factory=dict)
     is_complete: bool = False
     written: frozenset[At] = frozenset()
 
@@ -111,7 +108,7 @@ class Barriers:
                 for number, bucket in operator.buckets.items():
                     before = told.get((name, number))
                     if before is None or before.epoch <= epoch:
-                        told[name, number] = BucketReport(epoch, bucket.version, bucket.digest, bucket.feeds)
+                        told[name, number] = KnownBucket(epoch, bucket.version, bucket.digest, bucket.feeds)
                     elif before.feeds is None:  # they have not moved since
                         told[name, number] = replace(before, feeds=bucket.feeds)
             self._now = replace(self._now, told=told, is_complete=True)
@@ -130,19 +127,20 @@ class Barriers:
             self._is_barrier, self._is_wished = self._is_wished, False
             return self._is_barrier
 
-    def hear(self, reported: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    def hear(self, reported: Mapping[str, BucketReport]) -> dict[str, BucketReport]:
         """Take in what buckets (``operator/number``) reported in the epoch; return the reports without it."""
         with self._lock:
             told, called = dict(self._now.told), set()
             rest = {}
             for bucket, report in reported.items():
-                rest[bucket] = {name: value for name, value in report.items() if name != KEPT}
+                kept = report.kept
+                assert kept is not None, "where snapshots are made each bucket says what it keeps"
+                rest[bucket] = replace(report, kept=None)
                 operator, _, number = bucket.rpartition("/")
                 at = (operator, int(number))
-                version, digest, *moved = report[KEPT]
                 before = told.get(at)
-                feeds = moved[0] if moved else None if before is None else before.feeds
-                told[at] = BucketReport(self._epoch, version, digest, feeds)
+                feeds = before.feeds if kept.feeds is None and before is not None else kept.feeds
+                told[at] = KnownBucket(self._epoch, kept.version, kept.digest, feeds)
                 called.add(at)
             self._now = Knowledge(told, self._now.is_complete, frozenset(called if self._is_barrier else ()))
             return rest

@@ -19,6 +19,12 @@ _ready: dict[str, Any] = {}
 """What ``setup`` returned in this worker, by token: workers are reused from epoch to epoch."""
 
 
+def forget(run: str) -> None:
+    """Let go of what set-ups of a run returned in this process: for one that lives longer than a run."""
+    for token in [token for token in _ready if token.startswith(run)]:
+        del _ready[token]
+
+
 @dataclass(frozen=True)
 class BatchFunction:
     """A user's function with its set-up and output schema.  Picklable; called by ``mapInArrow``.

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.ports import REJECT_COLUMN
+from holdfast.state.bucket_report import BucketReport
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,25 @@ class EpochReport:
     ----------
     observed : mapping of str to Observed
         Source or filter -> what was counted there.
-    buckets : mapping of str to mapping
-        Bucket of state (``operator/number``) -> what it reported; JSON values.
+    buckets : mapping of str to BucketReport
+        Bucket of state (``operator/number``) -> what it reported.
     """
 
     observed: Mapping[str, Observed] = field(default_factory=dict)
-    buckets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    buckets: Mapping[str, BucketReport] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return it as it travels."""
         observed = {name: [of.rows, of.rejects, of.timestamp_max] for name, of in self.observed.items()}
-        return json.dumps({"observed": observed, "buckets": dict(self.buckets)})
+        buckets = {name: of.to_json() for name, of in self.buckets.items()}
+        return json.dumps({"observed": observed, "buckets": buckets})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> EpochReport:
         """Return what :meth:`to_json` was called for."""
         body = json.loads(text)
-        return cls({name: Observed(*of) for name, of in body["observed"].items()}, body["buckets"])
+        observed = {name: Observed(*of) for name, of in body["observed"].items()}
+        return cls(observed, {name: BucketReport.from_json(of) for name, of in body["buckets"].items()})
 
 
 def united(reports: Iterable[EpochReport]) -> EpochReport:
@@ -63,15 +65,15 @@ def united(reports: Iterable[EpochReport]) -> EpochReport:
 
     Examples
     --------
-    >>> one = EpochReport({"in": Observed(3, 0, 7)}, {"sums/0": {"late": 1}})
-    >>> both = united([one, EpochReport({"in": Observed(2, 1, 5)}, {"sums/1": {"late": 2}})])
+    >>> one = EpochReport({"in": Observed(3, 0, 7)}, {"sums/0": BucketReport({"late": 1})})
+    >>> both = united([one, EpochReport({"in": Observed(2, 1, 5)}, {"sums/1": BucketReport({"late": 2})})])
     >>> both.observed
     {'in': Observed(rows=5, rejects=1, timestamp_max=7)}
-    >>> both.buckets
+    >>> {name: of.counts for name, of in both.buckets.items()}
     {'sums/0': {'late': 1}, 'sums/1': {'late': 2}}
     """
     observed: dict[str, Observed] = {}
-    buckets: dict[str, Mapping[str, Any]] = {}
+    buckets: dict[str, BucketReport] = {}
     for report in reports:
         for name, of in report.observed.items():
             observed[name] = observed[name].plus(of) if name in observed else of
@@ -103,6 +105,6 @@ class Counts:
     def _note(self, name: str, observed: Observed) -> None:
         self.found[name] = self.found[name].plus(observed) if name in self.found else observed
 
-    def report(self, buckets: Mapping[str, Mapping[str, Any]] | None = None) -> EpochReport:
+    def report(self, buckets: Mapping[str, BucketReport] | None = None) -> EpochReport:
         """Return what was counted, with what buckets say beside it."""
         return EpochReport(self.found, buckets or {})

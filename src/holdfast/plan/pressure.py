@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,12 +23,10 @@ from holdfast.operators.sync import report as sync_report
 from holdfast.operators.sync.step import SyncStep
 from holdfast.plan.holds import write_held
 from holdfast.plan.stages import Stages
+from holdfast.state.bucket_report import BucketReport, Pressure
 from holdfast.state.step import Step
 
 log = logging.getLogger("holdfast.run")
-
-PRESSURE = "pressure"
-"""Name under which a bucket's report to the driver holds what :func:`pressure_of` says."""
 
 PATIENCE_US = 5_000_000
 """How long a source that lags may bring nothing before the others are let go on, where a run waits for more to come."""
@@ -38,8 +35,8 @@ PATIENCE_US = 5_000_000
 # --- in a bucket ----------------------------------------------------------------------------------------------------
 
 
-def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> dict[str, Any] | None:
-    """Return how full a bucket is: ``most`` waiting rows of one key, and the inputs ``ahead`` and ``lagging``.
+def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> Pressure | None:
+    """Return how full a bucket is.
 
     Parameters
     ----------
@@ -50,8 +47,8 @@ def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> dict[str, Any] | N
 
     Returns
     -------
-    dict, optional
-        JSON values; ``most`` 0 where no key is full.  None for an operator without a limit.
+    Pressure, optional
+        None for an operator without a limit.
 
     Notes
     -----
@@ -59,19 +56,18 @@ def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> dict[str, Any] | N
     """
     if not isinstance(step, SyncStep) or step.max_waiting_rows is None:
         return None
-    nobody: dict[str, Any] = {"most": 0, "ahead": [], "lagging": []}
     if sum(state[f"waiting_{name}"].num_rows for name in step.inputs) < step.max_waiting_rows:
-        return nobody
+        return Pressure()
     counts = sync_report.waiting_rows(step, state).column("waiting_rows")
     full = int(pc.sum(pc.greater_equal(counts, step.max_waiting_rows)).as_py() or 0)
     if not full:
-        return nobody
+        return Pressure()
     ahead = sync_report.running_ahead(step, state).column("input").to_pylist()
-    return {
-        "most": pc.max(counts).as_py(),
-        "ahead": [name for name in step.inputs if name in ahead],
-        "lagging": [name for name in step.inputs if ahead.count(name) < full],
-    }
+    return Pressure(
+        pc.max(counts).as_py(),
+        tuple(name for name in step.inputs if name in ahead),
+        tuple(name for name in step.inputs if ahead.count(name) < full),
+    )
 
 
 # --- on the driver --------------------------------------------------------------------------------------------------
@@ -121,19 +117,19 @@ class BackPressure:
         self._path = path
         self._patience_us = 0 if is_bounded else PATIENCE_US
         self._limits = {name: one.limit for name, one in operators.items()}
-        self._pressure: dict[str, Mapping[str, Any]] = {}
+        self._pressure: dict[str, Pressure] = {}
         self._held: frozenset[str] = frozenset()
         self._moved_us: int | None = None
         self._told: set[str] = set()
 
     def note(
-        self, reported: Mapping[str, Mapping[str, Any]], moved: Collection[str], batch_us: int
-    ) -> dict[str, dict[str, Any]]:
+        self, reported: Mapping[str, BucketReport], moved: Collection[str], batch_us: int
+    ) -> dict[str, BucketReport]:
         """Take in what buckets reported, and hold sources or let them go.
 
         Parameters
         ----------
-        reported : mapping of str to mapping
+        reported : mapping of str to BucketReport
             ``operator/bucket`` -> its report.
         moved : collection of str
             The sources that brought something in this epoch.
@@ -145,10 +141,8 @@ class BackPressure:
         dict
             The reports without what was for here, and with what people should know: ``limit_relaxed``, how often.
         """
-        reports = {bucket: dict(report) for bucket, report in reported.items()}
-        for bucket, report in reports.items():
-            if (pressure := report.pop(PRESSURE, None)) is not None:
-                self._pressure[bucket] = pressure
+        reports = {bucket: replace(report, pressure=None) for bucket, report in reported.items()}
+        self._pressure |= {bucket: said.pressure for bucket, said in reported.items() if said.pressure is not None}
         held, lagging = self._wanted()
         if not self._held or set(lagging) & set(moved) or self._moved_us is None:
             self._moved_us = batch_us
@@ -159,7 +153,7 @@ class BackPressure:
         relaxed |= self._relax("the rows that are waited for come from the same source", self._helpless())
         held, _ = self._wanted()
         self._write(held)
-        return {**reports, **{f"{operator}/limit": {"limit_relaxed": 1} for operator in relaxed}}
+        return {**reports, **{f"{operator}/limit": BucketReport({"limit_relaxed": 1}) for operator in relaxed}}
 
     @property
     def held(self) -> frozenset[str]:
@@ -171,8 +165,8 @@ class BackPressure:
         most: dict[str, int] = {}
         for bucket, pressure in self._pressure.items():
             operator = bucket.partition("/")[0]
-            if pressure["most"] >= self._limits[operator]:
-                most[operator] = max(pressure["most"], most.get(operator, 0))
+            if pressure.most >= self._limits[operator]:
+                most[operator] = max(pressure.most, most.get(operator, 0))
         return most
 
     def _wanted(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -181,9 +175,9 @@ class BackPressure:
         waited_for: set[str] = set()
         for bucket, pressure in self._pressure.items():
             operator = bucket.partition("/")[0]
-            if pressure["most"] >= self._limits[operator]:
-                lagging = self._of(operator, pressure["lagging"])
-                held |= self._of(operator, pressure["ahead"]) - lagging
+            if pressure.most >= self._limits[operator]:
+                lagging = self._of(operator, pressure.lagging)
+                held |= self._of(operator, pressure.ahead) - lagging
                 waited_for |= lagging
         # A source that one operator waits for is never held for the sake of another.
         return frozenset(held - waited_for), frozenset(waited_for)

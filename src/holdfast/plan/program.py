@@ -12,7 +12,7 @@ A node's output is computed once for a batch, however many sinks share it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from holdfast.expressions.nodes import Columnar
 from holdfast.plan.batches import BatchFunction
+from holdfast.plan.counts import Counts
 from holdfast.plan.routes import Routes
 from holdfast.ports import REJECT_COLUMN
 from holdfast.types.casting import fitted
@@ -95,6 +96,18 @@ class Program:
             for rows in done[end]:
                 if rows.num_rows:
                     yield sink, fitted(rows, schema)
+
+    def counted(self, source: str, batch: pa.RecordBatch, counts: Counts) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield (sink, rows) for the rows of one batch of a source, and count them."""
+        counts.add(source, batch)
+        yield from self.run(source, batch, counts.passed)
+
+    def tables(
+        self, read: Iterable[tuple[str, pa.RecordBatch]], sinks: Collection[str], counts: Counts
+    ) -> dict[str, pa.Table]:
+        """Return the rows of some sinks in an epoch whose batches were read, source by source."""
+        made = (part for source, batch in read for part in self.counted(source, batch, counts))
+        return self.routes.gathered(made, sinks)
 
 
 # --- operations -----------------------------------------------------------------------------------------------

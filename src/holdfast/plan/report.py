@@ -12,19 +12,16 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from holdfast.operators.waits import WAITS_MAX
 from holdfast.ports import Clock, Store
-from holdfast.status import STATE_REPORT_KEY, OperatorStatus, Wait, is_number
+from holdfast.state.bucket_report import BucketReport
+from holdfast.status import STATE_REPORT_KEY, OperatorStatus
 
 KEEP_EVERY_S = 30
 """How often the report in the checkpoint is replaced, besides the first epoch and the end of a run."""
-
-SIZES = ("state_rows", "state_bytes", "waiting_rows")
-"""What a bucket reports as it stands; everything else is a count that adds up over epochs."""
-
-WAITS = "waits"
 
 _SHARE = 1 / 20
 
@@ -72,26 +69,24 @@ class OperatorReports:
         self._generation = generation
         self._kept_us: int | None = None
         self._epoch = 0
-        self._buckets: Mapping[str, Mapping[str, Any]] = _kept_buckets(store, kinds) if kinds else {}
+        self._buckets: Mapping[str, BucketReport] = _kept_buckets(store, kinds) if kinds else {}
         self._counts: Mapping[str, Mapping[str, int]] = {}
 
-    def note(self, epoch: int, reported: Mapping[str, Mapping[str, Any]]) -> None:
+    def note(self, epoch: int, reported: Mapping[str, BucketReport]) -> None:
         """Take in what the buckets (``operator/bucket``) reported in an epoch; keep the report if that is due."""
         if not self._kinds:
             return
-        buckets = {bucket: dict(report) for bucket, report in self._buckets.items()}
+        buckets = dict(self._buckets)
         counts = {operator: dict(of) for operator, of in self._counts.items()}
         for bucket, report in reported.items():
-            report = {"waiting_rows" if name == "waiting" else name: value for name, value in report.items()}
-            before = buckets.get(bucket, {})
-            buckets[bucket] = {name: report[name] for name in (*SIZES, WAITS) if name in report}
+            waits, before = report.waits, buckets.get(bucket)
             # Nobody looked: what waited then still does, unless nothing waits any more.
-            if WAITS not in report and before.get(WAITS) and report.get("waiting_rows"):
-                buckets[bucket][WAITS] = before[WAITS]
+            if waits is None and before is not None and report.waiting_rows:
+                waits = before.waits
+            buckets[bucket] = replace(report, counts={}, waits=waits)
             totals = counts.setdefault(bucket.partition("/")[0], {})
-            for name, count in report.items():
-                if name not in (*SIZES, WAITS):
-                    totals[name] = totals.get(name, 0) + count
+            for name, count in report.counts.items():
+                totals[name] = totals.get(name, 0) + count
         # New mappings in place of the old: a thread that reads meanwhile has the one or the other.
         self._buckets, self._counts, self._epoch = buckets, counts, epoch
         if self._kept_us is None or self._clock.now_us() - self._kept_us >= KEEP_EVERY_S * 1e6:
@@ -114,20 +109,17 @@ class OperatorReports:
                 "generation": self._generation,
                 "at_us": self._kept_us,
                 "operators": [status.as_json() for status in self.statuses()],
-                "buckets": self._buckets,
+                "buckets": {bucket: report.to_json() for bucket, report in self._buckets.items()},
             }
             self._store.put(STATE_REPORT_KEY, json.dumps(report).encode())
         except Exception:  # of whatever kind: it is for people to read, and the run goes on
             log.warning("the report on state cannot be kept", exc_info=True)
 
 
-def _status(
-    name: str, kind: str, buckets: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int]
-) -> OperatorStatus:
+def _status(name: str, kind: str, buckets: Mapping[str, BucketReport], counts: Mapping[str, int]) -> OperatorStatus:
     mine = [report for bucket, report in buckets.items() if bucket.partition("/")[0] == name]
-    sizes = {size: sum(report.get(size, 0) for report in mine) for size in SIZES}
     waits = heapq.nsmallest(
-        WAITS_MAX, (wait for report in mine for wait in report.get(WAITS, ())), key=lambda wait: wait["since_us"]
+        WAITS_MAX, (wait for report in mine for wait in report.waits or ()), key=lambda wait: wait.since_us
     )
     return OperatorStatus(
         name,
@@ -135,29 +127,28 @@ def _status(
         late=counts.get("late", 0),
         shed=counts.get("shed", 0),
         counts={what: count for what, count in counts.items() if what not in ("late", "shed")},
-        waits=tuple(map(Wait.from_json, waits)),
-        **sizes,
+        waits=tuple(waits),
+        state_rows=sum(report.state_rows for report in mine),
+        state_bytes=sum(report.state_bytes for report in mine),
+        waiting_rows=sum(report.waiting_rows or 0 for report in mine),
     )
 
 
-def _kept_buckets(store: Store, kinds: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]:
+def _kept_buckets(store: Store, kinds: Mapping[str, str]) -> Mapping[str, BucketReport]:
     """Return what the last run knew of each bucket: those that nothing arrives for say nothing in this one."""
     try:
         kept = json.loads(store.get(STATE_REPORT_KEY) or b"{}")
         buckets = kept.get("buckets", {}) if kept.get("format") == 1 else {}
-        return {bucket: report for bucket, report in buckets.items() if _is_sound(bucket, report, kinds)}
+        mine = {bucket: value for bucket, value in buckets.items() if bucket.partition("/")[0] in kinds}
+        return {bucket: report for bucket, value in mine.items() if (report := _sound(value)) is not None}
     except Exception as error:  # of whatever kind: what it said is shown again once the buckets are called
         log.warning("the last run's report on state cannot be read: %s", error)
         return {}
 
 
-def _is_sound(bucket: str, report: Any, kinds: Mapping[str, str]) -> bool:
-    """Tell whether a bucket's part can be added up and shown.  It has no checksum: a change may leave it JSON."""
-    if bucket.partition("/")[0] not in kinds or not isinstance(report, dict):
-        return False
+def _sound(value: Any) -> BucketReport | None:
+    """Return a bucket's part, if it can be added up and shown.  It has no checksum: a change may leave it JSON."""
     try:
-        for wait in report.get(WAITS, ()):
-            Wait.from_json(wait)
+        return BucketReport.from_json(value)
     except (ValueError, TypeError):
-        return False
-    return all(is_number(report.get(size, 0)) for size in SIZES)
+        return None

@@ -6,7 +6,7 @@ where only the struct that the tag names is set; one Spark job then serves them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -54,11 +54,13 @@ class Routes:
 
     def split_table(self, table: pa.Table) -> dict[str, pa.Table]:
         """Return the rows of each sink in a whole epoch, every sink included."""
-        batches: dict[str, list[pa.RecordBatch]] = {sink: [] for sink in self.sinks}
-        for batch in table.to_batches():
-            for sink, rows in self.split(batch):
-                batches[sink].append(rows)
-        return {
-            sink: pa.Table.from_batches(batches[sink], schema=schema)
-            for sink, schema in zip(self.sinks, self.schemas, strict=True)
-        }
+        return self.gathered((part for batch in table.to_batches() for part in self.split(batch)), self.sinks)
+
+    def gathered(self, rows: Iterable[tuple[str, pa.RecordBatch]], sinks: Collection[str]) -> dict[str, pa.Table]:
+        """Return the rows of some sinks, in the order in which they are given; those of others are left out."""
+        batches: dict[str, list[pa.RecordBatch]] = {sink: [] for sink in self.sinks if sink in sinks}
+        for sink, batch in rows:
+            if sink in batches:
+                batches[sink].append(batch)
+        schemas = dict(zip(self.sinks, self.schemas, strict=True))
+        return {sink: pa.Table.from_batches(several, schemas[sink]) for sink, several in batches.items()}

@@ -26,6 +26,7 @@ from holdfast.errors import InternalError, InvalidPipeline
 from holdfast.ports import Source, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import MarkedSource
+from holdfast.sources.wrapped import WrappedSource
 
 LETTERS = "letters"
 """Segment of the rows that are sent again."""
@@ -134,7 +135,7 @@ class _Again:
     rows: tuple[bytes, ...]
 
 
-class LetteredSource:
+class LetteredSource(WrappedSource):
     """A source with a mask; all that is not about rows is the source itself.
 
     Parameters
@@ -146,13 +147,8 @@ class LetteredSource:
     """
 
     def __init__(self, source: Source, mask: Mask = NOTHING) -> None:
-        self.source = source
+        super().__init__(source)
         self.mask = mask
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("source", "mask"):
-            raise AttributeError(name)
-        return getattr(self.source, name)
 
     def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
         """End positions of the next epoch: what is sent again comes with the first one."""

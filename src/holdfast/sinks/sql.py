@@ -10,7 +10,7 @@ import base64
 import datetime as dt
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Literal
@@ -50,6 +50,16 @@ class TableMode:
     key: tuple[str, ...] = ()
     delete: str | None = None
     rewindable: bool = False
+
+    @classmethod
+    def of(cls, mode: Mode, key: str | Sequence[str], delete: str | None, rewindable: bool) -> TableMode:
+        """Return it from arguments as users write them."""
+        return cls(mode, (key,) if isinstance(key, str) else tuple(key), delete, rewindable)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what a sink's node shows of it."""
+        shown = {"mode": self.mode, "key": list(self.key), "delete": self.delete}
+        return {**shown, "rewindable": True} if self.rewindable else shown
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
         """Return the columns that the table holds: all but the delete column."""
@@ -118,6 +128,10 @@ class TableMode:
                 why="a row either deletes its key or does not.",
                 do=f"make it boolean before the sink, for instance with select(\"... = 'D' as {self.delete}\").",
             )
+
+
+APPEND = TableMode()
+"""Every row is added."""
 
 
 def check_keys(node: str, mode: TableMode, rows: pa.RecordBatch | pa.Table) -> None:

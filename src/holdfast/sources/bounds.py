@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Bounded, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
+from holdfast.sources.wrapped import WrappedSource
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class MarkedSpec:
         return self.given.reached(name, workspace)
 
 
-class MarkedSource:
+class MarkedSource(WrappedSource):
     """A source whose :meth:`read` leaves bound rows out; all else is the source itself.
 
     Parameters
@@ -90,13 +91,8 @@ class MarkedSource:
     """
 
     def __init__(self, source: Source, marker: str) -> None:
-        self.source = source
+        super().__init__(source)
         self.marker = marker
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("source", "marker"):
-            raise AttributeError(name)
-        return getattr(self.source, name)
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span."""

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from holdfast.ports import REJECT_COLUMN, Bounded, SeekableSpec, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import MarkedSpec
+from holdfast.sources.wrapped import WrappedSource
 
 
 def obstacle(spec: SourceSpec) -> str:
@@ -100,7 +101,7 @@ class ClippedSpec:
         return self.given.reached(name, workspace)
 
 
-class ClippedSource:
+class ClippedSource(WrappedSource):
     """A source whose :meth:`read` leaves out the rows before a time, and those without one; all else is the source.
 
     Parameters
@@ -114,14 +115,9 @@ class ClippedSource:
     """
 
     def __init__(self, source: Source, column: str, at_us: int) -> None:
-        self.source = source
+        super().__init__(source)
         self.column = column
         self.at_us = at_us
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("source", "column", "at_us"):
-            raise AttributeError(name)
-        return getattr(self.source, name)
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span from the time on."""

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 from holdfast.ports import Source
 
 
-@runtime_checkable
-class Wrapping(Protocol):
-    """What a source is that reads another one, and passes on whatever else it is asked."""
+class WrappedSource:
+    """A source that reads another one, and passes on whatever else it is asked.  Who wraps a source is one of these.
 
-    source: Source
-    """The source inside."""
+    Parameters
+    ----------
+    source : Source
+        The source inside.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "source" not in self.__dict__:  # while it is unpickled there is nobody inside yet
+            raise AttributeError(name)
+        return getattr(self.source, name)
 
 
 def innermost(source: Source) -> Source:
@@ -20,6 +30,6 @@ def innermost(source: Source) -> Source:
 
     ``isinstance`` does not see what ``__getattr__`` passes on (from Python 3.12 on).
     """
-    while isinstance(source, Wrapping):
+    while isinstance(source, WrappedSource):
         source = source.source
     return source

@@ -33,6 +33,7 @@ from holdfast.checkpoint.retention import read_floor, read_named_floor
 from holdfast.errors import crossing
 from holdfast.plan.chunks import SCHEMA
 from holdfast.plan.holds import hold_file, is_held
+from holdfast.plan.levels.due import due_file, is_due
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
@@ -41,11 +42,10 @@ from holdfast.resume.spark_log import MARKS, has_more, plain
 from holdfast.sources.wrapped import innermost
 from holdfast.spark import private
 from holdfast.spark.controls import ControlSpec, mark_end
-from holdfast.spark.state.due import due_file, is_due
 from holdfast.status import lag_between
 
 if TYPE_CHECKING:  # every source's planning process starts with these imports
-    from holdfast.spark.state.packing import Packing
+    from holdfast.plan.levels.packing import Packing
 
 _Prefetching: Any = private.prefetching_reader() or DataSourceStreamReader
 

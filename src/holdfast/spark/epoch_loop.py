@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyspark.sql import DataFrame
 
@@ -21,6 +21,7 @@ from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.plan.counts import Observed
+from holdfast.plan.levels.due import Dues
 from holdfast.plan.pressure import BackPressure
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Carried, Clock, EpochRecord, Sink
@@ -31,8 +32,8 @@ from holdfast.spark.evaluation import Evaluated, Evaluation
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.time_limit import limited
 from holdfast.spark.staging import TaskStaging
-from holdfast.spark.state.due import Dues
 from holdfast.spark.state.evaluation import StateEvaluation
+from holdfast.state.bucket_report import BucketReport
 from holdfast.status import EpochStatus
 
 log = logging.getLogger("holdfast.spark")
@@ -81,7 +82,7 @@ class EpochLoop:
     reports : OperatorReports
         Takes in what stateful operators report.
     due_file : str
-        Where planning processes look when the next epoch is wanted (:mod:`holdfast.spark.state.due`).
+        Where planning processes look when the next epoch is wanted (:mod:`holdfast.plan.levels.due`).
     pressure : BackPressure, optional
         Holds sources back where operators limit what waits.
     note_parts : callable, optional
@@ -291,8 +292,8 @@ class EpochLoop:
         self.ended_epoch = ended.epoch
 
     def _relieved(
-        self, start: spark_log.Offsets, end: spark_log.Offsets, reported: Mapping[str, Mapping[str, Any]]
-    ) -> Mapping[str, Mapping[str, Any]]:
+        self, start: spark_log.Offsets, end: spark_log.Offsets, reported: Mapping[str, BucketReport]
+    ) -> Mapping[str, BucketReport]:
         """Let it be known when the next epoch is wanted, and who is held in it; return the reports without that."""
         if isinstance(self._evaluation, StateEvaluation):
             reported = self._dues.take(reported)

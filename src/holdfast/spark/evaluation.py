@@ -146,15 +146,8 @@ class ColumnarEvaluation:
         if self._program.runs_user_code:
             return None  # a user's function and its set-up belong into workers
         counts = Counts(self._timestamps())
-        rows: dict[str, list[pa.RecordBatch]] = {sink: [] for sink in sinks}
-        for name, span in self._spans(start, end, 1):
-            for read in self._source(name).read(span):
-                counts.add(name, read)
-                for sink, produced in self._program.run(name, read, counts.passed):
-                    if sink in rows:
-                        rows[sink].append(produced)
-        schemas = dict(zip(self._program.routes.sinks, self._program.routes.schemas, strict=True))
-        tables = {sink: pa.Table.from_batches(batches, schemas[sink]) for sink, batches in rows.items()}
+        read = ((name, batch) for name, span in self._spans(start, end, 1) for batch in self._source(name).read(span))
+        tables = self._program.tables(read, sinks, counts)
         return Evaluated({sink: (Carried(table),) for sink, table in tables.items()}, counts.report())
 
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
@@ -204,5 +197,4 @@ class SpanTask:
         for number in numbers:
             name, span = self.spans[number]
             for batch in readable(self.readers[name].open(), span).read(span):
-                counts.add(name, batch)
-                yield from self.program.run(name, batch, counts.passed)
+                yield from self.program.counted(name, batch, counts)

@@ -17,6 +17,9 @@ from holdfast.checkpoint.snapshot import newest_buckets
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.counts import Observed
+from holdfast.plan.levels.outlets import Outlets
+from holdfast.plan.levels.parts import BackgroundParts
+from holdfast.plan.levels.seed import DirectorySeeds
 from holdfast.plan.program import Program
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask
@@ -29,7 +32,6 @@ from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.state.evaluation import StateEvaluation
 from holdfast.spark.state.operators_in_plan import stateful_operators
-from holdfast.spark.state.parts import BackgroundParts
 from holdfast.spark.state.plan import (
     StatefulPlan,
     StateShape,
@@ -38,7 +40,6 @@ from holdfast.spark.state.plan import (
     state_schemas_of,
     upgrades_of,
 )
-from holdfast.spark.state.seed import DirectorySeeds
 from holdfast.spark.state.snapshots import Snapshotting
 
 log = logging.getLogger("holdfast.run")
@@ -110,7 +111,7 @@ class PhysicalPlan:
     ) -> Evaluation:
         """Return how batches are evaluated."""
         if self.stateful is not None:
-            return StateEvaluation(self.compiled.routes, self.stateful.stages.sinks, observe, barriers)
+            return StateEvaluation(Outlets.of(self.stateful.stages), observe, barriers)
         if self.program is None:
             return SparkEvaluation(self.compiled.routes, observe)
         return ColumnarEvaluation(self.session, self.program, self._readers, self.parallelism, masks, retired)

@@ -14,12 +14,12 @@ from pyspark.sql.types import TimestampNTZType, TimestampType
 from holdfast.checkpoint.retention import KEY as FLOOR
 from holdfast.checkpoint.retention import NAMED_KEY as NAMED_FLOOR
 from holdfast.graph.nodes import Node
+from holdfast.plan.levels.packing import Packing
 from holdfast.ports import REJECT_COLUMN, SourceSpec
 from holdfast.resume.directory_header import FILE_NAME
 from holdfast.sources.from_time import from_time
 from holdfast.spark.controls import NAME, ControlSpec, mark_of
 from holdfast.spark.datasource import FORMAT, Reading, read_schema
-from holdfast.spark.state.packing import Packing
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.nodes import is_stateful as is_stateful_node
 from holdfast.plan.holds import hold_file
+from holdfast.plan.levels.due import due_file
+from holdfast.plan.levels.seed import seed_of
 from holdfast.plan.pressure import BackPressure, limited_operators
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
@@ -30,8 +32,6 @@ from holdfast.spark.quarantine.trials import COPY, Trials, clear_copy, reads_on
 from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.resume.directory import give_up
 from holdfast.spark.run import Run
-from holdfast.spark.state.due import due_file
-from holdfast.spark.state.seed import seed_of
 
 
 @dataclass(frozen=True)

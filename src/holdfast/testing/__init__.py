@@ -7,8 +7,9 @@ Where to begin: :func:`drive` for a graph, ``step_contract`` for a step of your 
 from holdfast.testing import step_contract
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.crash_loop import CrashLoopReport, crash_loop
-from holdfast.testing.drive import bound, close, drive
+from holdfast.testing.drive import drive
 from holdfast.testing.failures import Failure, Failures, NoFailures, ScriptedFailures, SeededFailures
+from holdfast.testing.given import bound, close, malformed
 from holdfast.testing.simulation.commit_thread import SteppedLane
 from holdfast.testing.simulation.engine import EngineConflict, Load, SimulatedEngine, Workers
 from holdfast.testing.simulation.interleaving import Baton, Ending
@@ -81,6 +82,7 @@ __all__ = [
     "close",
     "crash_loop",
     "drive",
+    "malformed",
     "play",
     "real_sink",
     "simulate",

@@ -20,9 +20,9 @@ import pyarrow as pa
 from holdfast.state import encoding, joins, tables
 from holdfast.state.call import call
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Change, Result, Step, StepTime
-from holdfast.testing.drive import Bound, Item
+from holdfast.testing.given import Bound
 
-Event = tuple[str, Item]
+Event = tuple[str, Mapping[str, Any] | Bound]
 """Input, and what arrives on it: a row as a dict, or a bound."""
 
 _LARGE = 20_000

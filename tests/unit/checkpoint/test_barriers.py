@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.checkpoint.barriers import KEPT, Barriers, Taken, taken_from
+from holdfast.checkpoint.barriers import Barriers, Taken, taken_from
 from holdfast.checkpoint.manifest import BucketState, Manifest, TableFile
 from holdfast.checkpoint.snapshot import FILES, prune, read_manifest, read_part, snapshot_keys, write_part
+from holdfast.state.bucket_report import BucketReport, KeptVersion
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.snapshots import bucket, manifest, snapshot
 from tests.unit.checkpoint.test_checkpointer import Bench
@@ -19,15 +20,16 @@ def state(version: int, *files: str) -> BucketState:
     return BucketState(version, f"d{version}", FEEDS, named)
 
 
-def report(version: int, feeds: Any = None) -> dict[str, Any]:
-    return {"late": 1, KEPT: [version, f"d{version}", *([] if feeds is None else [feeds])]}
+def report(version: int, feeds: Any = None, digest: str | None = None) -> BucketReport:
+    kept = KeptVersion(version, f"d{version}" if digest is None else digest, feeds)
+    return BucketReport({"late": 1}, kept=kept)
 
 
-def epoch(barriers: Barriers, number: int, **reported: dict[str, Any]) -> bool:
+def epoch(barriers: Barriers, number: int, **reported: BucketReport) -> bool:
     """Run an epoch; names of buckets are those of operator ``counted``, as ``b<number>``."""
     barriers.begin(number)
     rest = barriers.hear({f"counted/{name[1:]}": of for name, of in reported.items()})
-    assert all(KEPT not in of for of in rest.values())
+    assert all(of == BucketReport({"late": 1}) for of in rest.values())
     return barriers.end(number)
 
 
@@ -105,7 +107,7 @@ def test_a_bucket_that_was_never_called_has_the_state_of_the_seed() -> None:
 def test_another_digest_is_another_content() -> None:
     barriers = Barriers()
     barriers.learn(manifest({0: state(5, "counts")}, 5))
-    epoch(barriers, 6, b0={KEPT: [5, "another", FEEDS]})
+    epoch(barriers, 6, b0=report(5, FEEDS, "another"))
     assert taken(barriers, 6, manifest({0: state(5, "counts")}, 5)).read == {("counted", 0)}
 
 
@@ -128,7 +130,7 @@ def test_an_epoch_that_nobody_reported_of_leaves_nothing_known() -> None:
 def test_a_bucket_that_was_called_and_keeps_nothing_is_in_no_manifest() -> None:
     barriers = Barriers()
     barriers.wish()
-    epoch(barriers, 1, b0={KEPT: [0, "", {}]}, b1={KEPT: [0, "", FEEDS]})
+    epoch(barriers, 1, b0=report(0, {}, ""), b1=report(0, FEEDS, ""))
     assert taken(barriers, 1) == Taken({("counted", 1): BucketState(0, "", FEEDS, {})}, {}, frozenset())
 
 

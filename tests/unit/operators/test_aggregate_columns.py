@@ -11,7 +11,8 @@ from holdfast.operators.aggregate import aggregates, window
 from holdfast.operators.aggregate.accumulate import accumulate
 from holdfast.operators.aggregate.spec import aggregate, reduce
 from holdfast.state.encoding import decode
-from holdfast.testing.drive import Drive, bound, close, drive
+from holdfast.testing.drive import Drive, drive
+from holdfast.testing.given import bound, close
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -41,9 +42,8 @@ def test_windows_of_a_timestamp_column_have_timestamps_and_durations_with_units(
 
 def test_a_late_row_of_a_timestamp_column_says_both_times():
     stream = source("k STRING, t TIMESTAMP") | aggregate(by="k", window=window.tumbling("1 h"), n=aggregates.count())
-    driven = Drive(stream, {"s": [[{"k": "a", "t": at(5)}, {"k": "a", "t": at(4)}]]})
-    driven.tables()
-    (late,) = driven.outputs[stream.node.name]["late"].to_pylist()
+    driven = Drive(stream.late, {"s": [[{"k": "a", "t": at(5)}, {"k": "a", "t": at(4)}]]})
+    (late,) = driven.tables()[0].to_pylist()
     assert late["timestamp"] == at(4)
     assert "2026-01-01 12:04:00" in late["reason"]
     assert "below the bound 2026-01-01 12:05:00" in late["reason"]

@@ -124,10 +124,10 @@ def test_what_raises_names_operator_bucket_epoch_key_and_first_rows():
         drive(totals(fails), {"flights": [[row("a")], [row("a"), row("bad", 7.5)]]})
     text = str(failure.value)
     assert "operator 'totals'" in text
-    assert "for key 'bad', raised ZeroDivisionError in bucket 0 of epoch 1" in text
+    assert "for key 'bad', raised ZeroDivisionError in bucket 0 of epoch 2" in text
     assert "the first rows: origin='bad', dest='LAX', delay=7.5" in text
     assert "test_apply.py:" in text
-    assert failure.value.epoch == 1
+    assert failure.value.epoch == 2
 
 
 def test_a_system_that_does_not_answer_may_answer_next_time():

@@ -15,7 +15,8 @@ from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.operators.stateful.distinct import distinct
 from holdfast.state.step import BOUND, PLACE, Arrivals, StepTime
 from holdfast.state.tables import apply_changes, bounds_schema, empty_state
-from holdfast.testing.drive import Drive, bound, close, drive
+from holdfast.testing.drive import Drive, drive
+from holdfast.testing.given import bound, close
 
 SCHEMA = "k STRING, t BIGINT, n INT"
 
@@ -136,7 +137,7 @@ def test_timestamps_take_durations_with_units():
 
 
 def test_a_null_key_or_timestamp_is_a_bad_row():
-    with pytest.raises(BadRow, match=r"operator 'once', bucket 0, epoch 1: 1 row\(s\) of input 'rows' .* in 'k'"):
+    with pytest.raises(BadRow, match=r"operator 'once', bucket 0, epoch 2: 1 row\(s\) of input 'rows' .* in 'k'"):
         kept([[], [row(None, 1)]])
     with pytest.raises(BadRow, match=r"in 't'.*\n.*k='a', t=None, n=0"):
         kept([[row("a", None)]])

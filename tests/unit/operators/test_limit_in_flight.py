@@ -12,7 +12,8 @@ import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.operators.stateful.limit_in_flight import limit_in_flight
 from holdfast.state.encoding import decode
-from holdfast.testing.drive import Drive, bound
+from holdfast.testing.drive import Drive, drive
+from holdfast.testing.given import bound
 
 SCHEMA = "camera STRING, t BIGINT"
 
@@ -25,12 +26,16 @@ def at(*times, camera="a"):
     return [{"camera": camera, "t": t} for t in times]
 
 
-def run(n, frames, done=None, *, batch_times=None, **more):
-    """Return (admitted, shed) times of each epoch, and the drive."""
+def entry(n, frames, done=None, **more):
+    """Return the stream of what is admitted, and what its sources give."""
     acknowledged = None if done is None else source("done")
     stream = source("frames") | limit_in_flight(n, "camera", done=acknowledged, name="entry", **more)
-    sources = {"frames": frames} if done is None else {"done": done, "frames": frames}
-    driven = Drive(stream, sources, batch_times=batch_times)
+    return stream, {"frames": frames} if done is None else {"done": done, "frames": frames}
+
+
+def run(n, frames, done=None, *, batch_times=None, **more):
+    """Return the admitted times of each epoch, and the drive."""
+    driven = Drive(*entry(n, frames, done, **more), batch_times=batch_times)
     admitted = [[row["t"] for row in table.to_pylist()] for table in driven.tables()]
     return admitted, driven
 
@@ -62,9 +67,10 @@ def test_a_frame_in_flight_for_longer_than_the_timeout_counts_as_done():
 
 
 def test_rows_of_one_timestamp_share_its_fate():
-    admitted, driven = run(1, [at(1, 1), at(1, 2, 2), at(2, 3)], [[], [], at(1)])
-    assert admitted == [[1, 1], [1], [3]]
-    assert driven.outputs["entry"]["shed"].column("t").to_pylist() == [2]
+    given = (1, [at(1, 1), at(1, 2, 2), at(2, 3)], [[], [], at(1)])
+    assert run(*given)[0] == [[1, 1], [1], [3]]
+    stream, sources = entry(*given)
+    assert [row["t"] for row in drive(stream.shed, sources)[-1]] == [2]
 
 
 def test_keys_have_limits_of_their_own():
@@ -72,9 +78,10 @@ def test_keys_have_limits_of_their_own():
 
 
 def test_a_row_below_the_newest_is_late():
-    admitted, driven = run(9, [at(5), at(4, 6)], [[], []])
-    assert admitted == [[5], [6]]
-    (late,) = driven.outputs["entry"]["late"].to_pylist()
+    given = (9, [at(5), at(4, 6)], [[], []])
+    assert run(*given)[0] == [[5], [6]]
+    stream, sources = entry(*given)
+    (late,) = drive(stream.late, sources)[-1]
     assert late["reason"] == "timestamp 4 is below the bound 5 that follows from the newest of its key"
     assert late["rows"] == {"camera": "a", "t": 4}
 

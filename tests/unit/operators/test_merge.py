@@ -12,7 +12,8 @@ import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.operators.stateful.merge import merge
 from holdfast.state.encoding import decode
-from holdfast.testing.drive import Drive, bound, close, drive
+from holdfast.testing.drive import Drive, drive
+from holdfast.testing.given import bound, close
 
 MAIN = "k STRING, t BIGINT, v INT"
 SLOW = "k STRING, at BIGINT, w INT"
@@ -139,7 +140,7 @@ def test_slow_rows_that_no_main_row_can_need_are_pruned():
     state = decode(driven.states["seen"][0])
     assert state["slow_weather"].column("at").to_pylist() == [98]
     assert state["waiting"].column("t").to_pylist() == [98]
-    assert driven.counts == {("seen", "late"): 0, ("seen", "waiting"): 1}
+    assert driven.counts == {("seen", "late"): 0, ("seen", "waiting_rows"): 1}
 
 
 def test_a_slow_row_that_a_later_main_row_needs_stays():
@@ -156,7 +157,7 @@ def test_late_rows_of_each_input_go_to_late_with_input_and_reason():
     driven = Drive(stream, epochs)
     assert pairs([table.to_pylist() for table in driven.tables()]) == [[("a", 10, 10)]]
     assert driven.counts["seen", "late"] == 2
-    late = driven.outputs["seen"]["late"].to_pylist()
+    (late,) = drive(stream.late, epochs)
     assert late[0] == {
         "k": "a",
         "timestamp": 9,

@@ -93,7 +93,7 @@ def test_the_first_call_has_no_tables_and_an_epoch_without_rows_no_call():
         return {"totals": sums(rows)}, None
 
     drive(totals(note), {"events": [[], [one("a", 1)], [], [one("b", 2)]]})
-    assert seen == [(True, {"k": ["a"], "v": [1]}, 1), (False, {"k": ["b"], "v": [2]}, 3)]
+    assert seen == [(True, {"k": ["a"], "v": [1]}, 2), (False, {"k": ["b"], "v": [2]}, 4)]
 
 
 def test_a_row_left_out_of_a_whole_table_is_deleted_and_an_equal_one_is_not_written():
@@ -131,7 +131,7 @@ def test_rows_that_were_not_written_for_long_are_forgotten():
 def test_a_wrong_schema_names_the_operator_and_both_schemas(given_back, says):
     with pytest.raises(InvalidPipeline, match=says) as failure:
         drive(totals(lambda tables, rows, at: given_back), {"events": [[one("a", 1)]]})
-    assert "operator 'totals', bucket 0, epoch 0" in str(failure.value)
+    assert "operator 'totals', bucket 0, epoch 1" in str(failure.value)
 
 
 def test_a_step_that_raises_names_operator_bucket_epoch_and_first_rows():
@@ -141,7 +141,7 @@ def test_a_step_that_raises_names_operator_bucket_epoch_and_first_rows():
     with pytest.raises(InvalidPipeline) as failure:
         drive(totals(fails), {"events": [[], [one("a", 1), one("b", 2)]]})
     assert "operator 'totals', step" in str(failure.value)
-    assert "raised KeyError in bucket 0 of epoch 1" in str(failure.value)
+    assert "raised KeyError in bucket 0 of epoch 2" in str(failure.value)
     assert "the first rows: k='a', v=1; k='b', v=2" in str(failure.value)
 
 

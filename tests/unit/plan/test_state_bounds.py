@@ -20,11 +20,12 @@ from holdfast.operators.stateful.merge import merge
 from holdfast.operators.sync.spec import sync
 from holdfast.plan.chunks import BOUNDS, PLACED, ROWS, Chunk, from_batch, in_order
 from holdfast.plan.cutting import build_stages
+from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of
+from holdfast.plan.levels.packing import Packing, packings
 from holdfast.plan.stages import Stages
-from holdfast.spark.state.host import _Feeds, arrivals_of
-from holdfast.spark.state.packing import Packing, packings
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, UNBOUNDED
-from holdfast.testing.drive import bound, drive
+from holdfast.testing.drive import drive
+from holdfast.testing.given import bound
 
 SCHEMA = "k STRING, t BIGINT, is_bound BOOLEAN"
 MARKED = hf.read.rows([], schema=SCHEMA, timestamp="t", bounds="is_bound", name="marked")
@@ -56,7 +57,7 @@ def heard(stages: Stages, chunks: Sequence[Chunk], operator: str, name: str) -> 
     hosted = next(stage.hosted[operator] for stage in stages.stages if operator in stage.hosted)
     found: list[tuple[Any, ...]] = []
     for bucket in range(BUCKETS):
-        feeds = _Feeds(hosted, {}, BUCKETS)
+        feeds = FeedBounds(hosted, {}, BUCKETS)
         mine = in_order([c for c in chunks if c.bucket == bucket and c.target in hosted.targets.values()])
         arrivals = arrivals_of(hosted, mine, feeds)[name]
         rows = [(row[PLACE], row["k"], row["t"]) for row in arrivals.rows.to_pylist()]

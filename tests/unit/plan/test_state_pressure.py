@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from holdfast.plan.cutting import build_stages
 from holdfast.plan.holds import is_held
 from holdfast.plan.pressure import (
     PATIENCE_US,
-    PRESSURE,
     BackPressure,
     Limited,
     limited_operators,
     pressure_of,
 )
 from holdfast.state import tables
+from holdfast.state.bucket_report import BucketReport, Pressure
 from holdfast.state.call import call
 from holdfast.state.step import PLACE, Arrivals, StepTime
 
@@ -83,9 +84,9 @@ def read_all(limit: int | None, tmp_path: Path) -> tuple[list[Any], int]:
         sets += bucket.run(given["fast"], given["slow"])
         most = max(most, bucket.waiting)
         said = pressure_of(bucket.step, bucket.state)
-        reported: dict[str, Any] = {"both/0": {} if said is None else {PRESSURE: said}}
+        reported = {"both/0": BucketReport(pressure=said)}
         moved = [name for name, rows in given.items() if rows]
-        assert pressure.note(reported, moved, bucket.epoch) == {"both/0": {}}
+        assert pressure.note(reported, moved, bucket.epoch) == {"both/0": BucketReport()}
     return sets, most
 
 
@@ -100,30 +101,34 @@ def test_a_source_that_runs_ahead_waits_and_the_sets_are_the_same(tmp_path: Path
 def test_a_bucket_says_who_is_ahead_and_who_lags() -> None:
     bucket = Bucket(3)
     bucket.run([1, 2], [])
-    assert pressure_of(bucket.step, bucket.state) == {"most": 0, "ahead": [], "lagging": []}
+    assert pressure_of(bucket.step, bucket.state) == Pressure()
     bucket.run([3], [])
-    assert pressure_of(bucket.step, bucket.state) == {"most": 3, "ahead": ["x"], "lagging": ["y"]}
+    assert pressure_of(bucket.step, bucket.state) == Pressure(3, ("x",), ("y",))
     assert pressure_of(step_of(None), bucket.state) is None
 
 
-def full(most: int = 20, ahead: str = "x", lagging: str = "y") -> dict[str, Any]:
-    return {"both/0": {"late": 0, PRESSURE: {"most": most, "ahead": [ahead], "lagging": [lagging]}}}
+LATE = BucketReport({"late": 0})
+RELAXED = BucketReport({"limit_relaxed": 1})
+
+
+def full(most: int = 20, ahead: str = "x", lagging: str = "y") -> dict[str, BucketReport]:
+    return {"both/0": replace(LATE, pressure=Pressure(most, (ahead,), (lagging,)))}
 
 
 def test_the_limit_is_relaxed_when_who_lags_has_nothing_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pressure = BackPressure({"both": Limited(LIMIT, TWO_SIDES)}, str(tmp_path / "held"), is_bounded=True)
     with caplog.at_level(logging.INFO, "holdfast.run"):
-        assert pressure.note(full(), ["fast", "slow"], 1) == {"both/0": {"late": 0}}
+        assert pressure.note(full(), ["fast", "slow"], 1) == {"both/0": LATE}
         assert is_held(str(tmp_path / "held"), "fast")
         assert pressure.note({}, ["slow"], 2) == {}
         assert pressure.held == {"fast"}
-        assert pressure.note({}, [], 3) == {"both/limit": {"limit_relaxed": 1}}
+        assert pressure.note({}, [], 3) == {"both/limit": RELAXED}
         assert not is_held(str(tmp_path / "held"), "fast")
-        assert pressure.note(full(39), ["fast"], 4) == {"both/0": {"late": 0}}
+        assert pressure.note(full(39), ["fast"], 4) == {"both/0": LATE}
         assert pressure.held == frozenset()
         pressure.note(full(40), ["fast"], 5)
         assert pressure.held == {"fast"}
-        assert pressure.note({}, [], 6) == {"both/limit": {"limit_relaxed": 1}}
+        assert pressure.note({}, [], 6) == {"both/limit": RELAXED}
     assert [record.levelno for record in caplog.records].count(logging.WARNING) == 1
 
 
@@ -133,13 +138,13 @@ def test_a_run_that_waits_for_more_has_patience_with_who_lags(tmp_path: Path) ->
     assert pressure.note({}, [], PATIENCE_US - 1) == {}
     assert pressure.note({}, ["slow"], PATIENCE_US) == {}
     assert pressure.note({}, [], 2 * PATIENCE_US - 1) == {}
-    assert pressure.note({}, [], 2 * PATIENCE_US) == {"both/limit": {"limit_relaxed": 1}}
+    assert pressure.note({}, [], 2 * PATIENCE_US) == {"both/limit": RELAXED}
 
 
 def test_where_one_source_feeds_both_sides_the_limit_is_relaxed_at_once(tmp_path: Path) -> None:
     one = Limited(LIMIT, {"x": frozenset({"fast"}), "y": frozenset({"fast"})})
     pressure = BackPressure({"both": one}, str(tmp_path / "held"), is_bounded=False)
-    assert pressure.note(full(), ["fast"], 1) == {"both/0": {"late": 0}, "both/limit": {"limit_relaxed": 1}}
+    assert pressure.note(full(), ["fast"], 1) == {"both/0": LATE, "both/limit": RELAXED}
     assert pressure.held == frozenset()
 
 

@@ -9,14 +9,17 @@ import pytest
 
 from holdfast.errors import Corrupt
 from holdfast.plan.report import KEEP_EVERY_S, OperatorReports, Pace
+from holdfast.state.bucket_report import BucketReport
+from holdfast.state.step import Result
 from holdfast.status import STATE_REPORT_KEY, Wait
 from holdfast.testing import SimulatedClock, SimulatedStore
 
+WAITING = {"seen/0": 4, "aligned/0": 3}
 KINDS = {"aligned": "sync", "seen": "merge"}
 
 
-def wait(since_us: int, key: str = "a") -> dict[str, Any]:
-    return {"key": {"k": key}, "input": "lidar", "since_us": since_us, "bound": None, "waiting_rows": 1}
+def wait(since_us: int, key: str = "a") -> Wait:
+    return Wait({"k": key}, "lidar", since_us, None, 1)
 
 
 @pytest.fixture
@@ -35,32 +38,34 @@ def reports(store: SimulatedStore, clock: SimulatedClock) -> OperatorReports:
 
 
 def test_sizes_are_those_of_every_bucket_as_it_reported_last_and_counts_add_up(reports: OperatorReports) -> None:
-    reports.note(1, {"aligned/0": {"state_rows": 5, "state_bytes": 50, "waiting_rows": 2, "late": 1, "sets": 4}})
-    reports.note(2, {"aligned/1": {"state_rows": 7, "state_bytes": 70, "waiting_rows": 1, "late": 2}})
-    reports.note(3, {"aligned/0": {"state_rows": 1, "state_bytes": 10, "waiting_rows": 0, "late": 0, "sets": 1}})
+    reports.note(1, {"aligned/0": BucketReport({"late": 1, "sets": 4}, 5, 50, 2)})
+    reports.note(2, {"aligned/1": BucketReport({"late": 2}, 7, 70, 1)})
+    reports.note(3, {"aligned/0": BucketReport({"late": 0, "sets": 1}, 1, 10, 0)})
     aligned, seen = reports.statuses()
     assert (aligned.name, aligned.kind, aligned.state_rows, aligned.state_bytes) == ("aligned", "sync", 8, 80)
     assert (aligned.waiting_rows, aligned.late, aligned.counts) == (1, 3, {"sets": 5})
     assert (seen.name, seen.state_rows) == ("seen", 0)
 
 
-def test_rows_of_merge_and_sync_wait_under_one_name(reports: OperatorReports) -> None:
-    reports.note(1, {"seen/0": {"waiting": 4}, "aligned/0": {"waiting_rows": 3}})
+def test_rows_that_wait_are_no_count_of_a_step(reports: OperatorReports) -> None:
+    said = {name: BucketReport.of(Result({}, {}, None, {"waiting_rows": n})) for name, n in WAITING.items()}
+    assert [report.counts for report in said.values()] == [{}, {}]
+    reports.note(1, said)
     assert [status.waiting_rows for status in reports.statuses()] == [3, 4]
 
 
 def test_the_ten_longest_waits_of_all_buckets_are_shown(reports: OperatorReports) -> None:
-    odd, even = [wait(n) for n in range(1, 20, 2)], [wait(n) for n in range(0, 20, 2)]
-    reports.note(1, {"aligned/0": {"waiting_rows": 9, "waits": odd}, "aligned/1": {"waiting_rows": 9, "waits": even}})
+    odd, even = (BucketReport(waiting_rows=9, waits=tuple(map(wait, range(n, 20, 2)))) for n in (1, 0))
+    reports.note(1, {"aligned/0": odd, "aligned/1": even})
     assert [each.since_us for each in reports.statuses()[0].waits] == list(range(10))
     assert reports.statuses()[0].waits[0] == Wait({"k": "a"}, "lidar", 0, None, 1)
 
 
 def test_waits_stay_while_nobody_looks_and_go_when_nothing_waits_any_more(reports: OperatorReports) -> None:
-    reports.note(1, {"aligned/0": {"waiting_rows": 2, "waits": [wait(5)]}})
-    reports.note(2, {"aligned/0": {"waiting_rows": 1}})
+    reports.note(1, {"aligned/0": BucketReport(waiting_rows=2, waits=(wait(5),))})
+    reports.note(2, {"aligned/0": BucketReport(waiting_rows=1)})
     assert len(reports.statuses()[0].waits) == 1
-    reports.note(3, {"aligned/0": {"waiting_rows": 0}})
+    reports.note(3, {"aligned/0": BucketReport(waiting_rows=0)})
     assert reports.statuses()[0].waits == ()
 
 
@@ -73,7 +78,7 @@ def test_the_report_is_kept_after_the_first_epoch_then_seldom_and_when_asked(
     reports.keep()
     assert STATE_REPORT_KEY not in store.objects  # nothing is known yet
     for epoch in (1, 2):
-        reports.note(epoch, {"aligned/0": {"state_rows": epoch}})
+        reports.note(epoch, {"aligned/0": BucketReport(state_rows=epoch)})
     assert kept_epoch() == 1
     clock.advance_us(KEEP_EVERY_S * 1_000_000)
     reports.note(3, {})
@@ -85,9 +90,10 @@ def test_the_report_is_kept_after_the_first_epoch_then_seldom_and_when_asked(
 
 def test_the_next_run_knows_the_buckets_that_nothing_arrives_for(store: SimulatedStore, clock: SimulatedClock) -> None:
     first = OperatorReports({**KINDS, "gone": "merge"}, store, clock, 1)
-    first.note(1, {"aligned/0": {"state_rows": 5, "late": 2, "waiting_rows": 1, "waits": [wait(5)]}, "gone/0": {}})
+    said = BucketReport({"late": 2}, 5, waiting_rows=1, waits=(wait(5),))
+    first.note(1, {"aligned/0": said, "gone/0": BucketReport()})
     second = OperatorReports(KINDS, store, clock, 2)
-    second.note(2, {"aligned/1": {"state_rows": 3}})
+    second.note(2, {"aligned/1": BucketReport(state_rows=3)})
     aligned, _ = second.statuses()
     assert (aligned.state_rows, aligned.late, len(aligned.waits)) == (8, 0, 1)  # counts are those of a run
     second.keep()
@@ -103,10 +109,10 @@ def test_a_damaged_report_is_as_good_as_none(store: SimulatedStore, clock: Simul
 @pytest.mark.parametrize(
     "damaged",
     [
-        {"waits": [wait(5) | {"inqut": "lidar"}]},
-        {"waits": [wait(5) | {"waiting_rows": 1}, {"key": {}, "inqut": "lidar", "since_us": 5}]},
-        {"waits": [wait(5) | {"since_us": "5"}]},
-        {"waits": [wait(5) | {"key": 7}]},
+        {"waits": [wait(5).as_json() | {"inqut": "lidar"}]},
+        {"waits": [wait(5).as_json() | {"waiting_rows": 1}, {"key": {}, "inqut": "lidar", "since_us": 5}]},
+        {"waits": [wait(5).as_json() | {"since_us": "5"}]},
+        {"waits": [wait(5).as_json() | {"key": 7}]},
         {"waits": [7]},
         {"waits": 7},
         {"state_rows": "many"},
@@ -120,7 +126,7 @@ def test_a_report_that_was_changed_and_is_still_json_neither_fails_an_epoch_nor_
     buckets = {"aligned/0": {"state_rows": 5, "waiting_rows": 1} | damaged, "aligned/1": {"state_rows": 3}}
     store.put(STATE_REPORT_KEY, json.dumps({"format": 1, "buckets": buckets}).encode())
     reports = OperatorReports(KINDS, store, clock, 1)
-    reports.note(7, {"seen/0": {"state_rows": 1}})
+    reports.note(7, {"seen/0": BucketReport(state_rows=1)})
     reports.keep()
     assert reports.statuses()[0].state_rows in (3, 8)  # what cannot be used of a bucket is left out, with the bucket
     assert json.loads(store.objects[STATE_REPORT_KEY])["epoch"] == 7
@@ -140,7 +146,7 @@ def test_a_store_that_cannot_be_written_does_not_stop_the_run(clock: SimulatedCl
             raise OSError("no space left on device")
 
     reports = OperatorReports(KINDS, Full(), clock, 1)
-    reports.note(1, {"aligned/0": {"state_rows": 5}})
+    reports.note(1, {"aligned/0": BucketReport(state_rows=5)})
     assert reports.statuses()[0].state_rows == 5
 
 

@@ -33,9 +33,9 @@ from holdfast.ports import (
     Staged,
     Task,
 )
-from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.sinks.postgres.staging import GID_BYTES, Label
 from tests.servers import MortalPostgres
+from tests.specs import postgres_spec
 
 pytestmark = pytest.mark.postgres
 
@@ -48,7 +48,7 @@ WAYS = ["carried", "table", "prepared"]
 def opened(
     dsn: str, schema: pa.Schema = SCHEMA, generation: int = 1, table: str = "words", **arguments: Any
 ) -> Iterator[Sink]:
-    sink = PostgresSpec(dsn, table, **arguments).connect("words_table", "words", schema)
+    sink = postgres_spec(dsn, table, **arguments).connect("words_table", "words", schema)
     try:
         sink.open(RunIdentity("words", generation))
         yield sink
@@ -353,7 +353,7 @@ def test_a_table_that_does_not_fit_is_refused_before_the_run(
 ) -> None:
     query(postgres_plain, f"CREATE {ddl}")
     with pytest.raises(InvalidPipeline) as caught:
-        PostgresSpec(postgres_plain, "words", **arguments).connect("w", "words", SCHEMA)
+        postgres_spec(postgres_plain, "words", **arguments).connect("w", "words", SCHEMA)
     for word in words:
         assert word in str(caught.value)
 
@@ -378,17 +378,17 @@ def test_a_table_that_does_not_fit_is_refused_before_the_run(
 def test_a_type_that_would_lose_values_is_refused(postgres_plain: str, field: pa.Field, target: str) -> None:
     query(postgres_plain, f"CREATE TABLE words (value {target})")
     with pytest.raises(InvalidPipeline, match="column 'value' is"):
-        PostgresSpec(postgres_plain, "words").connect("w", "words", pa.schema([field]))
+        postgres_spec(postgres_plain, "words").connect("w", "words", pa.schema([field]))
 
 
 def test_a_schema_that_does_not_exist_is_named(postgres_plain: str) -> None:
     with pytest.raises(InvalidPipeline, match="no schema 'mart'"):
-        PostgresSpec(postgres_plain, "mart.words").connect("w", "words", SCHEMA)
+        postgres_spec(postgres_plain, "mart.words").connect("w", "words", SCHEMA)
 
 
 def test_a_name_that_postgres_would_cut_is_refused(postgres_plain: str) -> None:
     with pytest.raises(InvalidPipeline, match="too long"):
-        PostgresSpec(postgres_plain, "w" * 64).connect("w", "words", SCHEMA)
+        postgres_spec(postgres_plain, "w" * 64).connect("w", "words", SCHEMA)
 
 
 # --- how tasks stage --------------------------------------------------------------------------------------------------
@@ -409,12 +409,12 @@ def test_a_unique_index_is_staged_in_tables_because_an_orphan_would_hold_its_key
         assert sink.staging.startswith("staging tables")
         assert obstacle in sink.staging
     with pytest.raises(InvalidPipeline, match="not possible"):
-        PostgresSpec(postgres_prepared, "words", stage="prepared").connect("w", "words", SCHEMA)
+        postgres_spec(postgres_prepared, "words", stage="prepared").connect("w", "words", SCHEMA)
 
 
 def test_epochs_of_a_group_hold_no_locks_while_they_wait_for_each_other(postgres_prepared: str) -> None:
     """Prepared, the first epoch would hold back the index, the index the second epoch, and that one the group."""
-    sink = PostgresSpec(postgres_prepared, "words").connect("words_table", "words", SCHEMA)
+    sink = postgres_spec(postgres_prepared, "words").connect("words_table", "words", SCHEMA)
     try:
         sink.open(RunIdentity("words", 1, is_grouped=True))
         assert sink.staging == "staging tables (epochs wait for their group)"
@@ -432,7 +432,7 @@ def test_epochs_of_a_group_hold_no_locks_while_they_wait_for_each_other(postgres
 
 
 def test_prepared_staging_of_a_group_can_be_asked_for(postgres_prepared: str) -> None:
-    sink = PostgresSpec(postgres_prepared, "words", stage="prepared").connect("words_table", "words", SCHEMA)
+    sink = postgres_spec(postgres_prepared, "words", stage="prepared").connect("words_table", "words", SCHEMA)
     try:
         sink.open(RunIdentity("words", 1, is_grouped=True))
         assert sink.staging == "prepared transactions"
@@ -466,7 +466,7 @@ def test_a_task_does_not_wait_for_ever_for_a_lock(postgres_prepared: str, monkey
 
 def test_prepared_staging_needs_a_server_that_allows_it(postgres_plain: str) -> None:
     with pytest.raises(InvalidPipeline, match="not possible") as caught:
-        PostgresSpec(postgres_plain, "words", stage="prepared").connect("w", "words", SCHEMA)
+        postgres_spec(postgres_plain, "words", stage="prepared").connect("w", "words", SCHEMA)
     assert "max_prepared_transactions = 0" in caught.value.why
 
 
@@ -544,7 +544,7 @@ def test_a_missing_privilege_is_named_with_its_grant(
     query(postgres_plain, "CREATE TABLE words (id bigint PRIMARY KEY, word text)")
     with role(postgres_plain, *grants) as dsn:
         with pytest.raises(InvalidPipeline) as caught:
-            PostgresSpec(dsn, **{"table": "words", **arguments}).connect("w", "words", SCHEMA)
+            postgres_spec(dsn, **{"table": "words", **arguments}).connect("w", "words", SCHEMA)
         assert cure in caught.value.do
         assert "hunter2" not in str(caught.value)
 
@@ -578,7 +578,7 @@ def test_a_database_that_is_down_is_unavailable_and_says_where() -> None:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     with pytest.raises(Unavailable) as caught:
-        PostgresSpec(f"postgresql://ann:hunter2@127.0.0.1:{port}/trips", "words").connect("w", "words", SCHEMA)
+        postgres_spec(f"postgresql://ann:hunter2@127.0.0.1:{port}/trips", "words").connect("w", "words", SCHEMA)
     assert f"postgresql://ann@127.0.0.1:{port}/trips does not answer" in caught.value.what
     assert "hunter2" not in str(caught.value)
 
@@ -588,12 +588,12 @@ def test_a_database_that_is_down_is_unavailable_and_says_where() -> None:
 )
 def test_a_server_that_refuses_us_is_an_invalid_pipeline(postgres_plain: str, change: dict[str, str]) -> None:
     with pytest.raises(InvalidPipeline, match="refuses the connection"):
-        PostgresSpec(make_conninfo(postgres_plain, **change), "words").connect("w", "words", SCHEMA)
+        postgres_spec(make_conninfo(postgres_plain, **change), "words").connect("w", "words", SCHEMA)
 
 
 def test_a_dsn_that_cannot_be_read_is_not_quoted() -> None:
     with pytest.raises(InvalidPipeline, match="cannot be read") as caught:
-        PostgresSpec("host=db pasword=hunter2", "words").connect("w", "words", SCHEMA)
+        postgres_spec("host=db pasword=hunter2", "words").connect("w", "words", SCHEMA)
     cause: BaseException | None = caught.value
     while cause is not None:
         assert "hunter2" not in str(cause)
@@ -727,7 +727,7 @@ def test_decided_rows_whose_end_the_server_has_forgotten_are_in_doubt_unless_the
     """pg_xact_status says NULL: too old to tell.  That is no "committed"; rows in the table are."""
     dsn, xids = mortal_postgres.dsn, []
     for name, end in (("kept", "COMMIT"), ("lost", "ROLLBACK")):
-        sink = PostgresSpec(dsn, name).connect(name, "words", SCHEMA)
+        sink = postgres_spec(dsn, name).connect(name, "words", SCHEMA)
         sink.open(RunIdentity("words", 1))
         part = staged(sink)
         decide(sink, part)
@@ -736,7 +736,7 @@ def test_decided_rows_whose_end_the_server_has_forgotten_are_in_doubt_unless_the
         sink.close()
     mortal_postgres.forget_transactions()
     assert [query(dsn, f"SELECT pg_xact_status('{xid}'::xid8)") for xid in xids] == [[(None,)], [(None,)]]
-    kept, lost = (PostgresSpec(dsn, name).connect(name, "words", SCHEMA) for name in ("kept", "lost"))
+    kept, lost = (postgres_spec(dsn, name).connect(name, "words", SCHEMA) for name in ("kept", "lost"))
     kept.open(RunIdentity("words", 2))
     assert kept.outcome(1) is Outcome.PUBLISHED
     with pytest.raises(InDoubt, match="nobody knows"):
@@ -810,7 +810,7 @@ def test_a_takeover_that_waits_for_a_table_being_created_says_unavailable(
 ) -> None:
     """The first run's machine was lost while it created the ledger: the server holds its lock for up to a minute."""
     monkeypatch.setattr(sink_module, "TAKEOVER_LOCK_TIMEOUT", "20ms")
-    sink = PostgresSpec(postgres_plain, "words").connect("words_table", "words", SCHEMA)
+    sink = postgres_spec(postgres_plain, "words").connect("words_table", "words", SCHEMA)
     with psycopg.connect(postgres_plain) as lost:
         lost.execute("SELECT pg_advisory_xact_lock(hashtext('holdfast'))")
         with pytest.raises(Unavailable):
@@ -852,7 +852,7 @@ def test_what_a_sink_says_before_it_is_opened_is_what_it_says_then(postgres_plai
             rows = pa.table({"id": [generation], "word": ["a"]}, schema=SCHEMA)
             record = EpochRecord("words", generation, generation, {"given": {"log": generation}})
             sink.publish([Publication(record, (Carried(rows),))], Held())
-    unopened = PostgresSpec(postgres_plain, "words", rewindable=True).connect("words_table", "words", SCHEMA)
+    unopened = postgres_spec(postgres_plain, "words", rewindable=True).connect("words_table", "words", SCHEMA)
     assert isinstance(unopened, Rewindable)
     said = [unopened.withdrawal({"given": {"log": end}}) for end in (1, 2)]
     unopened.close()

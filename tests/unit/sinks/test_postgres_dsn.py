@@ -12,7 +12,8 @@ from psycopg.conninfo import conninfo_to_dict
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import SinkNode
 from holdfast.sinks.postgres.dsn import Dsn
-from holdfast.sinks.postgres.spec import PostgresSpec, postgres
+from holdfast.sinks.postgres.spec import postgres
+from tests.specs import postgres_spec
 
 SECRET = "hunter2"
 
@@ -30,7 +31,7 @@ DSNS = [
 
 @pytest.mark.parametrize("text", DSNS)
 def test_a_password_is_never_shown(text: str) -> None:
-    spec = PostgresSpec(text, "trips")
+    spec = postgres_spec(text, "trips")
     node = postgres(text, table="trips")
     shown = [str(Dsn(text)), repr(Dsn(text)), repr(spec), json.dumps(spec.arguments()), repr(node), node.name]
     assert not any(SECRET in text for text in shown)
@@ -140,7 +141,7 @@ def test_the_user_function_makes_a_sink_node() -> None:
 )
 def test_a_parameter_that_no_server_would_be_asked_with_is_wrong_for_good(text: str, said: str) -> None:
     with pytest.raises(InvalidPipeline, match="the DSN cannot be read") as refused:
-        PostgresSpec(text, "trips").connect("trips_table", "trips", pa.schema([("x", pa.int64())]))
+        postgres_spec(text, "trips").connect("trips_table", "trips", pa.schema([("x", pa.int64())]))
     assert refused.value.why == f"what it says of {said} is no value of that parameter."
     assert SECRET not in str(refused.value)
     assert refused.value.__suppress_context__ or refused.value.__context__ is None, "a log would show the cause"
@@ -149,4 +150,4 @@ def test_a_parameter_that_no_server_would_be_asked_with_is_wrong_for_good(text: 
 @pytest.mark.parametrize("arguments", [{"stage": "temp"}, {"stage": "prepared", "mode": "upsert", "key": ("id",)}])
 def test_a_way_of_staging_that_cannot_be_is_refused_while_building(arguments: dict[str, object]) -> None:
     with pytest.raises(InvalidPipeline, match="stage="):
-        PostgresSpec("host=db", "trips", **arguments)  # type: ignore[arg-type]
+        postgres_spec("host=db", "trips", **arguments)  # type: ignore[arg-type]

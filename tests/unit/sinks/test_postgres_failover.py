@@ -16,9 +16,9 @@ from holdfast.ports import Carried, EpochRecord, Outcome, Part, Task
 from holdfast.sinks.postgres.dsn import Dsn
 from holdfast.sinks.postgres.session import PostgresSession
 from holdfast.sinks.postgres.sink import Attempt, PostgresSink
-from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.testing import SimulatedClock, SimulatedStore
 from tests.servers import MortalPostgres
+from tests.specs import postgres_spec
 
 pytestmark = pytest.mark.postgres
 
@@ -49,7 +49,7 @@ class Driver:
     coordinator: Coordinator = field(init=False)
 
     def __post_init__(self) -> None:
-        spec = PostgresSpec(self.dsn, "words", stage=self.stage)  # type: ignore[arg-type]
+        spec = postgres_spec(self.dsn, "words", stage=self.stage)  # type: ignore[arg-type]
         sink = spec.connect("table", "words", SCHEMA)
         assert isinstance(sink, PostgresSink)
         self.sink = sink

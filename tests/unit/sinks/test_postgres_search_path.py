@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 import holdfast.sinks
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, Rewindable, RunIdentity, Sink, Task
-from holdfast.sinks.postgres.spec import PostgresSpec
+from tests.specs import postgres_spec
 
 pytestmark = pytest.mark.postgres
 
@@ -163,7 +163,7 @@ def stored(dsn: str, statement: str) -> list[Any]:
 def test_an_upsert_uses_no_object_of_a_hostile_schema_and_users_triggers_keep_their_path(
     hostile: str, way: str
 ) -> None:
-    spec = PostgresSpec(hostile, "mart.words", mode="upsert", key=("id",), delete="gone")
+    spec = postgres_spec(hostile, "mart.words", mode="upsert", key=("id",), delete="gone")
     for generation in (1, 2):
         sink = spec.connect("words_table", "words", GONE_SCHEMA)
         held = sink.open(RunIdentity("words", generation))
@@ -181,7 +181,7 @@ def test_an_upsert_uses_no_object_of_a_hostile_schema_and_users_triggers_keep_th
 @pytest.mark.parametrize("way", ["carried", "table", "prepared"])
 def test_a_rewindable_table_of_ours_uses_no_object_of_a_hostile_schema(hostile: str, way: str) -> None:
     stage = "auto" if way == "carried" else way
-    spec = PostgresSpec(hostile, "mart.new", stage=stage, rewindable=True)  # type: ignore[arg-type]
+    spec = postgres_spec(hostile, "mart.new", stage=stage, rewindable=True)  # type: ignore[arg-type]
     sink = spec.connect("words_table", "words", SCHEMA)
     sink.open(RunIdentity("words", 1))
     publish(sink, 1, rows(SCHEMA, "a"), way)
@@ -210,7 +210,7 @@ def test_a_takeover_ends_the_session_that_holds_the_ledger_row_by_the_catalogs_o
     hostile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.sinks.postgres.sink.TAKEOVER_LOCK_TIMEOUT", "100ms")
-    spec = PostgresSpec(hostile, "mart.words", mode="upsert", key=("id",))
+    spec = postgres_spec(hostile, "mart.words", mode="upsert", key=("id",))
     first = spec.connect("words_table", "words", SCHEMA)
     first.open(RunIdentity("words", 1))
     publish(first, 1, rows(SCHEMA, "a"), "carried")

@@ -15,10 +15,9 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import BadRow, Diverged, Fenced, InvalidPipeline
 from holdfast.ports import RunIdentity, Sink
 from holdfast.sinks import sql
-from holdfast.sinks.postgres.spec import PostgresSpec
 from holdfast.sinks.sql import LedgerRow, TableMode
-from holdfast.sinks.sqlite.spec import SqliteSpec
 from holdfast.testing import SimulatedClock, SimulatedStore
+from tests.specs import postgres_spec, sqlite_spec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("gone", pa.bool_())])
 
@@ -34,7 +33,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("gone", pa.bool_
         ({"mode": "upsert", "key": ("id",), "delete": "id"}, "name a column twice"),
     ],
 )
-@pytest.mark.parametrize("spec", [SqliteSpec, PostgresSpec])
+@pytest.mark.parametrize("spec", [sqlite_spec, postgres_spec])
 def test_arguments_that_contradict_each_other_are_refused(spec: Any, arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidPipeline) as caught:
         spec("somewhere", "words", **arguments)
@@ -43,7 +42,7 @@ def test_arguments_that_contradict_each_other_are_refused(spec: Any, arguments: 
 
 
 def test_a_key_that_the_rows_lack_is_found_while_building() -> None:
-    spec = SqliteSpec("words.db", "words", "upsert", ("id", "langage"))
+    spec = sqlite_spec("words.db", "words", "upsert", ("id", "langage"))
     spec.check_columns(None)
     with pytest.raises(InvalidPipeline, match="column 'langage' is not among the rows' columns"):
         spec.check_columns(["id", "language"])
@@ -87,7 +86,7 @@ def test_the_generation_decides_who_may_publish() -> None:
 
 def test_a_checkpoint_that_was_lost_goes_above_the_sink_at_once(tmp_path: Path) -> None:
     def sink() -> Sink:
-        return SqliteSpec(str(tmp_path / "words.db"), "words").connect("words_table", "words", SCHEMA)
+        return sqlite_spec(str(tmp_path / "words.db"), "words").connect("words_table", "words", SCHEMA)
 
     owner = sink()
     owner.open(RunIdentity("words", 4000))

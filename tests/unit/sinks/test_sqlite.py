@@ -20,7 +20,8 @@ import holdfast.sinks.sqlite.file as module
 from holdfast.errors import BadRow, Corrupt, Diverged, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.nodes import SinkNode
 from holdfast.ports import Carried, EpochRecord, Held, Publication, Rewindable, RunIdentity, Sink, Staged, Task
-from holdfast.sinks.sqlite.spec import SqliteSpec, sqlite
+from holdfast.sinks.sqlite.spec import sqlite
+from tests.specs import sqlite_spec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 
@@ -32,7 +33,7 @@ def path(tmp_path: Path) -> str:
 
 @contextmanager
 def opened(path: str, schema: pa.Schema = SCHEMA, generation: int = 1, **arguments: Any) -> Iterator[Sink]:
-    sink = SqliteSpec(path, "words", **arguments).connect("words_table", "words", schema)
+    sink = sqlite_spec(path, "words", **arguments).connect("words_table", "words", schema)
     try:
         sink.open(RunIdentity("words", generation))
         yield sink
@@ -72,7 +73,7 @@ def test_the_user_function_makes_a_sink_node(path: str) -> None:
 )
 def test_a_place_that_cannot_be_written_is_refused_while_building(path: str, table: str) -> None:
     with pytest.raises(InvalidPipeline):
-        SqliteSpec(path, table)
+        sqlite_spec(path, table)
 
 
 def test_a_negative_zero_loses_its_sign_as_the_page_says() -> None:
@@ -139,7 +140,7 @@ def test_names_with_quotes_spaces_and_capitals_are_kept(path: str) -> None:
 
 def test_two_columns_that_differ_only_in_capitals_are_refused(path: str) -> None:
     with pytest.raises(InvalidPipeline, match="differ only in their capitals"):
-        SqliteSpec(path, "words").connect("w", "words", pa.schema([("a", pa.int64()), ("A", pa.int64())]))
+        sqlite_spec(path, "words").connect("w", "words", pa.schema([("a", pa.int64()), ("A", pa.int64())]))
 
 
 def test_a_number_beyond_64_signed_bits_is_refused(path: str) -> None:
@@ -220,7 +221,7 @@ def test_a_table_that_does_not_fit_is_refused_before_the_run(
 ) -> None:
     query(path, f"CREATE TABLE words {ddl}")
     with pytest.raises(InvalidPipeline) as caught:
-        SqliteSpec(path, "words", **arguments).connect("w", "words", SCHEMA)
+        sqlite_spec(path, "words", **arguments).connect("w", "words", SCHEMA)
     for word in words:
         assert word in str(caught.value)
 
@@ -269,20 +270,20 @@ def test_another_writer_that_holds_the_file_makes_it_unavailable(path: str, monk
 def test_a_file_that_is_no_database_is_corrupt(path: str) -> None:
     Path(path).write_text("no database at all, but long enough to be read as one" * 10)
     with pytest.raises(Corrupt, match="cannot be read"):
-        SqliteSpec(path, "words").connect("w", "words", SCHEMA)
+        sqlite_spec(path, "words").connect("w", "words", SCHEMA)
 
 
 def test_a_place_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidPipeline, match="cannot be created"):
-        SqliteSpec(str(tmp_path / "file" / "words.db"), "words").connect("w", "words", SCHEMA)
+        sqlite_spec(str(tmp_path / "file" / "words.db"), "words").connect("w", "words", SCHEMA)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
     (tmp_path / "closed").mkdir(mode=0o500)
     with pytest.raises(InvalidPipeline, match="cannot be created"):
-        SqliteSpec(str(tmp_path / "closed" / "words.db"), "words").connect("w", "words", SCHEMA)
+        sqlite_spec(str(tmp_path / "closed" / "words.db"), "words").connect("w", "words", SCHEMA)
 
 
 def test_a_staged_file_that_was_cut_short_is_never_published_in_part(path: str) -> None:
@@ -311,36 +312,36 @@ def test_a_dropped_table_is_an_error_with_a_cure(path: str) -> None:
 
 def test_an_upsert_is_not_rewindable(path: str) -> None:
     with pytest.raises(InvalidPipeline, match='has no meaning with mode="upsert"'):
-        SqliteSpec(path, "words", "upsert", ("id",), rewindable=True)
+        sqlite_spec(path, "words", "upsert", ("id",), rewindable=True)
 
 
 def test_a_table_that_is_there_is_not_given_a_column_behind_its_owners_back(path: str) -> None:
     query(path, "CREATE TABLE words (id INTEGER, word TEXT)")
     with pytest.raises(InvalidPipeline) as refused:
-        SqliteSpec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA)
+        sqlite_spec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA)
     query(path, refused.value.do.split(": ")[1].split(";")[0])
-    SqliteSpec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA).close()
+    sqlite_spec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA).close()
 
 
 def test_two_sinks_that_count_epochs_each_for_itself_do_not_share_a_rewindable_table(path: str) -> None:
-    first = SqliteSpec(path, "words", rewindable=True).connect("first", "words", SCHEMA)
+    first = sqlite_spec(path, "words", rewindable=True).connect("first", "words", SCHEMA)
     first.open(RunIdentity("words", 1))
     record = EpochRecord("words", 1, 1, {"given": {"log": 1}})
     first.publish([Publication(record, ())], Held())
     first.close()
-    second = SqliteSpec(path, "Words", rewindable=True).connect("second", "words", SCHEMA)
+    second = sqlite_spec(path, "Words", rewindable=True).connect("second", "words", SCHEMA)
     with pytest.raises(InvalidPipeline, match="is the rewindable table of sink 'first'"):
         second.open(RunIdentity("words", 2))
     second.close()
 
 
 def test_a_sink_that_becomes_rewindable_can_go_back_to_where_it_was_then(path: str) -> None:
-    plain = SqliteSpec(path, "words").connect("words_table", "words", SCHEMA)
+    plain = sqlite_spec(path, "words").connect("words_table", "words", SCHEMA)
     plain.open(RunIdentity("words", 1))
     plain.publish([Publication(EpochRecord("words", 7, 1, {"given": {"log": 7}}), ())], Held())
     plain.close()
     query(path, 'ALTER TABLE words ADD COLUMN "__holdfast_epoch" INTEGER')
-    sink = SqliteSpec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA)
+    sink = sqlite_spec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA)
     sink.open(RunIdentity("words", 2))
     assert isinstance(sink, Rewindable)
     assert sink.withdrawal({"given": {"log": 7}}).epoch == 7
@@ -349,7 +350,7 @@ def test_a_sink_that_becomes_rewindable_can_go_back_to_where_it_was_then(path: s
 
 
 def words_sink(path: str, generation: int, *, rewindable: bool, table: str = "words") -> Sink:
-    sink = SqliteSpec(path, table, rewindable=rewindable).connect("words_table", "words", SCHEMA)
+    sink = sqlite_spec(path, table, rewindable=rewindable).connect("words_table", "words", SCHEMA)
     sink.open(RunIdentity("words", generation))
     return sink
 
@@ -395,7 +396,7 @@ def test_what_a_sink_says_before_it_is_opened_is_what_it_says_then(path: str) ->
         sink = words_sink(path, generation, rewindable=rewindable)
         publish_epoch(sink, generation)
         sink.close()
-    unopened = SqliteSpec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA)
+    unopened = sqlite_spec(path, "words", rewindable=True).connect("words_table", "words", SCHEMA)
     assert isinstance(unopened, Rewindable)
     said = [unopened.withdrawal({"given": {"log": end}}) for end in (1, 2)]
     unopened.close()

@@ -16,8 +16,8 @@ from holdfast.commit.coordinator import Coordinator, Retry
 from holdfast.errors import Diverged, HoldfastError, InDoubt, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Sink
 from holdfast.sinks.sqlite.file import DatabaseFile
-from holdfast.sinks.sqlite.spec import SqliteSpec
 from holdfast.testing import SimulatedClock, SimulatedStore
+from tests.specs import sqlite_spec
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -64,7 +64,7 @@ def commit_in(coordinator: Coordinator, epoch: int) -> None:
 
 @pytest.fixture
 def sink(path: Path) -> Iterator[Sink]:
-    made = SqliteSpec(str(path), "words").connect("table", "words", SCHEMA)
+    made = sqlite_spec(str(path), "words").connect("table", "words", SCHEMA)
     made.open(RunIdentity("words", 1))
     yield made
     made.close()
@@ -72,7 +72,7 @@ def sink(path: Path) -> Iterator[Sink]:
 
 def test_a_copy_of_epoch_1_put_in_the_place_of_the_file_is_not_published_over(path: Path) -> None:
     """The scenario of a run: epochs 1 and 2 are published, the backup comes back, epoch 3 must not follow."""
-    sink = SqliteSpec(str(path), "words").connect("table", "words", SCHEMA)
+    sink = sqlite_spec(str(path), "words").connect("table", "words", SCHEMA)
     coordinator = Coordinator(pipeline="words", store=SimulatedStore(), sinks=[sink], clock=SimulatedClock())
     coordinator.open()
 
@@ -130,7 +130,7 @@ def test_trials_do_not_take_away_what_was_published_to_the_file_that_took_the_pl
 def test_a_sink_does_not_take_away_what_another_one_published_to_the_file_that_took_the_place(
     sink: Sink, path: Path
 ) -> None:
-    other = SqliteSpec(str(path), "others").connect("other", "words", SCHEMA)
+    other = sqlite_spec(str(path), "others").connect("other", "words", SCHEMA)
     with closing(other):
         other.open(RunIdentity("words", 1))
         for each in (sink, other):
@@ -268,7 +268,7 @@ def test_the_story_says_what_to_do(sink: Sink, path: Path) -> None:
 
 def test_retries_are_not_spent_on_a_sink_that_went_back(path: Path) -> None:
     clock = SimulatedClock()
-    sink = SqliteSpec(str(path), "words").connect("table", "words", SCHEMA)
+    sink = sqlite_spec(str(path), "words").connect("table", "words", SCHEMA)
     coordinator = Coordinator(
         pipeline="words", store=SimulatedStore(), sinks=[sink], clock=clock, retry=Retry(attempts=10)
     )

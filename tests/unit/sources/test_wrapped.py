@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ import holdfast as hf
 from holdfast.ports import Backlogged, Bounded, Exhaustible
 from holdfast.quarantine.mask import LetteredSource
 from holdfast.sources.from_time import ClippedSource, from_time
-from holdfast.sources.wrapped import innermost
+from holdfast.sources.wrapped import WrappedSource, innermost
 
 SCHEMA = "k STRING, t BIGINT, is_bound BOOLEAN"
 
@@ -46,3 +48,31 @@ def test_a_declaration_around_another_is_bounded_as_that_is(tmp_path: Path):
     rate = hf.read.rate(1, name="r").node.source_spec
     assert not isinstance(rate, Bounded)
     assert isinstance(from_time(rate, None), type(rate))
+
+
+class Inside:
+    name = "inside"
+
+
+class Around(WrappedSource):
+    def __init__(self, source: Any, word: str) -> None:
+        super().__init__(source)
+        self.word = word
+
+
+def test_what_a_wrapper_does_not_have_the_source_inside_is_asked_for():
+    around: Any = Around(Around(Inside(), "inner"), "outer")
+    assert (around.name, around.word, around.source.word) == ("inside", "outer", "inner")
+    with pytest.raises(AttributeError, match="colour"):
+        _ = around.colour
+    assert pickle.loads(pickle.dumps(around)).name == "inside"
+
+
+def test_a_source_that_happens_to_have_a_source_is_no_wrapper():
+    class Tool:
+        source = Inside()
+
+    tool: Any = Tool()
+    assert innermost(tool) is tool
+    around: Any = Around(Around(tool, "inner"), "outer")
+    assert innermost(around) is tool

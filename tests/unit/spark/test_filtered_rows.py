@@ -13,6 +13,8 @@ import holdfast as hf
 from holdfast.plan.counts import Counts, EpochReport, Observed, united
 from holdfast.plan.program_build import build_program
 from holdfast.spark.evaluation import ColumnarEvaluation, Reader
+from holdfast.state.bucket_report import BucketReport, Pressure
+from holdfast.status import Wait
 from holdfast.testing.simulation.levels import StatefulWorkload
 from holdfast.testing.simulation.process import Process
 
@@ -52,10 +54,11 @@ def test_counts_of_tasks_come_back_as_they_left() -> None:
     counts.add("rows", pa.record_batch({"t": [1, 7]}))
     counts.passed("later", 2, 1)
     counts.passed("later", 3, 0)
-    report = counts.report({"sums/0": {"late": 1}})
+    said = BucketReport({"late": 1}, 3, 90, 2, (Wait({"k": "a"}, "lidar", 5),), 7, Pressure(4, ("x",), ("y",)))
+    report = counts.report({"sums/0": said})
     assert EpochReport.from_json(report.to_json()) == report
     assert report.observed == {"rows": Observed(2, 0, 7), "later": Observed(5, 1)}
-    assert report.buckets == {"sums/0": {"late": 1}}
+    assert report.buckets == {"sums/0": said}
 
 
 @pytest.mark.parametrize("buckets", [1, 3])

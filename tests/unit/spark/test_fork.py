@@ -15,6 +15,7 @@ from holdfast.checkpoint.named import read_named
 from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys, verify
 from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.graph.evolution import Evolution
+from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Held, Store
 from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import DirectoryHeader, noted_beginning
@@ -23,7 +24,6 @@ from holdfast.resume.graph_record import Described, Graph, Role
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.fork import Fork, StartAt, stateful_change
-from holdfast.spark.state.seed import seed_of
 from holdfast.spark.state.transfer import Transfer
 from holdfast.store.local import LocalStore
 from holdfast.testing.clock import SimulatedClock

@@ -13,13 +13,14 @@ from pyspark.sql.types import StructType
 import holdfast as hf
 from holdfast.plan import holds
 from holdfast.plan.chunks import Routing
+from holdfast.plan.levels import due
+from holdfast.plan.levels.packing import Packing
 from holdfast.positions import SourcePositions
 from holdfast.resume import spark_log
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark import datasource
 from holdfast.spark.datasource import Reading, _Reader
-from holdfast.spark.state import due
-from holdfast.spark.state.packing import Packing
+from holdfast.state.bucket_report import BucketReport
 from tests.spark.running import arrive
 
 SECOND = 1_000_000
@@ -248,13 +249,16 @@ def test_what_is_due_in_a_bucket_is_not_forgotten_in_an_epoch_that_does_not_call
     """Behind a plan of Spark's an epoch with rows calls only the buckets that they are for."""
     file = str(tmp_path / "due")
     dues = due.Dues(file)
-    reports = {"seen/0": {"late": 1, "due_us": 90_000_000}, "seen/1": {"late": 0, "due_us": 30_000_000}}
-    assert dues.take(reports) == {"seen/0": {"late": 1}, "seen/1": {"late": 0}}
-    dues.take({"seen/0": {"late": 0}})
+    reports = {
+        "seen/0": BucketReport({"late": 1}, due_us=90_000_000),
+        "seen/1": BucketReport({"late": 0}, due_us=30_000_000),
+    }
+    assert dues.take(reports) == {"seen/0": BucketReport({"late": 1}), "seen/1": BucketReport({"late": 0})}
+    dues.take({"seen/0": BucketReport({"late": 0})})
     assert [due.is_due(file, now) for now in (29_999_999, 30_000_000)] == [False, True]
-    dues.take({"seen/1": {"late": 0, "due_us": 70_000_000}})
+    dues.take({"seen/1": BucketReport({"late": 0}, due_us=70_000_000)})
     assert [due.is_due(file, now) for now in (69_999_999, 70_000_000)] == [False, True]
-    dues.take({"seen/1": {"late": 0}})
+    dues.take({"seen/1": BucketReport({"late": 0})})
     assert not due.is_due(file, 900_000_000)
     dues.forget()
     assert due.is_due(file, 0), "one epoch finds out"

@@ -8,6 +8,7 @@ import pytest
 from holdfast.plan.counts import EpochReport, Observed
 from holdfast.ports import Staged
 from holdfast.spark.staging import ANSWERS, _to_batch, answer_of, answered
+from holdfast.state.bucket_report import BucketReport, KeptVersion
 
 HANDLE = Staged("trips/1/2/0/0", 3, {"path": "a/b"})
 
@@ -22,11 +23,12 @@ def test_every_answer_has_the_schema_that_spark_was_told(batch: pa.RecordBatch) 
 
 
 def test_handles_and_reports_come_apart_again() -> None:
-    reports = [EpochReport({"in": Observed(2, 1, at)}, {f"sums/{at}": {"late": at}}) for at in (5, 7)]
+    said = {at: BucketReport({"late": at}, state_rows=at, due_us=at, kept=KeptVersion(at, "d")) for at in (5, 7)}
+    reports = [EpochReport({"in": Observed(2, 1, at)}, {f"sums/{at}": of}) for at, of in said.items()]
     rows = collected(_to_batch([("table", HANDLE)]), *map(answer_of, reports), _to_batch([("table", HANDLE)]))
     parts, report = answered(rows, ["table", "files"])
     assert parts == {"table": (HANDLE, HANDLE), "files": ()}
-    assert report == EpochReport({"in": Observed(4, 2, 7)}, {"sums/5": {"late": 5}, "sums/7": {"late": 7}})
+    assert report == EpochReport({"in": Observed(4, 2, 7)}, {"sums/5": said[5], "sums/7": said[7]})
 
 
 def test_a_sink_may_have_any_name() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import holdfast as hf
@@ -14,14 +15,20 @@ from holdfast.graph.naming import origin
 from holdfast.graph.nodes import apply as put
 from holdfast.operators.stateful.distinct import distinct
 from holdfast.operators.stateful.merge import merge
+from holdfast.plan import batches
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Change, Result, StateTable
-from holdfast.testing.drive import Bound, Drive, bound, close, drive
+from holdfast.testing.drive import Drive, drive
+from holdfast.testing.given import Bound, bound, close, malformed
 
 SCHEMA = "k STRING, t BIGINT"
 
 
 def source(name="s", schema=SCHEMA):
     return hf.read.rows([], schema=schema, timestamp="t", name=name)
+
+
+def timeless():
+    return hf.read.rows([], schema=SCHEMA, name="s")
 
 
 def row(t, k="a"):
@@ -106,7 +113,7 @@ def test_stateless_operators_run_as_in_a_run():
 def test_control_rows_arrive_between_the_rows_and_go_past_filters():
     stream = seen(source() | hf.filter("t > 1"))
     assert told(drive(stream, {"s": [[row(1), bound(2), row(3), bound(4, {"k": "b"}), close()]]})) == [
-        [(None, 2, "rows all"), ("a", 3, "rows row"), ("b", 4, "rows key"), (None, CLOSED, "rows all")]
+        [("a", 3, "rows row"), (None, 2, "rows all"), ("b", 4, "rows key"), (None, CLOSED, "rows all")]
     ]
 
 
@@ -120,7 +127,7 @@ def test_sources_arrive_in_the_order_in_which_they_are_given():
 def test_one_source_for_two_inputs_gives_places_that_are_unique():
     one = source()
     found = told(drive(seen(one | hf.filter("t > 0"), one | hf.filter("t < 9")), {"s": [[row(1), row(2)]]}))
-    assert [(t, what) for _, t, what in found[0]] == [(1, "x row"), (1, "y row"), (2, "x row"), (2, "y row")]
+    assert [(t, what) for _, t, what in found[0]] == [(1, "x row"), (2, "x row"), (1, "y row"), (2, "y row")]
 
 
 def test_the_bound_of_a_union_is_the_least_of_its_inputs():
@@ -128,7 +135,7 @@ def test_the_bound_of_a_union_is_the_least_of_its_inputs():
     epochs = {"one": [[bound(5), bound(9, {"k": "a"})], [close()]], "two": [[row(1)], [bound(7)]]}
     assert told(drive(stream, epochs)) == [
         [("a", 1, "rows row")],
-        [(None, 7, "rows all")],
+        [(None, 5, "rows all"), (None, 7, "rows all")],
     ]
 
 
@@ -184,11 +191,50 @@ def test_more_batch_times_than_epochs_give_epochs_without_rows():
         (lambda: drive(source(), {"s": [[row("late")]]}), "do not fit its schema"),
         (lambda: drive(source(), {"s": [[], []]}, batch_times=[1]), "2 epochs have 1 batch times"),
         (lambda: drive(source() | hf.map(lambda df: df), {"s": []}), "map .* cannot be driven without Spark"),
+        (lambda: drive(source() | hf.sql("select * from input"), {"s": []}), "sql .* cannot be driven without Spark"),
+        (lambda: drive(seen(source() | hf.map(lambda df: df)), {"s": []}), "map .* cannot be driven without Spark"),
+        (lambda: drive(seen(source()) | hf.map(lambda df: df), {"s": []}), "map .* behind a stateful operator"),
+        (lambda: drive(seen(timeless()), {"s": [[bound(1)]]}), "no timestamp, and is given a bound"),
+        (lambda: drive(source(), {"s": [[bound(1, {"x": 1})]]}), "the key 'x', which is no column"),
+        (lambda: drive(source(), {"s": [[malformed("?")]]}), "stops at the first one"),
+        (lambda: drive(source(schema="k STRING NOT NULL, t BIGINT"), {"s": [[row(1, None)]]}), "do not fit its schema"),
     ],
 )
 def test_what_cannot_be_driven_says_why(run, says):
     with pytest.raises(InvalidPipeline, match=says):
         run()
+
+
+def test_rows_that_a_source_cannot_read_go_to_its_rejects():
+    files = hf.read.files("in", format="json", schema=SCHEMA, timestamp="t", on_bad_row="reject", name="s")
+    epochs = {"s": [[row(1), malformed("?", "no JSON", "a.json:2"), row(3)]]}
+    assert drive(files, epochs) == [[row(1), row(3)]]
+    assert drive(files.rejects, epochs) == [[{"reason": "no JSON", "raw": "?", "position": "a.json:2"}]]
+    assert [t for _, t, _ in told(drive(seen(files), {"s": [[*epochs["s"][0], bound(4)]]}))[0]] == [1, 3, 4]
+
+
+def test_a_source_without_a_timestamp_can_end():
+    assert told(drive(seen(timeless()), {"s": [[row(1), close()]]})) == [
+        [("a", 1, "rows row"), (None, CLOSED, "rows all")]
+    ]
+
+
+def test_a_row_behind_the_end_of_its_source_is_late_in_the_same_epoch_and_later():
+    once = source() | distinct("k", 5, name="once")
+    epochs = {"s": [[row(1), close(), row(2)], [row(3)]]}
+    assert [[r["timestamp"] for r in rows] for rows in drive(once.late, epochs)] == [[2], [3]]
+
+
+def test_what_a_set_up_made_is_not_that_of_another_drive():
+    def scaled(by):
+        def fn(batch, factor):
+            return batch.set_column(1, "t", pc.multiply(batch.column("t"), factor))
+
+        return source() | hf.map_batches(fn, SCHEMA, setup=lambda: by, name="scaled")
+
+    before = len(batches._ready)
+    assert [drive(scaled(by), {"s": [[row(1)]]})[0][0]["t"] for by in (2, 3)] == [2, 3]
+    assert len(batches._ready) == before, "what a set-up made is held for ever"
 
 
 @pytest.mark.parametrize("way", ["apply", "stateful"])

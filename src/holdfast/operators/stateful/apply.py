@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import building, require_columns
+from holdfast.graph.checks import building
 from holdfast.graph.evolution import Migration, past_of
 from holdfast.graph.naming import callable_text
 from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import check_callable
+from holdfast.operators.stateful.function_output import FunctionOutput
 from holdfast.state import checks, growth, input_bounds, joins, keyed, tables
 from holdfast.state.call import StepFailed
 from holdfast.state.step import PLACE, Arrivals, Change, Result, StateTable, StepTime
-from holdfast.types import units
 from holdfast.types.schema import to_arrow
 
 TOUCHED = "__touched_us__"
@@ -89,12 +89,9 @@ class Apply:
     """Call ``fn(key, rows, state)`` for each key that has rows in an epoch."""
 
     fn: Function
-    by: tuple[str, ...]
-    schema: pa.Schema
+    output: FunctionOutput
     state: pa.Schema
     is_one_column: bool
-    forget_after: str | None = None
-    timestamp: str | None = None
     kind: ClassVar[str] = "apply"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
     side_outputs: ClassVar[tuple[str, ...]] = ()
@@ -102,41 +99,40 @@ class Apply:
 
     @property
     def time_columns(self) -> tuple[str | None, ...]:
-        """``timestamp``: where the rows that came go by another, nothing is known of bounds but the end."""
-        return (self.timestamp,)
+        """Those of the output."""
+        return self.output.time_columns
 
     @property
     def watches_clock(self) -> bool:
         """Whether keys are forgotten."""
-        return bool(self.forget_after)
+        return bool(self.output.forget_after)
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the function's name and hash, key, schemas and TTL."""
         return {
             "fn": callable_text(self.fn),
-            "by": list(self.by),
-            "schema": checks.spelled(self.schema),
+            "by": list(self.output.by),
+            "schema": checks.spelled(self.output.schema),
             "state": checks.spelled(self.state),
-            "forget_after": self.forget_after,
+            "forget_after": self.output.forget_after,
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Return the columns of the schema, after checking the key columns."""
-        require_columns(self.by, inputs[0].columns, "by=")
-        return Shape(tuple(self.schema.names), self.timestamp)
+        """Return that of the output."""
+        return self.output.shape(inputs)
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> ApplyStep:
         """Return the step for rows of a schema."""
         ((name, schema),) = inputs.items()
-        key = keyed.key_schema(schema, self.by)
+        key = keyed.key_schema(schema, self.output.by)
         if twice := [column for column in self.state.names if column.lower() in {k.lower() for k in key.names}]:
             raise InvalidPipeline(
                 f"state= names the column {twice[0]!r}, which is part of the key.",
                 why="state is kept by key.",
                 do="leave it out: fn is given the key.",
             )
-        forget_us = None if self.forget_after is None else units.duration_us(self.forget_after)
-        return ApplyStep(self.fn, name, schema, key, self.schema, self.state, self.is_one_column, forget_us)
+        out, forget_us = self.output.schema, self.output.forget_us
+        return ApplyStep(self.fn, name, schema, key, out, self.state, self.is_one_column, forget_us)
 
 
 @dataclass(frozen=True)
@@ -347,11 +343,7 @@ def apply(
     """
     with building(Apply.kind, name) as built_at:
         check_callable(fn, "fn", ["key", "rows", "state"], right=_RIGHT)
-        out = to_arrow(schema)
-        if forget_after is not None:
-            units.duration_us(forget_after, argument="forget_after")
-        if timestamp is not None:
-            timestamp = keyed.time_field(out, timestamp).name
+        output = FunctionOutput.of(by, schema, forget_after, timestamp)
         kept = pa.schema([]) if state is None else to_arrow(state, argument="state")
-        spec = Apply(fn, keyed.key_names(by), out, kept, isinstance(by, str), forget_after, timestamp)
+        spec = Apply(fn, output, kept, isinstance(by, str))
         return Operator(spec, name, built_at, past_of(renamed_from, migrate, kind=Apply.kind, built_at=built_at))

@@ -132,7 +132,7 @@ class MergeStep:
         changes["inputs"] = self._inputs_change(state["inputs"], everywhere, seq + fresh.num_rows)
         forgotten = self._forget(state, touched, changes, at)
         out = self._output_bounds(touched, floor, everywhere[MAIN], state["waiting"], changes["waiting"])
-        counts = {"late": late.num_rows, "waiting": state["waiting"].num_rows + int(stays.sum()) - before.num_rows}
+        counts = {"late": late.num_rows, "waiting_rows": state["waiting"].num_rows + int(stays.sum()) - before.num_rows}
         if self.forget_us is not None:
             counts["forgotten"] = forgotten
         worth = {name: change for name, change in changes.items() if change.upserts.num_rows or change.deletes.num_rows}

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import a_type, building, require_columns
+from holdfast.graph.checks import a_type, building
 from holdfast.graph.evolution import Migration, past_of
 from holdfast.graph.naming import callable_text
 from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import check_callable
+from holdfast.operators.stateful.function_output import FunctionOutput
 from holdfast.state import checks, growth, input_bounds, joins, keyed, tables
 from holdfast.state.call import StepFailed
 from holdfast.state.step import PLACE, Arrivals, Change, Result, StateTable, StepTime
-from holdfast.types import units
 from holdfast.types.schema import to_arrow
 
 TOUCHED = "__touched_us__"
@@ -36,11 +36,8 @@ class Stateful:
     """Call ``step(tables, rows, at)`` once per bucket and epoch."""
 
     fn: Function
-    by: tuple[str, ...]
-    schema: pa.Schema
+    output: FunctionOutput
     state: Mapping[str, StateTable]
-    forget_after: str | None = None
-    timestamp: str | None = None
     kind: ClassVar[str] = "stateful"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
     side_outputs: ClassVar[tuple[str, ...]] = ()
@@ -48,38 +45,36 @@ class Stateful:
 
     @property
     def time_columns(self) -> tuple[str | None, ...]:
-        """``timestamp``: where the rows that came go by another, nothing is known of bounds but the end."""
-        return (self.timestamp,)
+        """Those of the output."""
+        return self.output.time_columns
 
     @property
     def watches_clock(self) -> bool:
         """Whether keys are forgotten."""
-        return bool(self.forget_after)
+        return bool(self.output.forget_after)
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the function's name and hash, key, schemas and TTL."""
         return {
             "step": callable_text(self.fn),
-            "by": list(self.by),
-            "schema": checks.spelled(self.schema),
+            "by": list(self.output.by),
+            "schema": checks.spelled(self.output.schema),
             "state": {
                 name: {"schema": checks.spelled(table.schema), "key": list(table.key)}
                 for name, table in self.state.items()
             },
-            "forget_after": self.forget_after,
+            "forget_after": self.output.forget_after,
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Return the columns of the schema, after checking the key columns."""
-        require_columns(self.by, inputs[0].columns, "by=")
-        return Shape(tuple(self.schema.names), self.timestamp)
+        """Return that of the output."""
+        return self.output.shape(inputs)
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> StatefulStep:
         """Return the step for rows of a schema."""
         ((name, schema),) = inputs.items()
-        key = keyed.key_schema(schema, self.by)
-        forget_us = None if self.forget_after is None else units.duration_us(self.forget_after)
-        return StatefulStep(self.fn, name, schema, key, self.schema, self.state, forget_us)
+        key = keyed.key_schema(schema, self.output.by)
+        return StatefulStep(self.fn, name, schema, key, self.output.schema, self.state, self.output.forget_us)
 
 
 @dataclass(frozen=True)
@@ -338,15 +333,10 @@ def stateful(
     """
     with building(Stateful.kind, name) as built_at:
         check_callable(step, "step", ["tables", "rows", "at"], right=_RIGHT)
-        keys = keyed.key_names(by)
-        out = to_arrow(schema)
-        if forget_after is not None:
-            units.duration_us(forget_after, argument="forget_after")
-        if timestamp is not None:
-            timestamp = keyed.time_field(out, timestamp).name
-        declared = _declared(state, keys)
+        output = FunctionOutput.of(by, schema, forget_after, timestamp)
+        declared = _declared(state, output.by)
         past = past_of(renamed_from, migrate, kind=Stateful.kind, built_at=built_at)
-        return Operator(Stateful(step, keys, out, declared, forget_after, timestamp), name, built_at, past)
+        return Operator(Stateful(step, output, declared), name, built_at, past)
 
 
 def _declared(state: Any, by: Sequence[str]) -> dict[str, StateTable]:

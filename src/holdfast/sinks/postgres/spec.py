@@ -13,7 +13,7 @@ from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.ports import Guarantee, Sink
 from holdfast.sinks.postgres.dsn import Dsn
-from holdfast.sinks.sql import Mode, TableMode
+from holdfast.sinks.sql import APPEND, Mode, TableMode
 
 Stage = Literal["auto", "prepared", "table"]
 
@@ -69,22 +69,26 @@ def postgres(
     the driver: one transaction with the ledger row.
     """
     with building("sink", name):
-        columns = (key,) if isinstance(key, str) else tuple(key)
-        spec = PostgresSpec(dsn, table, mode, columns, delete, stage, rewindable)
+        spec = PostgresSpec(dsn, table, TableMode.of(mode, key, delete, rewindable), stage)
     return nodes.sink(spec, name=name, backfill=backfill)
 
 
 @dataclass(frozen=True)
 class PostgresSpec:
-    """Declaration of a PostgreSQL table as a sink; parameters as :func:`postgres`."""
+    """Declaration of a PostgreSQL table as a sink.
+
+    Parameters
+    ----------
+    dsn, table, stage : str
+        As in :func:`postgres`.
+    mode : TableMode
+        How rows meet the table.
+    """
 
     dsn: str = field(repr=False)
     table: str
-    mode: Mode = "append"
-    key: tuple[str, ...] = ()
-    delete: str | None = None
+    mode: TableMode = APPEND
     stage: Stage = "auto"
-    rewindable: bool = False
 
     @property
     def kind(self) -> str:
@@ -97,7 +101,7 @@ class PostgresSpec:
         return Guarantee.EXACTLY_ONCE
 
     def __post_init__(self) -> None:
-        self._mode.check("write.postgres")
+        self.mode.check("write.postgres")
         Dsn(self.dsn).check()
         if self.stage not in ("auto", "prepared", "table"):
             raise InvalidPipeline(
@@ -105,16 +109,12 @@ class PostgresSpec:
                 why='tasks stage rows as "prepared" transactions or in a staging "table".',
                 do='leave it at "auto", or choose one of the two.',
             )
-        if self.stage == "prepared" and self.mode == "upsert":
+        if self.stage == "prepared" and self.mode.mode == "upsert":
             raise InvalidPipeline(
                 'write.postgres: stage="prepared" cannot upsert.',
                 why="a prepared transaction would keep the rows that it replaces locked.",
                 do='leave stage at "auto": an upsert goes through a staging table.',
             )
-
-    @property
-    def _mode(self) -> TableMode:
-        return TableMode(self.mode, self.key, self.delete, self.rewindable)
 
     @property
     def sends_secret(self) -> bool:
@@ -126,20 +126,17 @@ class PostgresSpec:
         return {
             "dsn": str(Dsn(self.dsn)),
             "table": self.table,
-            "mode": self.mode,
-            "key": list(self.key),
-            "delete": self.delete,
+            **self.mode.arguments(),
             "stage": self.stage,
-            **({"rewindable": True} if self.rewindable else {}),
         }
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check the key and the delete column against the rows' columns."""
-        self._mode.check_columns("write.postgres", columns)
+        self.mode.check_columns("write.postgres", columns)
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
         """Connect, create the table when absent, and check that every column fits."""
-        self._mode.check_schema(f"sink {name!r}", schema)
+        self.mode.check_schema(f"sink {name!r}", schema)
         dsn = Dsn(self.dsn).expanded()
         try:
             from holdfast.sinks.postgres.sink import PostgresSink
@@ -149,4 +146,4 @@ class PostgresSpec:
                 why=f"{error}.",
                 do="pip install 'holdfast[postgres]'",
             ) from error
-        return PostgresSink.connected(name, pipeline, dsn, self.table, schema, self._mode, self.stage)
+        return PostgresSink.connected(name, pipeline, dsn, self.table, schema, self.mode, self.stage)

@@ -14,7 +14,7 @@ from holdfast.graph import nodes
 from holdfast.graph.checks import building
 from holdfast.ports import Guarantee, Sink
 from holdfast.sinks.rewinds import EPOCHS
-from holdfast.sinks.sql import LEDGER, Mode, TableMode
+from holdfast.sinks.sql import APPEND, LEDGER, Mode, TableMode
 from holdfast.sinks.sqlite.sink import SqliteSink
 from holdfast.sinks.sqlite.table import SqliteTable
 
@@ -63,21 +63,25 @@ def sqlite(
     driver: small epochs are carried by the driver, large ones are staged as Arrow files in ``<path>-holdfast/``.
     """
     with building("sink", name):
-        columns = (key,) if isinstance(key, str) else tuple(key)
-        spec = SqliteSpec(os.fspath(path), table, mode, columns, delete, rewindable)
+        spec = SqliteSpec(os.fspath(path), table, TableMode.of(mode, key, delete, rewindable))
     return nodes.sink(spec, name=name, backfill=backfill)
 
 
 @dataclass(frozen=True)
 class SqliteSpec:
-    """Declaration of a SQLite table as a sink; parameters as :func:`sqlite`."""
+    """Declaration of a SQLite table as a sink.
+
+    Parameters
+    ----------
+    path, table : str
+        As in :func:`sqlite`.
+    mode : TableMode
+        How rows meet the table.
+    """
 
     path: str
     table: str
-    mode: Mode = "append"
-    key: tuple[str, ...] = ()
-    delete: str | None = None
-    rewindable: bool = False
+    mode: TableMode = APPEND
 
     @property
     def kind(self) -> str:
@@ -90,7 +94,7 @@ class SqliteSpec:
         return Guarantee.EXACTLY_ONCE
 
     def __post_init__(self) -> None:
-        self._mode.check("write.sqlite")
+        self.mode.check("write.sqlite")
         if not self.table or self.table.lower() in (LEDGER, EPOCHS) or self.table.lower().startswith("sqlite_"):
             raise InvalidPipeline(
                 f"write.sqlite: table={self.table!r} cannot be written.",
@@ -104,29 +108,22 @@ class SqliteSpec:
                 do='give a file: "out/flights.db"; for tests there is hf.write.memory.',
             )
 
-    @property
-    def _mode(self) -> TableMode:
-        return TableMode(self.mode, self.key, self.delete, self.rewindable)
-
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
         return {
             "path": self.path,
             "table": self.table,
-            "mode": self.mode,
-            "key": list(self.key),
-            "delete": self.delete,
-            **({"rewindable": True} if self.rewindable else {}),
+            **self.mode.arguments(),
         }
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check the key and the delete column against the rows' columns."""
-        self._mode.check_columns("write.sqlite", columns)
+        self.mode.check_columns("write.sqlite", columns)
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
         """Open the file, create the table when absent, and check that every column fits."""
         node = f"sink {name!r}"
-        self._mode.check_schema(node, schema)
+        self.mode.check_schema(node, schema)
         lowered = [column.lower() for column in schema.names]
         if len(set(lowered)) < len(lowered):
             raise InvalidPipeline(
@@ -134,7 +131,7 @@ class SqliteSpec:
                 why="SQLite holds such names for one.",
                 do="rename one before the sink.",
             )
-        sink = SqliteSink(name, pipeline, os.path.abspath(self.path), SqliteTable(node, self.table, schema, self._mode))
+        sink = SqliteSink(name, pipeline, os.path.abspath(self.path), SqliteTable(node, self.table, schema, self.mode))
         try:
             sink.prepare()
         except BaseException:

@@ -16,11 +16,11 @@ from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.errors import STATE, Corrupt, HoldfastError
 from holdfast.masking import masked
+from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Store
 from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import FILE_NAME, LEFT, newest_directory, read_origin
 from holdfast.resume.spark_log import check_logs
-from holdfast.spark.state.seed import seed_of
 
 log = logging.getLogger("holdfast.checkpoint")
 

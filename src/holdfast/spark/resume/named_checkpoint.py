@@ -13,6 +13,7 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import good_snapshots, verify
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
+from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Clock, Store
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, newest_directory, read_origin
 from holdfast.resume.graph_record import read_graph
@@ -20,7 +21,6 @@ from holdfast.resume.spark_log import check_logs, last_logged, read_offsets
 from holdfast.spark.failure import translate
 from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.state.reader import StateReader
-from holdfast.spark.state.seed import seed_of
 
 
 def create(

@@ -20,6 +20,7 @@ from holdfast.errors import Diverged
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.cutting import has_state
+from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Bounded, Clock, Exhaustible, Held, Store
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.backfill import Backfill
@@ -36,7 +37,6 @@ from holdfast.spark.failure import translate
 from holdfast.spark.resume.directory import Directory
 from holdfast.spark.state.plan import Division, noted_shape
 from holdfast.spark.state.reader import StateReader
-from holdfast.spark.state.seed import seed_of
 from holdfast.spark.state.transfer import Transfer
 
 log = logging.getLogger("holdfast.checkpoint")

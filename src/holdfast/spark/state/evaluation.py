@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame
 
 from holdfast.checkpoint.barriers import Barriers
 from holdfast.errors import crossing
-from holdfast.plan.chunks import ROWS, Chunk, decode, from_batch, in_order, reported
+from holdfast.plan.chunks import from_batch, reported
 from holdfast.plan.counts import EpochReport, Observed, united
-from holdfast.plan.routes import Routes
+from holdfast.plan.levels.outlets import Outlets
 from holdfast.ports import Carried
 from holdfast.positions import Positions
 from holdfast.resume.spark_log import heard
@@ -21,7 +21,6 @@ from holdfast.spark.evaluation import Evaluated
 from holdfast.spark.failure import is_too_large
 from holdfast.spark.staging import ANSWERS, TaskStaging, answer_of, answered
 from holdfast.spark.state.host import BARRIER_PROPERTY, BATCH_TIME_PROPERTY, EPOCH_PROPERTY, HEARD_PROPERTY
-from holdfast.types.casting import fitted
 
 
 @dataclass(frozen=True)
@@ -30,18 +29,15 @@ class StateEvaluation:
 
     Parameters
     ----------
-    routes : Routes
-        The sinks, with their schemas.
-    sinks : mapping of int to str
-        Target -> sink.
+    outlets : Outlets
+        The sinks.
     observe : callable
         Returns what Spark counted at sources that it reads itself.
     barriers : Barriers, optional
         Says which epochs are barriers; told what buckets report for the checkpointer.
     """
 
-    routes: Routes
-    sinks: Mapping[int, str]
+    outlets: Outlets
     observe: Callable[[], Mapping[str, Observed]]
     barriers: Barriers | None = None
 
@@ -63,17 +59,13 @@ class StateEvaluation:
                 return None
             raise
         chunks = [chunk for part in table.to_batches() for chunk in from_batch(part)]
-        schemas = dict(zip(self.routes.sinks, self.routes.schemas, strict=True))
-        rows: dict[str, list[pa.Table]] = {sink: [schemas[sink].empty_table()] for sink in sinks}
-        for sink, decoded in self._rows(chunks):
-            if sink in rows:
-                rows[sink].append(decoded)
-        parts = {sink: (Carried(pa.concat_tables(several)),) for sink, several in rows.items()}
+        parts = {sink: (Carried(rows),) for sink, rows in self.outlets.tables(chunks, sinks).items()}
         return Evaluated(parts, self._heard(united(reported(chunks))))
 
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Run the levels and the writers in one job."""
-        parts, report = answered(batch.mapInArrow(ChunkTask(staging, self), ANSWERS).collect(), staging.writers)
+        task = ChunkTask(staging, self.outlets)
+        parts, report = answered(batch.mapInArrow(task, ANSWERS).collect(), staging.writers)
         return Evaluated(parts, self._heard(report))
 
     def mute(self, batch: DataFrame) -> None:
@@ -87,29 +79,13 @@ class StateEvaluation:
         buckets = report.buckets if self.barriers is None else self.barriers.hear(report.buckets)
         return EpochReport({**self.observe(), **report.observed}, buckets)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return StateEvaluation, (self.routes, self.sinks, dict)  # workers count nothing by observing
-
-    def _rows(self, chunks: list[Chunk]) -> Iterator[tuple[str, pa.Table]]:
-        schemas = dict(zip(self.routes.sinks, self.routes.schemas, strict=True))
-        for chunk in in_order([chunk for chunk in chunks if chunk.kind == ROWS]):
-            sink = self.sinks[chunk.target]
-            for batch in decode(chunk.data).to_batches():
-                yield sink, pa.Table.from_batches([fitted(batch, schemas[sink])])
-
-    def split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield the rows of each sink in a batch of chunks."""
-        for sink, rows in self._rows(from_batch(batch)):
-            for part in rows.to_batches():
-                yield sink, part
-
 
 @dataclass(frozen=True)
 class ChunkTask:
     """One task of a staged epoch: chunks to writers.  Picklable; called by ``mapInArrow``."""
 
     staging: TaskStaging
-    evaluation: StateEvaluation
+    outlets: Outlets
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage the rows of all chunks; yield the handles, then what the chunks report."""
@@ -122,8 +98,9 @@ class ChunkTask:
         self, batches: Iterator[pa.RecordBatch], reports: list[EpochReport]
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         for batch in batches:
-            reports += reported(from_batch(batch))
-            yield from self.evaluation.split(batch)
+            chunks = from_batch(batch)
+            reports += reported(chunks)
+            yield from self.outlets.rows(chunks)
 
 
 def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

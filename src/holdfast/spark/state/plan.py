@@ -17,6 +17,9 @@ from holdfast.graph.nodes import is_stateful
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.chunks import CHUNKS
 from holdfast.plan.cutting import FirstStage, build_stages, has_idle_rule
+from holdfast.plan.levels.packing import Packing, packings
+from holdfast.plan.levels.parts import SnapshotParts
+from holdfast.plan.levels.seed import Seeds
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import Stages
 from holdfast.ports import Bounded, Store
@@ -28,9 +31,7 @@ from holdfast.spark.compile import as_spark_has_it, compile_pipeline
 from holdfast.spark.controls import NAME
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.state.host import with_levels
-from holdfast.spark.state.packing import Packing, PackTask, packings
-from holdfast.spark.state.parts import SnapshotParts
-from holdfast.spark.state.seed import Seeds
+from holdfast.spark.state.pack_task import PackTask
 from holdfast.store import checked_json
 
 log = logging.getLogger("holdfast.run")

@@ -26,9 +26,9 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState, StateSchema, TableFile
 from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
 from holdfast.errors import Corrupt, crossing
+from holdfast.plan.levels.store import Record, load
 from holdfast.ports import Store
 from holdfast.spark import private
-from holdfast.spark.state.store import Record, load
 from holdfast.state.step import StateTable
 from holdfast.store import durable
 from holdfast.store.local import open_store

@@ -19,6 +19,7 @@ from holdfast.checkpoint.manifest import BucketState, EpochEnd, Manifest, Operat
 from holdfast.checkpoint.snapshot import checked, read_part
 from holdfast.errors import Corrupt
 from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Clock, Store
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_record import state_fingerprint
@@ -27,7 +28,6 @@ from holdfast.spark.launch.session import run_session
 from holdfast.spark.resume.directory import remove_older
 from holdfast.spark.state.plan import StatefulPlan, StateShape, state_schemas_of
 from holdfast.spark.state.reader import VIEWS, StateReader
-from holdfast.spark.state.seed import seed_of
 
 log = logging.getLogger("holdfast.checkpoint")
 

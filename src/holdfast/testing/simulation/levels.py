@@ -1,7 +1,7 @@
 """A graph with state in simulation: the real levels, on tasks, workers and stores that stand in for Spark's.
 
-What runs is what runs in production: the graph cut into stages, chunks, buckets and labels, the processor of each
-level, base and deltas, the cache of a worker.  Simulated is what Spark does with it:
+What runs is what runs in production: the graph cut into stages, chunks, buckets and labels, the levels, base and
+deltas, the cache of a worker.  Simulated is what Spark does with it:
 
 - A task has the store of one level and partition.  It begins with the version of the epoch before, whatever was
   committed since, and its own version is there once it has ended; a task that fails before leaves nothing.
@@ -17,7 +17,6 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -29,16 +28,17 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.chunks import Chunk, from_batch, reported, spark_partition
 from holdfast.plan.counts import EpochReport, united
 from holdfast.plan.cutting import build_stages
+from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
+from holdfast.plan.levels.outlets import Outlets
+from holdfast.plan.levels.packing import Packing, packings
+from holdfast.plan.levels.parts import SnapshotParts
+from holdfast.plan.levels.seed import Seeds
+from holdfast.plan.levels.store import Cache
+from holdfast.plan.report import Pace
 from holdfast.plan.stages import Stages
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.rows import to_batch
-from holdfast.spark.state import host
-from holdfast.spark.state.evaluation import StateEvaluation
-from holdfast.spark.state.packing import Packing, packings
-from holdfast.spark.state.parts import SnapshotParts
-from holdfast.spark.state.seed import Seeds
-from holdfast.spark.state.store import Cache
-from holdfast.state.step import StepTime
+from holdfast.testing.cells import DictionaryCells, Stored
 from holdfast.testing.simulation.evaluation import TaskRun
 from holdfast.testing.simulation.process import Process
 
@@ -47,8 +47,6 @@ Event = tuple[str, Mapping[str, Any] | None]
 
 EPOCH_US = 1_000_000
 """Batch times of two epochs are so far apart."""
-
-_Cells = dict[tuple[Any, ...], Any]
 
 
 class Stores:
@@ -62,20 +60,20 @@ class Stores:
 
     def __init__(self, begin: int = 0) -> None:
         self._begin = begin
-        self._versions: dict[tuple[int, int], dict[int, _Cells]] = {}
+        self._versions: dict[tuple[int, int], dict[int, Stored]] = {}
 
-    def load(self, level: int, partition: int, version: int) -> _Cells:
+    def load(self, level: int, partition: int, version: int) -> Stored:
         """Return what a task may change: the store of a level and partition as it was after an epoch."""
         return dict(self._versions[level, partition][version]) if version > self._begin else {}
 
-    def cells(self, version: int) -> _Cells:
+    def cells(self, version: int) -> Stored:
         """Return everything that is stored as of an epoch, over all levels and partitions."""
-        found: _Cells = {}
+        found: Stored = {}
         for versions in self._versions.values():
             found |= versions.get(version, {})
         return found
 
-    def commit(self, level: int, partition: int, version: int, cells: _Cells) -> None:
+    def commit(self, level: int, partition: int, version: int, cells: Stored) -> None:
         """Keep the store as it is after an epoch; a task that is repeated does so again."""
         self._versions.setdefault((level, partition), {})[version] = cells
 
@@ -181,7 +179,7 @@ class StatefulEvaluation:
         self._process = process
         self._random = random_
         levels = [
-            host.Level(number, stage, stages.routing, token, workload.seeds, workload.parts)
+            Level(number, stage, stages.routing, token, workload.seeds, workload.parts)
             for number, stage in enumerate(stages.stages[1:], start=1)
         ]
         self._levels = [pickle.dumps(level) for level in levels]
@@ -193,15 +191,14 @@ class StatefulEvaluation:
             program, stages.routing, timestamps, stages.closing, stages.waking, None, stages.bounding
         )
         self._sources: dict[str, Any] = {name: node.spec for name, node in sources.items()}
-        self._sinks = StateEvaluation(stages.routes, stages.sinks, dict)
-        self._is_barrier = False
+        self._outlets = Outlets.of(stages)
         self._reports: list[EpochReport] = []
+        self._pace = Pace()
 
     def tasks(self, epoch: int, start: int, end: int) -> Sequence[TaskRun]:
         """Run everything before the last level; return the tasks of that one, which write."""
-        at = StepTime(epoch, epoch * EPOCH_US)
         barriers = self._workload.barriers
-        self._is_barrier = barriers is not None and barriers.begin(epoch)
+        at = EpochContext(epoch, epoch * EPOCH_US, {}, barriers is not None and barriers.begin(epoch))
         self._reports = []
         chunks = self._read(self._workload.events[start:end])
         last = len(self._levels)
@@ -270,26 +267,18 @@ class StatefulEvaluation:
         return parts
 
     def _last_task(
-        self, level: int, partition: int, chunks: Sequence[Chunk], at: StepTime, sinks: frozenset[str]
+        self, level: int, partition: int, chunks: Sequence[Chunk], at: EpochContext, sinks: frozenset[str]
     ) -> Mapping[str, pa.Table]:
         made = self._task(level, partition, chunks, at)
         self._reports += reported(made)
-        routes = self._stages.routes
-        found: dict[str, list[pa.RecordBatch]] = {sink: [] for sink in sinks}
-        if made:
-            for sink, batch in self._sinks.split(self._stages.routing.to_batch(made, level + 1)):
-                if sink in found:
-                    found[sink].append(batch)
-        schemas = dict(zip(routes.sinks, routes.schemas, strict=True))
-        return {sink: pa.Table.from_batches(batches, schemas[sink]) for sink, batches in found.items()}
+        return self._outlets.tables(made, sinks)
 
-    def _task(self, level: int, partition: int, chunks: Sequence[Chunk], at: StepTime) -> list[Chunk]:
+    def _task(self, level: int, partition: int, chunks: Sequence[Chunk], at: EpochContext) -> list[Chunk]:
         """Run a task until an attempt of it is heard."""
         stores = self._workload.stores
         while True:
             cells = stores.load(level, partition, at.epoch - 1)
-            with _worker(self._random.choice(self._workload.workers), at, self._is_barrier):
-                made = self._attempt(level, chunks, cells)
+            made = self._attempt(level, chunks, cells, at, self._random.choice(self._workload.workers))
             if self._fails():
                 continue  # the store was not committed: nobody will see this version
             commit = partial(stores.commit, level, partition, at.epoch, cells)
@@ -297,74 +286,16 @@ class StatefulEvaluation:
             if not self._fails():
                 return made
 
-    def _attempt(self, level: int, chunks: Sequence[Chunk], cells: _Cells) -> list[Chunk]:
-        processor: host.Level = pickle.loads(self._levels[level - 1])
-        variables = _Variables(cells)
-        processor.init(variables)
-        by_key: dict[tuple[str, int], list[Chunk]] = {}
-        for chunk in chunks:
-            by_key.setdefault(self._stages.routing.address(chunk, level), []).append(chunk)
-        made = []
-        for key in sorted(by_key):
-            variables.key = key
-            for row in processor.handleInputRows(key, iter(by_key[key]), None):
-                made.append(Chunk(row.target, row.bucket, row.kind, row.rank, row.seq, row.source, bytes(row.data)))
-        return made
+    def _attempt(
+        self, number: int, chunks: Sequence[Chunk], cells: Stored, at: EpochContext, held: Cache
+    ) -> list[Chunk]:
+        level: Level = pickle.loads(self._levels[number - 1])
+        memory = WorkerMemory(held, self._pace)
+        return [
+            made
+            for key, mine in level.arriving(chunks)
+            for made in level.run(key, mine, DictionaryCells(cells, key), at, memory)
+        ]
 
     def _fails(self) -> bool:
         return self._random.random() < self._workload.failure_rate
-
-
-@contextmanager
-def _worker(held: Cache, at: StepTime, is_barrier: bool) -> Iterator[None]:
-    """Be a worker: what a process of its own would have is in three places of the host's module."""
-    before = host._cache, host._moment, host._is_barrier
-    host._cache, host._moment = held, lambda hosted: at
-    host._is_barrier = lambda: is_barrier
-    try:
-        yield
-    finally:
-        host._cache, host._moment, host._is_barrier = before
-
-
-class _Variables:
-    """State variables of one task; those of the key that is set."""
-
-    def __init__(self, cells: _Cells) -> None:
-        self.cells = cells
-        self.key: tuple[str, int] = ("", 0)
-
-    def getValueState(self, name: str, schema: object) -> _Value:
-        return _Value(self, name)
-
-    def getMapState(self, name: str, key_schema: object, schema: object) -> _Map:
-        return _Map(self, name)
-
-
-@dataclass(frozen=True)
-class _Value:
-    of: _Variables
-    name: str
-
-    def get(self) -> tuple[Any, ...] | None:
-        found: tuple[Any, ...] | None = self.of.cells.get((self.of.key, self.name))
-        return found
-
-    def update(self, value: tuple[Any, ...]) -> None:
-        self.of.cells[self.of.key, self.name] = value
-
-
-@dataclass(frozen=True)
-class _Map:
-    of: _Variables
-    name: str
-
-    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = self.of.cells[self.of.key, self.name, key]
-        return found
-
-    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
-        self.of.cells[self.of.key, self.name, key] = value
-
-    def removeKey(self, key: tuple[Any, ...]) -> None:
-        del self.of.cells[self.of.key, self.name, key]

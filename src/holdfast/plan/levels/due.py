@@ -10,12 +10,11 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+
+from holdfast.state.bucket_report import BucketReport
 
 FILE_NAME = "due"
-
-DUE = "due_us"
-"""Name under which a bucket's report to the driver holds when something leaves although nothing arrives."""
 
 
 def due_file(stop_file: str) -> str:
@@ -23,8 +22,32 @@ def due_file(stop_file: str) -> str:
     return os.path.join(os.path.dirname(stop_file), FILE_NAME)
 
 
+class DueTimes:
+    """When something leaves next, by bucket: an epoch need not call all of them."""
+
+    def __init__(self) -> None:
+        self._of_bucket: dict[str, int] = {}
+
+    @property
+    def next_us(self) -> int | None:
+        """When something leaves next although nothing arrives; None: nothing does."""
+        return min(self._of_bucket.values(), default=None)
+
+    def take(self, reports: Mapping[str, BucketReport]) -> dict[str, BucketReport]:
+        """Take in an epoch's reports; return them without what was for here."""
+        for bucket, report in reports.items():
+            self._of_bucket.pop(bucket, None)
+            if report.due_us is not None:
+                self._of_bucket[bucket] = report.due_us
+        return {bucket: replace(report, due_us=None) for bucket, report in reports.items()}
+
+    def forget(self) -> None:
+        """Know nothing any more."""
+        self._of_bucket.clear()
+
+
 class Dues:
-    """When something leaves next, by bucket: an epoch need not call all of them.  Lives on the driver.
+    """Says when the next epoch is wanted, in a file.  Lives on the driver.
 
     Parameters
     ----------
@@ -34,20 +57,17 @@ class Dues:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._of_bucket: dict[str, int] = {}
+        self._times = DueTimes()
 
-    def take(self, reports: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    def take(self, reports: Mapping[str, BucketReport]) -> dict[str, BucketReport]:
         """Say when the next epoch is wanted; return the reports of an epoch's buckets without what was for here."""
-        for bucket, report in reports.items():
-            self._of_bucket.pop(bucket, None)
-            if DUE in report:
-                self._of_bucket[bucket] = report[DUE]
-        write_due(self._path, min(self._of_bucket.values(), default=None))
-        return {bucket: {name: of for name, of in report.items() if name != DUE} for bucket, report in reports.items()}
+        left = self._times.take(reports)
+        write_due(self._path, self._times.next_us)
+        return left
 
     def forget(self) -> None:
         """Know nothing any more: an epoch that is repeated, and held by every sink, reports nothing."""
-        self._of_bucket.clear()
+        self._times.forget()
         with suppress(OSError):
             os.unlink(self._path)
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from holdfast.checkpoint.manifest import BucketState, Manifest, TableFile, decode
 from holdfast.checkpoint.snapshot import checked, from_parquet
+from holdfast.plan.levels.store import PIECE_BYTES, Cells, HeldTables, Record, StatePart
 from holdfast.resume.directory_header import FILE_NAME, read_origin
-from holdfast.spark.state.store import PIECE_BYTES, Cells, HeldTables, Record, StatePart
 from holdfast.state import encoding, tables
 from holdfast.state.step import Step
 

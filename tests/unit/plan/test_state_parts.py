@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoint.snapshot import Bucket
+from holdfast.plan.levels import parts as state_parts
+from holdfast.plan.levels.parts import BackgroundParts
 from holdfast.ports import Store
-from holdfast.spark.state import parts as state_parts
-from holdfast.spark.state.parts import BackgroundParts
 
 
 def bucket(number: int, version: int) -> Bucket:

@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark import TaskContext
 
-from holdfast.errors import crossing
 from holdfast.plan.bounds import Bounding, all_keys
 from holdfast.plan.chunks import Chunk, Packer, Routing, rank_of
 from holdfast.plan.counts import Counts
 from holdfast.plan.program import Program
-from holdfast.plan.routes import Routes
 from holdfast.ports import Source, Span
 from holdfast.sources.bounds import MarkedSource
 from holdfast.state.step import CLOSED, UNBOUNDED
@@ -109,33 +106,6 @@ class Packing:
     def _sent(self, chunks: Sequence[Chunk]) -> Iterator[pa.RecordBatch]:
         if chunks:
             yield self.routing.to_batch(chunks, 1)
-
-
-@dataclass(frozen=True)
-class PackTask:
-    """Stage 0 where Spark computes it: the tagged rows of a task become chunks.  Called by ``mapInArrow``.
-
-    The order of arrival is that of Spark's partitions, which a replay has in the same order.
-    """
-
-    routes: Routes
-    routing: Routing
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the chunks of this task."""
-        context = TaskContext.get()
-        assert context is not None
-        number = context.partitionId()
-        packer = Packer(self.routing, rank_of(0, 0, number), number)
-        with crossing():
-            for batch in batches:
-                for target, rows in self.routes.split(batch):
-                    chunks = list(packer.add(int(target), rows))
-                    if chunks:
-                        yield self.routing.to_batch(chunks, 1)
-            chunks = list(packer.rows())
-            if chunks:
-                yield self.routing.to_batch(chunks, 1)
 
 
 def packings(

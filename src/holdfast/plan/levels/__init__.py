@@ -1,0 +1,1 @@
+"""What is done with state in an epoch, without Spark: chunks packed, levels called, buckets stored."""

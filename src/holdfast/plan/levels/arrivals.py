@@ -1,0 +1,142 @@
+"""What a bucket is given in an epoch: rows and bounds of its chunks, in their places; and what it says behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.plan.bounds import all_keys
+from holdfast.plan.chunks import BOUNDS, PLACED, ROWS, Chunk, decode, divided
+from holdfast.plan.stages import CLOSED_ONLY, EVERY, Hosted
+from holdfast.state import tables
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Step
+
+
+class FeedBounds:
+    """The bounds for all keys that an operator was told, by where they come from.
+
+    An input with several feeds (a union, or an operator of several buckets) is bounded by the least of them.
+
+    Parameters
+    ----------
+    hosted : Hosted
+        The operator.
+    known : mapping of str to mapping of str to int
+        Input -> where its rows come from -> bound for all keys: as it was told before.
+    buckets : int
+        Of each operator.
+    """
+
+    def __init__(self, hosted: Hosted, known: Mapping[str, Mapping[str, int]], buckets: int) -> None:
+        self.bounds = {name: dict(of) for name, of in known.items()}
+        self.has_moved = False
+        self._expected = {
+            name: [
+                source
+                for feed in feeds
+                for source in (
+                    [f"{feed.source}/{bucket}" for bucket in range(buckets)] if feed.is_operator else [feed.source]
+                )
+            ]
+            for name, feeds in hosted.feeds.items()
+        }
+        self._is_single = {name: len(feeds) == 1 for name, feeds in hosted.feeds.items()}
+
+    def heard(self, name: str, source: str, bound: int) -> int | None:
+        """Note a bound for all keys; return that of the input where it has risen."""
+        of = self.bounds.setdefault(name, {})
+        before = self._least(name)
+        if bound <= of.get(source, bound - 1):
+            return None
+        of[source] = bound
+        self.has_moved = True
+        after = self._least(name)
+        return after if after is not None and (before is None or after > before) else None
+
+    def are_keyed_heard(self, name: str) -> bool:
+        """Tell whether bounds of single keys hold: where there is one feed."""
+        return self._is_single[name]
+
+    def _least(self, name: str) -> int | None:
+        of = self.bounds.get(name, {})
+        return min(of.values()) if all(source in of for source in self._expected[name]) else None
+
+
+def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> dict[str, Arrivals]:
+    """Return what the chunks of one bucket bring to each input.
+
+    Places are numbered in the order of :func:`~holdfast.plan.chunks.in_order`; bounds come behind the rows, but
+    for the bound rows of sources, which stand between them.
+    """
+    step: Step = hosted.step
+    names = {number: name for name, number in hosted.targets.items()}
+    rows: dict[str, list[pa.Table]] = {name: [] for name in hosted.targets}
+    bounds: dict[str, list[pa.Table]] = {name: [] for name in hosted.targets}
+    place = 0
+    for chunk in chunks:
+        if chunk.kind == ROWS:
+            table = decode(chunk.data)
+            rows[names[chunk.target]].append(_placed(table, place))
+            place += table.num_rows
+        elif chunk.kind == PLACED:
+            name = names[chunk.target]
+            for table in _told(decode(chunk.data), name, chunk.source, step.key, feeds):
+                bounds[name].append(_placed(table, place))
+                place += table.num_rows
+    for chunk in chunks:
+        if chunk.kind == BOUNDS:
+            name = names[chunk.target]
+            for table in _told(decode(chunk.data), name, chunk.source, step.key, feeds):
+                bounds[name].append(_placed(table, place))
+                place += table.num_rows
+    found = {}
+    for name, schema in step.inputs.items():
+        row_schema = schema.append(pa.field(PLACE, pa.int64()))
+        bound_schema = tables.bounds_schema(step.key).append(pa.field(PLACE, pa.int64()))
+        found[name] = Arrivals(_united(rows[name], row_schema), _united(bounds[name], bound_schema))
+    return found
+
+
+def _told(told: pa.Table, name: str, source: str, key: pa.Schema, feeds: FeedBounds) -> Iterator[pa.Table]:
+    everywhere = told.filter(told.column(ALL_KEYS))
+    keyed = told.filter(pc.invert(told.column(ALL_KEYS)))
+    if keyed.num_rows and feeds.are_keyed_heard(name):
+        yield keyed
+    if everywhere.num_rows:
+        risen = feeds.heard(name, source, pc.max(everywhere.column(BOUND)).as_py())
+        if risen is not None:
+            yield all_keys(key, risen)
+
+
+def _placed(table: pa.Table, first: int) -> pa.Table:
+    places = pa.array(np.arange(first, first + table.num_rows, dtype=np.int64))
+    return table.append_column(pa.field(PLACE, pa.int64()), places)
+
+
+def _united(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    if not parts:
+        return schema.empty_table()
+    return pa.concat_tables([tables.fitted(part, schema) for part in parts])
+
+
+def bounds_for(
+    bounds: pa.Table, key: pa.Schema, wanted: pa.Schema, passes: str, buckets: int
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield (bucket, bounds) of an operator's output for an input that has its own key.
+
+    Bounds of single keys hold only where the key is the same; those for all keys go to every bucket.
+    """
+    everywhere = bounds.filter(bounds.column(ALL_KEYS))
+    if passes == CLOSED_ONLY:
+        everywhere = everywhere.filter(pc.equal(everywhere.column(BOUND), CLOSED))
+    if everywhere.num_rows:
+        highest = pc.max(everywhere.column(BOUND)).as_py()
+        for bucket in range(buckets):
+            yield bucket, all_keys(wanted, highest)
+    if passes == EVERY and len(key) and sorted(key.names) == sorted(wanted.names):
+        keyed = bounds.filter(pc.invert(bounds.column(ALL_KEYS)))
+        schema = tables.bounds_schema(wanted)
+        yield from divided(keyed.select(schema.names).cast(schema), wanted, buckets)

@@ -1,0 +1,284 @@
+"""A level: all stateful operators of one depth, one call for each bucket and epoch, and the stateless ones behind them.
+
+Whoever hosts it gives it the chunks of one bucket, or of one passage, and the cells in which that bucket's state is
+kept.  What it yields is addressed to the level behind it.  Spark's ``transformWithState`` is such a host
+(:mod:`holdfast.spark.state.host`), a test without Spark (:mod:`holdfast.testing.drive`) and a simulation
+(:mod:`holdfast.testing.simulation.levels`) are others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from holdfast.checkpoint.snapshot import Bucket
+from holdfast.operators.waits import longest_waits
+from holdfast.plan.chunks import ROWS, Chunk, Packer, Routing, decode, in_order, rank_of
+from holdfast.plan.counts import Counts
+from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of, bounds_for
+from holdfast.plan.levels.parts import SnapshotParts
+from holdfast.plan.levels.seed import Seeds, adopted
+from holdfast.plan.levels.store import Cache, Cells, HeldTables, Record, advance, compacted, load
+from holdfast.plan.pressure import pressure_of
+from holdfast.plan.report import Pace
+from holdfast.plan.stages import Hosted, Stage
+from holdfast.state import tables
+from holdfast.state.bucket_report import BucketReport, KeptVersion
+from holdfast.state.call import call
+from holdfast.state.step import Result, StepTime
+from holdfast.status import Wait
+
+
+@dataclass(frozen=True)
+class EpochContext:
+    """What the driver says to all levels of an epoch.
+
+    Parameters
+    ----------
+    epoch : int
+        Its number, as steps know it.
+    batch_us : int
+        Its batch time, as it was logged.
+    heard_us : mapping of str to int
+        Source -> the time up to which its silence says nothing.
+    is_barrier : bool
+        Whether its state is wanted for a snapshot.
+    """
+
+    epoch: int
+    batch_us: int
+    heard_us: Mapping[str, int] = field(default_factory=dict)
+    is_barrier: bool = False
+
+    def time_of(self, hosted: Hosted) -> StepTime:
+        """Return the epoch as an operator's step is told it."""
+        return StepTime(self.epoch, self.batch_us, hosted.heard(self.heard_us))
+
+
+@dataclass(frozen=True)
+class WorkerMemory:
+    """What a process that runs levels keeps from call to call.
+
+    Parameters
+    ----------
+    cache : Cache
+        The tables that it last had of each bucket.
+    pace : Pace
+        How often it looks who waits on whom.
+    """
+
+    cache: Cache = field(default_factory=Cache)
+    pace: Pace = field(default_factory=Pace)
+
+
+class Level:
+    """All stateful operators of one depth, and the stateless ones behind them.  Picklable.
+
+    Parameters
+    ----------
+    number : int
+        The level.
+    stage : Stage
+        Its operators, and the program behind them.
+    routing : Routing
+        Where chunks go.
+    token : str
+        Unique for the run.
+    seeds : Seeds, optional
+        Where state begins that the store does not have.
+    parts : SnapshotParts, optional
+        Takes the tables of each bucket that is called in a barrier.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        stage: Stage,
+        routing: Routing,
+        token: str,
+        seeds: Seeds | None = None,
+        parts: SnapshotParts | None = None,
+    ) -> None:
+        self._number = number
+        self._stage = stage
+        self._routing = routing
+        self._token = token
+        self._seeds = seeds
+        self._snapshot_parts = parts
+
+    def run(
+        self, key: tuple[str, int], chunks: Sequence[Chunk], cells: Cells, at: EpochContext, memory: WorkerMemory
+    ) -> Iterator[Chunk]:
+        """Yield what comes of the chunks of one bucket, or of one passage.
+
+        Parameters
+        ----------
+        key : (str, int)
+            Operator and label (:meth:`holdfast.plan.chunks.Routing.address`); no operator: a passage.
+        chunks : sequence of Chunk
+            All of the epoch, in any order.
+        cells : Cells
+            Where the bucket's state is kept.
+        at : EpochContext
+            The epoch.
+        memory : WorkerMemory
+            Of this process.
+        """
+        operator, label = key
+        if not operator:
+            return self._passed(in_order(chunks))
+        bucket = _Bucket(self._stage.hosted[operator], label % self._routing.buckets, cells, at, memory)
+        return self._called(bucket, in_order(chunks))
+
+    def arriving(self, chunks: Iterable[Chunk]) -> list[tuple[tuple[str, int], list[Chunk]]]:
+        """Return chunks by the key under which they come to this level, for who has no shuffle; keys in their order."""
+        by_key: dict[tuple[str, int], list[Chunk]] = {}
+        for chunk in chunks:
+            by_key.setdefault(self._routing.address(chunk, self._number), []).append(chunk)
+        return sorted(by_key.items())
+
+    def onward(self, chunk: Chunk) -> tuple[str, int]:
+        """Return the key under which a chunk goes to the level behind this one."""
+        return self._routing.address(chunk, self._number + 1)
+
+    # --- what passes ----------------------------------------------------------------------------------------------
+
+    def _passed(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+        """Let chunks pass; compute what the stage behind this level does to rows that come past it."""
+        packers: dict[int, Packer] = {}
+        counts = Counts({})
+        for chunk in chunks:
+            head = self._stage.relays.get(chunk.target) if chunk.kind == ROWS else None
+            if head is None:
+                yield chunk
+                continue
+            packer = packers.setdefault(chunk.rank, Packer(self._routing, chunk.rank, chunk.bucket))
+            yield from self._computed(head, decode(chunk.data), packer, counts)
+        for packer in packers.values():
+            yield from packer.rows()
+        if counts.found:
+            yield packer.report("", counts.report())
+
+    def _computed(self, head: str, rows: pa.Table, packer: Packer, counts: Counts) -> Iterator[Chunk]:
+        assert self._stage.program is not None
+        for batch in rows.to_batches():
+            for target, given in self._stage.program.run(head, batch, counts.passed):
+                yield from packer.add(int(target), given)
+
+    # --- what is called -------------------------------------------------------------------------------------------
+
+    def _called(self, bucket: _Bucket, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+        """Call an operator's step for one bucket."""
+        hosted = bucket.hosted
+        stored, loaded, state = self._loaded(bucket)
+        feeds = FeedBounds(hosted, loaded.feeds, self._routing.buckets)
+        arrivals = arrivals_of(hosted, chunks, feeds)
+        result = call(hosted.step, state, arrivals, bucket.time, operator=hosted.name, bucket=bucket.number)
+        record, state = _advanced(bucket, loaded, state, result)
+        if feeds.has_moved:
+            record = replace(record, feeds=feeds.bounds)
+        if record is not stored:
+            bucket.cells.put_record(record.to_json())
+        self._hold(bucket, record, state)
+        packer = Packer(self._routing, rank_of(self._number, hosted.number, bucket.number), bucket.number)
+        counts = Counts({})
+        for output, rows in result.outputs.items():
+            if rows.num_rows:
+                yield from self._computed(f"{hosted.name}/{output}", rows, packer, counts)
+        yield from packer.rows()
+        yield from self._bounds(bucket, result, packer)
+        report = self._report(bucket, result, record, state)
+        if self._snapshot_parts is not None:
+            kept = self._offered(bucket, record, state, has_moved=feeds.has_moved)
+            report = replace(report, kept=kept)
+        yield packer.report(hosted.name, counts.report({bucket.name: report}))
+
+    def _loaded(self, bucket: _Bucket) -> tuple[Record, Record, dict[str, pa.Table]]:
+        """Return a bucket's record as it is stored, the one to begin with (that of a seed may be), and its tables."""
+        cache, held_as = bucket.memory.cache, self._held_as(bucket)
+        cache.drop_others(self._token)
+        found = bucket.cells.record()
+        record = stored = Record.from_json(found)
+        if found is None and self._seeds is not None:
+            seed = adopted(bucket.cells, self._seeds, bucket.hosted.name, bucket.number, bucket.hosted.step)
+            if seed is not None:
+                record, held = seed
+                cache.put(held_as, held)
+        return stored, record, load(bucket.cells, record, bucket.hosted.step, cache.get(held_as))
+
+    def _hold(self, bucket: _Bucket, record: Record, state: Mapping[str, pa.Table]) -> None:
+        size = sum(table.nbytes for table in state.values())
+        bucket.memory.cache.put(self._held_as(bucket), HeldTables(record.version, record.token, state, size))
+
+    def _bounds(self, bucket: _Bucket, result: Result, packer: Packer) -> Iterator[Chunk]:
+        """Yield the bounds of an operator's output for the operators behind it."""
+        if result.bounds is None or not result.bounds.num_rows:
+            return
+        hosted = bucket.hosted
+        for number, passes in hosted.onward:
+            target = self._routing.targets[number]
+            for to, bounds in bounds_for(result.bounds, hosted.step.key, target.key, passes, self._routing.buckets):
+                yield packer.bounds(number, to, bucket.name, bounds)
+
+    def _report(self, bucket: _Bucket, result: Result, record: Record, state: Mapping[str, pa.Table]) -> BucketReport:
+        """Return what the bucket says to the driver."""
+        step, pace = bucket.hosted.step, bucket.memory.pace
+        waits = pace.measured("/".join(self._held_as(bucket)), lambda: longest_waits(step, state, bucket.time))
+        return BucketReport.of(
+            result,
+            state_rows=sum(table.num_rows for table in state.values()),
+            state_bytes=record.size_bytes,
+            waits=None if waits is None else tuple(Wait(**wait) for wait in waits),
+            pressure=pressure_of(step, state),
+        )
+
+    def _offered(
+        self, bucket: _Bucket, record: Record, state: Mapping[str, pa.Table], *, has_moved: bool
+    ) -> KeptVersion:
+        """Offer the tables of a barrier; return what the driver must know of the bucket for a snapshot."""
+        assert self._snapshot_parts is not None
+        is_barrier = bucket.at.is_barrier
+        if is_barrier and record.version:
+            name, number = bucket.hosted.name, bucket.number
+            self._snapshot_parts.offer(Bucket(name, number, record.version, record.token, record.feeds, state))
+        return KeptVersion(record.version, record.token, record.feeds if has_moved or is_barrier else None)
+
+    def _held_as(self, bucket: _Bucket) -> tuple[str, ...]:
+        return self._token, bucket.hosted.name, str(bucket.number)
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """One bucket of an operator in one epoch, with what is around it."""
+
+    hosted: Hosted
+    number: int
+    cells: Cells
+    at: EpochContext
+    memory: WorkerMemory
+
+    @property
+    def name(self) -> str:
+        """Its name in reports and as the origin of bounds."""
+        return f"{self.hosted.name}/{self.number}"
+
+    @property
+    def time(self) -> StepTime:
+        """The epoch as its step is told it."""
+        return self.at.time_of(self.hosted)
+
+
+def _advanced(
+    bucket: _Bucket, record: Record, state: dict[str, pa.Table], result: Result
+) -> tuple[Record, dict[str, pa.Table]]:
+    """Write what a call has changed; return the record, which is not written yet, and the tables behind it."""
+    declared = bucket.hosted.step.tables
+    changes = {
+        name: change for name, change in result.changes.items() if change.upserts.num_rows or change.deletes.num_rows
+    }
+    if not changes:
+        return record, state
+    state = compacted(tables.apply_changes(state, declared, changes))
+    return advance(bucket.cells, record, declared, changes, state, bucket.at.epoch), state

@@ -1,0 +1,139 @@
+"""What a bucket says to the driver of an epoch in which its step was called; and how that travels, and is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.state.step import Result
+from holdfast.status import Wait, is_number
+
+Feeds = Mapping[str, Mapping[str, int]]
+"""Input -> where its rows come from -> bound for all keys."""
+
+_WAITING = "waiting_rows"
+
+
+@dataclass(frozen=True)
+class Pressure:
+    """How full a bucket is whose operator limits the rows that wait.
+
+    Parameters
+    ----------
+    most : int
+        Waiting rows of its fullest key; 0 where no key is full.
+    ahead, lagging : tuple of str
+        Of the keys that are full: the inputs that run ahead, and those that are waited for.
+    """
+
+    most: int = 0
+    ahead: tuple[str, ...] = ()
+    lagging: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KeptVersion:
+    """Which version of its state a bucket has, for snapshots.
+
+    Parameters
+    ----------
+    version : int
+        The epoch that last changed it.
+    digest : str
+        Names its content.
+    feeds : mapping, optional
+        The bounds of its feeds; None where they have not moved.
+    """
+
+    version: int
+    digest: str
+    feeds: Feeds | None = None
+
+
+@dataclass(frozen=True)
+class BucketReport:
+    """What one bucket reports of one epoch.
+
+    Parameters
+    ----------
+    counts : mapping of str to int
+        What its step counted; adds up over buckets and epochs.
+    state_rows, state_bytes : int
+        Its state as it stands.
+    waiting_rows : int, optional
+        Rows that wait in it; None where the operator says nothing of the kind.
+    waits : tuple of Wait, optional
+        The longest waits; None where nobody looked.
+    due_us : int, optional
+        The batch time from which an epoch can release something although nothing arrives.
+    pressure : Pressure, optional
+        How full it is, where its operator has a limit.
+    kept : KeptVersion, optional
+        For the checkpointer.
+
+    Examples
+    --------
+    >>> said = BucketReport({"late": 1}, state_rows=3, state_bytes=90, kept=KeptVersion(7, "1f"))
+    >>> said.to_json()
+    {'counts': {'late': 1}, 'state_rows': 3, 'state_bytes': 90, 'kept': [7, '1f', None]}
+    >>> BucketReport.from_json(said.to_json()) == said
+    True
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    state_rows: int = 0
+    state_bytes: int = 0
+    waiting_rows: int | None = None
+    waits: tuple[Wait, ...] | None = None
+    due_us: int | None = None
+    pressure: Pressure | None = None
+    kept: KeptVersion | None = None
+
+    @classmethod
+    def of(cls, result: Result, **others: Any) -> BucketReport:
+        """Return a report with what a call counted; rows that wait are no count, they stand as they are."""
+        counts = {what: count for what, count in result.counts.items() if what != _WAITING}
+        return cls(counts, waiting_rows=result.counts.get(_WAITING), due_us=result.due_us, **others)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values; what is not said is left out."""
+        value: dict[str, Any] = {"counts": dict(self.counts)} if self.counts else {}
+        value |= {"state_rows": self.state_rows, "state_bytes": self.state_bytes}
+        if self.waiting_rows is not None:
+            value[_WAITING] = self.waiting_rows
+        if self.waits is not None:
+            value["waits"] = [wait.as_json() for wait in self.waits]
+        if self.due_us is not None:
+            value["due_us"] = self.due_us
+        if self.pressure is not None:
+            value["pressure"] = [self.pressure.most, list(self.pressure.ahead), list(self.pressure.lagging)]
+        if self.kept is not None:
+            value["kept"] = [self.kept.version, self.kept.digest, self.kept.feeds]
+        return value
+
+    @classmethod
+    def from_json(cls, value: Any) -> BucketReport:
+        """Return the report that :meth:`to_json` gave; what a later version added is left out.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If it is none: what is kept of it in a checkpoint has no checksum, and a change may leave it JSON.
+        """
+        if not isinstance(value, Mapping) or not all(is_number(value.get(name, 0)) for name in _SIZES):
+            raise ValueError(f"{value!r} is no report of a bucket")
+        waits, pressure, kept = value.get("waits"), value.get("pressure"), value.get("kept")
+        return cls(
+            dict(value.get("counts", {})),
+            value.get("state_rows", 0),
+            value.get("state_bytes", 0),
+            value.get(_WAITING),
+            None if waits is None else tuple(map(Wait.from_json, waits)),
+            value.get("due_us"),
+            None if pressure is None else Pressure(pressure[0], tuple(pressure[1]), tuple(pressure[2])),
+            None if kept is None else KeptVersion(*kept),
+        )
+
+
+_SIZES = ("state_rows", "state_bytes", _WAITING)

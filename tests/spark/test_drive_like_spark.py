@@ -1,0 +1,168 @@
+"""``holdfast.testing.drive`` gives what a run gives: the same rows in the same order, whatever the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.graph.nodes import Stream
+from holdfast.operators.lowering import LOWERINGS
+from holdfast.sinks import memory
+from holdfast.testing import close, drive, malformed
+from tests.spark.running import arrive
+
+pytestmark = pytest.mark.spark
+
+Rows = list[dict[str, Any]]
+
+SCHEMA = "k STRING, t BIGINT, v BIGINT"
+BUCKETS = 2
+"""As many as a new checkpoint has on two cores."""
+
+
+@pytest.fixture
+def tables() -> Iterator[list[str]]:
+    """Names of memory tables, which are forgotten in the end."""
+    names: list[str] = []
+    yield names
+    for name in names:
+        memory.clear(name)
+
+
+def row(k: str | None, t: int, v: int = 1, *, is_bound: bool | None = None) -> dict[str, Any]:
+    return {"k": k, "t": t, "v": v, "is_bound": is_bound}
+
+
+MARKED: list[Rows] = [
+    [row("a", 1), row("b", 2, 7), row("c", 2), row("a", 6, is_bound=True), row("a", 4, 9), row("d", 3, -1)],
+    [row("c", 5, 3), row("b", 9), row(None, 8, is_bound=True), row("e", 7), row("a", 12, 2)],
+    [row("b", 14, 8), row("a", 19), row("c", 25, 4)],
+]
+"""Bounds of one key and of all, and rows that stand below them."""
+
+PLAIN: list[Rows] = [
+    [{"k": "b", "t": 2, "v": 4}, {"k": "a", "t": 1, "v": 3}, {"k": "a", "t": 1, "v": 3}],
+    [{"k": "c", "t": 5, "v": 6}, {"k": "a", "t": 4, "v": 0}, {"k": "b", "t": 1, "v": 9}, {"k": "b", "t": 9, "v": 9}],
+    [{"k": "a", "t": 19, "v": 5}, {"k": "d", "t": 3, "v": 2}, {"k": "c", "t": 25, "v": 1}],
+]
+
+
+def summed(key: Any, rows: Sequence[Mapping[str, Any]], state: Any) -> Rows:
+    """Return a key's running sum, with the epoch in which it was called."""
+    total = (state.get("total") or 0) + sum(each["v"] for each in rows)
+    state.set(total=total)
+    return [{"k": key, "t": rows[-1]["t"], "v": total, "epoch": state.at.epoch}]
+
+
+def counted(tables: Any, rows: pa.Table, at: Any) -> Any:
+    """Return how often each key has come, bucket by bucket."""
+    known = {} if tables is None else {each["k"]: each["n"] for each in tables["seen"].to_pylist()}
+    made = []
+    for each in rows.to_pylist():
+        known[each["k"]] = known.get(each["k"], 0) + 1
+        made.append({"k": each["k"], "t": each["t"], "v": known[each["k"]], "epoch": at.epoch})
+    seen = pl.DataFrame([{"k": key, "n": n} for key, n in known.items()], schema={"k": pl.String, "n": pl.Int64})
+    schema = {"k": pl.String, "t": pl.Int64, "v": pl.Int64, "epoch": pl.Int64}
+    return {"seen": seen}, pl.DataFrame(made, schema=schema)
+
+
+def turned(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.set_column(2, "v", pc.negate(batch.column("v")))
+
+
+def stateful_streams() -> dict[str, Stream]:
+    """Return a stream behind each kind of operator that keeps state, alone, behind another one, and beside it."""
+    marked = hf.read.rows(
+        MARKED, schema=f"{SCHEMA}, is_bound BOOLEAN", timestamp="t", bounds="is_bound", bounded=True, name="marked"
+    )
+    plain = hf.read.rows(PLAIN, schema=SCHEMA, timestamp="t", bounded=True, name="plain")
+    chosen = marked | hf.filter("v >= 0", name="kept") | hf.select("k", "t", "v", kk="concat(k, k)", name="chosen")
+    within = plain | hf.clip(0, 20, name="within")
+    both = hf.sync({"m": chosen, "p": within}, by="k", timestamps="ascending", name="both")
+    latest = hf.merge(chosen, {"p": plain}, by="k", tolerance=5, name="latest")
+    windows = chosen | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), most=hf.max("v"), name="windows")
+    running = chosen | hf.accumulate(by="k", n=hf.count(), name="running")
+    once = plain | hf.distinct(by="k", horizon=3, disorder=1, name="once")
+    entry = plain | hf.limit_in_flight(1, by="k", timeout=4, name="entry")
+    shape = {"schema": f"{SCHEMA}, epoch BIGINT", "timestamp": "t"}
+    sums = chosen | hf.apply(summed, "k", state="total BIGINT", name="sums", **shape)
+    counts = plain | hf.stateful(counted, "k", state={"seen": "k STRING, n BIGINT"}, name="counts", **shape)
+    # Behind state: other operators with state, the two kinds of bounds, and rows that come past a level.
+    shaped = latest | hf.select("k", "t", "v", name="shaped") | hf.map_batches(turned, SCHEMA, name="turned")
+    parts = sums | hf.select("k", "t", "v", name="sums_alone") | hf.split(low="v < 9", otherwise="high", name="parts")
+    mixed = hf.union(parts.low, chosen | hf.select("k", "t", "v", name="past"), name="mixed")
+    second = hf.sync({"x": shaped, "y": within}, by="k", timestamps="ascending", name="second")
+    third = mixed | hf.aggregate(by="k", window=hf.tumbling(10), disorder=5, n=hf.count(), name="third")
+    fourth = both | hf.accumulate(by="k", sets=hf.count(), name="fourth")
+    return {
+        "chosen": chosen, "within": within, "both": both, "both_late": both.late, "latest": latest,
+        "latest_late": latest.late, "windows": windows, "windows_late": windows.late, "running": running,
+        "running_late": running.late, "once": once, "once_late": once.late, "entry": entry, "entry_shed": entry.shed,
+        "entry_late": entry.late, "sums": sums, "counts": counts, "shaped": shaped, "high": parts.high,
+        "second": second, "second_late": second.late, "third": third, "fourth": fourth,
+    }  # fmt: skip
+
+
+def stateless_streams(directory: Path) -> dict[str, Stream]:
+    """Return a stream behind each kind of operator without state."""
+    files = hf.read.files(directory, format="json", schema=SCHEMA, timestamp="t", on_bad_row="reject", name="files")
+    kept = files | hf.filter("v > 1", name="kept")
+    parts = kept | hf.split(low="v < 5", otherwise="high", name="parts")
+    both = hf.union(parts.low, files | hf.clip(0, 4, name="early"), name="both")
+    return {
+        "computed": kept | hf.select("k", "v", kk="concat(k, k)", name="chosen"),
+        "high": parts.high,
+        "both": both,
+        "turned": both | hf.map_batches(turned, SCHEMA, name="turned"),
+        "rejected": files.rejects | hf.select("raw", name="texts"),
+    }
+
+
+def ran(streams: Mapping[str, Stream], tmp_path: Path, spark: SparkSession, tables: list[str]) -> tuple[Any, Any]:
+    """Run all streams as one pipeline; return it, and the rows of each."""
+    names = {name: f"{tmp_path.name}_{name}" for name in streams}
+    tables += names.values()
+    pipeline = hf.Pipeline("all", *[stream | hf.write.memory(names[name]) for name, stream in streams.items()])
+    pipeline.run(checkpoint=str(tmp_path), trigger=hf.available_now(), session=spark)
+    return pipeline, {name: memory.rows(table).to_pylist() for name, table in names.items()}
+
+
+def driven(stream: Stream, sources: Mapping[str, Sequence[Sequence[Any]]]) -> Rows:
+    """Drive one stream with those of the sources that it reads."""
+    pipeline = hf.Pipeline("one", stream | hf.write.memory("unused"))
+    read = {node.name: sources[node.name] for node in pipeline.sources}
+    return [each for epoch in drive(stream, read, buckets=BUCKETS) for each in epoch]
+
+
+def test_a_driven_graph_gives_what_a_run_gives(spark: SparkSession, tmp_path: Path, tables: list[str]) -> None:
+    given = {
+        "marked": [*MARKED[:-1], [*MARKED[-1], close()]],
+        "plain": [*PLAIN[:-1], [*PLAIN[-1], close()]],
+    }
+    streams = stateful_streams()
+    pipeline, found = ran(streams, tmp_path / "stateful", spark, tables)
+    for name, stream in streams.items():
+        assert driven(stream, given) == found[name], name
+    assert [name for name, rows in found.items() if not rows] == [], "nothing was compared"
+    kinds = {node.kind for node in pipeline.nodes}
+
+    lines = [{"k": "a", "t": 1, "v": 2}, "no row", {"k": "b", "t": 5, "v": 7}, {"k": "c", "t": 3, "v": 1}]
+    arrive(tmp_path / "in", "one.json", lines)
+    streams = stateless_streams(tmp_path / "in")
+    pipeline, found = ran(streams, tmp_path / "stateless", spark, tables)
+    items = [malformed(line) if isinstance(line, str) else line for line in lines]
+    for name, stream in streams.items():
+        # Where workers run a user's function, each writes for itself.
+        assert sorted(map(repr, driven(stream, {"files": [items]}))) == sorted(map(repr, found[name])), name
+    assert [name for name, rows in found.items() if not rows] == [], "nothing was compared"
+
+    kinds |= {node.kind for node in pipeline.nodes}
+    assert kinds >= LOWERINGS.keys() - {"map", "sql"}, "an operator kind is not compared"

@@ -1,0 +1,35 @@
+"""Declarations of the SQL sinks from arguments as users write them; a spec has them in one value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.sinks.postgres.spec import PostgresSpec
+from holdfast.sinks.sql import TableMode
+from holdfast.sinks.sqlite.spec import SqliteSpec
+
+
+def sqlite_spec(
+    path: str,
+    table: str,
+    mode: Any = "append",
+    key: Sequence[str] = (),
+    delete: str | None = None,
+    rewindable: bool = False,
+) -> SqliteSpec:
+    """Return what ``write.sqlite`` declares."""
+    return SqliteSpec(path, table, TableMode.of(mode, key, delete, rewindable))
+
+
+def postgres_spec(
+    dsn: str,
+    table: str,
+    mode: Any = "append",
+    key: Sequence[str] = (),
+    delete: str | None = None,
+    stage: Any = "auto",
+    rewindable: bool = False,
+) -> PostgresSpec:
+    """Return what ``write.postgres`` declares."""
+    return PostgresSpec(dsn, table, TableMode.of(mode, key, delete, rewindable), stage)
