@@ -36,7 +36,7 @@ parts = flights | hf.filter("dep_delay is not null") | hf.split(late="dep_delay 
 pipeline = hf.Pipeline(
     "p", parts.late | hf.write.sqlite("x.db", table="late"), parts.rest | hf.write.files("out"),
 )
-pipeline.explain(), pipeline.diagram("svg"), pipeline.fingerprint()
+pipeline.explain(), pipeline.diagram(), pipeline.fingerprint()
 print(sorted({module.partition(".")[0] for module in sys.modules} & {"pyspark", "py4j", "psycopg"}))
 """
     assert python(program) == "[]\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Annotated, Any
 
 import typer
@@ -44,13 +43,6 @@ DropState = Annotated[
     list[str] | None,
     typer.Option("--drop-state", metavar="NAME", help="An operator that is gone, and whose state nobody takes over."),
 ]
-
-
-class Drawing(Enum):
-    """How ``explain`` draws."""
-
-    MERMAID = "mermaid"
-    SVG = "svg"
 
 
 def _say_version(wanted: bool) -> None:
@@ -317,7 +309,7 @@ def plan_(
 @app.command()
 def explain(
     target: Target,
-    diagram: Annotated[Drawing | None, typer.Option(help="Draw instead of describing.")] = None,
+    diagram: Annotated[bool, typer.Option("--diagram", help="Draw it instead: a Mermaid flowchart.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Describe a pipeline in words, or draw it.  Runs nothing."""
@@ -325,9 +317,9 @@ def explain(
         pipeline = load_target(target)
         if as_json:
             answer = {"spec": pipeline.spec(), "fingerprint": pipeline.fingerprint(), "explanation": pipeline.explain()}
-            frame.print_json(answer | ({"diagram": pipeline.diagram(diagram.value)} if diagram else {}))
+            frame.print_json(answer | ({"diagram": pipeline.diagram()} if diagram else {}))
         else:
-            frame.print_lines([pipeline.explain() if diagram is None else pipeline.diagram(diagram.value)])
+            frame.print_lines([pipeline.diagram() if diagram else pipeline.explain()])
 
 
 def _trigger(interval: str | None, drain: bool) -> Trigger | None:

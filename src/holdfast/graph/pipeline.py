@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.graph import checks, explain, naming
-from holdfast.graph import mermaid as diagram
+from holdfast.graph import checks, explain, mermaid, naming
 from holdfast.graph import unused as forgotten
 from holdfast.graph.hooks import NONE, Hooks
 from holdfast.graph.naming import Origin
@@ -116,9 +115,9 @@ class Pipeline:
         """Return the pipeline in words: every node, its guarantee, what is shared, what to mind."""
         return explain.explain(self)
 
-    def diagram(self, format: str = "mermaid") -> str:
-        """Return the pipeline as a drawing: ``"mermaid"`` text, or a self-contained ``"svg"``."""
-        return diagram.diagram(self, format)
+    def diagram(self) -> str:
+        """Return the pipeline as a drawing: the text of a Mermaid flowchart."""
+        return mermaid.diagram(self)
 
     def spec(self) -> dict[str, Any]:
         """Return the whole graph as a JSON value: names, kinds, arguments, edges; without secrets and line numbers."""
