@@ -78,7 +78,6 @@ class _Compiler:
         self._read = read
         self._token = token
         self._plain: dict[CompileStep, DataFrame] = {}
-        self._wide_frames: dict[int, tuple[DataFrame, dict[int, StructType]]] = {}
         self._consumers: dict[CompileStep, list[CompileStep | int]] = {step: [] for step in steps.steps}
         for step in steps.steps:
             for before in step.inputs:
