@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.records import Decided, Done
-from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.errors import Corrupt, InvalidPipeline, invariant
 from holdfast.graph.nodes import Node
 from holdfast.ports import SourceSpec, Store
 from holdfast.positions import Positions
@@ -152,7 +152,7 @@ def rejection(letter: Letter, ledger: Mapping[int, Decided | Done]) -> Rejection
     content = ledger.get(letter.epoch)
     if content is None or content.rejected is None:
         return Rejection.MADE
-    if letter.address.ordinal in content.rejected.get(letter.source, ()):
+    if letter.address.ordinal in content.rejected.get(letter.source, ()):  # else the command died behind the letter
         return Rejection.MADE
     return Rejection.UNDONE if isinstance(content, Done) else Rejection.OPEN
 
@@ -207,7 +207,7 @@ class DeadLetters:
         # 1. the copy.  A crash after it leaves both: the newer one counts.  2. removal of older ones.
         self._put(self.letters)
         for other, key in keys.items():
-            if other < generation:
+            if other < generation:  # also what a start left that died between its copy and the removal
                 store.delete(key)
 
     def add(self, letter: Letter, check_fenced: Callable[[], None]) -> None:
@@ -222,7 +222,7 @@ class DeadLetters:
         """
         check_fenced()
         known = {(one.source, one.address) for one in self.letters}
-        if (letter.source, letter.address) not in known:
+        if (letter.source, letter.address) not in known:  # else whoever found it before died behind its put
             self._put((*self.letters, letter))
 
     def fit(self, sources: Iterable[Node], begins: Positions) -> None:
@@ -262,6 +262,13 @@ class DeadLetters:
         return [one for one in mine if one.again is not None and one.again >= first and one.again not in failed]
 
     def _put(self, letters: Sequence[Letter]) -> None:
+        before, now = ({(one.source, one.address) for one in several} for several in (self.letters, letters))
+        invariant(
+            before <= now and len(now) == len(letters),
+            f"{len(before)} dead letters are to become {len(letters)}, of {len(now)} rows.",
+            why="a row is a letter from its put on, and one.",
+            participant=self._key,
+        )
         self._store.put(self._key, _encoded(letters))
         self.letters = tuple(letters)
 
@@ -273,6 +280,12 @@ def masks_of(letters: Sequence[Letter]) -> dict[str, Mask]:
     for source in {letter.source for letter in letters}:
         mine = [letter for letter in letters if letter.source == source]
         again = {letter.again: letter.row for letter in mine if letter.again is not None}
+        invariant(
+            len(again) == sum(letter.again is not None for letter in mine),
+            f"two dead letters of source {source!r} are to be read again at one position.",
+            why="each has a number of its own among those of its source.",
+            participant=source,
+        )
         rows = tuple(again.get(number, b"") for number in range(max(again, default=-1) + 1))
         masks[source] = Mask(frozenset(one.address for one in mine), rows)
     return masks

@@ -1,6 +1,7 @@
 """Dead letters: kept once, honoured by every later start, by no run that was fenced (design/0013, section 4)."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import holdfast as hf
 from holdfast.commit.ledger import Ledger
 from holdfast.commit.records import Decided, Done
-from holdfast.errors import Corrupt, Fenced, InvalidPipeline
+from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
 from holdfast.ports import EpochRecord, Staged
 from holdfast.quarantine.dead_letters import (
     REJECTED,
@@ -182,6 +183,20 @@ def test_no_bit_of_a_letter_changes_unnoticed():
         store.put(key, damaged)
         with suppress(Corrupt):
             assert read_letters(store) == (letter(1),)
+
+
+def test_no_letter_is_lost_or_kept_twice():
+    letters = DeadLetters(SimulatedStore(), 1, isolates=True)
+    letters.add(letter(1), is_owner)
+    for wrong in ([], [letter(2)], [letter(1), letter(1)]):
+        with pytest.raises(InternalError, match="dead letters are to become"):
+            letters._put(wrong)
+    assert letters.letters == (letter(1),)
+
+
+def test_no_two_letters_are_read_again_at_one_position():
+    with pytest.raises(InternalError, match="to be read again at one position"):
+        masks_of([replace(letter(1), again=0), replace(letter(2), again=0)])
 
 
 def test_one_row_does_not_carry_its_batch_along():
