@@ -64,7 +64,7 @@ class Pipeline:
         checks.check_arguments(name, sinks, built_at, stream_type=Stream, sink_type=SinkNode)
         checks.check_hooks(name, hooks, built_at, hooks_type=Hooks)
         nodes = _in_order(sinks)
-        checks.check_graph(name, nodes, sinks, built_at)
+        checks.check_graph(name, nodes, sinks)
         for attribute, value in {
             "name": name,
             "sinks": tuple(sinks),
