@@ -18,8 +18,8 @@ from holdfast.graph.event_time import check_commit_every, common_unit
 from holdfast.graph.explain import derived_names
 from holdfast.graph.trigger import Trigger, available_now
 from holdfast.observe.configuration import configuration
-from holdfast.observe.inspection import as_json as inspected_json
 from holdfast.resume.refusals import check_change
+from holdfast.status import as_json as inspected_json
 from holdfast.store.local import open_store
 from holdfast.store.paths import checkpoint_directory
 from holdfast.types.units import duration_us, time_us

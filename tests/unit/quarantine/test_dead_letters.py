@@ -185,6 +185,40 @@ def test_no_bit_of_a_letter_changes_unnoticed():
             assert read_letters(store) == (letter(1),)
 
 
+def test_letters_are_read_and_written_as_older_versions_did():
+    """Three of them: left out, to be read again, and one that a sink refused and published after all."""
+    text = (
+        b'{"#sha256":"af31b2e5a77978c8","letters":[{"address":["log",7,2],"again":null,"at_us":99,"epoch":5,"error":'
+        b'{"kind":"BadRow","what":"it fails.","why":"because."},"row":"//4gcm93","source":"in"},{"address":["log",8,0],'
+        b'"again":3,"at_us":99,"epoch":5,"error":{"kind":"BadRow","what":"it fails.","why":"because."},"row":"",'
+        b'"source":"in"},{"address":["rejected",7,1],"again":null,"at_us":100,"epoch":7,"error":{"kind":"BadRow"},'
+        b'"is_published":true,"row":"eA==","source":"table"}]}'
+    )
+    store = SimulatedStore()
+    store.put("dead-letters/00000001.json", text)
+    assert read_letters(store) == (
+        Letter("in", Address("log", 7, 2), b"\xff\xfe row", 5, ERROR, 99),
+        Letter("in", Address("log", 8, 0), b"", 5, ERROR, 99, again=3),
+        Letter("table", Address(REJECTED, 7, 1), b"x", 7, {"kind": "BadRow"}, 100, is_published=True),
+    )
+    DeadLetters(store, 2, isolates=True)
+    assert store.get("dead-letters/00000002.json") == text
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b'"row":"', b'"row":7,"r":"'), (b'"epoch":5', b'"epoch":null'), (b"7,2]", b"7]"), (b'"at_us":99,', b"")],
+)
+def test_letters_without_a_checksum_that_are_none_are_corrupt(before, after):
+    """As versions wrote them that knew no checksum."""
+    store = SimulatedStore()
+    DeadLetters(store, 1, isolates=True).add(letter(7, 2), is_owner)
+    (key,) = store.keys("dead-letters/")
+    store.put(key, store.get(key).replace(b"#sha256", b"nothing").replace(before, after))
+    with pytest.raises(Corrupt, match=r"dead-letters/00000001\.json"):
+        read_letters(store)
+
+
 def test_no_letter_is_lost_or_kept_twice():
     letters = DeadLetters(SimulatedStore(), 1, isolates=True)
     letters.add(letter(1), is_owner)
