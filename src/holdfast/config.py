@@ -12,12 +12,19 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from holdfast import faults
@@ -51,31 +58,41 @@ OPTIONS: dict[str, str] = {
 """Settings whose value may also come from an option of ``holdfast run``: errors name both."""
 
 
-_MASTERS = "local, local[2], local[*], spark://host:7077, k8s://host:443, yarn"
+_MASTERS = ["local", "local[2]", "local[*]", "spark://host:7077", "k8s://host:443", "yarn"]
 _THREADS = r"([1-9]\d*|\*)"
-_MASTER = re.compile(rf"yarn|(spark|k8s)://.+|local(\[{_THREADS}(\s*,\s*[1-9]\d*)?\])?|local-cluster\[.+\]")
+_MASTER = rf"^(yarn|(spark|k8s)://.+|local(\[{_THREADS}(\s*,\s*[1-9]\d*)?\])?|local-cluster\[.+\])$"
 
 
 @dataclass(frozen=True)
-class Limit:
-    """What a setting may be: its kind, and the range or the choices, inclusive."""
+class QuantityRange:
+    """Bounds of a quantity, inclusive; it is kept as it was written."""
 
-    kind: Literal["size", "duration", "count", "choice", "switch", "master", "names"]
-    low: str | int | None = None
-    high: str | int | None = None
-    choices: tuple[str, ...] = ()
+    low: str
+    high: str
+    measure: Callable[..., int]
 
-    @property
-    def words(self) -> str:
-        """The range as people read it."""
-        if self.choices:
-            return ", ".join(self.choices)
-        words = {"switch": "true, false", "master": _MASTERS, "names": "names, separated by commas"}
-        return words.get(self.kind) or f"{self.low} to {self.high}"
+    def __call__(self, value: str, info: ValidationInfo) -> str:
+        """Return the quantity, or raise ValueError."""
+        amount = self.measure(value, argument=variable(str(info.field_name)))
+        if not self.measure(self.low) <= amount <= self.measure(self.high):
+            raise ValueError("it lies outside")
+        return value
 
 
-def _setting(default: Any, limit: Limit, reason: str) -> Any:
-    return Field(default=default, description=reason, json_schema_extra={"limit": limit})  # type: ignore[dict-item]
+def _size(low: str, high: str) -> AfterValidator:
+    return AfterValidator(QuantityRange(low, high, size_bytes))
+
+
+def _duration(low: str, high: str) -> AfterValidator:
+    return AfterValidator(QuantityRange(low, high, duration_us))
+
+
+def _names(value: str) -> str:
+    return ",".join(part.strip() for part in value.split(",") if part.strip())
+
+
+def _setting(default: Any, reason: str) -> Any:
+    return Field(default=default, description=reason)
 
 
 class Settings(BaseSettings):
@@ -97,182 +114,153 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="forbid")
 
-    carry_max: str = _setting(
+    carry_max: Annotated[str, _size("0 B", "1 GB")] = _setting(
         "16 MB",
-        Limit("size", "0 B", "1 GB"),
         "Epochs up to this size are carried by the driver instead of staged by executors.  A carried epoch needs no "
         "Python worker (81 ms against 156 ms for 1000 rows), but the driver holds its rows, several times while they "
         "are written; beyond 16 MB the workers' parallelism wins.  0 B stages everything.",
     )
-    prefetch_max: str = _setting(
+    prefetch_max: Annotated[str, _size("0 B", "256 MB")] = _setting(
         "4 MB",
-        Limit("size", "0 B", "256 MB"),
         "Epochs up to this size are read by the planning process itself and handed to the JVM with the plan, so that "
         "no Python worker reads them.  Larger ones are read in parallel.  0 B reads everything in workers.",
     )
     columnar: bool = _setting(
         True,
-        Limit("switch"),
         "Pipelines whose operators Arrow evaluates exactly as Spark does keep their rows out of the JVM: they are "
         "read, computed and written in one Python worker.  `false` sends every row through Spark's plan.",
     )
-    buckets: int = _setting(
+    buckets: Annotated[int, Field(ge=0, le=4096)] = _setting(
         0,
-        Limit("count", 0, 4096),
         "Buckets that the state of each stateful operator is divided into; a bucket is what one task has at a time.  "
         "0 takes one for each core that the first run has, and what there is afterwards.  Another number divides the "
         "state anew when the pipeline is started: `holdfast plan` says so.  More than cores leave room to grow; each "
         "costs a few milliseconds an epoch.",
     )
-    partitions: int = _setting(
+    partitions: Annotated[int, Field(ge=0, le=4096)] = _setting(
         0,
-        Limit("count", 0, 4096),
         "Tasks that work on the state of stateful operators at a time, in an epoch; at most as many as buckets.  0 "
         "takes one for each core when Spark's directory is new, and what there is afterwards.  Another number moves "
         "the state to a new directory when the pipeline is started, and there are at least as many buckets then.",
     )
-    commit_queue: int = _setting(
+    commit_queue: Annotated[int, Field(ge=1, le=64)] = _setting(
         4,
-        Limit("count", 1, 64),
         "Decided epochs that may wait for the commit thread before the next one has to wait itself.  Bounds what has "
         "to be published after a crash, and the rows that wait with it.",
     )
-    checkpoint_freq: int = _setting(
+    checkpoint_freq: Annotated[int, Field(ge=0, le=86_400_000)] = _setting(
         60_000,
-        Limit("count", 0, 86_400_000),
         "Milliseconds between two snapshots of the state of stateful operators; also `start(checkpoint_freq=...)`.  "
         "0 makes none by itself.  The workers write what they hold, beside the epochs, which do not wait for it: "
         "0.14 s of CPU for a million keys; what they do not hold is read out of Spark's store: 1.6 s.  One a minute "
         "bounds what has to be replayed when Spark's directory is lost.  One that is due while another is made is "
         "dropped.",
     )
-    controller_checkpoint_freq: int = _setting(
+    controller_checkpoint_freq: Annotated[int, Field(ge=100, le=3_600_000)] = _setting(
         5_000,
-        Limit("count", 100, 3_600_000),
         "Milliseconds between two progress records: where epochs ended, and at what batch time.  What is newer is in "
         "Spark's directory alone; if that is lost too, it is replayed as one epoch.",
     )
     force_graph_change: bool = _setting(
         False,
-        Limit("switch"),
         "Start a changed graph also where state does not fit, or where a source has ended: an operator whose state "
         "does not fit begins without any, a finished source stays finished.  Also `start(force=True)` and `--force`.  "
         "`holdfast plan` says beforehand what happens.",
     )
-    drop_state: str = _setting(
+    drop_state: Annotated[str, AfterValidator(_names), Field(examples=["names, separated by commas"])] = _setting(
         "",
-        Limit("names"),
         "Operators that are gone and whose state nobody takes over, although a new operator of the same kind begins "
         "without: it may be the old one under another name, so a start asks for a word.  Also "
         "`start(drop_state=[...])` and `--drop-state`.  `holdfast plan` says beforehand whether it is needed.",
     )
-    checkpoint_keep: int = _setting(
+    checkpoint_keep: Annotated[int, Field(ge=1, le=1000)] = _setting(
         3,
-        Limit("count", 1, 1000),
         "Snapshots that are kept; also `start(keep=...)`.  The newest good one is used, so more than one is a reserve "
         "against damage.  Buckets that did not change share their files.",
     )
-    ledger_keep: int = _setting(
+    ledger_keep: Annotated[int, Field(ge=10, le=100_000)] = _setting(
         100,
-        Limit("count", 10, 100_000),
         "Finished epochs kept in the checkpoint's ledger for people to read.  Nothing depends on them; each is a small "
         "file.",
     )
-    retry_attempts: int = _setting(
+    retry_attempts: Annotated[int, Field(ge=1, le=100)] = _setting(
         10,
-        Limit("count", 1, 100),
         "Attempts at publishing when a sink does not answer, before the run stops.  With the two settings below, 10 "
         "attempts outlast a database that is away for a minute.",
     )
-    retry_first: str = _setting(
+    retry_first: Annotated[str, _duration("1 ms", "10 min")] = _setting(
         "500 ms",
-        Limit("duration", "1 ms", "10 min"),
         "Wait before the second attempt; it doubles with each further one, with jitter so that several pipelines do "
         "not come back at the same moment.",
     )
-    retry_cap: str = _setting(
+    retry_cap: Annotated[str, _duration("1 ms", "1 h")] = _setting(
         "15 s",
-        Limit("duration", "1 ms", "1 h"),
         "Longest wait between two attempts: a database that is back is noticed within this time.",
     )
-    sweep_interval: str = _setting(
+    sweep_interval: Annotated[str, _duration("1 s", "1 d")] = _setting(
         "60 s",
-        Limit("duration", "1 s", "1 d"),
         "How often orphans are looked for.  Workers of a dead driver may stage rows after the new run has started, so "
         "once at the start is not enough; orphans are invisible and only cost room.",
     )
-    on_poison: str = _setting(
+    on_poison: Literal["stop", "isolate"] = _setting(
         "stop",
-        Limit("choice", choices=("stop", "isolate")),
         "What becomes of rows that kill the run whenever their epoch is evaluated: `stop` fails with the error, "
         "`isolate` finds them by trials and makes them dead letters.  Also `start(on_poison=...)` and `--on-poison`.",
     )
-    poison_attempts: int = _setting(
+    poison_attempts: Annotated[int, Field(ge=1, le=100)] = _setting(
         3,
-        Limit("count", 1, 100),
         "With `isolate`: so many runs in a row must have died in the same epoch before its rows are tried.  Fewer find "
         "them sooner; more outlast what passes by itself.",
     )
-    poison_rows: int = _setting(
+    poison_rows: Annotated[int, Field(ge=1, le=1_000_000)] = _setting(
         100,
-        Limit("count", 1, 1_000_000),
         "With `isolate`: more rows of one epoch are not isolated, the start fails instead.  So many speak against the "
         "code and not the input; each costs some seconds, or about twenty trials in an epoch of a million rows where "
         "Spark's plan evaluates it.",
     )
-    poison_timeout: str = _setting(
+    poison_timeout: Annotated[str, _duration("1 s", "7 d")] = _setting(
         "1 d",
-        Limit("duration", "1 s", "7 d"),
         "With `isolate`: an epoch that takes longer to be evaluated is taken for one whose rows make a function hang; "
         "its workers are ended, and the run fails.  Set it well above what your longest epoch takes.",
     )
-    max_restarts: int = _setting(
+    max_restarts: Annotated[int, Field(ge=0, le=1_000_000)] = _setting(
         10,
-        Limit("count", 0, 1_000_000),
         "With `holdfast run --supervise`: restarts in a row, without an epoch that was finished between them, before "
         "the supervisor gives up; also `--max-restarts`.  With the two settings below, 10 take about six minutes.",
     )
-    restart_first: str = _setting(
+    restart_first: Annotated[str, _duration("1 ms", "10 min")] = _setting(
         "1 s",
-        Limit("duration", "1 ms", "10 min"),
         "Wait before a supervised run is started again; it doubles with each further restart in a row, with jitter.  A "
         "start takes some seconds itself.",
     )
-    restart_cap: str = _setting(
+    restart_cap: Annotated[str, _duration("1 ms", "1 d")] = _setting(
         "1 min",
-        Limit("duration", "1 ms", "1 d"),
         "Longest wait between two restarts: a system that is back is noticed within this time.",
     )
-    progress_interval: str = _setting(
+    progress_interval: Annotated[str, _duration("100 ms", "1 h")] = _setting(
         "5 s",
-        Limit("duration", "100 ms", "1 h"),
         "Time between two progress lines where there is no terminal.",
     )
-    log_level: str = _setting(
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _setting(
         "INFO",
-        Limit("choice", choices=("DEBUG", "INFO", "WARNING", "ERROR")),
         "Lowest level on stderr.  The log file in the checkpoint has everything from INFO on, or from here when lower.",
     )
     log_json: bool = _setting(
         False,
-        Limit("switch"),
         "Log lines on stderr and in the log file as JSON objects, for collectors.",
     )
-    master: str = _setting(
+    master: Annotated[str, Field(pattern=_MASTER, examples=_MASTERS)] = _setting(
         "local[*]",
-        Limit("master"),
         "Spark master, as Spark writes it.  The default uses every core of this machine.",
     )
-    driver_memory: str = _setting(
+    driver_memory: Annotated[str, _size("512 MiB", "1 TiB")] = _setting(
         "2 GiB",
-        Limit("size", "512 MiB", "1 TiB"),
         "Heap of the JVM.  Spark's own default of 1 GiB is little for local mode, where executors live in the same "
         "JVM; rows of large epochs never gather here, so more is rarely needed.",
     )
 
-    jvm: str = _setting(
+    jvm: Literal["auto", "quick", "full"] = _setting(
         "auto",
-        Limit("choice", choices=("auto", "quick", "full")),
         "How the JVM of a session that Holdfast creates with a local master optimises.  `quick`: one compiler and one "
         "collector thread; it is ready about a second sooner, and slower with rows.  `full`: as Java and Spark have "
         "it.  `auto`: quick where the JVM evaluates no row of the pipeline: no `map`, `sql` or `foreach_batch`, no "
@@ -280,21 +268,25 @@ class Settings(BaseSettings):
         "The first pipeline of a process decides for those that share its session.",
     )
 
-    class_archive: str = _setting(
+    class_archive: Literal["auto", "off"] = _setting(
         "auto",
-        Limit("choice", choices=("auto", "off")),
         "With a local master, whether Java keeps the classes of Spark that it has loaded, for the next start: half a "
         "minute after a first start a process of the lowest priority makes an archive of them, once, in the user's "
         "cache directory (`XDG_CACHE_HOME`, or `~/.cache/holdfast`; about 180 MB).  `off`: it is neither made nor "
         "used.",
     )
 
-    @field_validator("*", mode="before")
+    @field_validator("*", mode="wrap")
     @classmethod
-    def _check(cls, value: Any, info: ValidationInfo) -> Any:
-        assert info.field_name is not None
-        default = Settings.model_fields[info.field_name].default
-        return _checked(variable(info.field_name), value, limit_of(info.field_name), default)
+    def _check(cls, value: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        name = str(info.field_name)
+        tidy = value.strip() if isinstance(value, str) else value
+        try:
+            return check(next((choice for choice in _choices(name) if choice.upper() == str(tidy).upper()), tidy))
+        except ValidationError as error:
+            is_no_number = error.errors()[0]["type"].startswith("int_")
+            why = "it must be a whole number." if is_no_number else f"it may be {limit_of(name)}."
+            raise _refused(name, value, why) from None
 
     @model_validator(mode="after")
     def _check_together(self) -> Settings:
@@ -375,10 +367,29 @@ def variable(name: str) -> str:
     return PREFIX + name.upper()
 
 
-def limit_of(name: str) -> Limit:
-    """Return what the setting ``name`` may be."""
-    extra = cast("Mapping[str, Any]", Settings.model_fields[name].json_schema_extra)
-    return cast("Limit", extra["limit"])
+def limit_of(name: str) -> str:
+    """Return what the setting ``name`` may be, in words.
+
+    Examples
+    --------
+    >>> limit_of("carry_max"), limit_of("commit_queue"), limit_of("on_poison"), limit_of("columnar")
+    ('0 B to 1 GB', '1 to 64', 'stop, isolate', 'true or false')
+    """
+    field = Settings.model_fields[name]
+    if field.examples:
+        return ", ".join(map(str, field.examples))
+    if choices := _choices(name):
+        return ", ".join(choices)
+    if field.annotation is bool:
+        return "true or false"
+    marks = [mark.func if isinstance(mark, AfterValidator) else mark for mark in field.metadata]
+    low = next(getattr(mark, end) for mark in marks for end in ("low", "ge") if hasattr(mark, end))
+    high = next(getattr(mark, end) for mark in marks for end in ("high", "le") if hasattr(mark, end))
+    return f"{low} to {high}"
+
+
+def _choices(name: str) -> tuple[str, ...]:
+    return get_args(Settings.model_fields[name].annotation)
 
 
 def known_variables() -> list[str]:
@@ -427,9 +438,8 @@ def markdown_table() -> str:
     """Return every setting as a Markdown table: name, default, range, reason."""
     lines = ["| variable | default | may be | what it bounds, and why this default |", "|---|---|---|---|"]
     for name, field in Settings.model_fields.items():
-        default = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
         reason = " ".join((field.description or "").split())
-        lines.append(f"| `{variable(name)}` | `{default}` | {limit_of(name).words} | {reason} |")
+        lines.append(f"| `{variable(name)}` | `{_default(name)}` | {limit_of(name)} | {reason} |")
     return "\n".join(lines)
 
 
@@ -439,62 +449,17 @@ def markdown_table_of_others() -> str:
     return "\n".join([*lines, *(f"| `{name}` | {does} |" for name, does in OTHER_VARIABLES.items())])
 
 
-def _checked(name: str, value: Any, limit: Limit, default: Any) -> Any:
-    if limit.kind == "size":
-        return _quantity(name, value, limit, size_bytes)
-    if limit.kind == "duration":
-        return _quantity(name, value, limit, duration_us)
-    if limit.kind == "count":
-        return _count(name, value, limit, default)
-    if limit.kind == "choice":
-        for choice in limit.choices:
-            if choice.upper() == str(value).strip().upper():
-                return choice
-        raise _refused(name, value, f"it may be {limit.words}.", limit.choices[0])
-    if limit.kind == "switch":
-        return _switch(name, value)
-    if limit.kind == "names":
-        return ",".join(part.strip() for part in str(value).split(",") if part.strip())
-    master = str(value).strip()
-    if _MASTER.fullmatch(master):
-        return master
-    raise _refused(name, value, f"it may be {_MASTERS}.", "local[*]")
+def _default(name: str) -> str:
+    default = Settings.model_fields[name].default
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def _quantity(name: str, value: Any, limit: Limit, measure: Callable[..., int]) -> str:
-    amount = measure(value, argument=name)
-    low, high = measure(limit.low), measure(limit.high)
-    if not low <= amount <= high:
-        raise _refused(name, value, f"it may be {limit.words}.", str(limit.low if amount < low else limit.high))
-    return str(value).strip()
-
-
-def _count(name: str, value: Any, limit: Limit, default: int) -> int:
-    assert isinstance(limit.low, int)
-    assert isinstance(limit.high, int)
-    try:
-        count = int(str(value))
-    except ValueError:
-        raise _refused(name, value, "it must be a whole number.", str(default)) from None
-    if not limit.low <= count <= limit.high:
-        # The default and not the bound: of many, 0 means off.
-        raise _refused(name, value, f"it may be {limit.words}.", str(default))
-    return count
-
-
-def _switch(name: str, value: Any) -> bool:
-    word = str(value).strip().lower()
-    if word in ("1", "true", "yes", "on"):
-        return True
-    if word in ("0", "false", "no", "off"):
-        return False
-    raise _refused(name, value, "it may be true or false.", "true")
-
-
-def _refused(name: str, value: Any, why: str, example: str) -> InvalidPipeline:
-    option = OPTIONS.get(name)
+def _refused(name: str, value: Any, why: str) -> InvalidPipeline:
+    setting, default = variable(name), _default(name)
+    option = OPTIONS.get(setting)
     return InvalidPipeline(
-        f"{name}={value!r}{f' ({option})' if option else ''} cannot be used.",
+        f"{setting}={value!r}{f' ({option})' if option else ''} cannot be used.",
         why=why,
-        do=f"for instance {name}={example!r}{f', or {option} {example!r}' if option else ''}.",
+        # The default and not a bound: of many, 0 means off.
+        do=f"for instance {setting}={default!r}{f', or {option} {default!r}' if option else ''}.",
     )

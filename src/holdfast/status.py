@@ -8,7 +8,8 @@ is asked of the sink (``holdfast inspect``), never of a run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
 from typing import Any, Literal, cast
 
 from holdfast.positions import SourcePositions
@@ -23,8 +24,14 @@ STATE_REPORT_KEY = "state/report.json"
 """Where a checkpoint keeps the newest report on its stateful operators: replaced now and then, for people to read."""
 
 
+class _Picture:
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as JSON values, with those of what is in them."""
+        return cast("dict[str, Any]", as_json(self))
+
+
 @dataclass(frozen=True)
-class SourceStatus:
+class SourceStatus(_Picture):
     """One source at one moment.
 
     Parameters
@@ -50,13 +57,9 @@ class SourceStatus:
     rows: int = 0
     rejects: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return _as_json(self)
-
 
 @dataclass(frozen=True)
-class Wait:
+class Wait(_Picture):
     """One key of a stateful operator that waits on an input.
 
     Parameters
@@ -78,10 +81,6 @@ class Wait:
     since_us: int
     bound: int | None = None
     waiting_rows: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return _as_json(self)
 
     @staticmethod
     def from_json(value: Any) -> Wait:
@@ -113,7 +112,7 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class OperatorStatus:
+class OperatorStatus(_Picture):
     """One stateful operator at one moment.
 
     Parameters
@@ -142,26 +141,9 @@ class OperatorStatus:
     counts: Mapping[str, int] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return _as_json(self)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> OperatorStatus:
-        """Return the status that :meth:`as_json` gave; what a later version added is left out.
-
-        Examples
-        --------
-        >>> one = OperatorStatus("seen", "merge", waits=(Wait({"origin": "JFK"}, "weather", 7),))
-        >>> OperatorStatus.from_json(one.as_json()) == one
-        True
-        """
-        known = {f.name: value[f.name] for f in fields(OperatorStatus) if f.name in value}
-        return OperatorStatus(**{**known, "waits": tuple(map(Wait.from_json, value.get("waits", ())))})
-
 
 @dataclass(frozen=True)
-class FilterStatus:
+class FilterStatus(_Picture):
     """One operator that drops rows, at one moment.
 
     Parameters
@@ -178,13 +160,9 @@ class FilterStatus:
     rows: int | None = None
     filtered: int | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return _as_json(self)
-
 
 @dataclass(frozen=True)
-class SinkStatus:
+class SinkStatus(_Picture):
     """One sink at one moment.
 
     Parameters
@@ -211,13 +189,9 @@ class SinkStatus:
     rows: int = 0
     last_choice: Literal["carried", "staged", ""] = ""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return _as_json(self)
-
 
 @dataclass(frozen=True)
-class EpochStatus:
+class EpochStatus(_Picture):
     """One finished epoch and where its milliseconds went.
 
     Parameters
@@ -245,13 +219,9 @@ class EpochStatus:
         """Milliseconds of all stages together."""
         return sum(self.duration_ms.values())
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return _as_json(self)
-
 
 @dataclass(frozen=True)
-class CheckpointStatus:
+class CheckpointStatus(_Picture):
     """The snapshots of one run.
 
     Parameters
@@ -284,13 +254,9 @@ class CheckpointStatus:
     rows: int = 0
     last_error: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values."""
-        return _as_json(self)
-
 
 @dataclass(frozen=True)
-class Status:
+class Status(_Picture):
     """A run at one moment.
 
     Parameters
@@ -352,10 +318,6 @@ class Status:
         """Whether the run has ended, well or badly."""
         return self.state in ("stopped", "failed")
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values, sources, operators and sinks included."""
-        return _as_json(self)
-
 
 def lag_between(positions: SourcePositions, newest: SourcePositions | None) -> int | None:
     """Return how many positions a source is behind, over all its segments.
@@ -393,15 +355,14 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _as_json(value: Any) -> dict[str, Any]:
-    return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-
-
-def _plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
+    """Return a value made of dataclasses as a JSON value; members of an ``Enum`` by name, in small letters."""
+    if isinstance(value, Enum):
+        return value.name.lower()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: as_json(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {str(key): as_json(inner) for key, inner in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(inner) for inner in value]
-    if hasattr(value, "as_json"):
-        return cast("dict[str, Any]", value.as_json())
+        return [as_json(inner) for inner in value]
     return value

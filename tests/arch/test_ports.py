@@ -17,7 +17,6 @@ OF_OTHERS = {
     "spark/private.py: _origin",  # errors of Py4J and PySpark
     "spark/private.py: java_exception",
     "spark/private.py: name",  # of Python's main module
-    "status.py: as_json",
     "types/schema.py: jsonValue",  # a schema of PySpark's, where PySpark may not be there
 }
 """What is asked by name all the same: of what users, Python, Arrow and databases give."""

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from holdfast.status import EpochStatus, OperatorStatus, SinkStatus, SourceStatus, Status, Wait, lag_between
+from holdfast.store import records
 
 SEEN = OperatorStatus(
     "seen",
@@ -81,4 +82,4 @@ def test_the_milliseconds_of_an_epoch_add_up():
 def test_what_a_later_version_added_to_an_operators_status_is_left_out():
     told = json.loads(json.dumps(SEEN.as_json()))
     told["mood"], told["waits"][0]["mood"] = "calm", "calm"
-    assert OperatorStatus.from_json(told) == SEEN
+    assert records.read(OperatorStatus, told) == SEEN

@@ -139,7 +139,7 @@ class Checkpointer:
         self._lock = threading.Lock()
         self._gathered: list[EpochSpan] = []
         self._newest: EpochEnd | None = None
-        self._at_us = self._due_us = self._written_us = clock.now_us()
+        self._due_us = self._written_us = clock.now_us()
         self._status = CheckpointStatus()
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()

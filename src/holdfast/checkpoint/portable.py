@@ -29,6 +29,7 @@ from holdfast.checkpoint.named import PREFIX
 from holdfast.checkpoint.snapshot import checked
 from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline
 from holdfast.ports import Store
+from holdfast.store import records
 from holdfast.store.local import LocalStore
 from holdfast.store.paths import checked_place
 
@@ -201,7 +202,7 @@ def import_from(store: Store, directory: Path, name: str | None) -> str:
     """
     found = exported(directory)
     listed = _listed(found.store)
-    name = name or str(listed["name"])
+    name = name or listed.name
     named.claim(store, name)
     try:
         _import_claimed(store, directory, name, found, listed)
@@ -212,18 +213,15 @@ def import_from(store: Store, directory: Path, name: str | None) -> str:
     return name
 
 
-def _import_claimed(
-    store: Store, directory: Path, name: str, found: NamedCheckpoint, listed: Mapping[str, object]
-) -> None:
+def _import_claimed(store: Store, directory: Path, name: str, found: NamedCheckpoint, listed: _List) -> None:
     below = f"{PREFIX}{name}/"
-    objects: dict[str, list[object]] = listed["objects"]  # type: ignore[assignment]
-    for key, (size, digest) in sorted(objects.items()):
+    for key, (size, digest) in sorted(listed.objects.items()):
         data = found.store.get(key)
         if data is None or len(data) != size or hashlib.sha256(data).hexdigest() != digest:
             raise damaged(str(directory / key), "it is missing" if data is None else "its checksum does not match")
         if key != MANIFEST:
             store.put(f"{below}{key}", data)
-    missing = [file.key for file in found.manifest.files if file.key not in objects]
+    missing = [file.key for file in found.manifest.files if file.key not in listed.objects]
     if missing:
         raise damaged(str(directory / missing[0]), f"the manifest names it, and {LIST} does not")
     store.put(f"{below}{LIST}", found.store.get(LIST) or b"")
@@ -249,13 +247,19 @@ def _moved(manifest: Manifest, before: str, after: str) -> Manifest:
     return replace(manifest, operators=operators)
 
 
-def _listed(store: Store) -> dict[str, object]:
+@dataclass(frozen=True)
+class _List:
+    name: str
+    objects: Mapping[str, tuple[int, str]]
+
+
+def _listed(store: Store) -> _List:
     try:
         data = store.get(LIST) or b""
-        found: dict[str, object] = json.loads(data)
-        if _sealed(found["name"], found["objects"]) != data:
+        found = records.read(_List, json.loads(data))
+        if _sealed(found.name, found.objects) != data:
             raise ValueError("its checksum does not match")
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise Corrupt(
             f"{LIST} of the exported checkpoint cannot be read.",
             why=f"{error}; it lists what belongs to the checkpoint.",
@@ -265,7 +269,7 @@ def _listed(store: Store) -> dict[str, object]:
     return found
 
 
-def _sealed(name: object, objects: object) -> bytes:
+def _sealed(name: str, objects: Mapping[str, tuple[int, str]]) -> bytes:
     value = {"name": name, "objects": objects}
     digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
     return json.dumps({**value, "sha256": digest}, sort_keys=True).encode()

@@ -7,10 +7,9 @@ beginning adds a note; a rewind removes those of directories that were begun beh
 
 from __future__ import annotations
 
-from holdfast.errors import Corrupt
 from holdfast.ports import Store
 from holdfast.positions import Positions, SourcePositions
-from holdfast.store import checked_json
+from holdfast.store import checked_json, records
 
 KEY = "sources.json"
 
@@ -75,15 +74,9 @@ def _read(store: Store) -> History:
     data = store.get(KEY)
     if data is None:
         return {}
-    try:
-        return {name: [(int(epoch), of) for epoch, of in notes] for name, notes in checked_json.load(data).items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise Corrupt(
-            f"{KEY} of the checkpoint cannot be read.",
-            why=f"{error}; it says where sources go on that leave the graph and come back.",
-            do=f"restore {KEY} from a copy; or remove it, if no source that has left the graph is to come back.",
-            participant=KEY,
-        ) from error
+    says = "it says where sources go on that leave the graph and come back"
+    do = f"restore {KEY} from a copy; or remove it, if no source that has left the graph is to come back."
+    return records.load(History, data, key=KEY, says=says, do=do)
 
 
 def _write(store: Store, history: History) -> None:

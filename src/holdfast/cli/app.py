@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Annotated, Any
 
 import typer
@@ -21,8 +20,8 @@ from holdfast.graph.event_time import check_commit_every, common_unit
 from holdfast.graph.explain import derived_names
 from holdfast.graph.trigger import Trigger, available_now
 from holdfast.observe.configuration import configuration
-from holdfast.observe.inspection import as_json as inspected_json
 from holdfast.resume.refusals import check_change
+from holdfast.status import as_json as inspected_json
 from holdfast.store.local import open_store
 from holdfast.store.paths import checkpoint_directory
 from holdfast.types.units import duration_us, time_us
@@ -46,13 +45,6 @@ DropState = Annotated[
     list[str] | None,
     typer.Option("--drop-state", metavar="NAME", help="An operator that is gone, and whose state nobody takes over."),
 ]
-
-
-class Drawing(Enum):
-    """How ``explain`` draws."""
-
-    MERMAID = "mermaid"
-    SVG = "svg"
 
 
 def _say_version(wanted: bool) -> None:
@@ -331,7 +323,7 @@ def plan_(
 @app.command()
 def explain(
     target: Target,
-    diagram: Annotated[Drawing | None, typer.Option(help="Draw instead of describing.")] = None,
+    diagram: Annotated[bool, typer.Option("--diagram", help="Draw it instead: a Mermaid flowchart.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Describe a pipeline in words, or draw it.  Runs nothing."""
@@ -339,9 +331,9 @@ def explain(
         pipeline = load_target(target)
         if as_json:
             answer = {"spec": pipeline.spec(), "fingerprint": pipeline.fingerprint(), "explanation": pipeline.explain()}
-            frame.print_json(answer | ({"diagram": pipeline.diagram(diagram.value)} if diagram else {}))
+            frame.print_json(answer | ({"diagram": pipeline.diagram()} if diagram else {}))
         else:
-            frame.print_lines([pipeline.explain() if diagram is None else pipeline.diagram(diagram.value)])
+            frame.print_lines([pipeline.diagram() if diagram else pipeline.explain()])
 
 
 def _trigger(interval: str | None, drain: bool) -> Trigger | None:

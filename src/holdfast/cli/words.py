@@ -11,7 +11,7 @@ from holdfast.commit.owner import Owner
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.configuration import Configuration
-from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport, StateReport, as_json
+from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport, StateReport
 from holdfast.observe.operators import state_text, wait_text
 from holdfast.observe.times import utc
 from holdfast.ports import Held
@@ -19,6 +19,7 @@ from holdfast.positions import Positions
 from holdfast.resume.decide import StartWay
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.rewind import Rewound
+from holdfast.status import as_json
 
 if TYPE_CHECKING:
     from holdfast.spark.resume.directory import Directory

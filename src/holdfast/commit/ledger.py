@@ -186,6 +186,13 @@ class Ledger:
         Corrupt
             If the newest fence cannot be read, or is gone though there are decisions.
         """
+        invariant(
+            self._generation > self._fenced_with,
+            f"generation {self._generation} of pipeline {self._pipeline!r} is to fence behind {self._fenced_with}.",
+            why="a takeover takes its generation first, and fences once.",
+            pipeline=self._pipeline,
+            generation=self._generation,
+        )
         keys = _keys(self._store)  # before the fence: a decision's own fence is older than the decision
         rules = _newest_fence(self._store)
         found = self._look(keys, rules)

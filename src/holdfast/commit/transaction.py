@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from holdfast.errors import InternalError
+from holdfast.errors import REPORT, InternalError
 
 
 class State(Enum):
@@ -136,7 +136,7 @@ def step(state: State, event: Event, *, story: Sequence[Transition] = ()) -> Sta
         raise InternalError(
             f"event {event.name} ({event.value}) may not happen in state {state.name} ({state.value}).",
             why=f"the story so far: {'; '.join(map(str, story)) or 'none'}.",
-            do="please report this with the log; starting the pipeline again is safe: it asks every sink first.",
+            do=REPORT,
             epoch=story[-1].epoch if story else None,
         )
     return following

@@ -215,7 +215,7 @@ def check_hooks(name: str, hooks: Any, built_at: Origin, *, hooks_type: type[Hoo
         )
 
 
-def check_graph(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode], built_at: Origin) -> None:
+def check_graph(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]) -> None:
     """Check the graph as a whole: no target is written twice, no name is used twice, now or as a former one."""
     _check_targets(pipeline, sinks)
     _check_names(pipeline, nodes, sinks)

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.graph import checks, explain, naming
-from holdfast.graph import mermaid as diagram
+from holdfast.graph import checks, explain, mermaid, naming
 from holdfast.graph import unused as forgotten
 from holdfast.graph.hooks import NONE, Hooks
 from holdfast.graph.naming import Origin
@@ -65,7 +64,7 @@ class Pipeline:
         checks.check_arguments(name, sinks, built_at, stream_type=Stream, sink_type=SinkNode)
         checks.check_hooks(name, hooks, built_at, hooks_type=Hooks)
         nodes = _in_order(sinks)
-        checks.check_graph(name, nodes, sinks, built_at)
+        checks.check_graph(name, nodes, sinks)
         for attribute, value in {
             "name": name,
             "sinks": tuple(sinks),
@@ -117,9 +116,9 @@ class Pipeline:
         """Return the pipeline in words: every node, its guarantee, what is shared, what to mind."""
         return explain.explain(self)
 
-    def diagram(self, format: str = "mermaid") -> str:
-        """Return the pipeline as a drawing: ``"mermaid"`` text, or a self-contained ``"svg"``."""
-        return diagram.diagram(self, format)
+    def diagram(self) -> str:
+        """Return the pipeline as a drawing: the text of a Mermaid flowchart."""
+        return mermaid.diagram(self)
 
     def spec(self) -> dict[str, Any]:
         """Return the whole graph as a JSON value: names, kinds, arguments, edges; without secrets and line numbers."""

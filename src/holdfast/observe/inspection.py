@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from enum import Enum
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from holdfast.ports import Held, Outcome, Staged, Store
 from holdfast.positions import Positions
 from holdfast.resume.spark_log import ended, last_logged, newest_positions
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus
+from holdfast.store import records
 
 
 @dataclass(frozen=True)
@@ -222,19 +222,6 @@ def inspect_checkpoint(location: str, store: Store, directory: Path) -> Inspecti
     )
 
 
-def as_json(value: Any) -> Any:
-    """Return an inspection, or a part of it, as a JSON value; members of an ``Enum`` by name, in small letters."""
-    if isinstance(value, Enum):
-        return value.name.lower()
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: as_json(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): as_json(inner) for key, inner in value.items()}
-    if isinstance(value, tuple | list):
-        return [as_json(inner) for inner in value]
-    return value
-
-
 def _summary(entry: LedgerEntry) -> DecisionSummary:
     content = entry.content
     key = entry.key
@@ -271,7 +258,7 @@ def _state(store: Store) -> StateReport | None:
         kept = json_object(store, STATE_REPORT_KEY)
         if not kept:
             return None
-        operators = tuple(OperatorStatus.from_json(one) for one in kept["operators"])
+        operators = tuple(records.read(OperatorStatus, one) for one in kept["operators"])
         return StateReport(int(kept["epoch"]), int(kept["generation"]), int(kept["at_us"]), operators)
     except Corrupt as error:
         return StateReport(problem=error.what)

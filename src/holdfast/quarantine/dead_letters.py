@@ -17,7 +17,6 @@ letters, and a start, which finds it there, notes it: finished epochs leave the 
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,15 +27,16 @@ import pyarrow as pa
 
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.records import Decided, Done
-from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph.nodes import Node
 from holdfast.ports import SourceSpec, Store
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import LETTERS, Address, Mask
 from holdfast.quarantine.refit import refitted
 from holdfast.sources.formats.convert import Unfit
-from holdfast.store import checked_json
+from holdfast.store import checked_json, records
 from holdfast.store.numbered import numbered
+from holdfast.store.records import Base64
 
 log = logging.getLogger("holdfast.poison")
 
@@ -73,7 +73,7 @@ class Letter:
 
     source: str
     address: Address
-    row: bytes
+    row: Base64
     epoch: int
     error: Mapping[str, str]
     at_us: int
@@ -108,33 +108,10 @@ class Letter:
             "row": {name: _shown(values) for name, values in zip(row.column_names, row.columns, strict=True)},
         }
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as a JSON value."""
-        return {
-            "source": self.source,
-            "address": list(self.address),
-            "row": base64.b64encode(self.row).decode(),
-            "epoch": self.epoch,
-            "error": dict(self.error),
-            "at_us": self.at_us,
-            "again": self.again,
-            **({"is_published": True} if self.is_published else {}),
-        }
 
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Letter:
-        """Return what :meth:`to_json` wrote."""
-        address, row = Address(*value["address"]), base64.b64decode(value["row"])
-        return Letter(
-            value["source"],
-            address,
-            row,
-            value["epoch"],
-            value["error"],
-            value["at_us"],
-            value["again"],
-            value.get("is_published", False),
-        )
+@dataclass(frozen=True)
+class _Record:
+    letters: tuple[Letter, ...]
 
 
 class Rejection(Enum):
@@ -152,7 +129,7 @@ def rejection(letter: Letter, ledger: Mapping[int, Decided | Done]) -> Rejection
     content = ledger.get(letter.epoch)
     if content is None or content.rejected is None:
         return Rejection.MADE
-    if letter.address.ordinal in content.rejected.get(letter.source, ()):
+    if letter.address.ordinal in content.rejected.get(letter.source, ()):  # else the command died behind the letter
         return Rejection.MADE
     return Rejection.UNDONE if isinstance(content, Done) else Rejection.OPEN
 
@@ -207,7 +184,7 @@ class DeadLetters:
         # 1. the copy.  A crash after it leaves both: the newer one counts.  2. removal of older ones.
         self._put(self.letters)
         for other, key in keys.items():
-            if other < generation:
+            if other < generation:  # also what a start left that died between its copy and the removal
                 store.delete(key)
 
     def add(self, letter: Letter, check_fenced: Callable[[], None]) -> None:
@@ -222,7 +199,7 @@ class DeadLetters:
         """
         check_fenced()
         known = {(one.source, one.address) for one in self.letters}
-        if (letter.source, letter.address) not in known:
+        if (letter.source, letter.address) not in known:  # else whoever found it before died behind its put
             self._put((*self.letters, letter))
 
     def fit(self, sources: Iterable[Node], begins: Positions) -> None:
@@ -262,6 +239,13 @@ class DeadLetters:
         return [one for one in mine if one.again is not None and one.again >= first and one.again not in failed]
 
     def _put(self, letters: Sequence[Letter]) -> None:
+        before, now = ({(one.source, one.address) for one in several} for several in (self.letters, letters))
+        invariant(
+            before <= now and len(now) == len(letters),
+            f"{len(before)} dead letters are to become {len(letters)}, of {len(now)} rows.",
+            why="a row is a letter from its put on, and one.",
+            participant=self._key,
+        )
         self._store.put(self._key, _encoded(letters))
         self.letters = tuple(letters)
 
@@ -273,6 +257,12 @@ def masks_of(letters: Sequence[Letter]) -> dict[str, Mask]:
     for source in {letter.source for letter in letters}:
         mine = [letter for letter in letters if letter.source == source]
         again = {letter.again: letter.row for letter in mine if letter.again is not None}
+        invariant(
+            len(again) == sum(letter.again is not None for letter in mine),
+            f"two dead letters of source {source!r} are to be read again at one position.",
+            why="each has a number of its own among those of its source.",
+            participant=source,
+        )
         rows = tuple(again.get(number, b"") for number in range(max(again, default=-1) + 1))
         masks[source] = Mask(frozenset(one.address for one in mine), rows)
     return masks
@@ -354,16 +344,12 @@ def _unfit(letter: Letter, why: str) -> InvalidPipeline:
 
 
 def _encoded(letters: Sequence[Letter]) -> bytes:
-    return checked_json.dump({"letters": [letter.to_json() for letter in letters]})
+    described = map(records.plain, letters)
+    # Older versions know nothing of what was published after all: a letter that was not is written as they write it.
+    return checked_json.dump({"letters": [{n: v for n, v in one.items() if v is not False} for one in described]})
 
 
 def _read(store: Store, key: str) -> tuple[Letter, ...]:
-    try:
-        return tuple(Letter.from_json(one) for one in checked_json.load(store.get(key) or b"")["letters"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(
-            f"{key!r} in the checkpoint cannot be read.",
-            why=f"{error}; it says which rows are left out of the input, and holds them.",
-            do="restore it from a copy of the checkpoint; without it these rows would be read again.",
-            participant=key,
-        ) from error
+    says = "it says which rows are left out of the input, and holds them"
+    do = "restore it from a copy of the checkpoint; without it these rows would be read again."
+    return records.load(_Record, store.get(key), key=key, says=says, do=do).letters

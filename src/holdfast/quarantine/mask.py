@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import InternalError, InvalidPipeline
+from holdfast.errors import InvalidPipeline, invariant
 from holdfast.ports import Source, Span
 from holdfast.positions import SourcePositions
 from holdfast.sources.bounds import MarkedSource
@@ -216,12 +216,11 @@ class LetteredSource(WrappedSource):
 
     def _of_one(self, segment: str, position: int) -> Sequence[Span]:
         spans = self.source.spans({segment: position}, {segment: position + 1}, parallelism=1)
-        if len(spans) > 1:
-            raise InternalError(
-                f"position {position} of segment {segment!r} was cut into {len(spans)} spans.",
-                why="rows of one position are numbered in the order of one reading.",
-                do="please report it.",
-            )
+        invariant(
+            len(spans) <= 1,
+            f"position {position} of segment {segment!r} was cut into {len(spans)} spans.",
+            why="rows of one position are numbered in the order of one reading.",
+        )
         return spans
 
     def _letters(self, begin: int, end: int) -> Iterator[Span]:

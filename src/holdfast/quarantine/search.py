@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.errors import invariant
 from holdfast.ports import Store
 from holdfast.store import checked_json
 
@@ -84,6 +85,7 @@ def isolate(
             else:
                 low = middle
         if failed == (low, high) or fails(low, high, Bounds(low, high)):
+            invariant(high == low + 1, f"row {low} is to be condemned for what the rows up to {high} did.")
             condemn(low)
         low, high = low + 1, None
 
@@ -166,7 +168,7 @@ class Search:
         self._epoch = epoch
         self._condemned = condemned
         noted = _json(store, SEARCH)
-        if noted.get("epoch") != epoch:
+        if noted.get("epoch") != epoch:  # left by a run that was killed while it searched; that epoch is over
             noted = {}
         is_current = noted.get("condemned") == condemned()
         self.known = Bounds(noted.get("low", 0), noted.get("high") if is_current else None)
@@ -190,7 +192,7 @@ class Search:
         trial, tries = self._unfinished
         tries = tries + 1 if trial == [low, high] else 1
         self._unfinished = (None, 0)  # of this process, which has not died of it
-        if tries > _TRIES:
+        if tries > _TRIES:  # its process died in it, each time
             return False
         self._note(known, [low, high], tries)
         return True

@@ -7,8 +7,9 @@ and hide it for ever (design/0002).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
-from holdfast.errors import Diverged
+from holdfast.errors import Diverged, invariant
 from holdfast.ports import Held, Publication
 from holdfast.positions import Positions
 
@@ -67,7 +68,17 @@ def fresh(
             participant=node,
             epoch=publications[0].record.epoch,
         )
-    return [publication for publication in publications if publication.record.epoch > held.epoch]
+    new = [publication for publication in publications if publication.record.epoch > held.epoch]
+    epochs = [held.epoch, *(publication.record.epoch for publication in new)]
+    invariant(
+        all(one < next_ for one, next_ in pairwise(epochs)),
+        f"{node} is to publish {epochs[1:]} behind epoch {held.epoch}.",
+        why="the epoch that a sink holds only grows.",
+        pipeline=pipeline,
+        participant=node,
+        epoch=epochs[-1],
+    )
+    return new
 
 
 def _is_same(one: Positions, other: Positions) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
+from holdfast.errors import REPORT, Corrupt, Fenced, InternalError, InvalidPipeline
 from holdfast.graph import naming, nodes
 from holdfast.graph.checks import building
 from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, RunIdentity, Sink, Staged, Task
@@ -187,7 +187,7 @@ class ForeachBatchSink:
     @property
     def _engine(self) -> _Bound:
         if self._bound is None:
-            raise InternalError(f"Sink {self.name!r} was opened before the engine bound it.")
+            raise InternalError(f"Sink {self.name!r} was opened before the engine bound it.", do=REPORT)
         return self._bound
 
     def _rows(self, publication: Publication) -> tuple[set[str], pa.Table | list[str]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.errors import InternalError, InvalidPipeline
+from holdfast.errors import REPORT, InternalError, InvalidPipeline
 from holdfast.ports import Source
 from holdfast.positions import SourcePositions
 from holdfast.sources import spark_options
@@ -66,7 +66,7 @@ class SparkSpec:
         raise InternalError(
             f"source {name!r} is read by Spark and was opened by Holdfast.",
             why="a source of kind 'spark' is compiled, not opened.",
-            do="report this.",
+            do=REPORT,
             participant=name,
         )
 

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from holdfast.errors import InternalError, InvalidPipeline
+from holdfast.errors import REPORT, InternalError, InvalidPipeline
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InSpark, entry_of
@@ -78,7 +78,6 @@ class _Compiler:
         self._read = read
         self._token = token
         self._plain: dict[CompileStep, DataFrame] = {}
-        self._wide_frames: dict[int, tuple[DataFrame, dict[int, StructType]]] = {}
         self._consumers: dict[CompileStep, list[CompileStep | int]] = {step: [] for step in steps.steps}
         for step in steps.steps:
             for before in step.inputs:
@@ -232,7 +231,9 @@ class _WideCompiler:
         tags = [self._input_tag(before, step) for before in step.inputs]
         add = _lowered(step).wide
         if add is None:
-            raise InternalError(f"{step.title} stands behind a fan-out.", why=f"{step.way.name} has no form there.")
+            raise InternalError(
+                f"{step.title} stands behind a fan-out.", why=f"{step.way.name} has no form there.", do=REPORT
+            )
         add(self, step, tags)
 
     def _add_union(self, step: CompileStep, tags: list[int]) -> None:
@@ -311,7 +312,7 @@ def _hosted(compiler: _Compiler, step: CompileStep, inputs: Sequence[DataFrame])
     raise InternalError(
         f"{step.title} is no part of a plan of Spark's.",
         why="what keeps state runs in a level, and what is behind it in the level's worker.",
-        do="report this.",
+        do=REPORT,
         participant=step.node.name,
     )
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.errors import invariant
 from holdfast.state import joins, keyed
 from holdfast.state.keyed import Ticks
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals
@@ -74,7 +75,14 @@ def told(
         before[: len(times)], bound_at(places[: len(times)], keyed.ticks(for_all.column(PLACE)), steps, everywhere)
     )
     highest = max(everywhere, int(steps.max())) if len(steps) else everywhere
-    return InputReport(times < below, below, raised_by(bounds, codes[order], says[order]), highest)
+    raised = raised_by(bounds, codes[order], says[order])
+    invariant(
+        highest >= everywhere and (raised >= bounds).all(),
+        "a bound of an input falls.",
+        why="a bound only grows: rows below it are late for ever.",
+        story=lambda: f"For all keys: {everywhere}, {highest}. Of each key: {bounds.tolist()}, {raised.tolist()}.",
+    )
+    return InputReport(times < below, below, raised, highest)
 
 
 def end_of(bounds: pa.Table) -> pa.Table | None:

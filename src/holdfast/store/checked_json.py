@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.errors import invariant
+
 _CHECK = "#sha256"
 
 
@@ -22,7 +24,7 @@ def dump(value: Mapping[str, Any]) -> bytes:
     >>> dump({"buckets": 2})
     b'{"#sha256":"8b05c6e6fd0ff8ca","buckets":2}'
     """
-    assert _CHECK not in value
+    invariant(_CHECK not in value, f"a record is to have a member {_CHECK!r} of its own.")
     return _text({**value, _CHECK: _checksum(value)})
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import unquote, urlsplit
 
-from holdfast.errors import HoldfastError, InDoubt, InternalError, InvalidPipeline, Unavailable
+from holdfast.errors import REPORT, HoldfastError, InDoubt, InternalError, InvalidPipeline, Unavailable
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -59,7 +59,7 @@ def create(path: str, data: bytes, *, aside: str) -> bool:
     ``os.link`` and not ``O_EXCL``: the name must not appear before the content is on disk.
     """
     with explained(f"writing {path}"):
-        if os.path.lexists(path):
+        if os.path.lexists(path):  # another writer won, or ours before it died, whose directory sync may lack
             # Whoever reads the winner's file acts on it: it must be as durable for us as it is for the winner.
             sync_directory(os.path.dirname(path))
             return False
@@ -272,10 +272,10 @@ def _locked_file(aside: str) -> tuple[int, str]:
             if error.errno not in _NO_LOCKS:  # without locks nobody sweeps: see sweep()
                 os.close(fd)
                 raise
-        if os.fstat(fd).st_nlink:
+        if os.fstat(fd).st_nlink:  # else a sweep came between creating and locking, and took us for dead
             return fd, path
         os.close(fd)
-    raise InternalError(f"Temporary files in {aside} were swept 100 times while they were created.")
+    raise InternalError(f"Temporary files in {aside} were swept 100 times while they were created.", do=REPORT)
 
 
 def _sync_name(path: str) -> None:

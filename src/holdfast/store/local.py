@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.errors import Corrupt, InternalError, InvalidPipeline
+from holdfast.errors import Corrupt, InvalidPipeline, invariant
 from holdfast.store import durable
 
 _ASIDE = ".writing"
@@ -159,12 +159,12 @@ class LocalStore:
 
     def _path(self, key: str) -> str:
         parts = key.split("/")
-        if not all(parts) or any(part.startswith(".") for part in parts) or any(c in key for c in "\0\\"):
-            raise InternalError(
-                f"{key!r} is no key of a store.",
-                why="a key is made of names joined by '/'; a name is not empty and does not begin with a dot.",
-                do="report it, with the log.",
-            )
+        is_key = all(parts) and not any(part.startswith(".") for part in parts) and not any(c in key for c in "\0\\")
+        invariant(
+            is_key,
+            f"{key!r} is no key of a store.",
+            why="a key is made of names joined by '/'; a name is not empty and does not begin with a dot.",
+        )
         return os.path.join(self.directory, *parts)
 
 

@@ -67,7 +67,7 @@ def read_sealed(path: str) -> bytes | None:
                 data = file.read()
         except FileNotFoundError:
             return None
-    if len(data) >= _SEAL.size:
+    if len(data) >= _SEAL.size:  # shorter, or another length than sealed: a power cut, or a disk, has cut it
         magic, checksum, length = _SEAL.unpack_from(data)
         payload = data[_SEAL.size :]
         if magic == _MAGIC and length == len(payload) and checksum == zlib.crc32(payload):

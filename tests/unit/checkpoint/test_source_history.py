@@ -67,3 +67,12 @@ def test_a_damaged_record_is_named_and_never_says_something_else() -> None:
     with pytest.raises(Corrupt, match=r"sources\.json") as refused:
         stood(store)
     assert "remove it" in refused.value.do
+
+
+def test_the_record_is_read_and_written_as_older_versions_did() -> None:
+    text = rb'{"#sha256":"68354f103c3d635e","in":[[3,{"@ended":1,"log":4}]],"k":[[0,{"":"x"}],[3,{"":"{\"0\":1}"}]]}'
+    store = SimulatedStore()
+    store.put(KEY, text)
+    assert stood(store) == {"in": {"@ended": 1, "log": 4}, "k": {"": '{"0":1}'}}
+    note_stood(store, 3, stood(store), else_known={})
+    assert store.get(KEY) == text

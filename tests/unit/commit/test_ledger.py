@@ -259,3 +259,16 @@ def test_foreign_files_in_the_checkpoint_are_left_alone(store):
     _, found = taken_over(store)
     assert found.open == ()
     assert survey(store) == []
+
+
+def test_a_generation_is_taken_before_its_fence_which_is_written_once(store):
+    ledger = Ledger(store, "trips")
+    ledger.identify()
+    for _ in range(2):
+        with pytest.raises(InternalError, match="takes its generation first, and fences once"):
+            ledger.fence()
+        assert store.keys("fences/") == []
+    ledger.take_generation(0, 0)
+    ledger.fence()
+    with pytest.raises(InternalError, match="takes its generation first, and fences once"):
+        ledger.fence()

@@ -18,12 +18,18 @@ GOOD = [
 SINKS = ["flights (SQLite)", "weather (Parquet <files>)"]
 
 
-def test_the_chart_is_well_formed_and_marks_every_kill() -> None:
-    chart = report.chart(SAMPLES, EXPERIMENT, GOOD, SINKS)
-    texts = [element.text for element in ET.fromstring(chart).iter("text")]
-    assert [text for text in texts if text and text.startswith("kill")] == ["kill 1", "kill 2"]
-    assert "weather (Parquet <files>)" in texts
-    assert sum(1 for _ in ET.fromstring(chart).iter("polyline")) == 2
+def test_the_page_shows_the_rows_over_time_and_marks_every_kill() -> None:
+    page = report.page(EXPERIMENT, SAMPLES, GOOD, sinks=SINKS, settings="Seed 1.")
+    assert "<th>weather (Parquet &lt;files&gt;)</th>" in page
+    lines = [ET.fromstring(line) for line in page.splitlines() if "<meter" in line]
+    assert [[cell.text for cell in line][:2] for line in lines if line.get("class")] == [
+        ["3.0", "kill 1"],
+        ["6.0", "kill 2"],
+    ]
+    assert [meter.get("value") for meter in lines[-1].iter("meter")] == ["990", "99"]
+    seconds = [float(line[0].text or "") for line in lines]
+    assert seconds == sorted(seconds)
+    assert len(lines) >= report.MOMENTS
 
 
 def test_the_page_loads_nothing() -> None:

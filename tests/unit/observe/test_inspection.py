@@ -4,8 +4,8 @@ import json
 import socket
 
 from holdfast.cli.words import inspection_lines
-from holdfast.observe.inspection import as_json, inspect_checkpoint
-from holdfast.status import STATE_REPORT_KEY, OperatorStatus, Wait
+from holdfast.observe.inspection import inspect_checkpoint
+from holdfast.status import STATE_REPORT_KEY, OperatorStatus, Wait, as_json
 from holdfast.store.local import open_store
 
 

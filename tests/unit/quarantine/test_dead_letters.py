@@ -1,6 +1,7 @@
 """Dead letters: kept once, honoured by every later start, by no run that was fenced (design/0013, section 4)."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import holdfast as hf
 from holdfast.commit.ledger import Ledger
 from holdfast.commit.records import Decided, Done
-from holdfast.errors import Corrupt, Fenced, InvalidPipeline
+from holdfast.errors import Corrupt, Fenced, InternalError, InvalidPipeline
 from holdfast.ports import EpochRecord, Staged
 from holdfast.quarantine.dead_letters import (
     REJECTED,
@@ -182,6 +183,54 @@ def test_no_bit_of_a_letter_changes_unnoticed():
         store.put(key, damaged)
         with suppress(Corrupt):
             assert read_letters(store) == (letter(1),)
+
+
+def test_letters_are_read_and_written_as_older_versions_did():
+    """Three of them: left out, to be read again, and one that a sink refused and published after all."""
+    text = (
+        b'{"#sha256":"af31b2e5a77978c8","letters":[{"address":["log",7,2],"again":null,"at_us":99,"epoch":5,"error":'
+        b'{"kind":"BadRow","what":"it fails.","why":"because."},"row":"//4gcm93","source":"in"},{"address":["log",8,0],'
+        b'"again":3,"at_us":99,"epoch":5,"error":{"kind":"BadRow","what":"it fails.","why":"because."},"row":"",'
+        b'"source":"in"},{"address":["rejected",7,1],"again":null,"at_us":100,"epoch":7,"error":{"kind":"BadRow"},'
+        b'"is_published":true,"row":"eA==","source":"table"}]}'
+    )
+    store = SimulatedStore()
+    store.put("dead-letters/00000001.json", text)
+    assert read_letters(store) == (
+        Letter("in", Address("log", 7, 2), b"\xff\xfe row", 5, ERROR, 99),
+        Letter("in", Address("log", 8, 0), b"", 5, ERROR, 99, again=3),
+        Letter("table", Address(REJECTED, 7, 1), b"x", 7, {"kind": "BadRow"}, 100, is_published=True),
+    )
+    DeadLetters(store, 2, isolates=True)
+    assert store.get("dead-letters/00000002.json") == text
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(b'"row":"', b'"row":7,"r":"'), (b'"epoch":5', b'"epoch":null'), (b"7,2]", b"7]"), (b'"at_us":99,', b"")],
+)
+def test_letters_without_a_checksum_that_are_none_are_corrupt(before, after):
+    """As versions wrote them that knew no checksum."""
+    store = SimulatedStore()
+    DeadLetters(store, 1, isolates=True).add(letter(7, 2), is_owner)
+    (key,) = store.keys("dead-letters/")
+    store.put(key, store.get(key).replace(b"#sha256", b"nothing").replace(before, after))
+    with pytest.raises(Corrupt, match=r"dead-letters/00000001\.json"):
+        read_letters(store)
+
+
+def test_no_letter_is_lost_or_kept_twice():
+    letters = DeadLetters(SimulatedStore(), 1, isolates=True)
+    letters.add(letter(1), is_owner)
+    for wrong in ([], [letter(2)], [letter(1), letter(1)]):
+        with pytest.raises(InternalError, match="dead letters are to become"):
+            letters._put(wrong)
+    assert letters.letters == (letter(1),)
+
+
+def test_no_two_letters_are_read_again_at_one_position():
+    with pytest.raises(InternalError, match="to be read again at one position"):
+        masks_of([replace(letter(1), again=0), replace(letter(2), again=0)])
 
 
 def test_one_row_does_not_carry_its_batch_along():

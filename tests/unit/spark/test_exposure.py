@@ -25,7 +25,7 @@ def pipeline(dsn: str = SECRET, **options: str) -> hf.Pipeline:
 
 def test_executors_get_the_dsn_with_its_password() -> None:
     """So there is something to warn about: they stage rows by themselves."""
-    table = PostgresTable("sink 'trips'", "public", "trips", (), pa.schema([]), TableMode(), True)
+    table = PostgresTable("sink 'trips'", "public", "trips", (), pa.schema([]), TableMode())
     assert b"hunter2" in pickle.dumps(PostgresWriterFactory(Dsn(SECRET), table, "trips", True))
 
 

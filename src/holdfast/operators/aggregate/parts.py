@@ -94,7 +94,7 @@ def part_of(name: str, aggregate: Aggregate, kind: pa.DataType | None) -> Partia
     if aggregate.kind == "sum":
         return _sum(name, kind)
     if aggregate.kind == "mean":
-        return _mean(name, kind)
+        return _mean(kind)
     if aggregate.kind == "variance":
         return _variance(is_population=aggregate.is_population)
     return _quantiles(aggregate)
@@ -246,7 +246,7 @@ def _overflow(name: str, kind: str) -> BadRow:
     )
 
 
-def _mean(name: str, kind: pa.DataType) -> Partial:
+def _mean(kind: pa.DataType) -> Partial:
     adding = _adding(kind)
 
     def read(columns: Columns) -> pa.Array:

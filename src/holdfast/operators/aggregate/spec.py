@@ -100,11 +100,6 @@ class Aggregation:
             "forget_us": self.forget_us,
         }
 
-    @property
-    def upsert_key(self) -> tuple[str, ...]:
-        """Columns that identify a row of the output: the key of a sink with ``mode="upsert"``."""
-        return self.by if self.window.kind == "total" else (*self.by, START)
-
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return key, window and aggregates, after checking the columns."""
         require_columns(self.by, inputs[0].columns, "by=")

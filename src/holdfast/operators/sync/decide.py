@@ -74,7 +74,7 @@ def decide(step: SyncStep, epoch: Epoch) -> SetDecision:
         case EarlyClose():
             return _early_close(epoch)
         case FixedSize():
-            return _fixed_size(step, step.policy, epoch)
+            return _fixed_size(step.policy, epoch)
         case Mux():
             return _mux(step, step.policy, epoch)
         case TimestampAlign():
@@ -380,7 +380,7 @@ def _offsets(step: SyncStep, base: int, epoch: Epoch) -> tuple[Ints, Ints]:
     return offsets, alone_below
 
 
-def _fixed_size(step: SyncStep, policy: FixedSize, epoch: Epoch) -> SetDecision:
+def _fixed_size(policy: FixedSize, epoch: Epoch) -> SetDecision:
     fates, kept = queues.fixed_size(policy, epoch)
     settled = timeline.settled_before(epoch.bounds)
     because = "fixed_size: newer rows were kept in its place"

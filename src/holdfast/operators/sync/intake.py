@@ -209,7 +209,7 @@ def _input(
         rows.filter(pa.array(is_late)) if len(below) else rows.slice(0, 0), times[is_late], below, below < below
     )
     if promise.is_strict and promise.disorder is not None:
-        pool, late = _without_repeats(step, place, pool, late)
+        pool, late = _without_repeats(pool, late)
     return event, pool, late, raised
 
 
@@ -251,7 +251,7 @@ def _pool(
     )
 
 
-def _without_repeats(step: SyncStep, place: int, pool: Pool, late: Late) -> tuple[Pool, Late]:
+def _without_repeats(pool: Pool, late: Late) -> tuple[Pool, Late]:
     """Move to the late rows those for which a row of the same key and timestamp came before."""
     sorting = np.lexsort((pool.order, pool.at, pool.key))
     key, at = pool.key[sorting], pool.at[sorting]

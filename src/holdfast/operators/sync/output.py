@@ -33,13 +33,11 @@ def sets(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
     columns = [epoch.keys.column(name).take(pa.array(key)) for name in step.key.names]
     columns.append(pa.chunked_array([_time(at, step.time_type)]))
     for name, pool, rows, where in zip(step.inputs, epoch.pools, decision.rows, place, strict=True):
-        columns.append(_input_column(step, name, schema.field(name).type, pool, rows, where, count))
+        columns.append(_input_column(schema.field(name).type, pool, rows, where, count))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _input_column(
-    step: SyncStep, name: str, kind: pa.DataType, pool: Pool, rows: Ints, where: Ints, count: int
-) -> pa.Array:
+def _input_column(kind: pa.DataType, pool: Pool, rows: Ints, where: Ints, count: int) -> pa.Array:
     if pa.types.is_struct(kind):
         index = np.full(count, -1, np.int64)
         index[where] = rows

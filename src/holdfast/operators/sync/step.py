@@ -312,7 +312,7 @@ def _waiting_changes(step: SyncStep, epoch: Epoch, decision: SetDecision) -> dic
 def _bounds(step: SyncStep, state: Mapping[str, pa.Table], epoch: Epoch, decision: SetDecision) -> pa.Table | None:
     """Return the bounds of the output that rose."""
     if isinstance(step.policy, Immediate | Barrier | FixedSize) or len(step.groups) > 1:
-        return _end(step, epoch, decision)
+        return _end(step, epoch)
     keys, bounds = epoch.keys, decision.settled
     rose = np.flatnonzero((bounds > UNBOUNDED) & epoch.touched.any(axis=1) | (bounds > _settled_before(step, epoch)))
     for_all, for_all_before = _for_all(step, epoch.all_bounds), _for_all(step, epoch.all_before)
@@ -339,7 +339,7 @@ def _for_all(step: SyncStep, bounds: Ints) -> int:
     return int(timeline.shifted(timeline.settled_before(bounds[None, :]), -2 * step.tolerance)[0])
 
 
-def _end(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table | None:
+def _end(step: SyncStep, epoch: Epoch) -> pa.Table | None:
     """Return the one bound that is known where timestamps do not ascend across the output: that it has ended."""
     is_over, was_over = bool((epoch.all_bounds == CLOSED).all()), bool((epoch.all_before == CLOSED).all())
     if not is_over or was_over:

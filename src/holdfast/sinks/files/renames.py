@@ -50,7 +50,7 @@ class Renames:
         InDoubt
             If a file could not be renamed: the epoch is committed, and not all of it is visible.
         """
-        if entry.number == self._finished:  # else a run may have died, or failed, among its renames
+        if self.are_finished(entry):  # else a run may have died, or failed, among its renames
             return
         try:
             if (entry.renames or entry.removals) and not is_synced:
@@ -80,6 +80,10 @@ class Renames:
             self._staging.remove(name)
         self._finished = entry.number
 
+    def are_finished(self, entry: LogEntry) -> bool:
+        """Tell whether an entry is the last one that was finished here."""
+        return entry.number == self._finished
+
     def _rename(self, staged: str, final: str) -> None:
         source, target = os.path.join(self._directory, staged), os.path.join(self._directory, final)
         try:
@@ -94,7 +98,7 @@ class Renames:
     def is_unfinished(self, entry: LogEntry) -> bool:
         """Tell whether a rename or a removal of an entry is still to be done."""
         waiting = [*(staged for staged, _ in entry.renames), *entry.removals]
-        return entry.number != self._finished and any(
+        return not self.are_finished(entry) and any(
             os.path.lexists(os.path.join(self._directory, path)) for path in waiting
         )
 

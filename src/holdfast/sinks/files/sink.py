@@ -17,7 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast import faults
-from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.errors import (
+    BadRow,
+    Corrupt,
+    Diverged,
+    Fenced,
+    HoldfastError,
+    InDoubt,
+    InvalidPipeline,
+    Unavailable,
+    invariant,
+)
 from holdfast.ports import (
     EpochRecord,
     Guarantee,
@@ -116,7 +126,7 @@ class FilesSink:
                 removals=(),
                 back_to=None,
             )
-            if self._log.append(fence):  # else somebody has appended since we read: what they published counts
+            if self._append(fence, last):  # else somebody has appended since we read: what they published counts
                 break
         self._generation = run.generation
         self._renames.finish(fence)
@@ -179,7 +189,7 @@ class FilesSink:
                 back_to=None if back is None else back.epoch,
             )
             # The commit.  A crash right after it leaves the renames to the next open.
-            is_ours = self._log.append(entry)
+            is_ours = self._append(entry, last)
         except InDoubt:
             raise  # the entry may be in place: what it names must stay
         except Exception:
@@ -260,6 +270,29 @@ class FilesSink:
             carried.append(handle)
             handles.append(handle)
         return [rename for handle in handles for rename in self._renames_of(handle)]
+
+    def _append(self, entry: LogEntry, last: LogEntry) -> bool:
+        """Append an entry behind the last one; see :meth:`FilesLog.append`."""
+        invariant(
+            entry.number == last.number + 1 and entry.generation >= last.generation and entry.epoch >= last.epoch,
+            f"entry {entry.number} of the log of sink {self.name!r}, of generation {entry.generation} and epoch "
+            f"{entry.epoch}, is to stand behind entry {last.number}, of {last.generation} and {last.epoch}.",
+            why="numbers, generations and epochs of a log only grow.",
+            pipeline=self._pipeline,
+            participant=self.name,
+            epoch=entry.epoch,
+            generation=entry.generation,
+        )
+        invariant(
+            self._renames.are_finished(last),
+            f"entry {entry.number} of the log of sink {self.name!r} comes before the renames of the one before.",
+            why="the last entry says everything: nobody would look at the one before again.",
+            pipeline=self._pipeline,
+            participant=self.name,
+            epoch=entry.epoch,
+            generation=entry.generation,
+        )
+        return self._log.append(entry)
 
     def _renames_of(self, handle: Staged) -> list[tuple[str, str]]:
         name = stage.directory_of(handle)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast import faults
-from holdfast.errors import InternalError, InvalidPipeline
+from holdfast.errors import InvalidPipeline, invariant
 from holdfast.ports import Staged, Task
 from holdfast.sinks import json_lines
 from holdfast.sinks.files import partition as files_partition
@@ -139,8 +139,8 @@ class FileStaging:
 def directory_of(handle: Staged) -> str | None:
     """Return the name of the directory that a handle stands for; None for a task that wrote no row."""
     name = handle.reference.get("directory")
-    if name is not None and not _DIRECTORY.fullmatch(name):
-        raise InternalError(f"The handle {handle.name} names {name!r}, which is no staged directory.")
+    is_ours = name is None or _DIRECTORY.fullmatch(name)
+    invariant(is_ours, f"the handle {handle.name} names {name!r}, which is no staged directory.")
     return name
 
 

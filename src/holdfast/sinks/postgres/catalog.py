@@ -80,7 +80,7 @@ def find(connection: Connection, node: str, table: str, schema: pa.Schema, mode:
     is_upsert = mode.mode == "upsert"
     key_equals = _key_equals(connection, node, schema_name, name, oid, mode) if is_upsert else ()
     obstacle = _obstacle(connection, oid, mode)
-    return PostgresTable(node, schema_name, name, columns, schema, mode, not obstacle, obstacle, key_equals)
+    return PostgresTable(node, schema_name, name, columns, schema, mode, obstacle, key_equals)
 
 
 def _schema(connection: Connection, node: str, schema_name: str | None, name: str) -> str:

@@ -7,7 +7,9 @@ caller holds the ledger row's lock.
 from __future__ import annotations
 
 from psycopg import sql as pg
+from psycopg.pq import TransactionStatus
 
+from holdfast.errors import invariant
 from holdfast.ports import EpochRecord, Withdrawal
 from holdfast.positions import Positions
 from holdfast.sinks import rewinds, sql
@@ -85,6 +87,7 @@ class PostgresEpochs:
             If none did.
         """
         last = rewinds.target_of(self._table.node, self._epochs(connection), record)
+        self._check_transaction(connection)
         connection.execute(self._table.withdraw(), (last,))
         self._forget(connection, after_epoch=last)
 
@@ -95,10 +98,16 @@ class PostgresEpochs:
         )
 
     def _insert(self, connection: Connection, epoch: int, positions: str) -> None:
+        self._check_transaction(connection)
         connection.execute(
             pg.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s)").format(self._name),
             (*self._ours, epoch, self._table.name, positions),
         )
+
+    def _check_transaction(self, connection: Connection) -> None:
+        what = f"{self._table.node}: its list of epochs is to change outside the transaction of the rows."
+        is_within = connection.info.transaction_status == TransactionStatus.INTRANS
+        invariant(is_within, what, pipeline=self._ours[0], participant=self._ours[1])
 
     def _epochs(self, connection: Connection) -> dict[int, str]:
         found = connection.execute(

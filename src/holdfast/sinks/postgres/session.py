@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InternalError, InvalidPipeline, Unavailable
+from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable, invariant
 from holdfast.sinks.postgres.dsn import Dsn
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -245,8 +245,7 @@ class PostgresSession:
         except BaseException:  # Ctrl-C while waiting: what this connection says next belongs to the past
             self.drop()
             raise
-        if status != verb:
-            raise InternalError(f"{self.node}: {verb} was answered by {status}.", do="please report this with the log.")
+        invariant(status == verb, f"{self.node}: {verb} was answered by {status}.", participant=self.node)
 
 
 def _names_several(parameters: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:

@@ -32,10 +32,8 @@ class PostgresTable:
         Of the rows.
     mode : TableMode
         How rows meet it.
-    may_prepare : bool
-        Whether tasks may write into it side by side: nothing in it makes one row wait for another transaction's.
     obstacle : str
-        Why not.
+        Why tasks may not write into it side by side, as one row could wait for another's transaction; empty: they may.
     key_equals : tuple of str
         For each column of an upsert's key the equality of the unique index, as a statement writes it: of another type
         than the catalog's, only its own operator finds the rows that the index finds.
@@ -47,7 +45,6 @@ class PostgresTable:
     columns: tuple[TableColumn, ...]
     schema: pa.Schema
     mode: TableMode
-    may_prepare: bool
     obstacle: str = ""
     key_equals: tuple[str, ...] = ()
 

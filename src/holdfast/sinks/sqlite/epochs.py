@@ -8,6 +8,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
+from holdfast.errors import invariant
 from holdfast.ports import EpochRecord, Withdrawal
 from holdfast.positions import Positions
 from holdfast.sinks import rewinds, sql
@@ -70,6 +71,7 @@ class SqliteEpochs:
             If none did.
         """
         last = rewinds.target_of(self.table.node, self._epochs(connection), record)
+        self._check_transaction(connection)
         self.table.withdraw(connection, last)
         self._forget(connection, after_epoch=last)
 
@@ -78,8 +80,13 @@ class SqliteEpochs:
         connection.execute(statement, (*self._ours, after_epoch))
 
     def _insert(self, connection: sqlite3.Connection, epoch: int, positions: str) -> None:
+        self._check_transaction(connection)
         row = (*self._ours, epoch, self._target, positions)
         connection.execute(f"INSERT INTO {EPOCHS} VALUES (?, ?, ?, ?, ?)", row)
+
+    def _check_transaction(self, connection: sqlite3.Connection) -> None:
+        what = f"{self.table.node}: its list of epochs is to change outside the transaction of the rows."
+        invariant(connection.in_transaction, what, pipeline=self.pipeline, participant=self.sink)
 
     def _epochs(self, connection: sqlite3.Connection) -> dict[int, str]:
         statement = f"SELECT epoch, positions FROM {EPOCHS} WHERE pipeline = ? AND sink = ? AND target = ?"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast import faults
+from holdfast.errors import invariant
 from holdfast.ports import Part, Staged, Task
 from holdfast.sinks import refusals, sql
 from holdfast.sinks.sqlite.table import SqliteTable
@@ -41,6 +42,7 @@ class StagingWriter:
 
     def __init__(self, directory: str, sink: str, task: Task, table: SqliteTable) -> None:
         self._task = task
+        self._sink = sink
         self._table = table
         self._directory = directory
         numbers = f"{task.generation}.{task.epoch}.{task.task}.{task.attempt}"
@@ -75,6 +77,14 @@ class StagingWriter:
             self._out.close()
             with open(self._path + ".tmp", "rb") as written:
                 os.fsync(written.fileno())
+            invariant(
+                not os.path.lexists(self._path),
+                f"{self._path} is to be staged, and is there.",
+                why="a name is never used twice: two attempts of one task have two.",
+                participant=self._sink,
+                epoch=self._task.epoch,
+                generation=self._task.generation,
+            )
             os.rename(self._path + ".tmp", self._path)
             durable.sync_directory(self._directory)
         return Staged(self._task.name, self._row_count, {"file": self._file})
