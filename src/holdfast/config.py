@@ -1,11 +1,11 @@
 """Settings of a process, read from ``HOLDFAST_*`` variables: what they bound, their defaults, and why these.
 
 A setting never changes *what* a pipeline writes, only how soon, how much at a time, and how much it says: what
-belongs to a pipeline stands in its code.  Quantities are kept as the user wrote them (``"16 MB"``); the properties with
+belongs to a pipeline is in its code.  Quantities are kept as the user wrote them (``"16 MB"``); the properties with
 a unit in their name (``carry_max_bytes``) are what code reads.
 
-This table is the only list of settings: ``docs/configuration.md`` is made from it, and so is the warning about a
-variable that nobody reads.
+This table is the only list of settings: ``docs/configuration.md`` is generated from it, and so is the warning about an
+unknown variable.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ PREFIX = "HOLDFAST_"
 
 OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_FAULT": "`<point>[:epoch]`: any process kills itself with SIGKILL at this named crash point "
-    "(`holdfast.faults.POINTS`), to see for yourself that nothing is lost",
+    "(`holdfast.faults.POINTS`), so that you can check that nothing is lost",
     "HOLDFAST_FAULT_MARK": "path: only the first process that reaches the crash point dies; it creates this file",
     "HOLDFAST_SECRET_KEY": "32 characters or more, the same on every machine of a pipeline (`openssl rand -hex "
     "32`): with it `plan` and the fingerprint see that a hidden option of `read.spark` has changed; kept nowhere",
     "HOLDFAST_SPARE": "path: set by `run --spare` for the process that waits, which says there when it is ready",
     "HOLDFAST_SUPERVISED": "path: set by `run --supervise` for its child, which writes there how it ended",
-    "HOLDFAST_POSTGRES": "DSN of a PostgreSQL for demo, benchmark and tests instead of the one they start themselves",
+    "HOLDFAST_POSTGRES": "DSN of a PostgreSQL for demo, benchmark and tests instead of one that they start themselves",
     "HOLDFAST_SEED": "seed of the random tests and of the demo's kills",
-    "HOLDFAST_SEEDS": "how many seeds the simulation plays",
-    "HOLDFAST_JVM_KILLS": "how often the tests kill the JVM alone, for each way of staging",
+    "HOLDFAST_SEEDS": "how many seeds the simulation runs",
+    "HOLDFAST_JVM_KILLS": "how often the tests kill only the JVM, for each way of staging",
 }
 """Variables that are no settings: read where they are used, most by tests, demo and benchmark."""
 
 SECRET_VARIABLES = ("HOLDFAST_SECRET_KEY",)
-"""Those of them whose value is never shown."""
+"""Variables whose value is never shown."""
 
 OPTIONS: dict[str, str] = {
     "HOLDFAST_MASTER": "--master",
@@ -98,7 +98,7 @@ def _setting(default: Any, reason: str) -> Any:
 class Settings(BaseSettings):
     """Settings of this process, checked; frozen.
 
-    ``Settings()`` reads the environment; arguments go before it (tests, embedding).  An empty variable counts as
+    ``Settings()`` reads the environment; arguments take precedence (tests, embedding).  An empty variable counts as
     absent.
 
     Raises
@@ -151,10 +151,10 @@ class Settings(BaseSettings):
     checkpoint_freq: Annotated[int, Field(ge=0, le=86_400_000)] = _setting(
         60_000,
         "Milliseconds between two snapshots of the state of stateful operators; also `start(checkpoint_freq=...)`.  "
-        "0 makes none by itself.  The workers write what they hold, beside the epochs, which do not wait for it: "
-        "0.14 s of CPU for a million keys; what they do not hold is read out of Spark's store: 1.6 s.  One a minute "
-        "bounds what has to be replayed when Spark's directory is lost.  One that is due while another is made is "
-        "dropped.",
+        "0: no periodic snapshots.  The workers write what they hold concurrently with the epochs, which do not wait: "
+        "0.14 s of CPU for a million keys; the rest is read from Spark's store: 1.6 s.  One snapshot a minute bounds "
+        "what has to be replayed when Spark's directory is lost.  A snapshot that is due while another is being made "
+        "is skipped.",
     )
     controller_checkpoint_freq: Annotated[int, Field(ge=100, le=3_600_000)] = _setting(
         5_000,
@@ -186,12 +186,12 @@ class Settings(BaseSettings):
     retry_attempts: Annotated[int, Field(ge=1, le=100)] = _setting(
         10,
         "Attempts at publishing when a sink does not answer, before the run stops.  With the two settings below, 10 "
-        "attempts outlast a database that is away for a minute.",
+        "attempts outlast a database that is unavailable for a minute.",
     )
     retry_first: Annotated[str, _duration("1 ms", "10 min")] = _setting(
         "500 ms",
         "Wait before the second attempt; it doubles with each further one, with jitter so that several pipelines do "
-        "not come back at the same moment.",
+        "not retry at the same moment.",
     )
     retry_cap: Annotated[str, _duration("1 ms", "1 h")] = _setting(
         "15 s",
@@ -200,7 +200,7 @@ class Settings(BaseSettings):
     sweep_interval: Annotated[str, _duration("1 s", "1 d")] = _setting(
         "60 s",
         "How often orphans are looked for.  Workers of a dead driver may stage rows after the new run has started, so "
-        "once at the start is not enough; orphans are invisible and only cost room.",
+        "once at the start is not enough; orphans are invisible and only take up space.",
     )
     on_poison: Literal["stop", "isolate"] = _setting(
         "stop",
@@ -398,7 +398,7 @@ def known_variables() -> list[str]:
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Return a warning for each ``HOLDFAST_*`` variable that nobody reads, with the nearest known name.
+    """Return a warning for each unknown ``HOLDFAST_*`` variable, with the most similar known name.
 
     Values are left out: they may be secrets.
 
@@ -421,7 +421,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
 
 
 def mistaken_variables(environ: Mapping[str, str] | None = None) -> list[str]:
-    """Return a warning for each ``HOLDFAST_*`` variable that has no effect: nobody reads it, or not its value.
+    """Return a warning for each ``HOLDFAST_*`` variable that has no effect: it or its value is unknown.
 
     Examples
     --------

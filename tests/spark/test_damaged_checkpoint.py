@@ -1,4 +1,4 @@
-"""Each file of a checkpoint damaged in turn: the run goes on exactly, or stops and says which file it is.
+"""Each file of a checkpoint damaged in turn: the run continues exactly, or stops and says which file it is.
 
 What comes of each kind of file is in :data:`tests.spark.damages.TABLE`, which these tests hold to, and which stands in
 ``docs/damaged-checkpoints.md``.
