@@ -46,7 +46,7 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_SEEDS": "how many seeds the simulation runs",
     "HOLDFAST_JVM_KILLS": "how often the tests kill only the JVM, for each way of staging",
 }
-"""Variables that are no settings: read where they are used, most by tests, demo and benchmark."""
+"""Variables that are not settings: read where they are used, most by tests, demo and benchmark."""
 
 SECRET_VARIABLES = ("HOLDFAST_SECRET_KEY",)
 """Variables whose value is never shown."""
@@ -405,7 +405,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
     Examples
     --------
     >>> unknown_variables({"HOLDFAST_CARY_MAX": "1 MB"})
-    ['HOLDFAST_CARY_MAX is no setting and is ignored; did you mean HOLDFAST_CARRY_MAX?']
+    ['HOLDFAST_CARY_MAX is not a setting and is ignored; did you mean HOLDFAST_CARRY_MAX?']
     """
     known = known_variables()
     # Without the prefix: it would make all of them alike.
@@ -416,7 +416,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
             continue
         nearest = difflib.get_close_matches(name.upper().removeprefix(PREFIX), short, n=1)
         hint = f"did you mean {PREFIX}{nearest[0]}?" if nearest else "docs/configuration.md lists them all."
-        warnings.append(f"{name} is no setting and is ignored; {hint}")
+        warnings.append(f"{name} is not a setting and is ignored; {hint}")
     return warnings
 
 
@@ -426,12 +426,12 @@ def mistaken_variables(environ: Mapping[str, str] | None = None) -> list[str]:
     Examples
     --------
     >>> mistaken_variables({"HOLDFAST_FAULT": "after-decide:five"})
-    ["HOLDFAST_FAULT='after-decide:five' kills nobody: 'five' is no epoch: write for instance after-decide:3"]
+    ["HOLDFAST_FAULT='after-decide:five' has no effect: 'five' is not an epoch: write for instance after-decide:3"]
     """
     given = os.environ if environ is None else environ
     fault = given.get("HOLDFAST_FAULT")
     why = faults.obstacle(fault) if fault else ""
-    return [*([f"HOLDFAST_FAULT={fault!r} kills nobody: {why}"] if why else []), *unknown_variables(given)]
+    return [*([f"HOLDFAST_FAULT={fault!r} has no effect: {why}"] if why else []), *unknown_variables(given)]
 
 
 def markdown_table() -> str:
@@ -444,7 +444,7 @@ def markdown_table() -> str:
 
 
 def markdown_table_of_others() -> str:
-    """Return the variables that are no settings as a Markdown table: name, what it does."""
+    """Return the variables that are not settings as a Markdown table: name, what it does."""
     lines = ["| variable | what it does |", "|---|---|"]
     return "\n".join([*lines, *(f"| `{name}` | {does} |" for name, does in OTHER_VARIABLES.items())])
 

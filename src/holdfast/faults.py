@@ -74,13 +74,13 @@ def obstacle(wanted: str) -> str:
     Examples
     --------
     >>> obstacle("after-decide:5"), obstacle("after-decide:five")
-    ('', "'five' is no epoch: write for instance after-decide:3")
+    ('', "'five' is not an epoch: write for instance after-decide:3")
     """
     name, _, number = wanted.partition(":")
     if name not in POINTS:
-        return f"{name!r} is no crash point; there are {', '.join(POINTS)}"
+        return f"{name!r} is not a crash point; there are {', '.join(POINTS)}"
     is_epoch = number.isdecimal() and str(int(number)) == number
-    return f"{number!r} is no epoch: write for instance {name}:3" if number and not is_epoch else ""
+    return f"{number!r} is not an epoch: write for instance {name}:3" if number and not is_epoch else ""
 
 
 def _is_first() -> bool:

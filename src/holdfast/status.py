@@ -97,7 +97,7 @@ class Wait(_Picture):
         Wait(key={'origin': 'JFK'}, input='weather', since_us=7, bound=None, waiting_rows=0)
         >>> Wait.from_json({"key": {"origin": "JFK"}, "input": "weather"})
         Traceback (most recent call last):
-        ValueError: {'key': {'origin': 'JFK'}, 'input': 'weather'} is no wait
+        ValueError: {'key': {'origin': 'JFK'}, 'input': 'weather'} is not a wait
         """
         known = {f.name: value[f.name] for f in fields(Wait) if f.name in value} if isinstance(value, Mapping) else {}
         if (
@@ -108,7 +108,7 @@ class Wait(_Picture):
             and (known.get("bound") is None or is_number(known["bound"]))
         ):
             return Wait(**known)
-        raise ValueError(f"{value!r} is no wait")
+        raise ValueError(f"{value!r} is not a wait")
 
 
 @dataclass(frozen=True)

@@ -43,5 +43,5 @@ def test_a_plan_in_a_process_of_its_own_asks_spark_what_an_expression_gives(
         timeout=300,
     )
     assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.startswith("pipeline 'trips' goes on in spark/1, with all its state.\n")
+    assert answer.stdout.startswith("pipeline 'trips' continues in spark/1, with all its state.\n")
     assert "  kept     stateful operator per_city: keeps its state\n" in answer.stdout

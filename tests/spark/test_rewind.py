@@ -92,7 +92,7 @@ def test_from_each_of_ten_epochs_the_sinks_become_those_of_a_run_that_never_went
     run(tmp_path, spark)
     planned = rewind(tmp_path, "4", "--dry-run")
     assert planned.exit_code == 0, planned.output
-    assert "behind epoch 4: would be withdrawn" in planned.output
+    assert "after epoch 4: would be withdrawn" in planned.output
     assert "from the snapshot of epoch 1, and 3 epochs are evaluated again" in planned.output
     check(tmp_path, 10)
 
@@ -207,7 +207,7 @@ def test_a_sink_that_was_out_of_the_graph_during_a_rewind_is_refused_when_it_com
     hf.Pipeline("trips", kept, archive).run(checkpoint=str(directory), **options)
     done = Rewinding(hf.Pipeline("trips", kept), LocalStore(str(directory)), directory, SETTINGS).do("1")
     assert list(rewind_lines("trips", done))[1] == (
-        "archive  not in the graph: it keeps what it holds; behind epoch 1, it is refused if it comes back"
+        "archive  not in the graph: it keeps what it holds; after epoch 1, it is refused if it is put back"
     )
     with pytest.raises(Diverged, match="sink 'archive' holds epoch 2, which epoch 3, a rewind, has withdrawn"):
         hf.Pipeline("trips", kept, archive).run(checkpoint=str(directory), **options)

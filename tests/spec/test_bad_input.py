@@ -269,7 +269,7 @@ def test_a_database_that_stays_away_ends_the_run_with_the_story_and_the_next_run
     driver.broken["archive"] = lambda sink: Away(sink, clock, 2**62)  # type: ignore[assignment]
     with pytest.raises(Unavailable) as caught:
         driver.run(1)
-    check_clear(caught.value, "sink 'archive'", "10 attempts failed", "nothing is lost or doubled")
+    check_clear(caught.value, "sink 'archive'", "10 attempts failed", "nothing is lost or duplicated")
     assert any("epoch 1" in note for note in caught.value.__notes__)
     driver.broken.clear()
     driver.run(2)

@@ -1,4 +1,4 @@
-"""A row below a bound that was told before is late, in every operator that knows time (design/0009, "Late rows")."""
+"""A row below a bound declared before it is late, in every operator that knows time (design/0009, "Late rows")."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 =================================================  ====================================================================
 null key or timestamp                              :func:`test_a_null_key_...`, :func:`test_a_null_timestamp_...`
-a timestamp type that is no time                   :func:`test_a_timestamp_that_is_no_time_...`
+a timestamp type that is not a time                   :func:`test_a_timestamp_that_is_no_time_...`
 two inputs of one name                             :func:`test_two_inputs_of_one_name_...`
 a policy that names an unknown input               :func:`test_a_policy_that_names_an_unknown_input_...`
 a step that returns the wrong schema               :func:`test_a_step_that_returns_another_schema_...`

@@ -116,24 +116,24 @@ def test_settings_are_frozen():
 def test_an_unknown_variable_is_told_with_the_nearest_known_one_and_without_its_value():
     warnings = unknown_variables({"HOLDFAST_RETRY_ATEMPTS": "hunter2", "HOLDFAST_QQ": "hunter2", "OTHER": "x"})
     assert warnings == [
-        "HOLDFAST_QQ is no setting and is ignored; docs/configuration.md lists them all.",
-        "HOLDFAST_RETRY_ATEMPTS is no setting and is ignored; did you mean HOLDFAST_RETRY_ATTEMPTS?",
+        "HOLDFAST_QQ is not a setting and is ignored; docs/configuration.md lists them all.",
+        "HOLDFAST_RETRY_ATEMPTS is not a setting and is ignored; did you mean HOLDFAST_RETRY_ATTEMPTS?",
     ]
 
 
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("after-desire:5", "'after-desire' is no crash point; there are before-stage, stage-write, "),
-        ("after_decide", "'after_decide' is no crash point"),
-        ("after-decide:5x", "'5x' is no epoch: write for instance after-decide:3"),
-        ("after-decide:05", "'05' is no epoch"),
-        ("after-decide:-1", "'-1' is no epoch"),
+        ("after-desire:5", "'after-desire' is not a crash point; there are before-stage, stage-write, "),
+        ("after_decide", "'after_decide' is not a crash point"),
+        ("after-decide:5x", "'5x' is not an epoch: write for instance after-decide:3"),
+        ("after-decide:05", "'05' is not an epoch"),
+        ("after-decide:-1", "'-1' is not an epoch"),
     ],
 )
 def test_a_crash_point_that_kills_nobody_is_told_with_those_there_are(value, said):
     (warning,) = mistaken_variables({"HOLDFAST_FAULT": value})
-    assert warning.startswith(f"HOLDFAST_FAULT='{value}' kills nobody: {said}")
+    assert warning.startswith(f"HOLDFAST_FAULT='{value}' has no effect: {said}")
 
 
 def test_a_crash_point_that_there_is_is_not_warned_about():

@@ -35,12 +35,12 @@ def test_a_message_says_what_why_and_what_to_do():
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_every_kind_survives_pickling_with_all_its_fields_and_notes(kind):
     error = example(kind)
-    error.add_note("Story of epoch 42")
+    error.add_note("History of epoch 42")
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
     assert again.__dict__ == error.__dict__
     assert str(again) == str(error)
-    assert again.__notes__ == ["Story of epoch 42"]
+    assert again.__notes__ == ["History of epoch 42"]
 
 
 def in_a_worker(error, *, cause=None):
@@ -209,11 +209,11 @@ def test_an_error_is_an_exception_and_no_system_exit():
 
 def test_an_invariant_that_does_not_hold_stops_with_the_story():
     with pytest.raises(InternalError) as caught:
-        invariant([], "epoch 42 comes twice.", why="it is there.", story=lambda: "Story of epoch 42", **FIELDS)
+        invariant([], "epoch 42 comes twice.", why="it is there.", story=lambda: "History of epoch 42", **FIELDS)
     error = caught.value
     assert (error.what, error.why, error.do) == ("epoch 42 comes twice.", "it is there.", REPORT)
     assert {name: getattr(error, name) for name in FIELDS} == FIELDS
-    assert error.__notes__ == ["Story of epoch 42"]
+    assert error.__notes__ == ["History of epoch 42"]
 
 
 def test_an_invariant_that_holds_asks_for_no_story():

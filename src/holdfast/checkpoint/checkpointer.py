@@ -350,10 +350,10 @@ class Checkpointer:
             self._is_ending = True
         except HoldfastError as error:
             self._note_failure(error.what)
-            log.warning("no snapshot was made, the run goes on: %s", error.message)
+            log.warning("no snapshot was made, the run continues: %s", error.message)
         except Exception as error:  # whatever it is: the run must neither stop nor hang because of it
             self._note_failure(repr(error))
-            log.exception("no snapshot was made, the run goes on")
+            log.exception("no snapshot was made, the run continues")
 
     def _note_failure(self, what: str) -> None:
         with self._lock:

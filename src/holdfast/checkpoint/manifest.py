@@ -294,7 +294,7 @@ def decode(data: bytes, key: str) -> Manifest:
     head, newline, text = data.partition(b"\n")
     words = head.rsplit(b" ", 2)
     if not newline or len(words) != 3 or words[0] != _MAGIC or not words[2].isdigit():
-        raise damaged(key, "its header is not one of ours")
+        raise damaged(key, "its header is not Holdfast's")
     if int(words[2]) != len(text) or _digest(text) != words[1]:
         raise damaged(key, "its checksum does not match: it was truncated or changed")
     body = json.loads(text)
@@ -316,7 +316,7 @@ def damaged(key: str, why: str) -> Corrupt:
     return Corrupt(
         f"{key!r} in the checkpoint cannot be used.",
         why=f"{why}.",
-        do=f"restore {key!r} from a copy of the checkpoint, or let it be: an older snapshot serves.",
+        do=f"restore {key!r} from a copy of the checkpoint, or leave it: an older snapshot is used.",
         participant=key,
     )
 

@@ -45,7 +45,7 @@ def checked_name(name: str) -> str:
     if len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name):
         return name
     raise InvalidPipeline(
-        f"{name!r} is no name of a checkpoint.",
+        f"{name!r} is not a name of a checkpoint.",
         why=f"it becomes the name of a file: letters, digits, '-' and '_', {NAME_LENGTH_MAX} characters at most.",
         do="choose for instance before-migration.",
     )
@@ -164,7 +164,7 @@ def put_claimed(store: Store, name: str, manifest: Manifest) -> None:
 def _taken(name: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"there is a checkpoint named {name!r} already.",
-        why="a named checkpoint never changes: somebody may rely on it.",
+        why="a named checkpoint never changes: others may rely on it.",
         do=f"choose another name; or remove it first: holdfast checkpoint delete {name}.",
     )
 

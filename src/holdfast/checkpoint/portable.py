@@ -128,7 +128,7 @@ def find(store: Store, where: str) -> NamedCheckpoint:
     if not path.parent.is_dir():
         raise InvalidPipeline(
             f"there is no checkpoint {where!r}.",
-            why=f"{path.parent} is no directory, and {path} was not made by an export.",
+            why=f"{path.parent} is not a directory, and {path} was not made by an export.",
             do="give a name, <checkpoint directory>/<name>, or the directory of an export.",
         )
     return replace(kept(LocalStore(str(path.parent)), path.name), shown=where)
@@ -147,7 +147,7 @@ def exported(directory: Path) -> NamedCheckpoint:
     if not (directory / LIST).is_file():
         raise InvalidPipeline(
             f"{directory} holds no exported checkpoint.",
-            why=f"there is no {LIST} in it: it is another directory, or the export did not come to its end.",
+            why=f"there is no {LIST} in it: it is another directory, or the export was not completed.",
             do="export it again, into an empty directory.",
         )
     store = LocalStore(str(directory))
@@ -170,7 +170,7 @@ def export(store: Store, name: str, directory: Path) -> NamedCheckpoint:
         raise InvalidPipeline(
             f"{directory} is not empty.",
             why="an export holds one checkpoint and nothing else.",
-            do="name a directory that is empty, or not there yet.",
+            do="name a directory that is empty or missing.",
         )
     target = LocalStore(str(directory))
     objects: dict[str, tuple[int, str]] = {}

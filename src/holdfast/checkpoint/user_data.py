@@ -68,7 +68,7 @@ def _check_json(value: Any, place: str, pipeline: str) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise _refused(f"the key {key!r} at value{place} is no string.", pipeline)
+                raise _refused(f"the key {key!r} at value{place} is not a string.", pipeline)
             _check_json(inner, f"{place}[{key!r}]", pipeline)
         return
     raise _refused(f"value{place} is a {type(value).__name__}: {value!r:.80}.", pipeline)

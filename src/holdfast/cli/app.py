@@ -43,7 +43,7 @@ app.add_typer(dead_letters.app, name="dead-letters")
 
 DropState = Annotated[
     list[str] | None,
-    typer.Option("--drop-state", metavar="NAME", help="An operator that is gone, and whose state nobody takes over."),
+    typer.Option("--drop-state", metavar="NAME", help="A removed operator whose state may be dropped."),
 ]
 
 
@@ -56,7 +56,7 @@ def _say_version(wanted: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_say_version)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_say_version)
     ] = False,
 ) -> None:
     # Only the options that stand before a command; a docstring here would replace the help of the whole.
@@ -70,14 +70,14 @@ def run(
     interval: Annotated[
         str | None, typer.Option("--every", metavar="DURATION", help="Begin an epoch at most this often (100ms).")
     ] = None,
-    drain: Annotated[bool, typer.Option("--available-now", help="Drain what is there now, then stop.")] = False,
+    drain: Annotated[bool, typer.Option("--available-now", help="Process what is available now, then stop.")] = False,
     master: Annotated[str | None, typer.Option(metavar="URL", help="Spark master; default HOLDFAST_MASTER.")] = None,
     commit_every: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Publish once pts has moved by this much: 1s, or ticks of BIGINTs."),
+        typer.Option(metavar="DURATION", help="Publish once pts has advanced by this much: 1s, or ticks of BIGINTs."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Start a changed graph also where state does not fit: see plan.")
+        bool, typer.Option("--force", help="Start a changed graph even where state does not fit: see plan.")
     ] = False,
     drop_state: DropState = None,
     from_checkpoint: Annotated[
@@ -87,13 +87,13 @@ def run(
         str | None, typer.Option(metavar="TIME", help="First start: begin at a time (ISO 8601, or ticks).")
     ] = None,
     on_poison: Annotated[
-        str | None, typer.Option(metavar="stop|isolate", help="What becomes of rows that kill the run again and again.")
+        str | None, typer.Option(metavar="stop|isolate", help="What happens to rows that crash the run repeatedly.")
     ] = None,
     supervised: Annotated[
-        bool, typer.Option("--supervise", help="Run in a child process, and start it again when it fails.")
+        bool, typer.Option("--supervise", help="Run in a child process, and restart it when it fails.")
     ] = False,
     max_restarts: Annotated[
-        int | None, typer.Option(metavar="N", help="With --supervise: in a row, without a finished epoch.", min=0)
+        int | None, typer.Option(metavar="N", help="With --supervise: consecutive restarts at most.", min=0)
     ] = None,
     spare: Annotated[
         bool, typer.Option("--spare", help="With --supervise: keep a second process ready, which takes over.")
@@ -220,7 +220,7 @@ def resolve_(
             frame.answer(answer, lines, as_json)
             return
         if not force:
-            why = "to resolve is to take over, and would fence it; a run resolves its own doubts."
+            why = "resolving takes the pipeline over, and would fence it; a run resolves its own epochs in doubt."
             check_nobody_runs(inspection.owner, why)
         rejected = Rejected() if reject_rows else None
         with frame.log_file(directory, settings, as_json):
@@ -261,7 +261,7 @@ def rewind_(
             frame.answer(answer, [*first, *words.rewind_lines(pipeline.name, planned)], as_json)
             return
         if not force:
-            check_nobody_runs(inspection.owner, "to rewind is to take over, and would fence it.")
+            check_nobody_runs(inspection.owner, "rewinding takes the pipeline over, and would fence it.")
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"rewind {target} --to {to}")
             before = rewinding.carry_through()
@@ -292,7 +292,7 @@ def plan_(
         minded = derived_names(pipeline)
         inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
         if inspection is None:
-            begins = f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} begins at the beginning."
+            begins = f"nothing has run in {checkpoint} yet: pipeline {pipeline.name!r} starts from the beginning."
             answer = {"directory": None, "change": None, "warnings": minded}
             frame.answer(answer, [begins, *words.warning_lines(minded)], as_json)
             return

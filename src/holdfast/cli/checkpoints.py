@@ -76,7 +76,7 @@ def show_(name: CheckpointName, checkpoint: Checkpoint, as_json: AsJson = False)
 @app.command("export")
 def export_(
     name: CheckpointName,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Empty, or not there yet.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Empty or missing.")],
     checkpoint: Checkpoint,
     as_json: AsJson = False,
 ) -> None:
@@ -144,7 +144,7 @@ def listed(store: Store) -> list[dict[str, Any]]:
         found.append(
             {
                 "name": name,
-                "problem": "files of an import or a deletion that did not come to its end; if none is under way, "
+                "problem": "files of an import or a deletion that was not completed; if none is running, "
                 f"remove them: holdfast checkpoint delete {name}",
             }
         )

@@ -55,7 +55,7 @@ def replay_letters(
             frame.print_json({"replayed_at_next_start": [letter.name for letter in sent]})
         else:
             frame.print_lines(
-                [*(letter.name for letter in sent), f"{len(sent)} dead letters come back with the next start."]
+                [*(letter.name for letter in sent), f"{len(sent)} dead letters are replayed by the next start."]
             )
 
 
@@ -99,7 +99,7 @@ def replay(store: Store, directory: Path, wanted: Sequence[str]) -> list[Letter]
         raise InvalidPipeline(
             f"dead letter {past[0]!r} cannot be sent through the graph again.",
             why="it is a row that came out of the graph: a sink has refused it, and the other sinks have the epoch.",
-            do="write it into that sink's table by hand, mended, where holdfast dead-letters list says that it is "
+            do="write it into that sink's table by hand, corrected, where holdfast dead-letters list says that it is "
             "rejected; with --json it shows the values.",
         )
     return send_again(store, wanted, _finished(store, directory)[0])

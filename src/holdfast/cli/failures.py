@@ -125,7 +125,7 @@ def _unforeseen(error: BaseException, log_file: Path | None) -> HoldfastError:
         where = f"the log, {log_file}" if log_file else "HOLDFAST_LOG_LEVEL=DEBUG"
         ours = InternalError(
             f"unforeseen {type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}",
-            why="Holdfast does not know this error.",
+            why="This error is not known to Holdfast.",
             do=f"{where} shows the traceback; if no code of yours is in it, please report it.",
         )
     ours.__cause__ = error

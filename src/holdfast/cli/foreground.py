@@ -77,7 +77,7 @@ def _stopped_early(signal: str, doing: str, failure: HoldfastError) -> StoppedEa
     return StoppedEarly(
         f"{signal} asked for a stop, and {doing} could not be finished.",
         why=f"{failure.what} {failure.why}".strip(),
-        do="start again whenever it suits: the next run asks every sink first; nothing is lost or doubled.",
+        do="start again at any time: the next run asks every sink first; nothing is lost or duplicated.",
         pipeline=failure.pipeline,
         epoch=failure.epoch,
         generation=failure.generation,

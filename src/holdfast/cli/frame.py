@@ -93,7 +93,9 @@ def existing_directory(checkpoint: str) -> Path:
     directory = checkpoint_directory(checkpoint)
     if not directory.is_dir():
         raise InvalidPipeline(
-            f"there is no checkpoint {checkpoint!r}.", why=f"{directory} is no directory.", do="name an existing one."
+            f"there is no checkpoint {checkpoint!r}.",
+            why=f"{directory} is not a directory.",
+            do="name an existing one.",
         )
     return directory
 
@@ -110,7 +112,7 @@ def check_has_run(checkpoint: str, pipeline: str = "") -> None:
         who = f"pipeline {pipeline!r}" if pipeline else "no pipeline"
         raise InvalidPipeline(
             f"{who} has {'not ' if pipeline else ''}run on this checkpoint.",
-            why=f"{directory} holds nothing that a run leaves.",
+            why=f"{directory} contains nothing of a run.",
             do="name the checkpoint that it runs with." if pipeline else "name the checkpoint of a pipeline.",
             pipeline=pipeline,
         )

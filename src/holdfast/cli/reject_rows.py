@@ -55,9 +55,9 @@ def letters_of(sink: str, record: EpochRecord, refused: Sequence[Refused], rows_
     if len(refused) > rows_max:
         raise InvalidPipeline(
             f"sink {sink!r} refuses {len(refused)} rows of epoch {record.epoch}.",
-            why=f"so many speak against its table and not the rows; the last one: {refused[-1].error.what} "
+            why=f"so many suggest a fault in its table, not in the rows; the last one: {refused[-1].error.what} "
             f"{refused[-1].error.why}",
-            do="mend the table, and start again; or raise HOLDFAST_POISON_ROWS, and resolve again.",
+            do="fix the table, and start again; or raise HOLDFAST_POISON_ROWS, and resolve again.",
             participant=sink,
             epoch=record.epoch,
         )
@@ -144,7 +144,7 @@ def rejected_lines(rejected: Rejected | None, *, dry_run: bool) -> Iterator[str]
         yield f"  {letter.error['what']} {letter.error['why']}"
     for epoch, sinks in rejected.kept_in.items():
         if sinks:
-            yield f"epoch {epoch} is whole in {', '.join(sinks)}: what came of the same input is kept there."
+            yield f"epoch {epoch} is whole in {', '.join(sinks)}: rows computed from the same input stay there."
     if not rejected.letters:
         yield "no sink refuses a row of a decided epoch."
 

@@ -62,11 +62,11 @@ class StopSignals:
         if self.asked_by is not None and self._is_supervised:
             return
         if self.asked_by is not None:
-            _say(f"{name} again: leaving now; the next start resolves what is in doubt.", restore_cursor=True)
+            _say(f"{name} again: exiting now; the next start resolves what is in doubt.", restore_cursor=True)
             self._leave(128 + number)
         else:
             self.asked_by = name
-            _say(f"{name}: stopping after the current epoch; once more to leave at once.")
+            _say(f"{name}: stopping after the current epoch; again to exit immediately.")
 
 
 def _say(text: str, *, restore_cursor: bool = False) -> None:

@@ -113,12 +113,12 @@ class Supervisor:
                 return ended.exit_code
             in_a_row = 0 if self._progress() != before else in_a_row
             if in_a_row + 1 >= self._retry.attempts:
-                log.error("the run %s; not started again after %d restarts in a row", ended.words, in_a_row)
+                log.error("the run %s; not restarted after %d consecutive restarts", ended.words, in_a_row)
                 return ended.exit_code
             total, in_a_row = total + 1, in_a_row + 1
             wait_s = self._retry.wait_s(in_a_row, self._random) if in_a_row > 1 or not self._has_spare() else 0.0
             log.warning(
-                "the run %s; restart %d (%d of at most %d in a row) in %.1f s",
+                "the run %s; restart %d (%d of at most %d consecutive) in %.1f s",
                 ended.words,
                 total,
                 in_a_row,
@@ -236,7 +236,7 @@ def _noting(store: Store) -> Callable[[int, int, str], None]:
         try:
             store.put(RECORD, json.dumps(record).encode())
         except HoldfastError as error:  # the child says so itself if it matters
-            log.warning("the restart is not noted: %s", error.what)
+            log.warning("the restart is not recorded: %s", error.what)
 
     return note
 

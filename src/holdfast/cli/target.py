@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _loaded: list[ModuleType] = []
 """Keeps the modules that were loaded from files: a stream forgotten in one can be found only while it lives."""
 
-_FORMS = "TARGET is path/to/file.py:pipeline or package.module:pipeline; the part behind the colon may be left out."
+_FORMS = "TARGET is path/to/file.py:pipeline or package.module:pipeline; the part after the colon may be omitted."
 
 
 def load_target(target: str) -> Pipeline:
@@ -40,8 +40,8 @@ def load_target(target: str) -> Pipeline:
     Raises
     ------
     InvalidPipeline
-        If there is no such file, module or name, if it is no pipeline, if there are none or several to choose from, or
-        if the module itself fails: names the line.
+        If there is no such file, module or name, if it is not a pipeline, if there are none or several to choose from,
+        or if the module itself fails: names the line.
     """
     from holdfast.graph.pipeline import Pipeline
 
@@ -95,7 +95,7 @@ def _load_file(place: str) -> ModuleType:
     path = path.resolve()
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise InvalidPipeline(f"{place!r} is no Python file.", why="its name does not end in .py.", do=_FORMS)
+        raise InvalidPipeline(f"{place!r} is not a Python file.", why="its name does not end in .py.", do=_FORMS)
     _add_to_path(path.parent)
     module = importlib.util.module_from_spec(spec)
     covered = sys.modules.get(path.stem)
@@ -131,7 +131,7 @@ def _failed(place: str, error: BaseException) -> InvalidPipeline:
     return InvalidPipeline(
         f"{place} cannot be loaded: {said}",
         why=_line_of(error),
-        do="mend it; python runs the same code.",
+        do="fix it; python runs the same code.",
     )
 
 
@@ -157,7 +157,7 @@ def _named(module: ModuleType, name: str, place: str, kind: type[Pipeline]) -> P
     if not hasattr(module, name):
         what, why = f"{place} has no {name!r}.", f"it has {there}."
     else:
-        what, why = f"{place}:{name} is no pipeline.", f"it is a {type(value).__name__}; {place} has {there}."
+        what, why = f"{place}:{name} is not a pipeline.", f"it is a {type(value).__name__}; {place} has {there}."
     raise InvalidPipeline(what, why=why, do=f"name one of these: {place}:<name>.")
 
 

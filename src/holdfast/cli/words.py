@@ -73,7 +73,7 @@ def findings(inspection: Inspection) -> Iterator[str]:
         yield "! a decision cannot be read."
         yield "  Do: delete nothing; docs/operations.md, 'It says Corrupt'."
     if unanswered := [s.name for s in inspection.sinks if s.problem and s.held is None and s.staging]:
-        yield f"! {', '.join(unanswered)} did not answer; what is said of the others still holds."
+        yield f"! {', '.join(unanswered)} did not answer; the answers of the others are still valid."
     if inspection.open_epochs:
         epochs = ", ".join(map(str, inspection.open_epochs[:DECISIONS_SHOWN]))
         yield f"! decided, and not known to be published everywhere: epoch {epochs}."
@@ -124,7 +124,7 @@ def plan_lines(pipeline: str, plan: Plan) -> Iterator[str]:
     """Say what a start would do, what becomes of each node, and of its state."""
     directory, change, case = plan.directory, plan.change, plan.case
     if change is None:
-        yield f"pipeline {pipeline!r} goes on in {directory.below}; there is nothing to compare it with."
+        yield f"pipeline {pipeline!r} continues in {directory.below}; there is nothing to compare it with."
     else:
         yield from _change_lines(pipeline, directory, change)
     if case is None:
@@ -157,9 +157,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 def _change_lines(pipeline: str, directory: Directory, change: GraphChange) -> Iterator[str]:
     if not directory.is_changed:
-        yield f"pipeline {pipeline!r} goes on in {directory.below}, with all its state."
+        yield f"pipeline {pipeline!r} continues in {directory.below}, with all its state."
     else:
-        yield f"pipeline {pipeline!r} has changed: it goes on in {directory.below}, from the end of the last epoch."
+        yield f"pipeline {pipeline!r} has changed: it continues in {directory.below}, from the end of the last epoch."
     for reason in directory.reasons:
         yield f"* {reason}"
     if change.replay is not None:
@@ -180,9 +180,9 @@ def _change_lines(pipeline: str, directory: Directory, change: GraphChange) -> I
         for detail in node.details:
             yield f"             {detail}"
     for old, new in change.unclaimed:
-        yield f"! state of {old} that nobody takes over, while {new}, of the same kind, begins without"
+        yield f"! state of {old} that no operator takes over, while {new}, of the same kind, begins without"
     for name in change.finished:
-        yield f"! finished source {name}: it has ended, and a changed graph would take it up again"
+        yield f"! finished source {name}: it has ended, and a changed graph would read it again"
 
 
 def open_lines(inspection: Inspection) -> Iterator[str]:
@@ -197,10 +197,10 @@ def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
     """Say what a rewind takes back, where state comes from, and where the pipeline stands then."""
     verb = "is withdrawn" if rewound.epoch else "would be withdrawn"
     for name, each in rewound.sinks.items():
-        yield f"{name}  {each.row_count:,} rows of {each.epoch_count} epochs behind epoch {each.epoch}: {verb}"
+        yield f"{name}  {each.row_count:,} rows of {each.epoch_count} epochs after epoch {each.epoch}: {verb}"
     for name in rewound.absent:
         left = "not in the graph: it keeps what it holds"
-        yield f"{name}  {left}; behind epoch {rewound.to}, it is refused if it comes back"
+        yield f"{name}  {left}; after epoch {rewound.to}, it is refused if it is put back"
     if rewound.snapshot is not None:
         again = f", and {rewound.replayed} epochs are evaluated again for their state" if rewound.replayed else ""
         yield f"state  from the snapshot of epoch {rewound.snapshot}{again}"
@@ -209,8 +209,8 @@ def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
     for line in _positions(rewound.positions):
         yield f"source  {line}"
     if rewound.epoch:
-        yield f"{pipeline} is back at the end of epoch {rewound.to}; that it went back is epoch {rewound.epoch}."
-        yield "The next run goes on from here."
+        yield f"{pipeline} is back at the end of epoch {rewound.to}; the rewind itself is epoch {rewound.epoch}."
+        yield "The next run continues from here."
 
 
 def resumption_lines(

@@ -11,7 +11,7 @@ from holdfast.positions import Positions, covers_all
 
 _CONTINUE_WHERE_SINKS_STAND = (
     "if the checkpoint's Spark directory is older than the sink, remove <checkpoint>/spark and start again: the run "
-    "then continues where the sinks stand; else start with the checkpoint that belongs to the sink."
+    "then continues where the sinks are; else start with the checkpoint that belongs to the sink."
 )
 
 
@@ -20,7 +20,7 @@ def check_commit(decided: Decided, sinks: Collection[str], last_epoch: int, run:
     record, unknown = decided.record, sorted(set(decided.parts) - set(sinks))
     is_ours = run.generation > 0 and (record.pipeline, record.generation) == (run.pipeline, run.generation)
     demand(is_ours, record, run, f"it belongs to pipeline {record.pipeline!r}, generation {record.generation}")
-    demand(not unknown, record, run, f"{unknown} are no sinks of it")
+    demand(not unknown, record, run, f"{unknown} are not sinks of it")
     demand(record.epoch >= last_epoch, record, run, f"epochs ascend, and the last one is {last_epoch}")
 
 
@@ -68,8 +68,8 @@ def check_no_gap(epoch: int, held: Mapping[str, Held], run: RunIdentity) -> None
         if 0 < held[name].epoch < epoch - 1:
             raise Diverged(
                 f"sink {name!r} holds everything up to epoch {held[name].epoch}, and epoch {epoch} comes next.",
-                why="what lies between is missing in the sink: it was restored from a backup, or written with another "
-                "checkpoint.",
+                why="the epochs in between are missing in the sink: it was restored from a backup, or written with "
+                "another checkpoint.",
                 do=f"restore sink {name!r} to a state that holds epoch {epoch - 1}; or start over with a new "
                 "checkpoint and an empty target.",
                 pipeline=run.pipeline,

@@ -100,7 +100,7 @@ class ThreadLane:
             try:
                 for step in job:
                     step()
-                invariant(self._jobs[0] is job, "the commit thread has worked a job off out of its order.")
+                invariant(self._jobs[0] is job, "the commit thread has processed a job out of order.")
             except BaseException as failure:  # raised in the engine's thread, by check
                 with self._changed:
                     self._failure = failure

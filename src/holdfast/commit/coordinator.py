@@ -321,7 +321,7 @@ class Coordinator:
         named = [name for name, held in self._delivery.held.items() if held.epoch > 0]
         decided, last_epoch = Decided(record, dict.fromkeys(named, ())), self._claims.last_epoch
         with self._failures.stopping(record.epoch):
-            demand(record.rewound_to is not None, record, self._run, "it is no rewind")
+            demand(record.rewound_to is not None, record, self._run, "it is not a rewind")
             demand(record.epoch > last_epoch, record, self._run, f"it is a rewind, and the last epoch is {last_epoch}")
             check_commit(decided, self._delivery.names, last_epoch, self._run)
             self._publisher.flush()

@@ -97,7 +97,7 @@ class Delivery:
         """Open every sink, which fences lower generations, and note what each holds."""
         invariant(
             generation > self._generation,
-            f"generation {generation} is to open the sinks behind generation {self._generation}.",
+            f"generation {generation} is to open the sinks after generation {self._generation}.",
             pipeline=self._pipeline,
             generation=generation,
         )
@@ -251,7 +251,7 @@ class Delivery:
                 f"epoch {last.epoch} of pipeline {self._pipeline!r} could not be published in sink {name!r}: "
                 f"{attempts} attempts failed.",
                 why=one_line(failure),
-                do="start the pipeline again when the sink answers: it goes on here, nothing is lost or doubled.",
+                do="start the pipeline again when the sink answers: it continues here, nothing is lost or duplicated.",
                 pipeline=self._pipeline,
                 participant=name,
                 epoch=last.epoch,
@@ -279,8 +279,8 @@ class Delivery:
         # What a sink had begun to publish is whole since its ``open``, before that told what it holds: see the port.
         went_back = Diverged(
             f"sink {name!r} said that it holds epoch {held}, and then that it lacks epoch {epochs[0]}.",
-            why="it failed over to a copy that lagged, or was restored, between two questions.",
-            do="start the pipeline again: what the sink holds now is looked at first.",
+            why="it failed over to a lagging replica, or was restored, in between.",
+            do="start the pipeline again: it first asks what the sink holds now.",
             pipeline=self._pipeline,
             participant=name,
             epoch=epochs[0],
@@ -327,7 +327,7 @@ def _decided(refusal: BadRow, record: EpochRecord) -> BadRow:
     error = BadRow(
         refusal.what,
         why=f"{refusal.why} Epoch {record.epoch} is decided: other sinks have it, or will.",
-        do="let the sink take the row (undo the change of its table), and start again; or: holdfast resolve TARGET "
+        do="make the sink accept the row (undo the change of its table), and start again; or: holdfast resolve TARGET "
         "--checkpoint DIR --reject-rows   (the rows that it refuses become dead letters, the others are published)",
         pipeline=record.pipeline,
         participant=refusal.participant,

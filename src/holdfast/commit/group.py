@@ -64,7 +64,7 @@ class CommitGroup:
             return [epoch]
         number, last = epoch.record.epoch, self._waiting[-1].record.epoch if self._waiting else 0
         invariant(epoch.key is not None, f"epoch {number} is to wait for its group without a decision.", epoch=number)
-        invariant(number > last, f"epoch {number} comes into its group behind epoch {last}.", epoch=number)
+        invariant(number > last, f"epoch {number} joins its group after epoch {last}.", epoch=number)
         self._waiting.append(epoch)
         self._waiting_bytes += epoch.decided.carried_bytes
         pts = epoch.record.pts

@@ -151,7 +151,7 @@ class Ledger:
             generation += 1
         invariant(
             generation > self._generation,
-            f"generation {generation} of pipeline {self._pipeline!r} is taken behind generation {self._generation}.",
+            f"generation {generation} of pipeline {self._pipeline!r} is taken after generation {self._generation}.",
             why="generations only grow.",
             pipeline=self._pipeline,
             generation=generation,
@@ -265,7 +265,7 @@ class Ledger:
         self._demand(
             _key_of(decided.record) == key and self._fenced_with == self._generation,
             key,
-            "a decision is written by its own generation, behind its fence",
+            "a decision is written by its own generation, after its fence",
         )
         is_new = self._store.put_if_absent(key.path, encode(decided))
         self._demand(is_new, key, f"it has decided epoch {key.epoch} already")

@@ -131,7 +131,7 @@ def decode(data: bytes, key: str) -> Decided | Done:
     head, newline, rest = data.partition(b"\n")
     words = head.rsplit(b" ", 3)
     if not newline or len(words) != 4 or words[0] != _MAGIC or not words[3].isdigit():
-        raise _damaged(key, "its header is not one of ours")
+        raise _damaged(key, "its header is not Holdfast's")
     _, kind, digest, length = words
     text, payload = rest[: int(length)], rest[int(length) :]
     if _digest(kind, text, [payload]) != digest:
@@ -160,7 +160,7 @@ def _number_as_decided(number: int, gone: Sequence[int]) -> int:
 def _rejected(body: Mapping[str, Any], key: str) -> dict[str, tuple[int, ...]]:
     if any(isinstance(numbers, int) for numbers in body.values()):
         raise Corrupt(
-            f"{key!r} in the checkpoint says how many rows a sink has refused, and not which.",
+            f"{key!r} in the checkpoint says how many rows a sink has refused, but not which.",
             why="a version that was never released wrote it: rows that are refused next would get the same numbers.",
             do="resolve the epoch with the version that wrote it; then start again.",
             participant=key,

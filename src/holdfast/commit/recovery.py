@@ -29,7 +29,7 @@ class Verdict(Enum):
     ABORT = "nothing of it is visible and nothing will be: orphans are swept, the epoch is produced again"
     SKIP = "the sink holds it, or will by its own record: write nothing"
     PUBLISH = "publish it, with the same parts"
-    REPLAY = "the sink is behind: it is given again what it lacks, where the sources still can; else stop"
+    REPLAY = "the sink is behind: what it lacks is replayed, if the sources still can; else stop"
     ASK = "ask again, a bounded number of times, then stop; delete nothing"
     DIVERGED = "stop: sink and ledger contradict each other, a person decides"
 
@@ -85,7 +85,10 @@ CASES: tuple[Case, ...] = (
         "The connection broke after the COMMIT and before its reply.",
     ),
     Case(
-        Decision.LIVE, Outcome.UNKNOWN, Verdict.ASK, "The connection broke during COMMIT, and the sink is still away."
+        Decision.LIVE,
+        Outcome.UNKNOWN,
+        Verdict.ASK,
+        "The connection broke during COMMIT, and the sink is still unavailable.",
     ),
     Case(
         Decision.COMMIT,
@@ -116,14 +119,14 @@ CASES: tuple[Case, ...] = (
         Decision.DONE,
         Outcome.ABSENT,
         Verdict.REPLAY,
-        "No crash of Holdfast leads here: the sink failed over to a copy that lagged, or was restored from a backup.",
+        "No crash of Holdfast leads here: the sink failed over to a lagging replica, or was restored from a backup.",
     ),
     Case(
         Decision.DONE,
         Outcome.STAGED,
         Verdict.DIVERGED,
-        "No crash leads here: 'done' follows the sink's word that it is visible. The sink was restored to the middle "
-        "of it.",
+        "No crash leads here: 'done' is written after the sink's answer that it is visible. The sink was restored to "
+        "the middle of it.",
     ),
     Case(
         Decision.DONE,

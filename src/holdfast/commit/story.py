@@ -65,7 +65,8 @@ class Stories:
     def note(self, epoch: int) -> str:
         """Return the story as the text that goes below an error."""
         lines = self.story(epoch)
-        return "\n".join([f"Story of epoch {epoch}, oldest first:", *(f"  {line}" for line in lines)]) if lines else ""
+        head = f"History of epoch {epoch}, oldest first:"
+        return "\n".join([head, *(f"  {line}" for line in lines)]) if lines else ""
 
     def _drop_oldest(self) -> None:
         # Only finished ones: an epoch at work always has its story, or its next step would start from OPEN.

@@ -21,7 +21,7 @@ class State(Enum):
 
     OPEN = "the epoch's positions are fixed; its rows are being evaluated"
     STAGED = "every part is with the driver: a handle of durable, invisible rows, or carried rows"
-    DECIDED = "the decision is durable: the epoch will become visible, whoever lives"
+    DECIDED = "the decision is durable: the epoch will become visible, whichever process survives"
     PUBLISHING = "sinks are being asked to make it visible, one after the other"
     IN_DOUBT = "a sink's answer was lost during its commit; the sink is being asked"
     PUBLISHED = "every sink holds it; with one sink this is the end"

@@ -180,7 +180,7 @@ def _common(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     kinds = (left, right)
     if all(kind in _INTEGERS for kind in kinds):
         return _INTEGERS[max(map(_INTEGERS.index, kinds))]
-    # A decimal literal is no number of ours except beside FLOAT or DOUBLE, where both become DOUBLE.
+    # A decimal literal is not a number of ours except beside FLOAT or DOUBLE, where both become DOUBLE.
     _require(all(kind in _NUMBERS or pa.types.is_decimal(kind) for kind in kinds))
     _require(any(kind in kernels.FLOATS for kind in kinds))
     return pa.float64()

@@ -15,7 +15,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-# It warns of syntax that it does not know; for us that is no event, only an unknown.
+# It warns of syntax that it does not know; for us that is not an event, only an unknown.
 logging.getLogger("sqlglot").addHandler(logging.NullHandler())
 logging.getLogger("sqlglot").propagate = False
 

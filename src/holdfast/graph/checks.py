@@ -79,7 +79,7 @@ def no_such_column(name: str, columns: Collection[str], argument: str) -> Invali
     return InvalidPipeline(
         f"{argument} names the column {name!r}, which does not exist.",
         why=f"the columns are {', '.join(columns)}.",
-        do=f'{meant}Mend the name, or add the column before: stream | hf.select("*", {_word(name)}=...)',
+        do=f'{meant}Correct the name, or add the column before: stream | hf.select("*", {_word(name)}=...)',
     )
 
 
@@ -91,7 +91,7 @@ def not_attachable(stream: Stream, consumer: Any, built_at: Origin) -> InvalidPi
     """Return the error for something that may not stand to the right of ``stream |``."""
     return InvalidPipeline(
         f"stream {stream.name!r}, built at {stream.origin}, was given {_called(consumer)} at {built_at}.",
-        why="to the right of | stands an operator or a sink of Holdfast.",
+        why="to the right of | an operator or a sink of Holdfast is expected.",
         do=_cure_of(consumer),
         participant=stream.name,
     )
@@ -152,7 +152,7 @@ def no_such_attribute(name: str) -> str:
     """Return the text for an attribute that a stream lacks; DataFrame's methods are what users try."""
     if name.startswith("_"):
         return name
-    return f'a Stream has no attribute {name!r}: operators stand behind |, for instance stream | hf.filter("a > 1")'
+    return f'a Stream has no attribute {name!r}: operators follow |, for instance stream | hf.filter("a > 1")'
 
 
 def check_arguments(
@@ -163,7 +163,7 @@ def check_arguments(
     if not isinstance(name, str):
         raise InvalidPipeline(
             f"the pipeline built at {built_at} has no name.",
-            why=f"a {type(name).__name__} stands first.",
+            why=f"a {type(name).__name__} comes first.",
             do=f"give the name first, then the sinks: {right}",
         )
     naming.checked_name(name, of="pipeline", built_at=built_at)
@@ -177,7 +177,7 @@ def check_arguments(
     for place, given in enumerate(sinks, start=1):
         if isinstance(given, stream_type):
             raise InvalidPipeline(
-                f"argument {place} of pipeline {name!r}, built at {built_at}, is no sink but the stream "
+                f"argument {place} of pipeline {name!r}, built at {built_at}, is not a sink but the stream "
                 f"{given.name!r}, built at {given.origin}.",
                 why="a pipeline is given its sinks; the streams follow from them.",
                 do=f"end the stream with a sink: {right}; wrong: hf.Pipeline({name!r}, stream)",
@@ -186,7 +186,7 @@ def check_arguments(
             )
         if not isinstance(given, sink_type):
             raise InvalidPipeline(
-                f"argument {place} of pipeline {name!r}, built at {built_at}, is no sink but {_called(given)}.",
+                f"argument {place} of pipeline {name!r}, built at {built_at}, is not a sink but {_called(given)}.",
                 why="a pipeline is given its sinks; the streams follow from them."
                 + (" Several sinks are several arguments." if isinstance(given, list | tuple | set) else ""),
                 do=f"write {right}"
@@ -197,7 +197,7 @@ def check_arguments(
         if given.stream is None:
             raise InvalidPipeline(
                 f"sink {given.name!r}, built at {given.origin}, takes no stream.",
-                why="it was given to the pipeline without standing behind a stream.",
+                why="it was given to the pipeline without a stream.",
                 do=f"write stream | hf.write....; right: {right}",
                 pipeline=name,
                 participant=given.name,
@@ -228,7 +228,7 @@ def _check_targets(pipeline: str, sinks: Sequence[SinkNode]) -> None:
         if sink in sinks[:place]:
             raise InvalidPipeline(
                 f"sink {sink.name!r}, built at {sink.origin}, is given twice.",
-                why="each of its rows would be there twice.",
+                why="each of its rows would occur twice.",
                 do="give it once.",
                 pipeline=pipeline,
                 participant=sink.name,
@@ -242,7 +242,7 @@ def _check_targets(pipeline: str, sinks: Sequence[SinkNode]) -> None:
                 f"sinks {other.name!r}, built at {other.origin}, and {sink.name!r}, built at {sink.origin}, write to "
                 "the same target.",
                 why=f"both are {sink.kind} with {', '.join(f'{k}={v!r}' for k, v in target.items())}.",
-                do="bring the streams together first, hf.union(left, right) | hf.write....; or give them two targets.",
+                do="unite the streams first, hf.union(left, right) | hf.write....; or give them two targets.",
                 pipeline=pipeline,
                 participant=sink.name,
             )
@@ -268,7 +268,7 @@ def _check_names(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]
             why = "a name is the identity of a node in the checkpoint and in the sinks' ledgers."
             do = "give one of them another name."
         else:
-            why = "neither was given a name, and nothing in kind, arguments and place tells them apart."
+            why = "neither was given a name, and their kind, arguments and place are the same."
             do = 'use one of them for both purposes, or give one a name: name="..."'
         raise InvalidPipeline(
             f"two nodes of pipeline {pipeline!r} have the name {node.name!r}: {other.kind}, built at {other.origin}, "
@@ -294,7 +294,7 @@ def _check_pasts(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]
                 f"{node.kind} {node.name!r}, built at {node.origin}, says renamed_from={old!r}, and the graph has a "
                 f"node of that name, built at {here[old].origin}.",
                 why="what is in the graph keeps its state under its own name.",
-                do="take renamed_from= away, or give the other node another name.",
+                do="remove renamed_from=, or give the other node another name.",
                 pipeline=pipeline,
                 participant=node.name,
             )

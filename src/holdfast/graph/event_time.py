@@ -109,7 +109,8 @@ def begin_at(at: str | datetime | int | None, sources: Iterable[SourceNode]) -> 
     Raises
     ------
     InvalidPipeline
-        If it is no time, a source has BIGINT timestamps and it is no number of ticks, or only some sources have those.
+        If it is not a time, if a source has BIGINT timestamps and it is not a number of ticks, or if only some sources
+        have those.
     """
     if at is None:
         return None

@@ -54,7 +54,7 @@ def past_of(
     each = [migrate] if migrate is not None and not isinstance(migrate, Mapping) else [*(migrate or {}).values()]
     if (isinstance(migrate, Mapping) and not migrate) or not all(callable(one) for one in each):
         raise InvalidPipeline(
-            f"migrate={migrate!r} is no migration.",
+            f"migrate={migrate!r} is not a migration.",
             why="it is a function from a state table to a state table, or a mapping of table names to such functions.",
             do=f"write for instance {_RIGHT}",
         )

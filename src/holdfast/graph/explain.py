@@ -136,10 +136,10 @@ def _warnings(pipeline: Pipeline) -> Iterator[str]:
                 f"Give {source.name}.rejects a sink to keep them."
             )
         if source.guarantee is Guarantee.AT_LEAST_ONCE:
-            yield f"source {source.name!r} ({source.origin}) is at-least-once: after a crash rows can come twice."
+            yield f"source {source.name!r} ({source.origin}) is at-least-once: after a crash rows can occur twice."
     for sink in pipeline.sinks:
         if sink.guarantee is Guarantee.AT_LEAST_ONCE:
-            yield f"sink {sink.name!r} ({sink.origin}) is at-least-once: after a crash it can be given rows twice."
+            yield f"sink {sink.name!r} ({sink.origin}) is at-least-once: after a crash it can receive rows twice."
     for node in unused.find(pipeline):
         yield unused.describe(node, pipeline).what + " The pipeline will not start."
 
@@ -149,13 +149,13 @@ def _derived(pipeline: Pipeline) -> Iterator[str]:
         if not source.is_named:
             yield (
                 f"source {source.name!r} ({source.origin}) has no name of its own: another path gives it another, and "
-                'then it begins anew. Write name="...".'
+                'then it starts from its beginning. Write name="...".'
             )
     for operator in pipeline.nodes:
         if is_stateful(operator) and not operator.is_named:
             yield (
                 f"{operator.kind} {operator.name!r} ({operator.origin}) keeps state and has no name of its own: "
-                'other arguments give it another, and then it remembers nothing. Write name="...".'
+                'other arguments give it another, and then it has no state. Write name="...".'
             )
     for sink in pipeline.sinks:
         if not sink.is_named:

@@ -10,7 +10,7 @@ The order, and what a hook that raises does::
     always     on_teardown, last                                                         raises: told in the log
 
 No hook runs between the evaluation of an epoch and its commit: whatever one does, an epoch is published as a whole or
-replayed, so no row is lost or doubled by it.  A process that is killed calls nothing more.
+replayed, so no row is lost or duplicated by it.  A process that is killed calls nothing more.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Hooks:
             hook = getattr(self, field.name)
             if hook is not None and not callable(hook):
                 raise InvalidPipeline(
-                    f"{field.name}={hook!r} is no function.",
+                    f"{field.name}={hook!r} is not a function.",
                     why="a hook is called; here the result of a call may have been given.",
-                    do=f"write Hooks({field.name}=function), without parentheses behind it.",
+                    do=f"write Hooks({field.name}=function), without parentheses after it.",
                 )
 
 
@@ -153,8 +153,8 @@ def raised(name: str, error: BaseException, pipeline: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{name} of pipeline {pipeline!r} raised {type(error).__name__}.",
         why=f"{' '.join(str(error).split()) or 'it has no message'}.",
-        do="mend the hook, then start again: epochs are published as a whole or replayed, so no row is lost or doubled "
-        "by it.",
+        do="fix the hook, then start again: epochs are published as a whole or replayed, so no row is lost or "
+        "duplicated by it.",
         pipeline=pipeline,
         participant=name,
     )

@@ -144,7 +144,7 @@ def canonical_json(value: Any) -> str:
     Raises
     ------
     InternalError
-        If ``arguments()`` of a spec gave something that is no JSON value.
+        If ``arguments()`` of a spec gave something that is not a JSON value.
     """
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

@@ -194,7 +194,7 @@ class Stream:
         Raises
         ------
         InvalidPipeline
-            If this is no source, or one that fails at a malformed row.
+            If this is not a source, or one that fails at a malformed row.
         """
         return _rejects(self)
 
@@ -307,7 +307,7 @@ def is_stateful(node: Node | SinkNode) -> bool:
 SIDE_OUTPUTS = {
     "late": (
         "late rows",
-        "rows come too late for operators that go by event time: sync, merge, aggregate over tumbling, sliding and "
+        "rows can be late for operators that use event time: sync, merge, aggregate over tumbling, sliding and "
         "session windows, distinct, limit_in_flight, and accumulate where its stream has a timestamp.",
         "aligned = hf.sync(...); aligned.late",
     ),
@@ -405,7 +405,7 @@ def stream_from(spec: SourceSpec, *, name: str | None = None) -> Stream:
     Raises
     ------
     InvalidPipeline
-        If the name is not allowed, or the timestamp is no column of the schema.
+        If the name is not allowed, or the timestamp is not a column of the schema.
     """
     with checks.building("source", name) as built_at:
         chosen = name or naming.derived_name(spec.kind, naming.where(spec.arguments()))

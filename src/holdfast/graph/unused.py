@@ -75,7 +75,8 @@ def describe(node: Node | SinkNode, pipeline: Pipeline) -> InvalidPipeline:
         )
     return InvalidPipeline(
         f"{node.kind} {node.name!r}, built at {node.origin}, leads to no sink.",
-        why=f"it hangs on a stream of pipeline {pipeline.name!r}, built at {pipeline.origin}; its rows go nowhere.",
+        why=f"it is attached to a stream of pipeline {pipeline.name!r}, built at {pipeline.origin}; its rows go "
+        "nowhere.",
         do="give it a sink (stream | hf.write....), remove the line, or list the stream: "
         f"hf.Pipeline({pipeline.name!r}, ..., unused=[stream]).  When it belongs to another pipeline, build that one "
         "before the first is started.",

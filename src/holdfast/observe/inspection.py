@@ -299,7 +299,7 @@ def json_object(store: Store, key: str) -> dict[str, Any]:
     except ValueError as error:
         raise unreadable(key, str(error)) from error
     if not isinstance(found, dict):
-        raise unreadable(key, "it is no JSON object")
+        raise unreadable(key, "it is not a JSON object")
     return found
 
 

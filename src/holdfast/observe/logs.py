@@ -201,7 +201,7 @@ def _to_file(file: Path, level: int, as_json: bool, *, another_rotates: bool) ->
         raise InvalidPipeline(
             f"the checkpoint {str(file.parent)!r} cannot be written.",
             why=f"{error.strerror or error}: {str(file)!r}.",
-            do="give this user the right to write there, free some room, or choose another --checkpoint.",
+            do="give this user the right to write there, free some space, or choose another --checkpoint.",
         ) from error
     return _arranged(handler, level, JsonFormatter() if as_json else FileFormatter())
 

@@ -26,10 +26,10 @@ def wait_text(wait: Wait) -> str:
     Examples
     --------
     >>> wait_text(Wait({"origin": "JFK"}, "weather", 1_700_000_000_000_000, waiting_rows=7))
-    'origin=JFK waits on weather since 2023-11-14T22:13:20Z, which has said nothing yet: 7 rows'
+    'origin=JFK waits on weather since 2023-11-14T22:13:20Z, which has sent nothing yet: 7 rows'
     """
     who = " ".join(f"{column}={value}" for column, value in wait.key.items()) or "everything"
-    told = "which has said nothing yet" if wait.bound is None else f"whose bound is {wait.bound}"
+    told = "which has sent nothing yet" if wait.bound is None else f"whose bound is {wait.bound}"
     return f"{who} waits on {wait.input} since {utc(wait.since_us)}, {told}: {wait.waiting_rows:,} rows"
 
 

@@ -18,11 +18,11 @@ def check_text(text: Any, argument: str, *, right: str) -> str:
     Raises
     ------
     InvalidPipeline
-        If it is no text, empty, or looks at several rows together.
+        If it is not a text, empty, or looks at several rows together.
     """
     if not isinstance(text, str):
         raise InvalidPipeline(
-            f"{argument}={text!r} is no text.",
+            f"{argument}={text!r} is not a text.",
             why=f"a Spark SQL expression is expected, and {a_type(text)} was given.",
             do=f"write it as text: {right}",
         )
@@ -43,7 +43,7 @@ def looks_across(argument: str, text: str, part: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{argument}={text!r} looks at several rows together: {part}.",
         why="a stateless operator sees each row alone; together it would see only the rows that happen to be in one "
-        "epoch, and a replay or another trigger cuts epochs elsewhere.",
+        "epoch, and epochs end elsewhere in a replay or with another trigger.",
         do="compute each row by itself here, and aggregate where the rows are read (a view in the target).",
     )
 
@@ -60,11 +60,11 @@ def check_callable(function: Any, argument: str, takes: Sequence[str], *, right:
     Raises
     ------
     InvalidPipeline
-        If it is no function, or takes others.
+        If it is not a function, or takes others.
     """
     if not callable(function):
         raise InvalidPipeline(
-            f"{argument}={function!r} is no function.",
+            f"{argument}={function!r} is not a function.",
             why=f"{a_type(function)} was given.",
             do=f"write for instance {right}",
         )

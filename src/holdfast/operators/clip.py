@@ -62,7 +62,7 @@ class ClipAnywhere:
             if column is None:
                 raise InvalidPipeline(
                     f"stream {stream.name!r} has no known timestamp column.",
-                    why="its source declares none, or an operator before (map, or a computed column) has hidden it.",
+                    why="its source declares none, or an upstream operator (map, or a computed column) has hidden it.",
                     do='write timestamp="..." where the source is built, or here: hf.clip(..., timestamp="time_hour")',
                 )
             if stream.columns is not None:
@@ -103,7 +103,7 @@ def clip(
             raise InvalidPipeline("it has neither start nor end.", do=f"write for instance {_RIGHT}")
         if start_us is not None and end_us is not None and end_us <= start_us:
             raise InvalidPipeline(
-                f"start={start!r} does not lie before end={end!r}.",
+                f"start={start!r} is not before end={end!r}.",
                 why="the span start <= timestamp < end is empty.",
                 do=f"write for instance {_RIGHT}",
             )
@@ -120,7 +120,7 @@ def _us(time: Time | None, argument: str) -> int | None:
         return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
     except (ValueError, TypeError) as error:
         raise InvalidPipeline(
-            f"{argument}={time!r} is no time.",
+            f"{argument}={time!r} is not a time.",
             why=f"{error}.",
             do=f'write ISO 8601 text, a datetime or microseconds: for instance {argument}="2013-03-01T06:00"',
         ) from error

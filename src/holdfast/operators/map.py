@@ -47,7 +47,7 @@ def map(fn: Callable[[DataFrame], DataFrame], *, name: str | None = None) -> Ope
     Raises
     ------
     InvalidPipeline
-        If ``fn`` is no function of one argument.
+        If ``fn`` is not a function of one argument.
 
     Notes
     -----

@@ -136,7 +136,7 @@ def split(*misplaced: Any, otherwise: str | None = None, name: str | None = None
     Raises
     ------
     InvalidPipeline
-        If a predicate is no text, is not the same each time it is computed (``rand()``), or names an unknown column.
+        If a predicate is not a text, is not the same each time it is computed (``rand()``), or names an unknown column.
 
     Examples
     --------
@@ -154,8 +154,8 @@ def split(*misplaced: Any, otherwise: str | None = None, name: str | None = None
 def _check_parts(misplaced: Sequence[Any], predicates: Mapping[str, Any], otherwise: Any) -> None:
     if misplaced:
         raise InvalidPipeline(
-            f"{misplaced[0]!r} stands without a name.",
-            why="each part has a name, and the stream stands to the left of |.",
+            f"{misplaced[0]!r} has no name.",
+            why="each part has a name, and the stream is to the left of |.",
             do=f"write {_RIGHT}",
         )
     if not predicates:
@@ -163,7 +163,7 @@ def _check_parts(misplaced: Sequence[Any], predicates: Mapping[str, Any], otherw
     for part in (*predicates, *([] if otherwise is None else [otherwise])):
         if not isinstance(part, str) or not _PART.fullmatch(part) or part in ("split", "stream"):
             raise InvalidPipeline(
-                f"{part!r} is no name for a part.",
+                f"{part!r} is not a name for a part.",
                 why="it is a letter and then letters, digits and underscores, and neither 'split' nor 'stream'.",
                 do=f"write {_RIGHT}",
             )
@@ -196,5 +196,5 @@ def _stable(text: str, part: str) -> str:
 
 
 def _null_safe(text: str) -> str:
-    # In parentheses of its own a text with a comma is no second argument.
+    # In parentheses of its own a text with a comma is not a second argument.
     return f"coalesce(({closed(text)}), false)"

@@ -64,7 +64,7 @@ def sql(query: str, *, name: str | None = None) -> Operator:
     with building(Sql.kind, name) as built_at:
         if not isinstance(query, str) or not query.strip():
             raise InvalidPipeline(
-                f"query={query!r} is no statement.", why="a text is expected.", do=f"write for instance {_RIGHT}"
+                f"query={query!r} is not a statement.", why="a text is expected.", do=f"write for instance {_RIGHT}"
             )
         if (part := text.across_rows(query, is_query=True)) is not None:
             raise looks_across("query", query, part)
@@ -80,7 +80,7 @@ def _check_tables(query: str) -> None:
         return
     others = sorted(set(known.tables) - {TABLE})
     if others:
-        why = f"it reads {', '.join(others)}, and a stateless operator sees the stream alone."
+        why = f"it reads {', '.join(others)}, and a stateless operator sees only its stream."
     else:
         why = f"the stream is the table {TABLE!r}, and it is read {'more than once' if known.tables else 'nowhere'}."
     raise InvalidPipeline(f"query={query!r} does not read {TABLE!r} alone and once.", why=why, do=f"write {_RIGHT}")

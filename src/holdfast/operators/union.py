@@ -73,7 +73,7 @@ def union(*streams: Stream, name: str | None = None) -> Stream:
         for given in streams:
             if not isinstance(given, Stream):
                 raise InvalidPipeline(
-                    f"{a_type(given)} is no stream.",
+                    f"{a_type(given)} is not a stream.",
                     why="union takes streams, each an argument of its own.",
                     do="write hf.union(*streams)" if isinstance(given, list | tuple | set) else f"write {_RIGHT}",
                 )
@@ -87,7 +87,7 @@ def union(*streams: Stream, name: str | None = None) -> Stream:
         if twice is not None:
             raise InvalidPipeline(
                 f"stream {twice.name!r} is given twice.",
-                why="each of its rows would be there twice.",
+                why="each of its rows would occur twice.",
                 do="give each stream once; to double rows on purpose: "
                 'stream | hf.select("*", "explode(array(1, 2)) as copy")',
             )

@@ -20,10 +20,9 @@ def went_back(
     """Return the error of a sink that holds less than it said: the next start replays what it lacks."""
     error = Diverged(
         what,
-        why="it went back while the run was going on: a failover to a standby that lagged, a backup that was restored, "
-        "a file or table that was replaced.",
-        do="start the pipeline again: what is missing in the sink is produced once more, where the sources still can "
-        "give it.",
+        why="it went back during the run: a failover to a lagging standby, a restored backup, or a replaced file.",
+        do="start the pipeline again: what is missing in the sink is produced again, if the sources can still deliver "
+        "it.",
         pipeline=pipeline,
         participant=participant,
         epoch=epoch,

@@ -60,7 +60,7 @@ class ConsoleSpec:
 
     def __post_init__(self) -> None:
         if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
-            raise InvalidPipeline(f"write.console: limit={self.limit!r} is no number of rows.", do="write limit=20.")
+            raise InvalidPipeline(f"write.console: limit={self.limit!r} is not a number of rows.", do="write limit=20.")
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the arguments for display and fingerprint."""

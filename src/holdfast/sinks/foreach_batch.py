@@ -70,7 +70,7 @@ class ForeachBatchSpec:
     def __post_init__(self) -> None:
         if not callable(self.fn):
             raise InvalidPipeline(
-                f"write.foreach_batch needs a function, and was given {type(self.fn).__name__}.",
+                f"write.foreach_batch needs a function, but was given {type(self.fn).__name__}.",
                 do="write def save(df, epoch): ...  and then  write.foreach_batch(save).",
             )
 
@@ -214,7 +214,7 @@ class ForeachBatchSink:
                     raise Corrupt(
                         f"Staged rows of {handle.name} are gone in sink {self.name!r}.",
                         why=f"{path} is absent.",
-                        do="start again: an undecided epoch is staged anew; a decided one needs the file back.",
+                        do="start again: an undecided epoch is staged again; a decided one needs the file back.",
                         pipeline=self._pipeline,
                         participant=self.name,
                     )
@@ -235,7 +235,7 @@ class ForeachBatchSink:
                 raise Corrupt(
                     f"The note {path} of sink {self.name!r} is damaged.",
                     why=str(error),
-                    do="remove it: the last epoch may then be handed over once more.",
+                    do="remove it: the last epoch may then be passed again.",
                     participant=self.name,
                 ) from error
 

@@ -90,7 +90,7 @@ def batches_of(publication: Publication, schema: pa.Schema) -> list[pa.RecordBat
             raise Corrupt(
                 f"The handle {part.name} counts {part.row_count} rows and holds none.",
                 why="rows of this sink travel in their handle.",
-                do="start again: an undecided epoch is staged anew.",
+                do="start again: an undecided epoch is staged again.",
             )
     return batches
 
@@ -103,5 +103,5 @@ def _decoded(part: Staged) -> list[pa.RecordBatch]:
         raise Corrupt(
             f"The rows in the handle {part.name} are damaged.",
             why=str(error),
-            do="start again: an undecided epoch is staged anew.",
+            do="start again: an undecided epoch is staged again.",
         ) from error

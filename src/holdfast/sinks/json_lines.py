@@ -36,7 +36,7 @@ def encode(rows: pa.Table | pa.RecordBatch) -> bytes:
 
 
 def check(batch: pa.RecordBatch) -> None:
-    """Raise :class:`BadRow` if a column has a value that JSON cannot say: text that is no UTF-8, a time too far."""
+    """Raise :class:`BadRow` if a column has a value that JSON cannot say: text that is not UTF-8, a time too far."""
     check_text(batch)
     for name, column in _not_plain(batch):
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
@@ -45,7 +45,7 @@ def check(batch: pa.RecordBatch) -> None:
 
 
 def check_text(batch: pa.RecordBatch) -> None:
-    """Raise :class:`BadRow` if a text is no UTF-8: it would be written as it is."""
+    """Raise :class:`BadRow` if a text is not UTF-8: it would be written as it is."""
     for name, column in _not_plain(batch):
         with _explained(name):
             column.validate(full=True)
@@ -67,7 +67,7 @@ def _explained(name: str) -> Iterator[None]:
         raise BadRow(
             f"column {name!r} holds a value that cannot be written as JSON.",
             why=f"{error}.",
-            do="mend or filter such rows before the sink.",
+            do="correct or filter such rows before the sink.",
         ) from error
 
 
@@ -124,7 +124,7 @@ def _floats(column: pa.Array) -> pa.Array:
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     texts = _plain(column)
-    # 1.0 is cast to "1": the point tells readers that guess types from the first lines that this is no integer.
+    # 1.0 is cast to "1": the point tells readers that guess types from the first lines that this is not an integer.
     texts = pc.if_else(pc.match_substring_regex(texts, r"[.e]"), texts, _added(texts, after=".0"))
     return pc.if_else(pc.is_finite(column), texts, pa.scalar(None, _TEXT))
 

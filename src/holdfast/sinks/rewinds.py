@@ -26,8 +26,8 @@ def no_epoch_column(node: str, table: str, ddl: str) -> InvalidPipeline:
     """Return the error of a rewindable sink whose table does not keep epochs."""
     return InvalidPipeline(
         f"{node}: table {table} has no column {EPOCH!r}.",
-        why="rewindable=True keeps in it the epoch of each row, and the table was there before.",
-        do=f"add it: {ddl}; rows that are there already stay in every rewind. Or leave rewindable out.",
+        why="rewindable=True stores the epoch of each row in it, and the table existed before.",
+        do=f"add it: {ddl}; existing rows stay in every rewind. Or leave rewindable out.",
     )
 
 
@@ -37,7 +37,7 @@ def check_one_writer(node: str, table: str, others: Sequence[tuple[str, str]]) -
         pipeline, sink = others[0]
         raise InvalidPipeline(
             f"{node}: table {table} is the rewindable table of sink {sink!r} of pipeline {pipeline!r}.",
-            why="a rewind finds rows by their epoch, and two writers count epochs each for itself.",
+            why="a rewind finds rows by their epoch, and two writers count epochs separately.",
             do="give each a table of its own; or leave rewindable out here: such rows stay in every rewind.",
         )
 
@@ -96,5 +96,5 @@ def last_at(epochs: Mapping[int, str], to: Positions) -> int | None:
 def not_held(epochs: Sequence[int]) -> str:
     """Return why a sink cannot go back to positions at which none of its epochs ended."""
     if not epochs:
-        return "it notes no ends of epochs: it was made rewindable after the epoch, or holds nothing"
-    return f"none of its epochs ended there: those that it can go back to lie between {epochs[0]} and {epochs[-1]}"
+        return "it records no ends of epochs: it was made rewindable after the epoch, or holds nothing"
+    return f"none of its epochs ended there: those that it can go back to are between {epochs[0]} and {epochs[-1]}"

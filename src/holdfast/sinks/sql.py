@@ -89,13 +89,13 @@ class TableMode:
         if self.mode == "upsert" and self.rewindable:
             raise InvalidPipeline(
                 f'{node}: rewindable=True has no meaning with mode="upsert".',
-                why="a row that an upsert has replaced is gone: it cannot be brought back.",
+                why="a row that an upsert has replaced is gone: it cannot be restored.",
                 do='append every version of a row (mode="append"), or leave rewindable out.',
             )
         if len(set(self.key)) != len(self.key) or self.delete in self.key:
             raise InvalidPipeline(
                 f"{node}: key={list(self.key)!r}, delete={self.delete!r} name a column twice.",
-                why="each column has one part to play.",
+                why="each column has one role.",
                 do="name each column once.",
             )
 
@@ -146,7 +146,7 @@ def check_keys(node: str, mode: TableMode, rows: pa.RecordBatch | pa.Table) -> N
 
 
 def check_text(node: str, column: str, values: pa.Array) -> None:
-    """Raise :class:`BadRow` if a text is no UTF-8: Arrow's own kernels check it only where they must."""
+    """Raise :class:`BadRow` if a text is not UTF-8: Arrow's own kernels check it only where they must."""
     try:
         values.validate(full=True)
     except pa.ArrowInvalid as error:
@@ -158,7 +158,7 @@ def check_text(node: str, column: str, values: pa.Array) -> None:
 
 
 def check_nested(node: str, column: str, values: pa.Array, system: str) -> None:
-    """Raise :class:`BadRow` if nested values hold a text that is no UTF-8, or a time that JSON text cannot say here.
+    """Raise :class:`BadRow` if nested values hold a text that is not UTF-8, or a time that JSON text cannot say here.
 
     Spark and Arrow have times of years before 1 and after 9999, Python, which writes them, has not.
     """
@@ -188,7 +188,7 @@ def unkept_value(node: str, column: str, system: str, error: Exception) -> BadRo
     return BadRow(
         f"{node}: column {column!r} holds a value that {system} cannot keep.",
         why=f"{error}.",
-        do="mend or filter such rows before the sink.",
+        do="correct or filter such rows before the sink.",
     )
 
 
@@ -214,7 +214,7 @@ def unfilled_columns(node: str, table: str, columns: Collection[str]) -> Invalid
     """Return the error of NOT NULL columns that no row fills."""
     names = ", ".join(repr(column) for column in columns)
     return InvalidPipeline(
-        f"{node}: table {table} wants a value for {names}, and the rows have no such column.",
+        f"{node}: table {table} requires a value for {names}, and the rows have no such column.",
         why="the table declares it NOT NULL and without a default.",
         do="add the column before the sink, or give it a default in the table.",
     )
@@ -276,8 +276,8 @@ def check_generation(node: str, pipeline: str, ours: int, row: LedgerRow | None)
     if row is None or row.generation < ours:
         raise Diverged(
             f"{node}: the ledger row of pipeline {pipeline!r} is {'gone' if row is None else 'older than this run'}.",
-            why="the table was dropped, or the database was restored from a backup while the run was going on.",
-            do="stop the run, look at the database, and start again: recovery asks the sink what it holds.",
+            why="the table was dropped, or the database was restored from a backup during the run.",
+            do="stop the run, check the database, and start again: recovery asks the sink what it holds.",
             pipeline=pipeline,
             participant=node,
             generation=ours,

@@ -124,7 +124,7 @@ def with_bounds(spec: SourceSpec, bounds: str | None) -> SourceSpec:
     names = ", ".join(map(repr, spec.schema.names))
     if bounds not in spec.schema.names:
         raise InvalidPipeline(
-            f"bounds={bounds!r} is no column.",
+            f"bounds={bounds!r} is not a column.",
             why=f"the columns are {names}.",
             do='add it to the schema: "..., is_bound BOOLEAN", and write bounds="is_bound".',
         )
@@ -132,7 +132,7 @@ def with_bounds(spec: SourceSpec, bounds: str | None) -> SourceSpec:
     if kind != pa.bool_():
         raise InvalidPipeline(
             f"bounds={bounds!r} is a column of type {kind}.",
-            why="it tells bound rows (true) from rows (false or null).",
+            why="it distinguishes bound rows (true) from rows (false or null).",
             do=f'declare "{bounds} BOOLEAN".',
         )
     if spec.timestamp is None:

@@ -104,8 +104,8 @@ class CallbackFeed:
         if self.is_closed:
             raise InvalidPipeline(
                 f"the feed {self.given} is closed.",
-                why="somebody said that no more rows come, and what waited for more has gone on.",
-                do="push before close(); or begin another feed.",
+                why="it was closed: no more rows follow, and what waited for more has continued.",
+                do="push before close(); or create another feed.",
                 participant=self.directory,
             )
         return journal.append(self.directory, batch)
@@ -428,7 +428,7 @@ def callback(
             )
         if max_rows_per_epoch is not None and (not isinstance(max_rows_per_epoch, int) or max_rows_per_epoch < 1):
             raise InvalidPipeline(
-                f"max_rows_per_epoch={max_rows_per_epoch!r} is no positive number.", do="leave it out."
+                f"max_rows_per_epoch={max_rows_per_epoch!r} is not a positive number.", do="leave it out."
             )
         time = timestamp or feed.timestamp
         given = CallbackSpec(feed.given, feed.directory, feed.schema, time, max_rows_per_epoch)

@@ -24,9 +24,9 @@ def obstacle(spec: SourceSpec) -> str:
     """Return why a source cannot begin at a time; empty when it can."""
     given = spec.given if isinstance(spec, MarkedSpec) else spec
     if not isinstance(given, SeekableSpec):
-        return f"a source of kind {spec.kind!r} has no places that belong to a time."
+        return f"a source of kind {spec.kind!r} has no positions that belong to a time."
     if given.timestamp is None:
-        return "it declares no timestamp, so nobody knows which of its rows lie before."
+        return "it declares no timestamp, so it is unknown which of its rows are before that time."
     return ""
 
 

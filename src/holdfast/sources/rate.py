@@ -172,7 +172,7 @@ def _durable_start(spec: RateSpec, name: str, workspace: str) -> int:
     if known["rows_per_second"] != spec.rows_per_second or spec.start_us not in (None, known["start_us"]):
         raise InvalidPipeline(
             f"source {name!r} has begun with {known['rows_per_second']} rows a second, and now has other arguments.",
-            why="a row's timestamp follows from start and rate: new ones would change rows that were already given.",
+            why="a row's timestamp follows from start and rate: new ones would change rows already delivered.",
             do="restore the former arguments, or give the source another name=.",
             participant=name,
         )
@@ -212,7 +212,7 @@ def rate(
     with building("source", name):
         for argument, value in {"rows_per_second": rows_per_second, "max_rows_per_epoch": max_rows_per_epoch}.items():
             if (value is not None or argument == "rows_per_second") and (not isinstance(value, int) or value < 1):
-                raise InvalidPipeline(f"{argument}={value!r} is no positive number.", do=f"write {argument}=1000.")
+                raise InvalidPipeline(f"{argument}={value!r} is not a positive number.", do=f"write {argument}=1000.")
         spec = RateSpec(rows_per_second, _start_us(start), max_rows_per_epoch)
     return stream_from(spec, name=name)
 
@@ -223,7 +223,7 @@ def _start_us(start: str | None) -> int | None:
     try:
         moment = datetime.fromisoformat(start)
     except (TypeError, ValueError) as error:
-        raise InvalidPipeline(f"start={start!r} is no time.", do='write start="2024-01-01T00:00:00Z".') from error
+        raise InvalidPipeline(f"start={start!r} is not a time.", do='write start="2024-01-01T00:00:00Z".') from error
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     elapsed = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (elapsed.days * 86_400 + elapsed.seconds) * _SECOND + elapsed.microseconds

@@ -132,7 +132,7 @@ def to_batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
     Raises
     ------
     InvalidPipeline
-        If a row has a key that is no column, lacks one that is NOT NULL, or has a value that does not fit.
+        If a row has a key that is not a column, lacks one that is NOT NULL, or has a value that does not fit.
     """
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):

@@ -60,7 +60,7 @@ class Given:
             raise InvalidPipeline(
                 f"list {changed} of the rows of source {self.name!r} has changed since it was given.",
                 why=f"{end} of the lists have been read with this checkpoint: the sinks may hold their former rows.",
-                do="restore those rows and put new ones behind them; or give the source another name=, or start over "
+                do="restore those rows and put new ones after them; or give the source another name=, or start over "
                 "with a new checkpoint and empty targets.",
                 participant=self.name,
             )

@@ -121,7 +121,7 @@ def spark(
 
     with building("source", name):
         if not isinstance(format, str) or not format:
-            raise InvalidPipeline(f"format={format!r} is no format.", do='write for instance format="kafka".')
+            raise InvalidPipeline(f"format={format!r} is not a format.", do='write for instance format="kafka".')
         columns = None if schema is None else to_arrow(schema)
         pairs = tuple((str(key), _option(value)) for key, value in (options or {}).items())
         spec = SparkSpec(format, pairs, columns, timestamp)

@@ -100,6 +100,6 @@ def _key() -> bytes:
             why=f"with fewer than {KEY_LENGTH_MIN} characters it could be guessed from a copy of a checkpoint, and "
             "then the options that are hashed with it.",
             do=f"make one, and give it to every machine that runs the pipeline: export {KEY_VARIABLE}=$(openssl rand "
-            "-hex 32); or leave it out: a change of a hidden option is then not seen.",
+            "-hex 32); or leave it out: a change of a hidden option is then not detected.",
         )
     return key.encode()

@@ -18,7 +18,7 @@ from holdfast.state.keyed import Ticks
 from holdfast.state.keys import coded, found, numbers
 from holdfast.state.step import ALL_KEYS, BOUND, UNBOUNDED, Arrivals, Change, StateTable
 
-WHY = "that was told before"
+WHY = "that was declared before"
 """What the bound of a late row follows from."""
 
 

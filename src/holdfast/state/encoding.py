@@ -64,7 +64,7 @@ def decode(data: bytes | pa.Buffer) -> dict[str, pa.Table]:
             at += label_size
             at += -at % _ALIGNMENT
             if at + size > whole.size:
-                raise ValueError(f"table {name!r} is cut off")
+                raise ValueError(f"table {name!r} is truncated")
             with pa.ipc.open_stream(whole.slice(at, size)) as reader:
                 tables[name] = reader.read_all()
             at += size

@@ -27,7 +27,7 @@ def key_names(by: Any, argument: str = "by") -> tuple[str, ...]:
     Raises
     ------
     InvalidPipeline
-        If one is no text, or is there twice.
+        If one is not a text, or is there twice.
     """
     names = [by] if isinstance(by, str) else list(by) if isinstance(by, Sequence) else [by]
     odd = next((name for name in names if not isinstance(name, str) or not name), None)
@@ -53,7 +53,7 @@ def timestamp_of(stream: Stream, given: str | None) -> str:
     if (column := given or stream.timestamp) is None:
         raise InvalidPipeline(
             f"stream {stream.name!r} has no known timestamp column.",
-            why="its source declares none, or an operator before (map, or a computed column) has hidden it.",
+            why="its source declares none, or an upstream operator (map, or a computed column) has hidden it.",
             do='write timestamp="..." where the source is built, or where this operator is.',
         )
     return column
@@ -81,7 +81,7 @@ def key_schema(schema: pa.Schema, by: Sequence[str]) -> pa.Schema:
             raise InvalidPipeline(
                 f"by= names the column {field.name!r}, which is of type {field.type}.",
                 why="a key is a plain value.",
-                do=f'take a part of it: stream | hf.select("*", key="{field.name}.part")',
+                do=f'select a part of it: stream | hf.select("*", key="{field.name}.part")',
             )
     return pa.schema(fields)
 
@@ -114,7 +114,7 @@ def check_duration(value: Any, argument: str, *, least: int = 1) -> str | int:
     amount = units.duration_us(value, argument=argument) if isinstance(value, str) else value
     if not isinstance(amount, int) or isinstance(amount, bool):
         raise InvalidPipeline(
-            f"{argument}={value!r} is no duration.",
+            f"{argument}={value!r} is not a duration.",
             why=f"{a_type(value)} was given.",
             do=f'write text with a unit, {argument}="5 s", or ticks for a BIGINT timestamp, {argument}=100.',
         )

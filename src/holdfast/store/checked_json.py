@@ -49,7 +49,7 @@ def load(data: bytes) -> dict[str, Any]:
     except ValueError:
         raise ValueError("it is not the JSON that was written there: it was truncated or changed") from None
     if not isinstance(value, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - the bytes are wrong, not the argument
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - the bytes are wrong, not the argument
     check = value.pop(_CHECK, None)
     if check is not None and check != _checksum(value):
         raise ValueError("its checksum does not match: it was changed")

@@ -285,7 +285,7 @@ def _sync_name(path: str) -> None:
         raise InDoubt(
             f"{path} is written, but may not survive a power cut.",
             why=f"its directory could not be synced: {_reason(error)}.",
-            do="check the disk, then start again: what is there is read then.",
+            do="check the disk, then start again: what is there is then read.",
             participant=path,
         ) from error
 
@@ -293,10 +293,10 @@ def _sync_name(path: str) -> None:
 def _unavailable(error: OSError, doing: str) -> HoldfastError:
     if error.errno in _FULL:
         why = f"the disk is full ({_reason(error)})"
-        do = "free space there (df -h), then start again: nothing was lost and nothing was written in part."
+        do = "free space there (df -h), then start again: nothing was lost or partially written."
     else:
         why = _reason(error)
-        do = "see that the file system answers and can be written, then start again: nothing was lost."
+        do = "check that the file system answers and can be written, then start again: nothing was lost."
     found = Unavailable(
         f"{doing[:1].upper()}{doing[1:]} failed.", why=f"{why}.", do=do, participant=error.filename or ""
     )
@@ -330,7 +330,7 @@ def _reason(error: OSError) -> str:
 
 def _cure(error: OSError, directory: str) -> str:
     if error.errno == errno.EROFS:
-        return "it lies on a read-only file system: choose another directory, or mount it writable."
+        return "it is on a read-only file system: choose another directory, or mount it writable."
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return f"a part of {directory} is a file: choose another directory, or move the file away."
     if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):

@@ -35,6 +35,6 @@ def checked_place(directory: Path, of: str) -> Path:
             raise InvalidPipeline(
                 f"{directory} cannot be the directory of {of}.",
                 why="it is a file." if path == directory else f"{path} is a file.",
-                do="name a directory; one that is not there yet is made.",
+                do="name a directory; a missing one is created.",
             )
     return directory

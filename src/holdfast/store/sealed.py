@@ -74,8 +74,8 @@ def read_sealed(path: str) -> bytes | None:
             return payload
     raise Corrupt(
         f"{path} is damaged.",
-        why="its checksum does not fit its bytes: the disk or somebody changed it.",
-        do="restore the file from a backup; without it nobody can say what was already read.",
+        why="its checksum does not match its bytes: it was changed, by the disk or by hand.",
+        do="restore the file from a backup; without it, what was already read is unknown.",
         participant=path,
     )
 

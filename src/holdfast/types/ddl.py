@@ -71,7 +71,7 @@ def fields(text: str) -> list[pa.Field]:
     ----------
     text : str
         Columns separated by commas, each ``name TYPE [NOT NULL] [COMMENT '...']``; a colon may stand between name
-        and type, and a name that is no plain word stands in backticks.
+        and type, and a name that is not a plain word stands in backticks.
 
     Raises
     ------
@@ -88,7 +88,7 @@ def fields(text: str) -> list[pa.Field]:
     while tokens.take(","):
         found.append(_field(tokens, path=""))
     if not tokens.at_end:
-        raise tokens.wrong(found[-1].name, f"{tokens.next!r} stands where a comma or the end is expected")
+        raise tokens.wrong(found[-1].name, f"{tokens.next!r} is where a comma or the end is expected")
     return found
 
 
@@ -130,13 +130,13 @@ class _Tokens:
             f"the schema {shortened!r} cannot be read at column {column or self.next!r}.",
             why=f"{why}.",
             do='write columns as "name TYPE [NOT NULL]", separated by commas, for instance '
-            '"a INT, b STRING NOT NULL, c ARRAY<DOUBLE>"; names that are no plain words stand in `backticks`.',
+            '"a INT, b STRING NOT NULL, c ARRAY<DOUBLE>"; names that are not plain words must be in `backticks`.',
         )
 
 
 def _field(tokens: _Tokens, *, path: str) -> pa.Field:
     if tokens.kind() not in ("word", "quoted"):
-        raise tokens.wrong(path, f"{tokens.next!r} stands where a column name is expected")
+        raise tokens.wrong(path, f"{tokens.next!r} is where a column name is expected")
     quoted = tokens.kind() == "quoted"
     word = tokens.read()
     name = word[1:-1].replace("``", "`") if quoted else word
@@ -153,7 +153,7 @@ def _field(tokens: _Tokens, *, path: str) -> pa.Field:
 
 def _type(tokens: _Tokens, column: str) -> pa.DataType:
     if tokens.kind() != "word":
-        raise tokens.wrong(column, f"{tokens.next!r} stands where a type is expected")
+        raise tokens.wrong(column, f"{tokens.next!r} is where a type is expected")
     name = tokens.read().lower()
     if name in _NESTED:
         return _NESTED[name](tokens, column)
@@ -167,7 +167,7 @@ def _type(tokens: _Tokens, column: str) -> pa.DataType:
     if name == "interval":
         return _interval(tokens, column)
     cure = f"; Spark's word for it is {_SLIPS[name]}" if name in _SLIPS else ""
-    raise tokens.wrong(column, f"{name!r} is no type that Spark and Arrow share{cure}")
+    raise tokens.wrong(column, f"{name!r} is not a type that Spark and Arrow share{cure}")
 
 
 def _array(tokens: _Tokens, column: str) -> pa.DataType:
@@ -219,7 +219,7 @@ def _numbers(tokens: _Tokens, column: str) -> list[int]:
 def _number(tokens: _Tokens, column: str) -> int:
     word = tokens.read()
     if not word.isdigit():
-        raise tokens.wrong(column, f"{word!r} stands where a number is expected")
+        raise tokens.wrong(column, f"{word!r} is where a number is expected")
     return int(word)
 
 

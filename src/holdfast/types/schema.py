@@ -37,7 +37,7 @@ def to_arrow(schema: Any, *, argument: str = "schema") -> pa.Schema:
     Raises
     ------
     InvalidPipeline
-        If it cannot be read, has no column, names a column twice (Spark does not tell ``a`` from ``A``) or uses a
+        If it cannot be read, has no column, names a column twice (Spark does not distinguish ``a`` and ``A``) or uses a
         reserved name.
 
     Examples
@@ -62,7 +62,7 @@ def to_arrow(schema: Any, *, argument: str = "schema") -> pa.Schema:
 
 def _no_schema(schema: Any, argument: str) -> InvalidPipeline:
     return InvalidPipeline(
-        f"{argument}={schema!r} is no schema.",
+        f"{argument}={schema!r} is not a schema.",
         why=f"it is of type {type(schema).__name__}, not a DDL string, a Spark StructType or an Arrow schema.",
         do=f'write for instance {argument}="a INT, b STRING NOT NULL".',
     )
@@ -80,7 +80,7 @@ def _check_names(names: Iterable[str], argument: str) -> None:
         if name.lower() in seen:
             raise InvalidPipeline(
                 f"{argument} has the column {name!r} twice.",
-                why=f"Spark does not tell {seen[name.lower()]!r} from {name!r}.",
+                why=f"Spark does not distinguish {seen[name.lower()]!r} and {name!r}.",
                 do="give one of them another name.",
             )
         seen[name.lower()] = name

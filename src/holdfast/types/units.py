@@ -88,7 +88,7 @@ def time_us(time: str | datetime | int, *, argument: str) -> int:
     Raises
     ------
     InvalidPipeline
-        If it is no time.
+        If it is not a time.
 
     Examples
     --------
@@ -101,7 +101,7 @@ def time_us(time: str | datetime | int, *, argument: str) -> int:
         moment = time if isinstance(time, datetime) else datetime.fromisoformat(time)  # type: ignore[arg-type]
     except (ValueError, TypeError) as error:
         raise InvalidPipeline(
-            f"{argument}={time!r} is no time.",
+            f"{argument}={time!r} is not a time.",
             why=f"{error}.",
             do=f'write ISO 8601 text, a datetime or microseconds: for instance {argument}="2026-01-01T06:00Z".',
         ) from error

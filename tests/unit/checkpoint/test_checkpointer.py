@@ -250,7 +250,7 @@ def test_a_name_holds_the_rows_behind_its_own_snapshot_where_no_others_are_made(
 def test_a_name_that_cannot_be_given_leaves_the_snapshot_and_one_of_a_fenced_run_goes() -> None:
     bench = Bench()
     bench.end_epoch(1)
-    with pytest.raises(InvalidPipeline, match="no name of a checkpoint"):
+    with pytest.raises(InvalidPipeline, match="not a name of a checkpoint"):
         bench.checkpointer.snapshot_named("a/b")
     assert bench.epochs == []
     bench.checkpointer.snapshot_named("taken")

@@ -112,7 +112,7 @@ def test_a_directory_that_begins_anew_brings_the_floor_down(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "ä", "a b", "-x", "x" * 61, "a.manifest"])
 def test_a_name_that_is_no_file_name_everywhere_is_refused(name: str) -> None:
-    with pytest.raises(InvalidPipeline, match="is no name of a checkpoint"):
+    with pytest.raises(InvalidPipeline, match="is not a name of a checkpoint"):
         named.put_named(SimulatedStore(), name, snapshot(SimulatedStore(), 1))
 
 

@@ -81,7 +81,7 @@ def test_a_damaged_file_is_noticed_before_it_is_used(keep: int | None, flip: int
     with pytest.raises(Corrupt) as refused:
         verify(store, made)
     assert file.key in refused.value.what
-    assert "an older snapshot serves" in refused.value.do
+    assert "an older snapshot is used" in refused.value.do
     with pytest.raises(Corrupt):
         checked(store.get(file.key), file)
 

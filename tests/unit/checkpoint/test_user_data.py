@@ -48,7 +48,7 @@ def test_json_and_bytes_come_back_as_they_were(value):
     ("value", "said"),
     [
         ({"a": [1, {2}]}, "value['a'][1] is a set"),
-        ({1: "a"}, "the key 1 at value is no string"),
+        ({1: "a"}, "the key 1 at value is not a string"),
         ((1, 2), "value is a tuple"),
         (float("nan"), "value is a float: nan"),
         ("x" * SIZE_MAX, f"at most {SIZE_MAX}"),

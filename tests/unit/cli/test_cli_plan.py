@@ -88,11 +88,11 @@ def planned(name, *options):
 
 
 def test_an_unchanged_graph_goes_on_where_it_was():
-    assert planned("old")[:2] == (0, "nothing has run in ckpt yet: pipeline 'trips' begins at the beginning.\n")
+    assert planned("old")[:2] == (0, "nothing has run in ckpt yet: pipeline 'trips' starts from the beginning.\n")
     ran("old")
     code, text, _ = planned("old")
     assert code == 0
-    assert text.startswith("pipeline 'trips' goes on in spark/1, with all its state.\n")
+    assert text.startswith("pipeline 'trips' continues in spark/1, with all its state.\n")
     assert "  kept     stateful operator per_city: keeps its state\n" in text
 
 
@@ -101,7 +101,7 @@ def test_a_changed_graph_is_told_node_by_node():
     code, text, _ = planned("narrower")
     assert code == 0
     assert text.splitlines() == [
-        "pipeline 'trips' has changed: it goes on in spark/2, from the end of the last epoch.",
+        "pipeline 'trips' has changed: it continues in spark/2, from the end of the last epoch.",
         "  kept     source rides",
         "+ new      operator long_rides: holds for the rows from here on",
         "~ changed  stateful operator per_city: keeps its state; what it does with it is the new arguments'",
@@ -114,7 +114,7 @@ def test_a_changed_graph_is_told_node_by_node():
     ]
     code, text, _ = planned("other_sink")
     assert code == 0
-    assert "goes on in spark/1, with all its state" in text, "a sink has no part in the state"
+    assert "continues in spark/1, with all its state" in text, "a sink has no part in the state"
     assert "+ new      sink more: begins here: it gets no older rows" in text
     assert "- gone     sink trips: keeps its rows, and gets no more" in text
 
@@ -143,7 +143,9 @@ def test_state_that_is_brought_over_is_told():
     assert code == 0
     assert "~ renamed  stateful operator of_city: keeps the state of 'per_city'\n" in text
     assert "gone" not in text
-    assert planned("stale")[1].startswith("pipeline 'trips' goes on in spark/1"), "once it has happened, it is harmless"
+    assert planned("stale")[1].startswith("pipeline 'trips' continues in spark/1"), (
+        "once it has happened, it is harmless"
+    )
     code, text, _ = planned("migrated")
     assert code == 0
     assert "~ migrated stateful operator per_city: keeps its state, migrated" in text
@@ -155,7 +157,7 @@ def test_state_that_nobody_takes_is_not_dropped_without_a_word_of_the_user(monke
     ran("old")
     code, text, error = planned("moved")
     assert code == 2
-    assert "! state of per_city that nobody takes over, while of_city, of the same kind, begins without" in text
+    assert "! state of per_city that no operator takes over, while of_city, of the same kind, begins without" in text
     assert "the state of stateful operator 'per_city' would be lost" in error
     assert "'of_city', of the same kind, is new" in error
     assert "renamed_from='per_city' at 'of_city'" in error
@@ -199,7 +201,7 @@ def test_what_is_to_be_evaluated_again_behind_a_rewind_belongs_to_the_mended_gra
     code, _, error = planned("more_sources")
     assert code == 2
     assert "source 'walks' comes or goes before the graph has caught up" in error
-    assert planned("old")[1].startswith("pipeline 'trips' goes on in spark/1"), "the same graph just goes on"
+    assert planned("old")[1].startswith("pipeline 'trips' continues in spark/1"), "the same graph just goes on"
     replaying(5, 7, 8, 10)
     assert planned("narrower")[0] == 2, "restored behind the rewind: the old graph has published what came after it"
 
@@ -219,7 +221,7 @@ def test_another_division_of_state_is_told(monkeypatch):
     code, text, _ = planned("old")
     assert code == 0
     assert text.splitlines()[:3] == [
-        "pipeline 'trips' has changed: it goes on in spark/2, from the end of the last epoch.",
+        "pipeline 'trips' has changed: it continues in spark/2, from the end of the last epoch.",
         "* state is divided into 5 buckets, and no longer into 2",
         "* 5 tasks work on it at a time, and no longer 2",
     ]
@@ -266,7 +268,7 @@ def test_a_sink_that_gets_everything_is_told_or_refused(tmp_path):
     code, text, _ = planned("filled")
     assert code == 0
     assert text.splitlines() == [
-        "pipeline 'trips' has changed: it goes on in spark/2, from the end of the last epoch.",
+        "pipeline 'trips' has changed: it continues in spark/2, from the end of the last epoch.",
         "* sink 'everything' is new and gets everything from the beginning (backfill=True)",
         "  kept     source rides: is read again from its beginning",
         "~ rebuilt  stateful operator per_city: its state is computed anew, from the beginning",
@@ -278,7 +280,7 @@ def test_a_sink_that_gets_everything_is_told_or_refused(tmp_path):
         "         sinks: the new one gets everything, the others what they do not hold",
     ]
     ran("filled")
-    assert planned("filled")[1].startswith("pipeline 'trips' goes on in spark/1"), "once it is there, it is harmless"
+    assert planned("filled")[1].startswith("pipeline 'trips' continues in spark/1"), "once it is there, it is harmless"
 
 
 def test_a_plan_foresees_what_a_start_is_refused_for(tmp_path):

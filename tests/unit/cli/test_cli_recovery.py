@@ -574,7 +574,7 @@ def test_named_checkpoints_are_listed_and_one_that_is_not_there_is_told():
         assert answer.exit_code == 2
         assert "there is no checkpoint named 'late'" in answer.stderr
     answer = holdfast("checkpoint", "create", "../x", "--checkpoint", "ckpt")
-    assert (answer.exit_code, "is no name of a checkpoint" in answer.stderr) == (2, True)
+    assert (answer.exit_code, "is not a name of a checkpoint" in answer.stderr) == (2, True)
 
 
 def test_files_of_an_import_that_was_killed_are_listed_and_deleted():
@@ -643,7 +643,7 @@ def test_dead_letters_are_sent_again_by_name_or_all_and_a_name_of_none_is_refuse
     run_epochs("one", 1)
     isolate_rows(7, 8, 9)
     answer = holdfast("dead-letters", "replay", "rides/log/1/0", "--checkpoint", "ckpt")
-    assert answer.stdout == "rides/log/1/0\n1 dead letters come back with the next start.\n"
+    assert answer.stdout == "rides/log/1/0\n1 dead letters are replayed by the next start.\n"
     answer = holdfast("dead-letters", "replay", "--checkpoint", "ckpt", "--json")
     assert json.loads(answer.stdout) == {"replayed_at_next_start": ["rides/log/0/0", "rides/log/2/0"]}
     text = holdfast("dead-letters", "list", "--checkpoint", "ckpt").stdout

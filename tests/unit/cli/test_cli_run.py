@@ -41,7 +41,7 @@ ENGINE = """
             if self.behaviour in hf.errors.KINDS:
                 error = hf.errors.KINDS[self.behaviour](
                     "it happened with password=hunter2.", why="because.", do="this.", epoch=7)
-                error.add_note("Story of epoch 7")
+                error.add_note("History of epoch 7")
                 raise error
             if self.behaviour.startswith("dies"):
                 with open("lives", "a") as lives:
@@ -196,8 +196,8 @@ def test_each_kind_of_error_has_its_exit_code_and_one_message_and_the_log_has_th
     assert answer.returncode == EXIT_CODES.get(kind, 1)
     message = answer.stderr[answer.stderr.index(f"{kind}: ") :]
     assert message == (
-        f"{kind}: it happened with password=***\n  Why: because.\n  Do:  this.\n  Story of epoch 7\n"
-        f"  Log: {tmp_path / 'ckpt' / 'holdfast.log'}\n"
+        f"{kind}: it happened with password=***\n  Why: because.\n  Do:  this.\n  History of epoch 7\n  Log: "
+        f"{tmp_path / 'ckpt' / 'holdfast.log'}\n"
     )
     assert "Traceback" not in answer.stderr
     log = (tmp_path / "ckpt" / "holdfast.log").read_text()
@@ -212,7 +212,7 @@ def test_with_json_an_error_is_an_object_on_stdout(script, tmp_path):
     assert json.loads(status)["epoch"] == 7
     assert json.loads(error)["error"] == {
         "kind": "Fenced", "what": "it happened with password=***", "why": "because.", "do": "this.", "pipeline": "",
-        "participant": "", "epoch": 7, "generation": None, "story": ["Story of epoch 7"], "exit_code": 3,
+        "participant": "", "epoch": 7, "generation": None, "story": ["History of epoch 7"], "exit_code": 3,
     }  # fmt: skip
     assert answer.stderr == ""
 
@@ -305,7 +305,7 @@ def test_a_signal_stops_gracefully_with_exit_0(script, tmp_path, number):
         running.read_until("asked to stop")
         assert running.process.wait(60) == 0
         said = running.process.stderr.read()
-    assert f"{number.name}: stopping after the current epoch; once more to leave at once." in said
+    assert f"{number.name}: stopping after the current epoch; again to exit immediately." in said
     assert "trips stopped at epoch 7" in said
 
 
@@ -317,7 +317,7 @@ def test_a_second_signal_leaves_at_once(script, tmp_path, number, code):
         running.read_until("asked to stop")
         running.process.send_signal(number)
         assert running.process.wait(60) == code
-        assert f"{number.name} again: leaving now" in running.process.stderr.read()
+        assert f"{number.name} again: exiting now" in running.process.stderr.read()
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_a_supervised_run_that_is_sent_sigterm_besides_the_one_passed_on_stops_a
         child.send_signal(signal.SIGTERM)
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(60) == 0
-        assert "leaving now" not in running.process.stderr.read()
+        assert "exiting now" not in running.process.stderr.read()
 
 
 def test_a_second_signal_to_a_supervisor_leaves_at_once(script, tmp_path):
@@ -360,7 +360,7 @@ def test_a_signal_during_the_start_stops_the_run_as_soon_as_it_has_begun(script,
     answer = holdfast(*arguments, cwd=tmp_path, behaviour="waits", SIGNALS_AT_START=str(int(number)))
     assert answer.returncode == 0
     assert "asked to stop" in answer.stdout.partition("waiting")[0], "before it was waited for"
-    assert f"{number.name}: stopping after the current epoch; once more to leave at once." in answer.stderr
+    assert f"{number.name}: stopping after the current epoch; again to exit immediately." in answer.stderr
 
 
 @pytest.mark.parametrize(("numbers", "code"), [("15", 5), ("", 1)])
@@ -379,7 +379,7 @@ def test_a_second_signal_during_the_start_leaves_at_once(script, tmp_path, numbe
     arguments = ("run", "trips.py", "--checkpoint", "ckpt")
     answer = holdfast(*arguments, cwd=tmp_path, behaviour="waits", SIGNALS_AT_START=f"{int(number)} {int(number)}")
     assert (answer.returncode, "asked to stop" in answer.stdout) == (code, False)
-    assert f"{number.name} again: leaving now" in answer.stderr
+    assert f"{number.name} again: exiting now" in answer.stderr
 
 
 def test_ctrl_c_while_the_commands_are_loaded_is_one_line(tmp_path):

@@ -213,7 +213,7 @@ def test_an_error_stays_what_it_is_where_the_supervisor_cannot_be_told(tmp_path,
     monkeypatch.setenv(VARIABLE, str(tmp_path / "gone" / "said"))
     with pytest.raises(Fenced), told_to_supervisor():
         raise Fenced("another one")
-    assert "the supervisor is not told" in caplog.text
+    assert "the supervisor does not learn" in caplog.text
 
 
 def test_progress_is_read_from_the_log_of_finished_epochs(tmp_path):

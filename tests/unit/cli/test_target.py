@@ -95,7 +95,7 @@ def test_a_forgotten_stream_in_a_file_is_still_found_when_the_pipeline_starts(tm
     [
         ("", "trips.py", "trips.py has no pipeline", "no name of the module"),
         (PIPELINE, "trips.py:other", "has no 'other'", "it has pipeline"),
-        (PIPELINE, "trips.py:rows", "is no pipeline", "it is a Stream"),
+        (PIPELINE, "trips.py:rows", "is not a pipeline", "it is a Stream"),
         (PIPELINE, "nowhere.py", "there is no file 'nowhere.py'", "looked in"),
         (PIPELINE, "nowhere.at_all:pipeline", "there is no module 'nowhere.at_all'", "knows no 'nowhere'"),
         (PIPELINE, "trips.py:not a name", "names no pipeline", "TARGET is"),

@@ -76,7 +76,7 @@ def test_after_a_failure_no_later_job_is_touched(lane):
 def test_a_job_worked_off_out_of_its_order_fails_the_lane_and_nobody_waits_for_ever(lane):
     notes = []
     lane.submit([lambda: lane._jobs.appendleft(noting(notes, "overtakes"))])
-    with pytest.raises(InternalError, match="out of its order"):
+    with pytest.raises(InternalError, match="out of order"):
         lane.wait()
     assert notes == []
 

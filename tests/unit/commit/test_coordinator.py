@@ -180,7 +180,7 @@ def test_epochs_ascend(bench):
     ("parts", "says"),
     [
         ({"table": ()}, "what is missing is"),
-        ({"table": (), "files": (), "other": ()}, "no sinks of it"),
+        ({"table": (), "files": (), "other": ()}, "not sinks of it"),
         ({}, "what is missing is"),
     ],
 )
@@ -301,7 +301,7 @@ def test_a_sink_that_stays_away_stops_the_run_with_the_story(bench):
     assert "start the pipeline again" in error.do
     assert (error.pipeline, error.participant, error.epoch, error.generation) == (PIPELINE, "files", 1, 1)
     (story,) = error.__notes__
-    assert story.splitlines()[0] == "Story of epoch 1, oldest first:"
+    assert story.splitlines()[0] == "History of epoch 1, oldest first:"
     assert "STAGED --DECIDE--> DECIDED" in story
     assert pickle.loads(pickle.dumps(error)).__notes__ == [story]
     with pytest.raises(Unavailable):
@@ -1066,7 +1066,7 @@ def test_a_failure_of_the_thread_stops_the_run_at_the_next_call(bench):
     commit(coordinator, 1, as_staged=True)
     with pytest.raises(Unavailable, match="epoch 1 of pipeline 'trips' could not be published") as caught:
         coordinator.flush()
-    assert "Story of epoch 1" in caught.value.__notes__[0]
+    assert "History of epoch 1" in caught.value.__notes__[0]
     with pytest.raises(Unavailable):
         coordinator.missing(2)
     bench.open("table", "files")

@@ -55,7 +55,7 @@ def test_epochs_of_a_group_ascend_and_have_a_decision():
     group = begun(10 * ROWS.nbytes)
     assert group.due(epoch(2)) == []
     for number in (1, 2):
-        with pytest.raises(InternalError, match=f"epoch {number} comes into its group behind epoch 2"):
+        with pytest.raises(InternalError, match=f"epoch {number} joins its group after epoch 2"):
             group.due(epoch(number))
     with pytest.raises(InternalError, match="without a decision"):
         group.due(replace(epoch(3), key=None))

@@ -195,7 +195,7 @@ def test_a_decision_is_written_by_its_own_generation_behind_its_fence(store):
     ledger = Ledger(store, "trips")
     ledger.identify()
     generation = ledger.take_generation(0, 0)
-    with pytest.raises(InternalError, match="behind its fence"):
+    with pytest.raises(InternalError, match="after its fence"):
         ledger.decide(decision(1, generation))
     ledger.fence()
     with pytest.raises(InternalError, match="by its own generation"):

@@ -61,7 +61,7 @@ def test_epochs_of_one_transaction_ascend():
     room = Room("table")
     with pytest.raises(InternalError, match=r"is to publish \[2, 1\]") as caught:
         room.publisher.carry_out([room.decided(2), room.decided(1)])
-    assert "Story of epoch 1, oldest first" in caught.value.__notes__[0]
+    assert "History of epoch 1, oldest first" in caught.value.__notes__[0]
     assert room.target.rows() == []
 
 
@@ -79,7 +79,7 @@ def test_an_epoch_that_a_sink_lacks_is_not_forgotten():
 
 def test_a_lower_generation_opens_no_sink():
     room = Room("table")
-    with pytest.raises(InternalError, match="generation 1 is to open the sinks behind generation 1"):
+    with pytest.raises(InternalError, match="generation 1 is to open the sinks after generation 1"):
         room.delivery.open(1)
 
 

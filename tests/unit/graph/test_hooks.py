@@ -103,7 +103,7 @@ def test_an_error_comes_with_the_node_that_is_concerned():
 
 
 def test_a_hook_must_be_a_function_and_hooks_are_no_part_of_the_graph():
-    with pytest.raises(InvalidPipeline, match="on_start=3 is no function"):
+    with pytest.raises(InvalidPipeline, match="on_start=3 is not a function"):
         hf.Hooks(on_start=3)
     rows = hf.read.rows([{"id": 1}], schema="id BIGINT", name="rows")
     plain = hf.Pipeline("trips", rows | hf.write.memory(name="out"))

@@ -31,7 +31,7 @@ def test_each_setting_is_shown_once_with_its_value_and_where_it_comes_from(monke
 
 def test_a_crash_point_that_there_is_not_is_told_beside_the_settings():
     text = "\n".join(configuration_lines(configuration(Settings(), {"HOLDFAST_FAULT": "after-desire"})))
-    assert "! HOLDFAST_FAULT='after-desire' kills nobody: 'after-desire' is no crash point" in text
+    assert "! HOLDFAST_FAULT='after-desire' has no effect: 'after-desire' is not a crash point" in text
 
 
 def test_an_argument_goes_before_the_environment(monkeypatch):
@@ -47,4 +47,4 @@ def test_secrets_are_covered_and_a_mistyped_variable_is_named_with_its_nearest_m
     text = "\n".join(configuration_lines(shown)) + str(shown.to_json())
     assert "hunter2" not in text
     assert of(shown)["HOLDFAST_POSTGRES"] == ("postgresql://app:***@db/trips", "environment")
-    assert "! HOLDFAST_CARY_MAX is no setting and is ignored; did you mean HOLDFAST_CARRY_MAX?" in text
+    assert "! HOLDFAST_CARY_MAX is not a setting and is ignored; did you mean HOLDFAST_CARRY_MAX?" in text

@@ -46,7 +46,7 @@ def test_what_stateful_operators_reported_last_is_shown_with_who_waits_on_whom(t
     text = "\n".join(inspection_lines(inspection))
     assert "state       as of epoch 7 of generation 2, noted 2023-11-14T22:13:21Z" in text
     assert "  aligned  sync, state 3 rows, 900 B; waiting 2, late 1" in text
-    assert "    k=a waits on lidar since 2023-11-14T22:13:20Z, which has said nothing yet: 0 rows" in text
+    assert "    k=a waits on lidar since 2023-11-14T22:13:20Z, which has sent nothing yet: 0 rows" in text
     assert "  sums  aggregate, state 1 rows, 64 B" in text
 
 

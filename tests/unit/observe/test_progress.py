@@ -120,7 +120,7 @@ def test_the_last_line_counts_late_and_shed_rows_and_what_still_waits():
 def test_the_display_has_a_row_for_each_stateful_operator():
     text = drawn(STATEFUL, 200)
     assert "longest wait" in text
-    assert "k=a waits on lidar since 2023-11-14T22:13:20Z, which has said nothing yet" in text
+    assert "k=a waits on lidar since 2023-11-14T22:13:20Z, which has sent nothing yet" in text
     assert "34 kB" in text
     assert "longest wait" not in drawn(RUNNING)
 

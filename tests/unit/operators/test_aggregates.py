@@ -16,9 +16,9 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False,
     ("build", "text"),
     [
         (lambda: aggregates.mean(5), "hf.mean was given 5"),
-        (lambda: aggregates.quantile("x", 2), "rank=2 is no rank"),
-        (lambda: aggregates.quantiles("x", []), "are no ranks"),
-        (lambda: aggregates.quantile("x", 0.5, error=0), "no relative error"),
+        (lambda: aggregates.quantile("x", 2), "rank=2 is not a rank"),
+        (lambda: aggregates.quantiles("x", []), "are not ranks"),
+        (lambda: aggregates.quantile("x", 0.5, error=0), "not a relative error"),
     ],
 )
 def test_what_is_no_aggregate_is_refused(build, text):

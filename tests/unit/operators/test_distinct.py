@@ -150,7 +150,7 @@ def test_a_null_key_or_timestamp_is_a_bad_row():
         (lambda: events() | distinct([], 10), "does not name columns"),
         (lambda: events() | distinct("k", "soon"), "horizon='soon' is not a number with a unit"),
         (lambda: events() | distinct("k", 0), "too small"),
-        (lambda: events() | distinct("k", 1.5), "no duration"),
+        (lambda: events() | distinct("k", 1.5), "not a duration"),
         (lambda: hf.read.rows([], schema=SCHEMA, name="e") | distinct("k", 1), "no known timestamp"),
         (lambda: drive(events() | distinct("k", "1 s"), {"events": []}), "does not fit the timestamp column 't'"),
         (lambda: drive(events("k INT, t INT") | distinct("k", 1), {"events": []}), "type int32"),

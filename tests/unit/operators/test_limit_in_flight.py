@@ -158,7 +158,7 @@ def test_a_null_key_is_a_bad_row():
 @pytest.mark.parametrize(
     ("build", "says"),
     [
-        (lambda: limit_in_flight(0, "camera", timeout=1), "no number of timestamps"),
+        (lambda: limit_in_flight(0, "camera", timeout=1), "not a number of timestamps"),
         (lambda: limit_in_flight(1, "camera"), "nothing says when a timestamp is done"),
         (lambda: limit_in_flight(1, "camera", timeout=1, per="1 s"), "per= comes with"),
         (lambda: limit_in_flight(1, "camera", done="frames"), "a str and no stream"),

@@ -40,9 +40,9 @@ def test_the_timestamp_stays_when_a_timestamp_column_of_its_name_does():
     ("arguments", "text"),
     [
         ((with_model, "a INT"), r"cannot be called with \(batch\)"),
-        (("same", "a INT"), "is no function"),
+        (("same", "a INT"), "is not a function"),
         ((same, "a FOO"), "'foo'|column 'a'"),
-        ((same, None), "is no schema"),
+        ((same, None), "is not a schema"),
     ],
 )
 def test_what_cannot_work_is_refused(arguments, text):

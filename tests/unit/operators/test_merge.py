@@ -224,7 +224,7 @@ def test_a_null_key_or_time_is_a_bad_row():
         (lambda: merge(source("m", MAIN, "t"), {"v": source("w", SLOW, "at")}, by="k"), "name of a column"),
         (lambda: merge(source("m", MAIN, None), {"w": source("w", SLOW, "at")}, by="k"), "no known timestamp"),
         (lambda: merged(by="x"), "by= of input 'main' names the column 'x'"),
-        (lambda: merged(timestamps="random"), "no promise"),
+        (lambda: merged(timestamps="random"), "not a promise"),
         (lambda: merged(disorder={"fast": 3}), "the input 'fast', which does not exist"),
         (lambda: merged(tolerance=-1), "too small"),
         (lambda: run([[]], [[]], tolerance="1 s"), "does not fit the timestamp column 't'"),

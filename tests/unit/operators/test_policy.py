@@ -43,7 +43,7 @@ def test_a_policy_is_a_value_that_travels_and_has_a_fingerprint(policy: policies
         (policies.timestamp_align, (None,), "names no input"),
         (policies.within, (-1,), "negative"),
         (policies.within, ("soon",), "not a number with a unit"),
-        (policies.within, (1.5,), "no distance in time"),
+        (policies.within, (1.5,), "not a distance in time"),
     ],
 )
 def test_an_argument_that_cannot_be_is_refused_with_its_cure(build: Any, arguments: tuple[Any, ...], says: str) -> None:

@@ -70,7 +70,7 @@ def test_a_strict_input_with_disorder_keeps_the_first_row_of_a_timestamp() -> No
     step = step_of(("a", "b"), disorder=(10, None))
     drive = run(step, [[row("a", 9, 1)], [row("a", 5, 2), row("a", 9, 3)], [close("a"), close("b")]])
     assert [(found["timestamp"], found["a"]) for found in drive.rows] == [(5, {"v": 2}), (9, {"v": 1})]
-    assert [found["reason"] for found in drive.late] == ["timestamp 9 stands there already, and timestamps are strict"]
+    assert [found["reason"] for found in drive.late] == ["timestamp 9 is there already, and timestamps are strict"]
 
 
 def test_a_timestamp_column_gives_a_timestamp_column() -> None:
@@ -269,14 +269,14 @@ def test_it_is_declared_with_names_key_and_policy() -> None:
         ({"by": "a"}, "has the name of another output column"),
         ({"by": "z"}, "which does not exist"),
         ({"policy": policies.mux("z")}, "policy mux names the input 'z', which does not exist"),
-        ({"policy": policies.settled}, "is no policy"),
-        ({"timestamps": "sorted"}, "is no promise"),
+        ({"policy": policies.settled}, "is not a policy"),
+        ({"timestamps": "sorted"}, "is not a promise"),
         ({"timestamps": {"z": "strict"}}, "timestamps= names the input 'z'"),
         ({"disorder": "often"}, "not a number with a unit"),
         ({"disorder": "5 s", "policy": policies.barrier()}, "do not go together"),
         ({"idle_after": "5 s", "policy": policies.immediate()}, "do not go together"),
         ({"timestamps": "ascending", "policy": policies.fixed_size()}, "fixed_size needs strict timestamps"),
-        ({"max_waiting_rows": 0}, "is no number of rows"),
+        ({"max_waiting_rows": 0}, "is not a number of rows"),
     ],
 )
 def test_a_mistake_is_refused_where_it_is_built(arguments: dict[str, Any], says: str) -> None:

@@ -37,8 +37,8 @@ def test_different_columns_are_refused_with_the_differences():
         (lambda s: [s], "it unites 1 stream"),
         (lambda s: [], "it unites 0 streams"),
         (lambda s: [s, s], "given twice"),
-        (lambda s: [[s, source("other")]], "a list is no stream"),
-        (lambda s: [s, hf.filter("a > 1")], "an Operator is no stream"),
+        (lambda s: [[s, source("other")]], "a list is not a stream"),
+        (lambda s: [s, hf.filter("a > 1")], "an Operator is not a stream"),
     ],
 )
 def test_what_cannot_be_united_is_refused(streams, text):

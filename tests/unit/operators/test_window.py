@@ -23,9 +23,9 @@ def test_a_duration_counts_microseconds_of_a_timestamp_and_ticks_of_a_bigint():
         (lambda: window.sliding("1 h", "2 h"), "longer than"),
         (lambda: window.sliding(10**9, "1 s"), "not in one unit"),
         (lambda: window.session(-1), "not positive"),
-        (lambda: window.count_window(0), "no number of rows"),
-        (lambda: window.timer(5), "no time"),
-        (lambda: window.timer("5 s", count_trigger=0), "no number of rows"),
+        (lambda: window.count_window(0), "not a number of rows"),
+        (lambda: window.timer(5), "is not a time"),
+        (lambda: window.timer("5 s", count_trigger=0), "not a number of rows"),
     ],
 )
 def test_what_is_no_window_is_refused(build, text):

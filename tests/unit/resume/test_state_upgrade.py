@@ -159,7 +159,7 @@ def print_(key: Any, rows: Any, state: Any) -> Any:
 
 @pytest.mark.parametrize("migrate", [5, {}, {"windows": 5}])
 def test_what_is_no_migration_is_refused_where_it_is_written(migrate: Any) -> None:
-    with pytest.raises(InvalidPipeline, match="is no migration"):
+    with pytest.raises(InvalidPipeline, match="is not a migration"):
         hf.reduce(by="k", **COUNT, migrate=migrate)
 
 

@@ -225,7 +225,7 @@ def test_wrong_arguments_are_refused_when_the_graph_is_built() -> None:
     with pytest.raises(InvalidPipeline, match="twice"):
         files("out", partition_by=["a", "a"])
     for column in ("_day", ".day"):
-        with pytest.raises(InvalidPipeline, match=f"'{column}'.*\n.*readers of a directory pass over"):
+        with pytest.raises(InvalidPipeline, match=f"'{column}'.*\n.*readers of a directory skip"):
             files("out", partition_by=["id", column])
     with pytest.raises(InvalidPipeline, match="'day'"):
         files("out", partition_by="day").spec.check_columns(["id"])
@@ -278,7 +278,7 @@ def test_files_of_another_format_or_partitioning_are_refused(directory: Path) ->
 def test_what_is_no_parquet_file_is_named(directory: Path) -> None:
     directory.mkdir()
     (directory / "broken.parquet").write_bytes(b"PAR1")
-    with pytest.raises(InvalidPipeline, match=r"broken\.parquet is no Parquet file"):
+    with pytest.raises(InvalidPipeline, match=r"broken\.parquet is not a Parquet file"):
         FilesSinkSpec(os.fspath(directory)).connect("out", PIPELINE, SCHEMA)
 
 

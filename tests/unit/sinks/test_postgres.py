@@ -336,7 +336,7 @@ UPSERT = {"mode": "upsert", "key": ("id",)}
         ("TABLE words (id bigint, word date)", {}, ["'word' is string, but date"]),
         ("TABLE words (id double precision, word text)", {}, ["'id' is int64, but double precision"]),
         ("TABLE words (id numeric(5), word text)", {}, ["'id' is int64, but numeric(5,0)"]),
-        ("TABLE words (id bigint, word text, a int NOT NULL, b int NOT NULL)", {}, ["wants a value for 'a', 'b'"]),
+        ("TABLE words (id bigint, word text, a int NOT NULL, b int NOT NULL)", {}, ["requires a value for 'a', 'b'"]),
         (
             "TABLE words (id bigint GENERATED ALWAYS AS IDENTITY, word text)",
             {},
@@ -739,7 +739,7 @@ def test_decided_rows_whose_end_the_server_has_forgotten_are_in_doubt_unless_the
     kept, lost = (postgres_spec(dsn, name).connect(name, "words", SCHEMA) for name in ("kept", "lost"))
     kept.open(RunIdentity("words", 2))
     assert kept.outcome(1) is Outcome.PUBLISHED
-    with pytest.raises(InDoubt, match="nobody knows"):
+    with pytest.raises(InDoubt, match="it is unknown whether rows"):
         lost.open(RunIdentity("words", 2))
     kept.close()
     lost.close()
@@ -841,7 +841,7 @@ def test_epochs_before_it_was_not_rewindable_for_a_while_are_no_target_any_more(
             sink.publish([Publication(record, (Carried(rows),))], Held())
     with opened(postgres_plain, generation=4, rewindable=True) as sink:
         assert isinstance(sink, Rewindable)
-        assert "lie between 2 and 3" in sink.withdrawal({"given": {"log": 1}}).obstacle
+        assert "are between 2 and 3" in sink.withdrawal({"given": {"log": 1}}).obstacle
         assert sink.withdrawal({"given": {"log": 2}}).row_count == 1
 
 
@@ -859,7 +859,7 @@ def test_what_a_sink_says_before_it_is_opened_is_what_it_says_then(postgres_plai
     with opened(postgres_plain, generation=3, rewindable=True) as sink:
         assert isinstance(sink, Rewindable)
         assert [sink.withdrawal({"given": {"log": end}}) for end in (1, 2)] == said
-    assert "lie between 2 and 2" in said[0].obstacle
+    assert "are between 2 and 2" in said[0].obstacle
     assert said[1].epoch == 2
 
 

@@ -206,7 +206,7 @@ def test_keys_alone_can_be_upserted(path: str) -> None:
         ("(id INTEGER, word INTEGER)", {}, ["'word' is string, but INTEGER"]),
         ("(id REAL, word TEXT)", {}, ["'id' is int64, but REAL"]),
         ("(id INTEGER, word BLOB)", {}, ["'word' is string, but BLOB"]),
-        ("(id INTEGER, word TEXT, other TEXT NOT NULL)", {}, ["wants a value for 'other'"]),
+        ("(id INTEGER, word TEXT, other TEXT NOT NULL)", {}, ["requires a value for 'other'"]),
         ("(id INTEGER, word TEXT AS (id || '!'))", {}, ["'word' of table words is computed"]),
         ("(id INTEGER, word TEXT)", {"mode": "upsert", "key": ("id",)}, ["no unique index on exactly (id)"]),
         (
@@ -345,7 +345,7 @@ def test_a_sink_that_becomes_rewindable_can_go_back_to_where_it_was_then(path: s
     sink.open(RunIdentity("words", 2))
     assert isinstance(sink, Rewindable)
     assert sink.withdrawal({"given": {"log": 7}}).epoch == 7
-    assert "lie between 7 and 7" in sink.withdrawal({"given": {"log": 6}}).obstacle
+    assert "are between 7 and 7" in sink.withdrawal({"given": {"log": 6}}).obstacle
     sink.close()
 
 
@@ -368,7 +368,7 @@ def test_epochs_before_it_was_not_rewindable_for_a_while_are_no_target_any_more(
         sink.close()
     sink = words_sink(path, 4, rewindable=True)
     assert isinstance(sink, Rewindable)
-    assert "lie between 2 and 3" in sink.withdrawal({"given": {"log": 1}}).obstacle
+    assert "are between 2 and 3" in sink.withdrawal({"given": {"log": 1}}).obstacle
     with pytest.raises(Diverged):
         sink.publish([Publication(EpochRecord("words", 4, 4, {"given": {"log": 1}}, rewound_to=1), ())], Held())
     sink.publish([Publication(EpochRecord("words", 4, 4, {"given": {"log": 2}}, rewound_to=2), ())], Held())
@@ -403,7 +403,7 @@ def test_what_a_sink_says_before_it_is_opened_is_what_it_says_then(path: str) ->
     sink = words_sink(path, 3, rewindable=True)
     assert [sink.withdrawal({"given": {"log": end}}) for end in (1, 2)] == said  # type: ignore[attr-defined]
     sink.close()
-    assert "lie between 2 and 2" in said[0].obstacle
+    assert "are between 2 and 2" in said[0].obstacle
     assert said[1].epoch == 2
 
 

@@ -72,7 +72,7 @@ def test_a_malformed_row_is_no_bound(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"timestamp": "t", "bounds": "bound"}, "no column"),
+        ({"timestamp": "t", "bounds": "bound"}, "not a column"),
         ({"timestamp": "t", "bounds": "k"}, "of type string"),
         ({"bounds": "is_bound"}, "needs timestamp="),
     ],

@@ -57,7 +57,7 @@ def test_a_file_that_was_replaced_by_one_of_its_size_is_an_error_in_a_replay(
     options = {"on_bad_row": on_bad_row, **({"header": False} if name.endswith("csv") else {})}
     source, end = taken(tmp_path, name, **options)
     arrive(tmp_path / "in" / name, 2, at_ns=TIME_NS + 1_000_000_007)
-    with pytest.raises(Corrupt, match=rf"in/{name} is not the file that was logged: it is another one of") as error:
+    with pytest.raises(Corrupt, match=rf"in/{name} is not the file that was logged: it is a different file") as error:
         replayed(source, end)
     assert ".123456789" in error.value.why
     assert ".123456796" in error.value.what
@@ -78,7 +78,7 @@ def test_a_file_that_is_replaced_by_one_of_its_size_after_it_was_taken_stops_the
         source = source_over(tmp_path / "in", tmp_path / "w", "id INT")
     assert source.latest(end, bounded=False) == end
     arrive(tmp_path / "in" / "1.json", 2, at_ns=TIME_NS + 1_000_000_007)
-    with pytest.raises(Corrupt, match=r"in/1\.json is not the file that was logged: it is another one of") as error:
+    with pytest.raises(Corrupt, match=r"in/1\.json is not the file that was logged: it is a different file") as error:
         source.latest(end, bounded=False)
     assert "put them into a new file" in error.value.why
     assert 'compare="size"' in error.value.do

@@ -102,4 +102,4 @@ def test_what_has_no_time_says_why() -> None:
     timed = hf.read.rows([{"at": 1}], schema="at BIGINT", timestamp="at", name="timed")
     assert obstacle(spec_of(timed)) == ""
     spark = hf.read.spark("rate", name="ticks")
-    assert "has no places that belong to a time" in obstacle(spec_of(spark))
+    assert "has no positions that belong to a time" in obstacle(spec_of(spark))

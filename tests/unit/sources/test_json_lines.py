@@ -82,8 +82,8 @@ def test_lines_are_what_people_write(tmp_path: Path, text: str, ids: list[int | 
 
 
 BAD_LINES = {
-    "null": "no JSON object",
-    "true": "no JSON object",
+    "null": "not a JSON object",
+    "true": "not a JSON object",
     '[{"id":1}]': "an array",
     '{"id":1}{"id":2}': "exactly one object",
     '{"id":1},': "not complete",

@@ -86,7 +86,7 @@ def test_rows_that_were_given_and_changed_are_noticed(rows: Any, tmp_path: Path)
     edited = opened(rows, tmp_path)
     with pytest.raises(InvalidPipeline, match="of the rows of source 'given' has changed since it was given"):
         edited.latest({"rows": 2}, bounded=False)
-    with pytest.raises(InvalidPipeline, match="put new ones behind them"):
+    with pytest.raises(InvalidPipeline, match="put new ones after them"):
         opened(rows, tmp_path).spans({"rows": 0}, {"rows": 2}, parallelism=1)
 
 

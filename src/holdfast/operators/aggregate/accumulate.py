@@ -60,7 +60,7 @@ class Accumulate:
             if columns is not None and name.lower() in {column.lower() for column in columns}:
                 raise InvalidPipeline(
                     f"two columns of the output would be called {name!r}.",
-                    why="a row keeps its columns, and the running values stand beside them.",
+                    why="a row keeps its columns, and the running values are added to them.",
                     do=f"give the running value another name: {name}_so_far=hf....",
                 )
         added = tuple(name for name, _ in self.aggregates)
@@ -256,7 +256,7 @@ def accumulate(
     Notes
     -----
     State is one row per key, kept for ever.  Rows come out as they came in.  Where the stream has a timestamp, a row
-    below a bound that was told before is late: it changes nothing and goes to ``late``.
+    below a bound that was declared before is late: it changes nothing and goes to ``late``.
 
     Examples
     --------

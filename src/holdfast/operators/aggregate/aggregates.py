@@ -238,8 +238,8 @@ def _ranks(ranks: Sequence[float], argument: str) -> tuple[float, ...]:
     given = tuple(ranks) if isinstance(ranks, list | tuple) else ()
     if not given or not all(isinstance(rank, int | float) and 0 <= rank <= 1 for rank in given):
         raise InvalidPipeline(
-            f"{argument}={ranks!r} are no ranks." if argument == "ranks" else f"rank={ranks[0]!r} is no rank.",
-            why="a rank lies between 0 (the smallest value) and 1 (the largest).",
+            f"{argument}={ranks!r} are not ranks." if argument == "ranks" else f"rank={ranks[0]!r} is not a rank.",
+            why="a rank is between 0 (the smallest value) and 1 (the largest).",
             do='write for instance hf.quantile("dep_delay", 0.95) or hf.quantiles("dep_delay", [0.5, 0.95]).',
         )
     return tuple(float(rank) for rank in given)
@@ -248,7 +248,7 @@ def _ranks(ranks: Sequence[float], argument: str) -> tuple[float, ...]:
 def _error(error: float) -> float:
     if not isinstance(error, int | float) or not 0 < error < 1:
         raise InvalidPipeline(
-            f"error={error!r} is no relative error.",
+            f"error={error!r} is not a relative error.",
             why="it is a share of the value, above 0 and below 1.",
             do="write for instance error=0.01 for one per cent.",
         )

@@ -341,7 +341,7 @@ def _check_aggregates(aggregates: Mapping[str, Any], keys: Sequence[str]) -> Non
         if name.lower() in taken:
             raise InvalidPipeline(
                 f"two columns of the output would be called {name!r}.",
-                why="key columns, window_start, window_end and aggregates stand side by side.",
+                why="key columns, window_start, window_end and aggregates are columns of one output.",
                 do=f"give one another name: {name}_=hf....",
             )
         taken.append(name.lower())

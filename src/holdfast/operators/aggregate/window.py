@@ -203,7 +203,7 @@ def timer(period: str, *, count_trigger: int | None = None) -> Timer:
     1000
     """
     if not isinstance(period, str):
-        raise InvalidPipeline(f"period={period!r} is no time.", do='write a number with a unit: hf.timer("10 s").')
+        raise InvalidPipeline(f"period={period!r} is not a time.", do='write a number with a unit: hf.timer("10 s").')
     _positive(period, "period")
     if count_trigger is not None:
         _count(count_trigger, "count_trigger")
@@ -272,5 +272,5 @@ def _positive(value: Duration, argument: str) -> int:
 def _count(value: int, argument: str) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidPipeline(
-            f"{argument}={value!r} is no number of rows.", do=f"write a whole number from 1: {argument}=1000."
+            f"{argument}={value!r} is not a number of rows.", do=f"write a whole number from 1: {argument}=1000."
         )

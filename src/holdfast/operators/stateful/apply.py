@@ -129,7 +129,7 @@ class Apply:
             raise InvalidPipeline(
                 f"state= names the column {twice[0]!r}, which is part of the key.",
                 why="state is kept by key.",
-                do="leave it out: fn is given the key.",
+                do="leave it out: fn receives the key.",
             )
         out, forget_us = self.output.schema, self.output.forget_us
         return ApplyStep(self.fn, name, schema, key, out, self.state, self.is_one_column, forget_us)
@@ -214,7 +214,7 @@ class ApplyStep:
             given = list(self.fn(shown, of_key.to_pylist(), state) or ())
             for row in given:
                 if not isinstance(row, Mapping):
-                    raise TypeError(f"fn gave {row!r}, a {type(row).__name__}; it gives rows as dicts, or None")
+                    raise TypeError(f"fn gave {row!r}, a {type(row).__name__}; it must return rows as dicts, or None")
         except Exception as error:
             raise StepFailed(of_key, f"function {callable_text(self.fn)!r} for key {shown!r}") from error
         return given

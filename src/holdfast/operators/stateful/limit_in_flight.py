@@ -174,7 +174,7 @@ def limit_in_flight(
     LimitAnywhere
         To stand to the right of ``stream |``.  Rows leave at once, in the order of their arrival.  The side outputs are
         ``shed`` (rows as they came, also counted) and ``late`` (rows below the newest timestamp of their key, or
-        below a bound that was told before).
+        below a bound that was declared before).
 
     Raises
     ------
@@ -198,7 +198,7 @@ def limit_in_flight(
     """
     with building(LimitInFlight.kind, name) as built_at:
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise InvalidPipeline(f"n={n!r} is no number of timestamps.", do=f"give 1 or more: {_RIGHT}")
+            raise InvalidPipeline(f"n={n!r} is not a number of timestamps.", do=f"give 1 or more: {_RIGHT}")
         keys = keyed.key_names(by)
         if done is not None and not isinstance(done, Stream):
             raise InvalidPipeline(f"done= is {a_type(done)} and no stream.", do=f"write {_RIGHT}")

@@ -220,7 +220,8 @@ def merge(
         for order in orders.values():
             if order not in _ORDERS:
                 raise InvalidPipeline(
-                    f"timestamps={order!r} is no promise.", do="write 'ascending' or 'strict', or a mapping of inputs."
+                    f"timestamps={order!r} is not a promise.",
+                    do="write 'ascending' or 'strict', or a mapping of inputs.",
                 )
         allowed = {} if disorder is None else _by_input(disorder, "disorder", tuple(streams))
         for amount in allowed.values():

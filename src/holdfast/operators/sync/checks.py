@@ -30,7 +30,7 @@ def checked_inputs(inputs: Any) -> dict[str, Stream]:
     for name, stream in inputs.items():
         if not isinstance(name, str) or not name or name.startswith("__"):
             raise InvalidPipeline(
-                f"{name!r} is no name for an input.",
+                f"{name!r} is not a name for an input.",
                 why="it becomes a column, and names with two leading underscores are Holdfast's own.",
                 do=f"write {RIGHT}",
             )
@@ -80,7 +80,7 @@ def check_policy(policy: Any, names: Sequence[str]) -> None:
     """Check that it is a policy and names only inputs."""
     if not isinstance(policy, Policy):
         raise InvalidPipeline(
-            f"policy={policy!r} is no policy.",
+            f"policy={policy!r} is not a policy.",
             why=f"{a_type(policy)} was given.",
             do="write for instance policy=hf.policy.settled(), with its parentheses.",
         )
@@ -114,7 +114,7 @@ def check_disorder(value: Any) -> None:
         return
     if not isinstance(value, str):
         raise InvalidPipeline(
-            f"disorder={value!r} is no distance in time.",
+            f"disorder={value!r} is not a distance in time.",
             why="it is a duration, or a number of ticks from 0 where timestamps are BIGINT.",
             do='write for instance disorder="5 s"',
         )
@@ -129,7 +129,7 @@ def check_together(
     if isinstance(policy, by_arrival) and any(late is not None for late in disorders):
         raise InvalidPipeline(
             f"disorder= and the policy {policy.kind} do not go together.",
-            why="this policy takes the rows of an input in the order in which they come.",
+            why="this policy takes the rows of an input in the order in which they arrive.",
             do="leave disorder= out, or sort first with a sync of the policy settled.",
         )
     if isinstance(policy, FixedSize) and "ascending" in stamps:
@@ -152,7 +152,7 @@ def time_of(name: str, stream: Stream) -> str:
     if stream.timestamp is None:
         raise InvalidPipeline(
             f"input {name!r}, the stream {stream.name!r} built at {stream.origin}, has no known timestamp column.",
-            why="its source declares none, or an operator before (map, or a computed column) has hidden it.",
+            why="its source declares none, or an upstream operator (map, or a computed column) has hidden it.",
             do='write timestamp="..." where the source is built, and sync before the operator that hides it.',
         )
     return stream.timestamp
@@ -162,7 +162,7 @@ def checked_limit(limit: Any) -> int | None:
     """Return ``max_waiting_rows``."""
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise InvalidPipeline(
-            f"max_waiting_rows={limit!r} is no number of rows.", do="write for instance max_waiting_rows=10_000"
+            f"max_waiting_rows={limit!r} is not a number of rows.", do="write for instance max_waiting_rows=10_000"
         )
     return limit
 
@@ -205,6 +205,6 @@ def check_same(first: str, first_type: pa.DataType, other: str, other_type: pa.D
     if first_type != other_type:
         raise InvalidPipeline(
             f"{what} is of type {first_type} in input {first!r} and of type {other_type} in input {other!r}.",
-            why="rows meet by key and timestamp, so both are of one type everywhere.",
+            why="rows are matched by key and timestamp, so both are of one type everywhere.",
             do="convert one of them before: stream | hf.select(...)",
         )

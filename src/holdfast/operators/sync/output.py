@@ -180,7 +180,7 @@ def _reasons(step: SyncStep, late: Late) -> pa.Array:
         pc.binary_join_element_wise("timestamp ", at, ": the input has ended", ""),
         pc.binary_join_element_wise("timestamp ", at, " is below the bound ", below, ""),
     )
-    repeated = pc.binary_join_element_wise("timestamp ", at, " stands there already, and timestamps are strict", "")
+    repeated = pc.binary_join_element_wise("timestamp ", at, " is there already, and timestamps are strict", "")
     return pc.if_else(pa.array(late.is_repeat), repeated, missed_bound)
 
 

@@ -242,7 +242,7 @@ def mux(select: str, column: str | None = None) -> Mux:
     Raises
     ------
     InvalidPipeline
-        If a name is no text.
+        If a name is not a text.
     """
     _check_name("mux", "select", select)
     if column is not None:
@@ -261,7 +261,7 @@ def timestamp_align(base: str) -> TimestampAlign:
     Raises
     ------
     InvalidPipeline
-        If it is no text.
+        If it is not a text.
     """
     _check_name("timestamp_align", "base", base)
     return TimestampAlign(base)
@@ -287,7 +287,7 @@ def within(tolerance: str | int, base: str | None = None) -> Within:
         units.duration_us(tolerance, argument="tolerance")
     elif not is_ticks or tolerance < 0:
         raise InvalidPipeline(
-            f"tolerance={tolerance!r} is no distance in time.",
+            f"tolerance={tolerance!r} is not a distance in time.",
             why=f"{'it is negative' if is_ticks else a_type(tolerance) + ' was given'}.",
             do='write for instance hf.policy.within("20 ms"), or a number of ticks where timestamps are BIGINT.',
         )

@@ -114,7 +114,7 @@ class Sync:
         Raises
         ------
         InvalidPipeline
-            If a column is missing, a timestamp is no time, or the inputs' keys or timestamps differ in type.
+            If a column is missing, a timestamp is not a time, or the inputs' keys or timestamps differ in type.
         """
         first = self.names[0]
         schemas = {name: inputs[name] for name in self.names}
@@ -249,7 +249,7 @@ def sync(
         for of, value in zip(names, stamps, strict=True):
             if value not in ("strict", "ascending"):
                 raise InvalidPipeline(
-                    f"timestamps={value!r} of input {of!r} is no promise.",
+                    f"timestamps={value!r} of input {of!r} is not a promise.",
                     why="known are 'strict' and 'ascending'.",
                     do='write for instance timestamps={"weather": "ascending"}',
                 )

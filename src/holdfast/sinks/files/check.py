@@ -91,7 +91,7 @@ def _check_columns(sink: str, path: str, schema: pa.Schema) -> None:
     except FileNotFoundError:
         return  # removed meanwhile: retention runs beside us
     except (OSError, pa.ArrowException) as error:
-        raise _differs(sink, path, f"{os.path.basename(path)} is no Parquet file ({error})") from error
+        raise _differs(sink, path, f"{os.path.basename(path)} is not a Parquet file ({error})") from error
     for field in schema:
         if field.name not in existing.names:
             raise _differs(sink, path, f"column {field.name!r} is {field.type} in the sink and absent in the files")
@@ -108,7 +108,7 @@ def _check_columns(sink: str, path: str, schema: pa.Schema) -> None:
 def _differs(sink: str, path: str, difference: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"The rows of sink {sink!r} do not fit the files that are already there: {difference}.",
-        why=f"a reader takes all files of a directory for one table; {path} was compared.",
+        why=f"a reader treats all files of a directory as one table; {path} was compared.",
         do="write to another directory, or cast or rename the column before the sink.",
         participant=sink,
     )

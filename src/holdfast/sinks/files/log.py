@@ -137,9 +137,9 @@ class FilesLog:
                 )
         except OSError as error:
             raise InDoubt(
-                f"{path} is written, but nobody knows whether it is the last entry.",
+                f"{path} is written, but it is unknown whether it is the last entry.",
                 why=f"the log could not be listed: {error.strerror}.",
-                do="mend the file system, then start again: the log is read then.",
+                do="repair the file system, then start again: the log is then read.",
                 participant=path,
                 epoch=entry.epoch,
                 generation=entry.generation,
@@ -193,7 +193,7 @@ class FilesLog:
             raise Corrupt(
                 f"The log entry {path} is damaged.",
                 why=f"it is not what was written: {error}.",
-                do="restore it from a copy; without it nobody knows which epochs the directory holds.",
+                do="restore it from a copy; without it, which epochs the directory holds is unknown.",
                 participant=path,
             ) from error
 
@@ -226,7 +226,7 @@ def _decode(data: bytes, number: int) -> LogEntry:
     document = json.loads(data)
     body: Mapping[str, Any] = document["entry"]
     if document["sha256"] != _checksum(body):
-        raise ValueError("its checksum does not fit")
+        raise ValueError("its checksum does not match")
     renames = tuple((staged, final) for staged, final in body["renames"])
     entry = LogEntry(**{**body, "renames": renames, "removals": tuple(body.get("removals", ()))})
     if entry.number != number:

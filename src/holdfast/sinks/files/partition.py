@@ -89,7 +89,7 @@ def partition_names(column: str, values: pa.Array) -> list[str]:
     Raises
     ------
     BadRow
-        If one is too long for a directory's name, is no UTF-8, or a time that Python has not.
+        If one is too long for a directory's name, is not UTF-8, or a time that Python has not.
     """
     try:
         return [partition_name(column, value) for value in values.to_pylist()]
@@ -97,7 +97,7 @@ def partition_names(column: str, values: pa.Array) -> list[str]:
         raise BadRow(
             f"A value of partition column {column!r} cannot name a directory.",
             why=f"{error}.",
-            do="mend or filter such rows before the sink.",
+            do="correct or filter such rows before the sink.",
         ) from error
 
 

@@ -70,7 +70,7 @@ class Renames:
             raise InDoubt(
                 f"Epoch {entry.epoch} is committed in sink {self._sink!r}, but not all of its files are visible.",
                 why=f"{error.filename or self._directory}: {error.strerror}.",
-                do="mend the file system and start again: opening the sink finishes it.",
+                do="repair the file system and start again: opening the sink finishes it.",
                 pipeline=self._pipeline,
                 participant=self._sink,
                 epoch=entry.epoch,
@@ -93,7 +93,7 @@ class Renames:
                 durable.make_directory(os.path.dirname(target), is_published=True)
                 os.rename(source, target)
             elif not os.path.lexists(target):
-                log.warning("%s was published and has been removed by somebody", target)
+                log.warning("%s was published and has been removed", target)
 
     def is_unfinished(self, entry: LogEntry) -> bool:
         """Tell whether a rename or a removal of an entry is still to be done."""

@@ -309,7 +309,7 @@ class FilesSink:
                 raise Corrupt(
                     f"Staged rows of {handle.name} are {fate} in sink {self.name!r}.",
                     why=f"{staged} should have {file.size_bytes} bytes and has {size_bytes or 0}.",
-                    do="start again: an undecided epoch is staged anew; a decided one needs the file back.",
+                    do="start again: an undecided epoch is staged again; a decided one needs the file back.",
                     pipeline=self._pipeline,
                     participant=self.name,
                 )
@@ -335,7 +335,7 @@ class FilesSink:
         own = os.path.join(self._directory, OWN_DIRECTORY)
         if os.stat(path).st_dev != os.stat(own).st_dev:
             raise InvalidPipeline(
-                f"Directory {path} of sink {self.name!r} lies on another file system than {own}.",
+                f"Directory {path} of sink {self.name!r} is on another file system than {own}.",
                 why="files become visible by a rename, which cannot cross file systems.",
                 do="mount the whole directory, not a part of it.",
                 participant=self.name,
@@ -389,7 +389,7 @@ class FilesSink:
             raise Diverged(
                 f"The log of sink {self.name!r} does not hold generation {self._generation}, which wrote to it.",
                 why=f"somebody removed or replaced {os.path.join(self._directory, OWN_DIRECTORY)}.",
-                do="restore it from a copy; without it nobody knows which epochs the directory holds.",
+                do="restore it from a copy; without it, which epochs the directory holds is unknown.",
                 pipeline=self._pipeline,
                 participant=self.name,
                 generation=self._generation,

@@ -97,7 +97,7 @@ class FilesSinkSpec:
         if hidden:
             raise InvalidPipeline(
                 f"write.files cannot be partitioned by column {hidden[0]!r}.",
-                why=f"readers of a directory pass over names that begin with '_' or '.': {hidden[0]}=... is one.",
+                why=f"readers of a directory skip names that begin with '_' or '.': {hidden[0]}=... is one.",
                 do=f"rename the column before the sink, for instance to {hidden[0].lstrip('_.') or 'part'!r}.",
             )
         if durable.local_path(self.path) is None:

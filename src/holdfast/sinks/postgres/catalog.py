@@ -31,7 +31,7 @@ def split_name(node: str, table: str) -> tuple[str | None, str]:
     match = _TABLE_NAME.fullmatch(table)
     if match is None:
         raise InvalidPipeline(
-            f"{node}: table={table!r} is no table name.",
+            f"{node}: table={table!r} is not a table name.",
             why='it is "table" or "schema.table"; a part with a dot or a quote stands in double quotes.',
             do='write for instance table="analytics.flights".',
         )

@@ -84,7 +84,7 @@ def _check_text(table: PostgresTable, column: TableColumn, rules: PostgresRules,
         long = pc.greater(pc.utf8_length(pc.utf8_rtrim(values, " ")), limit)  # blanks at the end are cut off
         _refuse(table, column, values, long, f"it is longer than {limit} characters")
     elif column.base == "uuid":
-        _refuse(table, column, values, pc.invert(pc.match_substring_regex(values, _UUID)), "it is no uuid")
+        _refuse(table, column, values, pc.invert(pc.match_substring_regex(values, _UUID)), "it is not a uuid")
     elif column.name in rules.labels:
         known = pc.or_(pc.is_in(values, pa.array(rules.labels[column.name], pa.string())), pc.is_null(values))
         _refuse(table, column, values, pc.invert(known), f"{column.declared} has no such value")
@@ -116,7 +116,7 @@ def _refuse(table: PostgresTable, column: TableColumn, values: pa.Array, bad: pa
         raise BadRow(
             f"{table.node}: column {column.name!r} of table {table.name} cannot keep {shown[:60]}.",
             why=f"{why}.",
-            do="mend or filter such rows before the sink.",
+            do="correct or filter such rows before the sink.",
         )
 
 

@@ -78,7 +78,7 @@ class Dsn:
                 f"write.postgres: what the DSN says of the {where} has an @ in it.",
                 why="a user or password with @ or / in it ends there, and its rest would be looked for as a "
                 f"{where} (and be shown in messages).",
-                do="write such letters as %40 and %2F; or name an environment variable for it, "
+                do="write such characters as %40 and %2F; or name an environment variable for it, "
                 "postgresql://user:${PASSWORD}@host/database: what is filled in is encoded.",
             )
 

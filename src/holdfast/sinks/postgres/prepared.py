@@ -87,16 +87,16 @@ class PreparedTransactions:
         Raises
         ------
         InDoubt
-            If the server has forgotten what became of it, and no row of it is found.
+            If the server no longer knows its outcome, and no row of it is found.
         """
         with self._session.explained():
             status = xact_status(self._session.connection(), xid)
         if status == FORGOTTEN and not self._is_seen(gid, xid):
             raise InDoubt(
-                f"{self._node}: nobody knows whether rows of a decided epoch are there.",
-                why=f"its ledger row has decided to commit '{gid}', which is gone; the server has forgotten what became"
-                f" of its transaction id {xid}, and no row in table {self._table.name} carries it.",
-                do="see whether the rows of that task are in the table; bring them in again from the source if not;"
+                f"{self._node}: it is unknown whether rows of a decided epoch are there.",
+                why=f"its ledger row has decided to commit '{gid}', which is gone; the server no longer knows the "
+                f"outcome of its transaction id {xid}, and no row in table {self._table.name} has it.",
+                do="check whether the rows of that task are in the table; if not, load them again from the source;"
                 f" then UPDATE {LEDGER} SET in_progress = NULL for this sink.",
                 pipeline=self._pipeline,
                 participant=self._sink,
@@ -104,19 +104,19 @@ class PreparedTransactions:
         if status == "aborted":
             raise Diverged(
                 f"{self._node}: rows of a decided epoch were rolled back.",
-                why=f"somebody ran ROLLBACK PREPARED '{gid}' after the ledger row had decided to commit it.",
-                do="see the server's log for who did; bring the rows of that task in again from the source, then"
-                f" UPDATE {LEDGER} SET in_progress = NULL for this sink.",
+                why=f"ROLLBACK PREPARED '{gid}' was run after the ledger row had decided to commit it.",
+                do="see the server's log for who ran it; load the rows of that task again from the source, then UPDATE "
+                f"{LEDGER} SET in_progress = NULL for this sink.",
                 pipeline=self._pipeline,
                 participant=self._sink,
             )
         if status == "in the future":
             raise Diverged(
                 f"{self._node}: rows of a decided epoch never reached this server.",
-                why=f"its ledger row has decided to commit '{gid}', whose transaction id {xid} the server has not given"
-                " yet: the ledger came from another server, by a dump, which leaves prepared transactions behind.",
-                do="restore a physical backup, or commit it on the former server and dump again; or bring the rows of"
-                f" that task in again from the source, then UPDATE {LEDGER} SET in_progress = NULL for this sink.",
+                why=f"its ledger row has decided to commit '{gid}', whose transaction id {xid} the server has not yet "
+                "assigned: the ledger came from another server, by a dump, which leaves prepared transactions behind.",
+                do="restore a physical backup, or commit it on the former server and dump again; or load the rows of"
+                f" that task again from the source, then UPDATE {LEDGER} SET in_progress = NULL for this sink.",
                 pipeline=self._pipeline,
                 participant=self._sink,
             )

@@ -106,7 +106,7 @@ class PostgresSession:
         except psycopg.Error:
             raise self._unreadable("it is neither a URL nor a list of keywords") from None
         if not all(_is_port(each.strip()) for each in str(parameters.get("port") or "").split(",")):
-            raise self._unreadable("what it says of port is no value of that parameter")  # else a host is looked for
+            raise self._unreadable("its port is not a valid value")  # else a host is looked for
         if _names_several(parameters):
             parameters.setdefault("target_session_attrs", "read-write")
         parameters["application_name"] = self.application_name[:APPLICATION_NAME_BYTES]
@@ -117,7 +117,7 @@ class PostgresSession:
             except psycopg.Error as error:
                 if wrong := _WRONG_PARAMETER.search(str(error)):
                     option = next(name for name in wrong.groups() if name)
-                    raise self._unreadable(f"what it says of {option} is no value of that parameter") from None
+                    raise self._unreadable(f"its {option} is not a valid value") from None
                 raise
             try:
                 (*_, is_standby) = connection.execute(_SESSION_SETTINGS).fetchone() or (False,)
@@ -130,10 +130,10 @@ class PostgresSession:
 
     def _not_primary(self, why: str) -> Unavailable:
         return Unavailable(
-            f"{self.node}: PostgreSQL at {self.dsn} is a standby, or takes no writes.",
+            f"{self.node}: PostgreSQL at {self.dsn} is a standby, or accepts no writes.",
             why=why,
-            do="it is tried again, with a new connection; for a cluster name all of its hosts in the DSN "
-            "(host=a,b port=5432,5432): the one that takes writes is looked for.",
+            do="it is retried, with a new connection; for a cluster name all of its hosts in the DSN "
+            "(host=a,b port=5432,5432): the one that accepts writes is used.",
             participant=self.node,
         )
 
@@ -238,7 +238,7 @@ class PostgresSession:
             self.drop()
             raise InDoubt(
                 f"{self.node}: the connection to {self.dsn} broke during {verb}.",
-                why=f"nobody here knows whether the server carried it out: {_first_line(error)}.",
+                why=f"it is unknown whether the server carried it out: {_first_line(error)}.",
                 do="nothing by hand: the sink is asked what it holds.",
                 participant=self.node,
             ) from error
@@ -273,7 +273,7 @@ def translated(error: psycopg.Error, node: str, table: str, dsn: Dsn) -> Holdfas
         return Unavailable(
             f"{node}: PostgreSQL at {dsn} does not answer.",
             why=why,
-            do="it is tried again; if it lasts, see that the server runs and that host and port are right.",
+            do="it is retried; if the problem persists, check that the server runs and that host and port are right.",
             participant=node,
         )
     if state.startswith(("28", "3D")) or (not state and _is_refusal(error)):
@@ -297,34 +297,34 @@ def translated(error: psycopg.Error, node: str, table: str, dsn: Dsn) -> Holdfas
         return BadRow(
             f"{node}: table {diagnosis.table_name or table}{column}{rule} refuses a row.",
             why=why,
-            do='mend such rows before the sink, or use mode="upsert" where a row may come again.',
+            do='correct such rows before the sink, or use mode="upsert" where a row may occur again.',
             participant=node,
         )
     if state.startswith("42"):
         return InvalidPipeline(
             f"{node}: table {table} is not as it was when the run began.",
             why=why,
-            do="undo the change of the table, or start the run again: columns are checked then.",
+            do="undo the change of the table, or start the run again: columns are then checked.",
             participant=node,
         )
     if state.startswith(("0A", "2F", "38", "39", "P0")):
         return InvalidPipeline(
             f"{node}: table {table} cannot be written in this way.",
             why=why,
-            do="look at the table's triggers, rules and row-level security.",
+            do="check the table's triggers, rules and row-level security.",
             participant=node,
         )
     if state == "XX001" or state == "XX002":
         return Diverged(
             f"{node}: PostgreSQL reports damaged data in or around table {table}.",
             why=why,
-            do="look at the server before anything else is written.",
+            do="check the server before anything else is written.",
             participant=node,
         )
     return Unavailable(
         f"{node}: PostgreSQL at {dsn} did not carry out a statement; nothing was changed.",
         why=why,
-        do="it is tried again; if it lasts, see the server's log.",
+        do="it is retried; if the problem persists, see the server's log.",
         participant=node,
     )
 

@@ -45,7 +45,7 @@ def declared_type(kind: pa.DataType) -> str:
 
 
 def qualified_type(kind: pa.DataType) -> str:
-    """Return it as our DDL writes it: what is no keyword is looked for in the search path, so it gets its schema."""
+    """Return it as our DDL writes it: what is not a keyword is looked for in the search path, so it gets its schema."""
     declared = declared_type(kind)
     return f"pg_catalog.{declared}" if declared in _NO_KEYWORDS else declared
 

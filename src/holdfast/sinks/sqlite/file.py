@@ -22,7 +22,7 @@ BUSY_TIMEOUT_S = 30.0
 """How long a transaction waits for another process that writes the same file."""
 
 _LEAVE_TIMEOUT_MS = 1000
-"""How long to wait for readers of a file that no longer lies under the path."""
+"""How long to wait for readers of a file that is no longer at the path."""
 
 _TRIES = 3
 """How often a file that is replaced while it is opened is opened again."""
@@ -58,7 +58,7 @@ class DatabaseFile:
         _all.add(self)
 
     def connection(self) -> sqlite3.Connection:
-        """Return a connection to the file that lies under the path now.
+        """Return a connection to the file that is now at the path.
 
         Raises
         ------
@@ -86,7 +86,7 @@ class DatabaseFile:
             return self.connection()
 
     def _leave_former(self) -> None:
-        """Close the connection to a file that no longer lies under the path."""
+        """Close the connection to a file that is no longer at the path."""
         if self._connection is not None and not self.is_ours():
             self._empty_log(self._connection)
             self._disconnect()
@@ -96,23 +96,23 @@ class DatabaseFile:
             if other._connection is not None and other._connection.in_transaction:  # of another thread: it gives up
                 raise Unavailable(
                     f"{self._node}: {self.path} was replaced, and a transaction in the former file has not ended yet.",
-                    why="its log (-wal) lies beside the new file, and would be taken for that one's.",
+                    why="its log (-wal) is next to the new file, and would be mistaken for the new file's.",
                     do="it is tried again.",
                     participant=self._node,
                 )
             other._leave_former()
 
     def is_ours(self) -> bool:
-        """Tell whether the file that the connection writes to still lies under the path."""
+        """Tell whether the file that the connection writes to is still at the path."""
         return self._identity is not None and _identity(self.path) == self._identity
 
     def check(self) -> None:
         """Raise ``Unavailable`` unless :meth:`is_ours`; the next :meth:`connection` is to what lies there then."""
         if not self.is_ours():
             raise Unavailable(
-                f"{self._node}: another file, or none, lies under {self.path} now; nothing was changed in it.",
-                why="it was renamed, removed or replaced while the run was going on.",
-                do="put the file back, with its -wal beside it; it is looked at again.",
+                f"{self._node}: another file, or none, is at {self.path} now; nothing was changed in it.",
+                why="it was renamed, removed or replaced during the run.",
+                do="put the file back, with its -wal beside it; it is checked again.",
                 participant=self._node,
             )
 
@@ -140,8 +140,8 @@ class DatabaseFile:
         if is_busy:
             raise Unavailable(
                 f"{self._node}: {self.path} was replaced, and the former file is still being read.",
-                why="its log (-wal) lies beside the new file, and would be taken for that one's.",
-                do="end the other connections (lsof); it is looked at again.",
+                why="its log (-wal) is next to the new file, and would be mistaken for the new file's.",
+                do="end the other connections (lsof); it is checked again.",
                 participant=self._node,
             )
 
@@ -170,14 +170,14 @@ class DatabaseFile:
             connection.close()
         raise Unavailable(
             f"{self._node}: there is no file {self.path} any more.",
-            why="it was renamed, removed or replaced while the run was going on.",
-            do="put the file back, with its -wal beside it; it is looked at again.",
+            why="it was renamed, removed or replaced during the run.",
+            do="put the file back, with its -wal beside it; it is checked again.",
             participant=self._node,
         )
 
 
 def _identity(path: str) -> Identity | None:
-    """Return which file lies under a path; None where none does."""
+    """Return which file is at a path; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:

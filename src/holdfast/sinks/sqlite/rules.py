@@ -51,7 +51,7 @@ def rules_of(connection: sqlite3.Connection, table: SqliteTable) -> SqliteRules:
         "SELECT sql FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)", (table.name,)
     ).fetchone()
     if found is None:
-        return SqliteRules(version, why_tried="it is no plain table")
+        return SqliteRules(version, why_tried="it is not a plain table")
     columns = connection.execute(f"PRAGMA table_xinfo({quoted(table.name)})").fetchall()
     key = {name.lower() for name in table.mode.key}
     stored = {name.lower() for name in table.stored.names}

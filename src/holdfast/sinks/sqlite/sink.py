@@ -311,11 +311,11 @@ class SqliteSink:
             self._file.close()
             raise self._in_doubt(f"SQLite said: {error}.") from error
         if not self._file.is_ours():  # the COMMIT may have gone into a file that nobody finds any more
-            raise self._in_doubt("another file lies there now: it was renamed or replaced meanwhile.")
+            raise self._in_doubt("another file is there now: it was renamed or replaced meanwhile.")
 
     def _in_doubt(self, why: str) -> InDoubt:
         return InDoubt(
-            f"{self._node}: nobody knows whether a COMMIT into {self._path} was kept.",
+            f"{self._node}: it is unknown whether a COMMIT into {self._path} was kept.",
             why=why,
             do="nothing by hand: the sink is asked next.",
             pipeline=self._pipeline,
@@ -336,7 +336,7 @@ class SqliteSink:
             return BadRow(
                 f"{where} refused a row.",
                 why=f"SQLite said: {error}.",
-                do='mend the row before the sink, or use mode="upsert" where a row may come again.',
+                do='correct the row before the sink, or use mode="upsert" where a row may occur again.',
                 pipeline=self._pipeline,
                 participant=self.name,
             )
@@ -356,15 +356,15 @@ class SqliteSink:
             )
         if code in _TRANSIENT:
             return Unavailable(
-                f"{where} did not take the transaction; nothing was changed.",
+                f"{where} did not accept the transaction; nothing was changed.",
                 why=f"SQLite said: {error}.",
-                do="it is tried again; if it lasts, look for another writer (lsof) and for disk space (df).",
+                do="it is retried; if the problem persists, look for another writer (lsof) and for disk space (df).",
                 participant=self.name,
             )
         return InvalidPipeline(
             f"{where} refused a statement.",
             why=f"SQLite said: {error}.",
-            do="see that the table still is as it was when the run began.",
+            do="check that the table has not changed since the run began.",
             participant=self.name,
         )
 

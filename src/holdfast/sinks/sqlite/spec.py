@@ -127,8 +127,8 @@ class SqliteSpec:
         lowered = [column.lower() for column in schema.names]
         if len(set(lowered)) < len(lowered):
             raise InvalidPipeline(
-                f"{node}: two columns differ only in their capitals: {', '.join(schema.names)}.",
-                why="SQLite holds such names for one.",
+                f"{node}: two columns differ only in case: {', '.join(schema.names)}.",
+                why="SQLite treats such names as one.",
                 do="rename one before the sink.",
             )
         sink = SqliteSink(name, pipeline, os.path.abspath(self.path), SqliteTable(node, self.table, schema, self.mode))

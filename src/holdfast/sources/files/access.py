@@ -30,9 +30,9 @@ class Undecodable(ValueError):
         """Return the error that users see."""
         return Corrupt(
             f"{part.shown} cannot be decompressed: {self}.",
-            why=f"its name says {compression(part.path)}, and its bytes do not follow.",
+            why=f"its name says {compression(part.path)}, but its content is something else.",
             do="restore the file, or give it a name without that ending; "
-            'or choose on_bad_row="reject" to go on without it.',
+            'or choose on_bad_row="reject" to continue without it.',
             participant=part.shown,
         )
 
@@ -253,7 +253,7 @@ def check(part: FilePart, size: int, now: FileIdentity) -> None:
     if size != part.file_size:
         raise _changed(part, f"it has {size} bytes now")
     if part.identity is not None and not part.identity.is_of(now):
-        raise _changed(part, f"it is another one of {size} bytes now ({now})")
+        raise _changed(part, f"it is a different file of {size} bytes now ({now})")
 
 
 def is_of_format(error: Exception) -> bool:
@@ -285,8 +285,8 @@ def _changed(part: FilePart, what: str) -> Corrupt:
     was = f"{part.file_size} bytes" + (f" ({part.identity})" if part.identity else "")
     return Corrupt(
         f"{part.shown} is not the file that was logged: {what}.",
-        why=f"it had {was} when it was taken; its rows may have to be read again, and new ones in it would never be: "
-        "put them into a new file.",
+        why=f"it had {was} when it was taken; its rows may have to be read again, and new rows in it would never be "
+        "read: put them into a new file.",
         do=f"restore the file as it was{_proof(part)}.  Files must arrive complete (write under another name, then "
         "rename), must not be changed, and must stay until every sink holds their rows.",
         participant=part.shown,
@@ -301,4 +301,4 @@ def _proof(part: FilePart) -> str:
     if part.identity.changed_ns is not None and "://" not in part.path:
         seconds, rest = divmod(part.identity.changed_ns, 10**9)
         command = f"touch -d @{seconds}.{rest:09d} {shlex.quote(part.shown)}, or "
-    return f'; if it has the same rows, and only its time or version is another one: {command}write compare="size"'
+    return f'; if it has the same rows, and only its time or version differs: {command}write compare="size"'

@@ -92,7 +92,7 @@ def place(path: str) -> Place:
 
 
 def settled(where: Place) -> Place:
-    """Return the place with a single file turned into its directory and its name; what exists as written is no glob.
+    """Return the place with a single file turned into its directory and its name; what exists as written is not a glob.
 
     Raises
     ------
@@ -290,7 +290,7 @@ def _is_listed(system: Any, path: str, *, may_be_empty: bool) -> bool:
 def _not_told(path: str, error: Exception) -> Unavailable:
     return Unavailable(
         f"{shown(path)} cannot be looked up: {error}.",
-        why="it may be there: what is below it would be left out in silence.",
+        why="it may be there: what is below it would be silently left out.",
         do="check that it is reachable and readable for this user, then start again.",
         participant=shown(path),
     )

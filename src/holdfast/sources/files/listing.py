@@ -160,8 +160,8 @@ def remote_files(system: Any, root: str, pattern: Pattern) -> Iterator[tuple[str
 
     Notes
     -----
-    Not its ``glob`` or ``find``: they leave out what cannot be listed.  A prefix under which nothing lies is no error:
-    it may be filled later.
+    Not its ``glob`` or ``find``: they leave out what cannot be listed.  A prefix under which nothing lies is not an
+    error: it may be filled later.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def remote_files(system: Any, root: str, pattern: Pattern) -> Iterator[tuple[str
                 if kind == "link":
                     raise InvalidPipeline(
                         f"{base}/{name} is a link, and links are not followed there.",
-                        why="what it leads to cannot be held against the directory that is read.",
+                        why="what it leads to cannot be compared with the directory that is read.",
                         do="put the file itself in its place, or give path= the directory that it leads to.",
                         participant=f"{base}/{name}",
                     )
@@ -224,7 +224,7 @@ def _entries(path: str, names: list[str] | None, *, is_root: bool) -> Iterator[_
 
 
 def target_mode(path: str) -> int:
-    """Return the mode of what a path, or a link there, leads to; 0 where it leads nowhere: then it is no file yet."""
+    """Return the mode of the target of a path, through links; 0 where there is none: then it is not a file yet."""
     try:
         return os.stat(path).st_mode
     except NOT_THERE:
@@ -256,7 +256,7 @@ def _directories(names: Collection[str]) -> set[str]:
 
 
 def _check_link(root: str, name: str, pattern: Pattern, is_taken: bool, inside: State) -> None:
-    """Return if nothing is lost by passing a link over; a link that leads nowhere is no file yet."""
+    """Return if nothing is lost by passing a link over; a link that leads nowhere is not a file yet."""
     path, real_root = os.path.join(root, name), os.path.realpath(root)
     target = os.path.realpath(path)
     leads_out = os.path.commonpath([real_root, target]) != real_root
@@ -270,11 +270,11 @@ def _check_link(root: str, name: str, pattern: Pattern, is_taken: bool, inside: 
         if not (stat.S_ISDIR(mode) and inside) and not (stat.S_ISREG(mode) and is_taken):
             return
     if leads_out:
-        why = f"its target lies outside of {root}: whoever can write there could have any file read that you can read."
+        why = f"its target is outside of {root}: anyone who can write there could make it read any of your files."
     elif _is_read_itself(os.path.relpath(target, real_root), pattern, stat.S_ISDIR(mode), inside):
         return
     else:
-        why = f"its target is not read under its own name: {shown(path)} would be passed over in silence."
+        why = f"its target is not read under its own name: {shown(path)} would be silently skipped."
     raise InvalidPipeline(
         f"{shown(path)} is a link to {shown(target)}, and links are not followed.",
         why=why,

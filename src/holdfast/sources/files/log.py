@@ -139,8 +139,8 @@ class FileLog:
         # A directory can be listed while another planner merges, and then seems to have a gap; a real one stays.
         raise Corrupt(
             f"increment {self._next} of the file log {self.directory} is missing, and later ones are there.",
-            why="somebody removed it, or the disk lost it.",
-            do="restore the directory from a backup; without it nobody can say what was already read.",
+            why="it was removed, or the disk lost it.",
+            do="restore the directory from a backup; without it, what was already read is unknown.",
             participant=self.directory,
         )
 
@@ -258,8 +258,8 @@ def log_end(directory: str) -> int:
             ) from error
     raise Corrupt(
         f"the newest object of the file log {directory} is missing.",
-        why="it was listed again and again, and was not there.",
-        do="restore the directory from a backup; without it nobody can say what was already read.",
+        why="it was listed repeatedly, but was not there.",
+        do="restore the directory from a backup; without it, what was already read is unknown.",
         participant=directory,
     )
 

@@ -132,7 +132,7 @@ class FilePlanner:
         looked_at = 0
         for found in self._waiting:
             is_full = (file_room is not None and len(logged) >= file_room) or (row_room is not None and row_room <= 0)
-            if is_full and not spec.bounded:  # a bounded source is logged whole: what comes later is no part of it
+            if is_full and not spec.bounded:  # a bounded source is logged whole: what comes later is not part of it
                 break
             looked_at += 1
             cut = self._cut(found)
@@ -227,7 +227,7 @@ class FilePlanner:
         if len(misfits) == 1:
             raise next(iter(misfits.values()))
         if misfits:
-            proof = '; where each has its size and its rows, and only its time is another one, write compare="size"'
+            proof = '; where each has its size and its rows, and only its time differs, write compare="size"'
             raise Corrupt(
                 f"{len(misfits)} of the last {len(self._recent)} files that source {self.name!r} took are not as they "
                 f"were: {named(list(misfits))}.",

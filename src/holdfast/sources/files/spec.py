@@ -314,7 +314,7 @@ def files(
         }.items():
             if limit is not None and (not isinstance(limit, int) or limit < 1):
                 raise InvalidPipeline(
-                    f"{argument}={limit!r} is no positive number.", do=f"write {argument}=100_000, or leave it out."
+                    f"{argument}={limit!r} is not a positive number.", do=f"write {argument}=100_000, or leave it out."
                 )
         _check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
         _check_choice("start", start, ("earliest", "latest"))
@@ -322,12 +322,12 @@ def files(
         if bounded and start == "latest":
             raise InvalidPipeline(
                 'bounded=True and start="latest" leave nothing to read.',
-                why="the one takes only the files of the first start, and the other passes over them.",
+                why="the one takes only the files of the first start, and the other skips them.",
                 do="leave one of the two out.",
             )
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise InvalidPipeline(
-                f"path={path!r} is no path.", do='write a directory, a glob or a file: "data/flights".'
+                f"path={path!r} is not a path.", do='write a directory, a glob or a file: "data/flights".'
             )
         spec = FilesSourceSpec(
             path=os.fspath(path),
@@ -347,7 +347,7 @@ def files(
         if follow_links and not spec.where.is_local:
             raise InvalidPipeline(
                 "follow_links=True is for local files.",
-                why=f"{spec.where.root} is on a file system whose links nobody here can hold against each other.",
+                why=f"{spec.where.root} is on a file system whose links cannot be compared.",
                 do="leave follow_links out.",
             )
         read = with_bounds(spec, bounds)
@@ -372,7 +372,8 @@ def _layout(format: str, header: bool, separator: str, block_size: str, max_reco
         )
     if len(separator) != 1 or not separator.isascii() or separator in '"\r\n':
         raise InvalidPipeline(
-            f"separator={separator!r} is no separator.", do="write one ASCII character, neither a quote nor a line end."
+            f"separator={separator!r} is not a separator.",
+            do="write one ASCII character, neither a quote nor a line end.",
         )
     return Layout(format, header, separator, size, longest)
 

@@ -17,7 +17,7 @@ LAST_SECOND = 253_402_300_799.999999
 """End of the year 9999, where Spark's timestamps end."""
 
 BEYOND = (
-    "a number in a TIMESTAMP is seconds since 1970, and this one lies beyond the year 9999 (milliseconds? "
+    "a number in a TIMESTAMP is seconds since 1970, and this one is beyond the year 9999 (milliseconds? "
     "declare BIGINT and divide)"
 )
 """What is wrong with a number beyond it."""
@@ -36,7 +36,7 @@ def timestamps_from_text(text: pa.Array, wanted: pa.DataType) -> pa.Array:
     Raises
     ------
     Unfit
-        If some text is no time.
+        If some text is not a time.
     """
     candidate = text
     for convert in (_zoned, _zoneless, _mixed, _cut_off, _zoned, _zoneless, _mixed):

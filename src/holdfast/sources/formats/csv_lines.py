@@ -210,5 +210,5 @@ def check_types(schema: pa.Schema, argument: str = "schema") -> None:
         if not any(test(field.type) for test in (*allowed, *times)):
             raise InvalidPipeline(
                 f"column {field.name!r} of {argument} is {field.type}, and a CSV field cannot hold that.",
-                do="declare STRING and convert it behind the source (BINARY: unbase64, nested values: from_json).",
+                do="declare STRING and convert it after the source (BINARY: unbase64, nested values: from_json).",
             )

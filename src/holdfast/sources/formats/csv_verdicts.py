@@ -15,7 +15,7 @@ from holdfast.sources.formats import blocks
 from holdfast.sources.formats.lines import SHOWN, is_utf8
 from holdfast.sources.formats.unfit import all_fit, trimmed, unfit
 
-RETURN = "a carriage return stands within the line"
+RETURN = "the line contains a carriage return"
 _QUOTE = b'"'
 _PIECES = re.compile(rb"[^\r\n]+")
 

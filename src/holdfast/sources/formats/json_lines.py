@@ -192,7 +192,7 @@ def check_types(schema: pa.Schema, argument: str = "schema") -> None:
             raise InvalidPipeline(
                 f"column {field.name!r} of {argument} is {field.type}, and JSON lines cannot hold {odd}.",
                 why="a text or an object would have to be guessed apart.",
-                do="declare STRING and convert it behind the source (BINARY: unbase64), or a STRUCT instead of a MAP.",
+                do="declare STRING and convert it after the source (BINARY: unbase64), or a STRUCT instead of a MAP.",
             )
 
 
@@ -249,7 +249,7 @@ def _count_unusual_lines(data: bytes) -> int:
     view = blocks.as_bytes(data)
     starts, ends = blocks.lines(data)
     if not bool((view[starts] == _OPEN).all() and (view[ends - 1] == _CLOSE).all()):
-        raise Unreadable("a line is no object")
+        raise Unreadable("a line is not an object")
     return len(starts)
 
 
@@ -258,7 +258,7 @@ def _shape_problem(content: bytes) -> str:
         return json_verdicts.INCOMPLETE
     if content.startswith(b"["):
         return "it is an array, and each line must be one object"
-    return "it is no JSON object"
+    return "it is not a JSON object"
 
 
 def _plain(message: str) -> str:

@@ -69,7 +69,7 @@ _DECODER = json.JSONDecoder(parse_float=_Number, parse_constant=_Number)
 
 
 def _noting_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; what it names twice, which Python's scanner alone does not tell, is no value of any type."""
+    """Return an object; what it names twice, which Python's scanner alone does not tell, is not a value of any type."""
     found = dict(pairs)
     if len(found) < len(pairs):
         counts = Counter(name for name, _ in pairs)

@@ -332,6 +332,6 @@ def _bad_row(part: FilePart, line: int, reason: str, raw: str) -> BadRow:
     return BadRow(
         f"{part.shown}, line {line}, cannot be read: {reason}.",
         why=f"the line is {cut_short(raw, RAW_SHOWN)!r}.",
-        do='mend the line, correct schema=, or choose on_bad_row="reject" to go on with the good rows.',
+        do='correct the line or schema=, or choose on_bad_row="reject" to continue with the good rows.',
         participant=part.shown,
     )
