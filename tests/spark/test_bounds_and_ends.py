@@ -70,7 +70,7 @@ def test_bound_rows_that_sparks_plan_would_lose_are_refused(spark: SparkSession,
     x = hf.read.rows([], schema=MARKED, timestamp="t", bounds="is_bound", name="x")
     counted = x | hf.map(lambda frame: frame, name="mapped") | hf.select("k", "1L AS v", name="shaped")
     pipeline = hf.Pipeline("lost", counting(counted) | hf.write.sqlite(tmp_path / "out.db", table="rows", name="out"))
-    with pytest.raises(InvalidPipeline, match="'counted' would never hear of the bound rows of source 'x'"):
+    with pytest.raises(InvalidPipeline, match="'counted' would never receive the bound rows of source 'x'"):
         pipeline.run(checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark)
 
 

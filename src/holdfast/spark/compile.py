@@ -346,7 +346,7 @@ def distinct(frame: DataFrame, title: str) -> DataFrame:
     if twice:
         raise InvalidPipeline(
             f"{title} gives two columns of the name {twice[0]!r}.",
-            why="a sink could not tell them apart (Spark does not tell upper from lower case).",
+            why="a sink could not distinguish them (Spark does not distinguish upper from lower case).",
             do="give one of them another name, or drop it.",
         )
     return frame

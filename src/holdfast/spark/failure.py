@@ -64,12 +64,12 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
     failed = _Failed.of(error, text)
     kind: type[HoldfastError] = InternalError
     why = summary(text)
-    do = "look at the log for Spark's trace; report it if it names no cause of yours."
+    do = "see the log for Spark's trace; report it if it names no cause of yours."
     participant, number = "", None
     if any(sign in text for sign in private.LOST):
-        kind, do = Unavailable, "nothing was changed: it is tried again; look at the executor's log if it stays."
+        kind, do = Unavailable, "nothing was changed: it is retried; see the executor's log if it persists."
     elif signs := [sign for sign in private.DISK if sign in text]:
-        kind, do = Unavailable, "make room on the disk of the checkpoint, then start again: nothing is lost."
+        kind, do = Unavailable, "free space on the disk of the checkpoint, then start again: nothing is lost."
         why = why if signs[0] in why else f"{why} ({signs[0]})"
         number = private.DISK[signs[0]]
     elif lost_state := failed.message_of(private.STATE_IS_LOST):
@@ -81,9 +81,12 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
             "and their holdfast_ledger rows (files: the _holdfast directory), and start over with a new checkpoint.",
         )
     elif failed.has_state(_BAD_VALUE):
-        kind, do = BadRow, "mend the row, leave it out with a filter before, or let the expression take it (try_...)."
+        kind, do = (
+            BadRow,
+            "correct the row, leave it out with a filter before, or let the expression accept it (try_...).",
+        )
     elif isinstance(error, AnalysisException | PythonException) or failed.is_users():
-        kind, do = InvalidPipeline, "mend the expression or function that it names, or the rows that it is given."
+        kind, do = InvalidPipeline, "correct the expression or function that it names, or its input rows."
     translated = kind(f"Spark failed in {doing} of pipeline {pipeline!r}.", why=why, do=do, pipeline=pipeline)
     translated.participant, translated.errno = participant, number
     translated.__cause__ = error
@@ -111,7 +114,7 @@ def _jvm_gone(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
     gone = Unavailable(
         f"Spark's JVM has died in {doing} of pipeline {pipeline!r}.",
         why=f"it does not answer any more ({type(error).__name__}): it was killed, or ran out of memory.",
-        do="start again: the next run asks every sink first. If it happens again, look into the system's log for the "
+        do="start again: the next run asks every sink first. If it happens again, check the system's log for the "
         "out-of-memory killer, and raise HOLDFAST_DRIVER_MEMORY.",
         pipeline=pipeline,
     )

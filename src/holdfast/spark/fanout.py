@@ -153,9 +153,9 @@ def column_name(step: int, index: int) -> str:
 
 def _not_row_wise(operator: str, found: str) -> InvalidPipeline:
     return InvalidPipeline(
-        f"{operator} stands behind a fan-out and is more than a filter or a projection: it adds {found}.",
+        f"{operator} is downstream of a fan-out and is more than a filter or a projection: it adds {found}.",
         why="the rows of all branches go through one plan, so that what they share is computed once; "
-        "only filters, projections and map_batches can be told to leave the other branches' rows alone.",
+        "only filters, projections and map_batches can be made to ignore the other branches' rows.",
         do="move it before the point where the stream is used twice, write it as map_batches, "
         "or give this branch a pipeline of its own.",
     )

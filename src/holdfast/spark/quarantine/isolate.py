@@ -67,8 +67,8 @@ class Suspicion:
         suspected = BadRow(
             error.what,
             why=error.why,
-            do=f"start again: when {self.attempts} runs in a row have failed in this epoch, the rows that do it are "
-            "isolated; or mend the input or the function now.",
+            do=f"start again: when {self.attempts} runs in a row have failed in this epoch, the rows that cause it are "
+            "isolated; or fix the input or the function now.",
             pipeline=error.pipeline,
             participant=error.participant,
             epoch=found.epoch,
@@ -199,7 +199,7 @@ class Isolating:
             return []
         claim = self.coordinator.missing(found.epoch, found.end.positions, found.start.positions)
         if claim.sinks != {sink.name for sink in self.pipeline.sinks}:  # a run died between two sinks' publish
-            log.warning("epoch %d is in some sinks already, as it is: no row of it can be left out", found.epoch)
+            log.warning("epoch %d is in some sinks already: no row of it can be left out", found.epoch)
             return []
         log.warning("%d runs in a row have died in epoch %d: it is evaluated in trials", count, found.epoch)
         began = time.monotonic()
@@ -209,8 +209,8 @@ class Isolating:
             log.warning("epoch %d: %d rows are dead letters, found in %.1f s", found.epoch, len(made), took)
         else:
             log.warning(
-                "epoch %d passes when it is evaluated alone (%.1f s): nothing is isolated; if it dies again, look at "
-                "the sinks and at the memory of this machine",
+                "epoch %d passes when it is evaluated alone (%.1f s): nothing is isolated; if it dies again, check the "
+                "sinks and the memory of this machine",
                 found.epoch,
                 took,
             )
@@ -280,7 +280,7 @@ class Isolating:
                 search.withdraw(Bounds())
             if not is_worker_lost(failure):
                 raise translate(failure, self.pipeline.name, f"a probe of epoch {epoch.epoch}") from failure
-            log.warning("a worker died in a probe of epoch %d: its rows are looked for by trials", epoch.epoch)
+            log.warning("a worker died in a probe of epoch %d: its rows are searched by trials", epoch.epoch)
             return []
         known = {(letter.source, letter.address) for letter in self.letters.letters}
         return [(number, error) for number, error in found if rows.at(number) not in known]
@@ -321,7 +321,7 @@ def told_of(letters: Sequence[Letter]) -> Iterator[tuple[HoldfastError, pa.Table
         error = BadRow(
             f"row {letter.name} is a dead letter: {letter.error['what']}",
             why=letter.error["why"],
-            do="mend what refuses it, then: holdfast dead-letters replay --checkpoint DIR",
+            do="fix what refuses it, then: holdfast dead-letters replay --checkpoint DIR",
             epoch=letter.epoch,
         )
         yield error, letter.table
@@ -332,8 +332,8 @@ def check_addresses(pipeline: Pipeline) -> None:
     for node in pipeline.sources:
         if node.kind == "spark":
             raise InvalidPipeline(
-                f'on_poison="isolate" cannot be had with source {node.name!r}.',
-                why="its positions are understood by Spark alone: a row has none that could be left out.",
+                f'on_poison="isolate" is not possible with source {node.name!r}.',
+                why="only Spark understands its positions: a row has none that could be left out.",
                 do='read it with a source of Holdfast, or leave on_poison="stop".',
                 pipeline=pipeline.name,
                 participant=node.name,
@@ -344,7 +344,7 @@ def _killed(epoch: int) -> HoldfastError:
     return Unavailable(
         f"the process was killed when a part of epoch {epoch} was evaluated alone.",
         why="twice, with the same rows.",
-        do="look at the system's log for the out-of-memory killer.",
+        do="check the system's log for the out-of-memory killer.",
         epoch=epoch,
     )
 
@@ -352,8 +352,8 @@ def _killed(epoch: int) -> HoldfastError:
 def _too_many(pipeline: str, epoch: int, rows_max: int, error: HoldfastError) -> InvalidPipeline:
     return InvalidPipeline(
         f"more than {rows_max} rows of epoch {epoch} fail, each by itself.",
-        why=f"so many speak against the code and not the input; the last one: {error.what} {error.why}",
-        do="mend the pipeline; or raise HOLDFAST_POISON_ROWS, and start again.",
+        why=f"that many suggest a fault in the code, not in the input; the last one: {error.what} {error.why}",
+        do="fix the pipeline; or raise HOLDFAST_POISON_ROWS, and start again.",
         pipeline=pipeline,
         epoch=epoch,
     )

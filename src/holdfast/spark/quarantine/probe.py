@@ -247,7 +247,7 @@ class Probe:
         rows = numbers.mapInArrow(task, FOUND).collect()
         for row in rows:
             if row["number"] is None:
-                log.warning("a probe has not looked at all rows, which are looked for by trials: %s", row["what"])
+                log.warning("a probe has not evaluated all rows, which are searched by trials: %s", row["what"])
         found = [row for row in rows if row["number"] is not None]
         return sorted(
             ((row["number"], KINDS[row["kind"]](row["what"], why=row["why"])) for row in found), key=lambda one: one[0]

@@ -55,7 +55,7 @@ def limited(limit_s: float | None, doing: str) -> Iterator[None]:
             raise BadRow(
                 f"{doing} was not done within {limit_s:g} s.",
                 why="a function hangs, or needs longer; its workers were ended.",
-                do="mend the function, or raise HOLDFAST_POISON_TIMEOUT.",
+                do="fix the function, or raise HOLDFAST_POISON_TIMEOUT.",
             ) from error
         finally:
             has_ended.set()

@@ -171,10 +171,10 @@ def _refuse_lost_bounds(pipeline: Pipeline) -> None:
     for node, operator in waiting.items():
         if isinstance(node.spec, MarkedSpec):
             raise InvalidPipeline(
-                f"{operator.name!r} would never hear of the bound rows of source {node.name!r}.",
-                why="Spark's plan computes what stands before the state, and it knows rows only: some operator there "
+                f"{operator.name!r} would never receive the bound rows of source {node.name!r}.",
+                why="Spark's plan computes what is upstream of the state, and it knows only rows: some operator there "
                 "is map or sql, or has an expression that Arrow does not evaluate, or the setting columnar is off.",
-                do="write the operators before the state as filter, select, split, clip or union; "
+                do="write the operators upstream of the state as filter, select, split, clip or union; "
                 "pipeline.explain() shows them.",
             )
 
@@ -247,7 +247,7 @@ def compile_stateful(
         is_columnar=is_columnar,
     )
     if compiled:
-        log.info("pipeline %r: Spark's plan computes what stands before the state", pipeline.name)
+        log.info("pipeline %r: Spark's plan computes what is upstream of the state", pipeline.name)
         _refuse_lost_bounds(pipeline)
         frame, routes = compiled[0]
         chunks = frame.mapInArrow(PackTask(routes, stages.routing), CHUNKS)

@@ -194,7 +194,7 @@ class TableAssembly:
             raise Corrupt(
                 f"the stored state of operator {key[0]!r} is incomplete.",
                 why=f"of bucket {key[1]} there are {len(incomplete.pieces)} pieces, and its record names more.",
-                do="nothing, if an older snapshot serves; else restore the checkpoint from a copy.",
+                do="nothing, if an older snapshot is used; else restore the checkpoint from a copy.",
                 participant=key[0],
             )
 
