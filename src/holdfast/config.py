@@ -400,7 +400,7 @@ def known_variables() -> list[str]:
 def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
     """Return a warning for each unknown ``HOLDFAST_*`` variable, with the most similar known name.
 
-    Values are left out: they may be secrets.
+    Values are not shown: they may be secrets.
 
     Examples
     --------

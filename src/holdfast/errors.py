@@ -1,10 +1,10 @@
-"""Every error a user of Holdfast can meet, by what they should do about it.
+"""Every error that a user of Holdfast can see, grouped by what to do about it.
 
 The tree, with the reaction each kind asks for::
 
     HoldfastError
     ├── InvalidPipeline   change the code or the arguments (raised while building, or before the run starts)
-    ├── BadRow            mend the input, or choose on_bad_row="reject"
+    ├── BadRow            fix the input, or choose on_bad_row="reject"
     ├── Unavailable       try again: a system that is needed did not answer, and nothing was changed
     ├── Fenced            stop: a newer generation owns this pipeline
     ├── InDoubt           resolve: an epoch may or may not be visible; delete nothing
@@ -17,7 +17,7 @@ breaks during COMMIT raises :class:`InDoubt`, never :class:`Unavailable`.
 
 Between Python processes an error is pickled; on its way through the JVM it is cut down to a text.  What leaves a worker
 or a planning process through :func:`crossing` says its fields in one line of that text, and :func:`from_text` reads
-them again.  Nobody looks for words of a message: they are for people.
+them again.  No code searches a message for words: messages are for people.
 
 This module imports nothing of Holdfast.
 """
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MARKER = "holdfast-error: "
-"""What stands before the fields of an error, in a text: one line of JSON."""
+"""What precedes the fields of an error in a text: one line of JSON."""
 
 REPORT = "please report this with the log; starting the pipeline again is safe."
 """What to do about a bug of ours."""
@@ -114,12 +114,12 @@ class InvalidPipeline(HoldfastError):
 
 
 class BadRow(HoldfastError):
-    """A row of the input cannot be read with the declared schema, or a sink refuses it: mend it, or choose
+    """A row of the input cannot be read with the declared schema, or a sink refuses it: fix it, or choose
     ``on_bad_row="reject"``.
     """
 
     is_decided: bool = False
-    """Whether the row's epoch is decided: nothing can be left out of it any more but by ``resolve --reject-rows``."""
+    """Whether the row's epoch is decided: rows can be left out of it only by ``resolve --reject-rows``."""
 
     is_isolated_later: bool = False
     """Whether it comes from a run that isolates rows: some starts later the row is left out."""
@@ -134,7 +134,7 @@ class Fenced(HoldfastError):
 
 
 class InDoubt(HoldfastError):
-    """Nobody here knows whether an epoch is visible in a sink: ask the sink (resolve); delete nothing."""
+    """It is unknown here whether an epoch is visible in a sink: ask the sink (resolve); delete nothing."""
 
 
 class Diverged(HoldfastError):
@@ -200,8 +200,8 @@ def invariant(
         epoch=epoch,
         generation=generation,
     )
-    if story is not None and (told := story()):
-        error.add_note(told)
+    if story is not None and (text := story()):
+        error.add_note(text)
     raise error
 
 
@@ -299,7 +299,7 @@ def without_records(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Record:
-    """A record in a text: where it stands, and its fields; of one that was cut, those that are whole."""
+    """A record in a text: its place, and its fields; of a truncated one, those that are complete."""
 
     start: int
     end: int

@@ -1,4 +1,4 @@
-"""Named points at which a process can be made to die: real crashes for tests and for users.
+"""Named points at which a process can be killed: real crashes for tests and for users.
 
 ``HOLDFAST_FAULT=<point>[:epoch]`` kills the process with SIGKILL the first time it reaches the point (of that epoch).
 With ``HOLDFAST_FAULT_MARK=<path>`` only the first process dies, which creates that file: a worker that takes over from
@@ -69,7 +69,7 @@ def reach(point: str, epoch: int) -> None:
 
 
 def obstacle(wanted: str) -> str:
-    """Return why a value of ``HOLDFAST_FAULT`` kills nobody; empty where it names a point, and an epoch or none.
+    """Return why a value of ``HOLDFAST_FAULT`` has no effect; empty where it names a point, and an epoch or none.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def obstacle(wanted: str) -> str:
 
 
 def _is_first() -> bool:
-    """Tell whether no process has died here yet; without ``HOLDFAST_FAULT_MARK`` every process does."""
+    """Return whether no process has died here yet; without ``HOLDFAST_FAULT_MARK`` every process does."""
     mark = os.environ.get("HOLDFAST_FAULT_MARK")
     if not mark:
         return True

@@ -1,7 +1,7 @@
-"""Secrets in texts: found by their form and covered, before a text reaches a log, a terminal or a file.
+"""Secrets in texts: found by their form and masked before a text reaches a log, a terminal or a file.
 
 The second line of defence.  The first is that nothing of Holdfast puts a secret into a text; but drivers, Spark and
-users' code do (a DSN in an exception, the options of a reader).  Rather too much is covered than too little.
+users' code do (a DSN in an exception, the options of a reader).  Too much is masked rather than too little.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 COVER = "***"
 
-# Without quotes, a backslash stands before a blank that belongs to the value: libpq reads it so.
+# Without quotes, a backslash precedes a blank that belongs to the value: libpq reads it so.
 _VALUE = r"""(?:'(?:\\.|''|[^'\\])*'|"(?:\\.|""|[^"\\])*"|\\"(?:[^"\\]|\\[^"])*\\"|(?:[^\s,;&)}\]'"\\]++|\\.?)++)"""
 _WORDS = r"password|passwd|passphrase|pwd|secret|access[_.-]?key|api[_.-]?key|account[_.-]?key|token|credentials?"
 
-# Each pattern looks at a place of the text a few times at most, however long a word is: messages quote lines of users.
+# Each pattern reads a place of the text a few times at most, however long a word is: messages quote lines of users.
 _WORD_WITH_URL = re.compile(r"(?<!\S)\S*?://\S*+")
 _LOGIN = re.compile(r"://[^\s:/@]*+:")
 # password=secret, PGPASSWORD = 'se cret', "db.password": "secret", &sslpassword=secret

@@ -1,9 +1,9 @@
-"""Every border of Holdfast on one page: what a source, a sink, a writer, a stateful operator, a store and a clock do.
+"""All interfaces of Holdfast on one page: what a source, a sink, a writer, a stateful operator, a store and a clock do.
 
 The coordinator knows sinks only by :class:`Sink`; fakes and real systems pass the same contract tests.
 Specs (:class:`SourceSpec`, :class:`SinkSpec`, :class:`StatefulSpec`) are frozen, picklable values declared in the
-graph; they open nothing until a run starts.  The values that cross the borders are those of :mod:`holdfast.values`,
-and are imported from here; those of a step stand with it in :mod:`holdfast.state.step`.
+graph; they open nothing until a run starts.  The values that cross them are those of :mod:`holdfast.values`,
+and are imported from here; those of a step are with it in :mod:`holdfast.state.step`.
 
 What one of them *may* do is a protocol of its own, and is asked in one way: ``isinstance(sink, Rewindable)``.
 """
@@ -64,7 +64,7 @@ class Writer(Protocol):
 
 
 class WriterFactory(Protocol):
-    """Picklable; travels to the executors."""
+    """Picklable; sent to the executors."""
 
     def __call__(self, task: Task) -> Writer:
         """Open a writer for one attempt of one task."""
@@ -76,7 +76,7 @@ class Sink(Protocol):
     ``publish`` raises :class:`~holdfast.errors.BadRow` where a row is refused, and then nothing was changed.
 
     ``publish``, ``outcome`` and ``discard`` raise :class:`~holdfast.errors.Unavailable` only when nothing was
-    changed, and :class:`~holdfast.errors.InDoubt` when nobody here knows (a connection that broke during COMMIT).
+    changed, and :class:`~holdfast.errors.InDoubt` when it is unknown (a connection that broke during COMMIT).
     """
 
     name: str
@@ -84,7 +84,7 @@ class Sink(Protocol):
 
     @property
     def staging(self) -> str:
-        """How large epochs are staged here, in a word or two for people: ``inspect`` shows it."""
+        """How large epochs are staged here, in a few words: ``inspect`` shows it."""
 
     def open(self, run: RunIdentity) -> Held:
         """Create the sink's own ledger, **fence** lower generations, finish what the sink itself had begun to publish,
@@ -107,21 +107,21 @@ class Sink(Protocol):
 
         A decision cannot be taken back: a row that only ``publish`` refuses would keep the epoch out of this sink for
         ever, and in the others.  So whatever ``publish`` would refuse with ``BadRow`` is refused here: what the row
-        says by itself (its values, their lengths), and what only the system can say (constraints), by writing the rows
+        says on its own (its values, their lengths), and what only the system can say (constraints), by writing the rows
         and rolling them back.  Not asked where nothing is decided: one sink, whose own commit is the decision.  May be
         called while another thread is in ``publish``.
 
         Parameters
         ----------
         publication : Publication
-            The epoch, as ``publish`` would be given it.
+            The epoch, as ``publish`` would receive it.
         earlier : sequence of (Sink, Publication)
             The same epoch in the sinks that publish before this one: by then their rows are there.
 
         Returns
         -------
         bool
-            Whether the answer depends on what the sink holds: then epochs before this one are to be published first.
+            Whether the answer depends on what the sink holds: then epochs before this one must be published first.
 
         Raises
         ------
@@ -134,7 +134,7 @@ class Sink(Protocol):
     def publish(self, publications: Sequence[Publication], believed: Held) -> None:
         """Make the epochs visible, all together with the ledger row of the last one, atomically and idempotently.
 
-        Epochs ascend.  An epoch that the sink already holds is left out.  Several epochs in one call are one
+        Epochs ascend.  An epoch that the sink already holds is skipped.  Several epochs in one call are one
         transaction (commit grouping).
 
         Parameters
@@ -142,8 +142,8 @@ class Sink(Protocol):
         publications : sequence of Publication
             One or more.
         believed : Held
-            What the sink told last, by ``open`` or by publishing.  An exactly-once sink compares it with its own ledger
-            under the lock that it publishes with (:func:`holdfast.sinks.believed.fresh`): after a failover to a
+            What the sink last reported, by ``open`` or by publishing.  An exactly-once sink compares it with its own
+            ledger under the lock that it publishes with (:func:`holdfast.sinks.believed.fresh`): after a failover to a
             standby that lagged, the connection is new and the sink is not what it was.
 
         Raises
@@ -163,7 +163,7 @@ class Sink(Protocol):
 
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans: whatever a name shows to be this pipeline's, of a lower generation, or of this one and an
-        epoch below ``below_epoch``.  Called again and again: workers of a dead driver stage late.  Returns how many.
+        epoch below ``below_epoch``.  Called repeatedly: workers of a dead driver stage late.  Returns how many.
         """
 
     def close(self) -> None:
@@ -172,12 +172,12 @@ class Sink(Protocol):
 
 @runtime_checkable
 class Inspectable(Protocol):
-    """What a sink may offer beyond :class:`Sink`, to say more about itself than ``outcome`` tells."""
+    """What a sink may offer beyond :class:`Sink`, to say more about itself than ``outcome`` does."""
 
     def inspect(self) -> tuple[Held, Sequence[str]]:
         """Return what is held, and :attr:`Task.name` of everything staged that the sink itself has not decided on.
 
-        Asked of a sink that is connected and not opened: changes nothing, fences nobody.  ``Held.generation`` is the
+        Asked of a sink that is connected and not opened: changes nothing, fences no run.  ``Held.generation`` is the
         highest that opened the sink.
         """
 
@@ -191,13 +191,13 @@ class Rejecting(Protocol):
     ) -> tuple[Publication, Sequence[Refused]]:
         """Find the rows that ``publish`` would refuse; return the epoch without them, and the rows.
 
-        Rows are numbered among those of the publication: what an earlier rejection left out of it has no number.
-        Asked of a sink that is connected, opened or not: changes nothing, fences nobody.
+        Rows are numbered among those of the publication: what an earlier rejection removed from it has no number.
+        Asked of a sink that is connected, opened or not: changes nothing, fences no run.
 
         Parameters
         ----------
         publication : Publication
-            The epoch, as ``publish`` would be given it.
+            The epoch, as ``publish`` would receive it.
         earlier : sequence of (Sink, Publication)
             The same epoch in sinks that publish before this one and have not: where one only asks (a dry run).
         """
@@ -208,15 +208,15 @@ class Rewindable(Protocol):
     """What a sink may offer beyond :class:`Sink`: to take back what it published.
 
     Its ``publish`` then knows records with ``rewound_to``: in one step, atomically and idempotently like any other, it
-    withdraws the rows of all epochs behind the one that ended at the record's positions, and moves its ledger row to
+    withdraws the rows of all epochs after the one that ended at the record's positions, and moves its ledger row to
     the record: a higher epoch, at older positions.
     """
 
     def withdrawal(self, to: Positions) -> Withdrawal:
         """Say what going back to some positions would withdraw, or why that cannot be done.
 
-        Asked of a sink that is connected, opened or not: changes nothing, fences nobody.  The positions are the end
-        of an epoch: a sink holds exactly what lies before them, or it cannot go back there.
+        Asked of a sink that is connected, opened or not: changes nothing, fences no run.  The positions are the end
+        of an epoch: a sink holds exactly what is before them, or it cannot go back there.
         """
 
 
@@ -230,14 +230,14 @@ class Volatile(Protocol):
 
 @runtime_checkable
 class Bindable(Protocol):
-    """What a sink may want beyond :class:`Sink`: what only the engine has.  Given before it is opened."""
+    """What a sink may need beyond :class:`Sink`: what only the engine has.  Provided before it is opened."""
 
     def bind(self, to_dataframe: Callable[..., Any], work_directory: str) -> None:
         """Take what makes DataFrames, and a directory below the checkpoint that belongs to this sink alone."""
 
 
 class SinkSpec(Protocol):
-    """Frozen, picklable declaration of a sink, as it stands in the graph."""
+    """Frozen, picklable declaration of a sink, as part of the graph."""
 
     @property
     def kind(self) -> str:
@@ -248,7 +248,7 @@ class SinkSpec(Protocol):
         """What it promises for each row."""
 
     def arguments(self) -> Mapping[str, Any]:
-        """Arguments for display and fingerprint: JSON values, secrets left out."""
+        """Arguments for display and fingerprint: JSON values, without secrets."""
 
     def check_columns(self, columns: Collection[str] | None) -> None:
         """Check names (keys, the delete column, partition columns) against the columns, where known.  No I/O.
@@ -275,7 +275,7 @@ class SinkSpec(Protocol):
 class Source(Protocol):
     """Where rows come from.  Lives in the process that plans epochs, on the driver's machine; executors ``read``.
 
-    Everything it needs after a crash is durable before a position leaves it: the same ``(start, end)`` gives the
+    Everything it needs after a crash is durable before it returns a position: the same ``(start, end)`` yields the
     same rows, always.
     """
 
@@ -289,7 +289,7 @@ class Source(Protocol):
         """
 
     def freeze(self) -> None:
-        """Note what is there now: the end of an ``available_now`` run."""
+        """Record what is there now: the end of an ``available_now`` run."""
 
     def newest(self) -> SourcePositions | None:
         """Positions after everything that is known now, for the display of lag; None when unknown."""
@@ -311,7 +311,7 @@ class Source(Protocol):
 
 
 class SourceSpec(Protocol):
-    """Frozen, picklable declaration of a source, as it stands in the graph."""
+    """Frozen, picklable declaration of a source, as part of the graph."""
 
     @property
     def kind(self) -> str:
@@ -333,7 +333,7 @@ class SourceSpec(Protocol):
         """
 
     def arguments(self) -> Mapping[str, Any]:
-        """Arguments for display and fingerprint: JSON values, secrets left out."""
+        """Arguments for display and fingerprint: JSON values, without secrets."""
 
     def open(self, name: str, workspace: str) -> Source:
         """Open the source for a run.
@@ -350,14 +350,14 @@ class SourceSpec(Protocol):
     def obstacle(
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
     ) -> str:
-        """Return why reading cannot go on at positions that a sink holds; empty when it can.
+        """Return why reading cannot continue at positions that a sink holds; empty when it can.
 
         Asked when the engine's own record of positions is lost.  With ``until`` the rows up to there are known, and
         asked for again: why they cannot be read any more.  Creates and changes nothing.
         """
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
-        """Return the positions up to which this source can have given rows, as what it keeps of its past tells.
+        """Return the positions up to which this source can have delivered rows, by what it keeps of its past.
 
         Asked at each start: a sink that holds more was written with a later past, in which the same positions may have
         been other rows.  Empty where a position means the same rows whatever is kept.  Cheap; creates and changes
@@ -370,20 +370,20 @@ class Exhaustible(Protocol):
     """What a source may offer beyond :class:`Source`, if its declaration is :class:`Bounded`: to know its end."""
 
     def has_ended(self, positions: SourcePositions) -> bool:
-        """Tell whether nothing comes behind these positions."""
+        """Return whether nothing follows these positions."""
 
 
 @runtime_checkable
 class Backlogged(Protocol):
-    """What a source may offer beyond :class:`Source`, where its newest positions do not tell: whether it is behind."""
+    """What a source may offer beyond :class:`Source`, where positions do not show it: whether it is behind."""
 
     def has_more(self, positions: SourcePositions) -> bool:
-        """Tell whether something is there behind these positions that an epoch could have taken."""
+        """Return whether there is something after these positions that an epoch could have taken."""
 
 
 @runtime_checkable
 class Bounded(Protocol):
-    """What a source's declaration may say beyond :class:`SourceSpec`; without it a source goes on for ever."""
+    """What a source's declaration may say beyond :class:`SourceSpec`; without it a source never ends."""
 
     bounded: bool
     """Whether it ends."""
@@ -425,7 +425,7 @@ class StatefulSpec(Protocol):
     """The names under which its step knows the node's inputs, in their order; that of a single one is ``rows``."""
 
     side_outputs: tuple[str, ...]
-    """What its step gives besides ``rows`` and can be asked for: ``late``, ``shed``."""
+    """Outputs of its step besides ``rows`` that can be used: ``late``, ``shed``."""
 
     time_columns: tuple[str | None, ...]
     """For each input the timestamp column that it goes by; None: whichever the stream has."""
@@ -452,7 +452,7 @@ class Growable(Protocol):
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return a state table of an earlier version of itself (None: there was none) under the present schema.
 
-        None where it cannot tell what new columns would hold.
+        None where it is unknown what new columns would hold.
         """
 
 

@@ -1,4 +1,4 @@
-"""Positions: where each segment of each source is to be read next.
+"""Positions: where each segment of each source is read next.
 
 Invariants: a position only grows; the positions of an epoch's end are the positions of the next one's
 start; two positions of one segment can always be compared (numbers by size).  A source whose positions
@@ -22,7 +22,7 @@ Positions = Mapping[str, SourcePositions]
 
 
 def covers(held: SourcePositions, wanted: SourcePositions) -> bool:
-    """Tell whether everything before ``wanted`` lies before ``held`` too.
+    """Return whether everything before ``wanted`` is before ``held`` too.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def covers(held: SourcePositions, wanted: SourcePositions) -> bool:
 
 
 def covers_all(held: Positions, wanted: Positions) -> bool:
-    """Tell whether :func:`covers` holds for every source of ``wanted``.
+    """Return whether :func:`covers` holds for every source of ``wanted``.
 
     Examples
     --------
@@ -49,9 +49,9 @@ def covers_all(held: Positions, wanted: Positions) -> bool:
 
 
 def lacking(held: Positions, wanted: Positions) -> dict[str, dict[str, tuple[Position, Position]]]:
-    """Return what lies before ``wanted`` and not before ``held``: source -> segment -> from where to where.
+    """Return what is before ``wanted`` and not before ``held``: source -> segment -> from where to where.
 
-    A segment that ``held`` lacks counts as read up to 0.  Of an opaque position only a difference can be told.
+    A segment that ``held`` lacks counts as read up to 0.  Opaque positions can only be compared for equality.
 
     Examples
     --------
@@ -90,9 +90,9 @@ def ascending(several: Iterable[Positions]) -> list[Positions] | None:
 
 
 def least(one: Positions, other: Positions) -> Positions:
-    """Return positions that lie before both; without the sources that one of them lacks: they begin at the beginning.
+    """Return positions that are before both; without the sources that one of them lacks: they start from the beginning.
 
-    Opaque positions are those of the first: which of two lies before the other only Spark knows.
+    Opaque positions are those of the first: which of two is before the other only Spark knows.
 
     Examples
     --------

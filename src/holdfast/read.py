@@ -1,4 +1,4 @@
-"""``hf.read``: the sources, each a function that gives a stream."""
+"""``hf.read``: the sources, each a function that returns a stream."""
 
 from holdfast import later
 

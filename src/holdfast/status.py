@@ -1,6 +1,6 @@
 """What a run says about itself: frozen values, made by the engine, shown by the display, ``--json`` and tests.
 
-A :class:`Status` is a picture of one moment: it never changes, and its numbers belong together.  Epochs start at 1, so
+A :class:`Status` is a snapshot of one moment: it never changes, and its numbers belong together.  Epochs start at 1, so
 0 means "none yet".  Counts grow within one run and start from 0 with the next one; what a *sink* holds over all runs
 is asked of the sink (``holdfast inspect``), never of a run.
 """
@@ -18,7 +18,7 @@ State = Literal["starting", "running", "stopping", "stopped", "failed"]
 """Life of a run; ``stopped`` and ``failed`` are its ends."""
 
 STAGES: tuple[str, ...] = ("plan", "evaluate", "decide", "publish", "forget", "log")
-"""Stages of an epoch in their order, for display; an :class:`EpochStatus` may name others, shown behind these."""
+"""Stages of an epoch in their order, for display; an :class:`EpochStatus` may name others, shown after these."""
 
 STATE_REPORT_KEY = "state/report.json"
 """Where a checkpoint keeps the newest report on its stateful operators: replaced now and then, for people to read."""
@@ -41,7 +41,7 @@ class SourceStatus(_Picture):
     positions : mapping of str to int or str
         Segment -> next position to read, after the last published epoch.
     newest : mapping of str to int or str, optional
-        Positions after everything the source knows now; None when it cannot tell.
+        Positions after everything the source knows now; None when it does not know.
     lag : int, optional
         Positions between the two (:func:`lag_between`); None when unknown.
     rows : int
@@ -67,7 +67,7 @@ class Wait(_Picture):
     key : mapping of str to Any
         Key column -> value, as JSON has it; empty where all rows are of one key.
     input : str
-        The input whose word is missing.
+        The input that the key waits for.
     since_us : int
         Batch time of the epoch since which it waits, microseconds of Unix time.
     bound : int, optional
@@ -84,7 +84,7 @@ class Wait(_Picture):
 
     @staticmethod
     def from_json(value: Any) -> Wait:
-        """Return the wait that :meth:`as_json` gave; what a later version added is left out.
+        """Return the wait from :meth:`as_json`; what a later version added is ignored.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class OperatorStatus(_Picture):
     waiting_rows : int
         Input rows that wait for others.
     late, shed : int
-        Rows that came too late, and rows dropped at the entry, in this run.
+        Late rows, and rows dropped at the entry, in this run.
     counts : mapping of str to int
         What else its steps counted in this run: ``dropped``, ``forgotten``, ...
     waits : tuple of Wait
@@ -151,7 +151,7 @@ class FilterStatus(_Picture):
     name : str
         The node's name.
     rows : int, optional
-        Rows that came to it in this run; None where Spark's plan evaluates it, which does not count them.
+        Rows that reached it in this run; None where Spark's plan evaluates it, which does not count them.
     filtered : int, optional
         Those of them that it dropped; None where that is not known either.
     """
@@ -231,13 +231,13 @@ class CheckpointStatus(_Picture):
     dropped : int
         Those that were due while another was being made.
     failed : int
-        Those that could not be made; the run goes on.
+        Those that could not be made; the run continues.
     epoch : int
         The epoch at whose end the last one is; 0 when there is none.
     at_us : int
         When it was made, microseconds of Unix time.
     duration_ms : float
-        How long it took, beside the epochs.
+        How long it took, concurrently with the epochs.
     size_bytes, rows : int
         What all its files hold.
     last_error : str
@@ -351,7 +351,7 @@ def lag_between(positions: SourcePositions, newest: SourcePositions | None) -> i
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a JSON value is a whole number."""
+    """Return whether a JSON value is a whole number."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

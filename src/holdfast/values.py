@@ -1,4 +1,4 @@
-"""The values that cross the borders of :mod:`holdfast.ports`: frozen, picklable, without behaviour of their own."""
+"""The values that cross the interfaces of :mod:`holdfast.ports`: frozen, picklable, without behaviour of their own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Outcome(Enum):
     PUBLISHED = "published"
     """Visible, together with its ledger row."""
     UNKNOWN = "unknown"
-    """The sink did not answer, or cannot tell: ask again."""
+    """The sink did not answer, or does not know: ask again."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class EpochRecord:
     pts : int, optional
         Minimum over the inputs of the highest timestamp seen so far, in their unit; None when no input declares one.
     rewound_to : int, optional
-        The epoch is a *rewind*: it takes back what was published behind the end of this one, whose positions it has.
+        The epoch is a *rewind*: it withdraws what was published after the end of this one, whose positions it has.
     """
 
     pipeline: str
@@ -211,7 +211,7 @@ REJECT_COLUMN = "__holdfast_reject"
 """Hidden column of a source with rejects: null for a good row, else ``REJECT_TYPE``."""
 
 REJECT_TYPE = pa.struct([("reason", pa.string()), ("raw", pa.string()), ("position", pa.string())])
-"""Of a rejected row: why, the raw text, and where it stands (``path:line`` for files)."""
+"""Of a rejected row: why, the raw text, and its position (``path:line`` for files)."""
 
 REJECT_SCHEMA = pa.schema(list(REJECT_TYPE))
 """Schema of the ``rejects`` side output."""

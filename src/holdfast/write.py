@@ -1,4 +1,4 @@
-"""``hf.write``: the sinks, each a function that declares one; to stand to the right of ``stream |``."""
+"""``hf.write``: the sinks, each a function that declares one; to be used to the right of ``stream |``."""
 
 from holdfast import later
 

@@ -8,8 +8,8 @@ snapshot, are being written by a worker, or have to be read out of Spark's store
 nobody else.
 
 Invariants.  What a bucket reported counts once the epoch is decided, and for that epoch only: :meth:`Barriers.as_of`
-gives nothing where it is not sure, and then the store is read.  A version with its digest names one content, whoever
-wrote it, in whichever attempt: a manifest can name no other.
+contributes nothing where it is not sure, and then the store is read.  A version with its digest names one content,
+whatever wrote it, in whichever attempt: a manifest can name no other.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Barriers:
             self._is_wished = True
 
     def withdraw(self) -> bool:
-        """Take the wish back where no epoch runs; tell whether that was so."""
+        """Withdraw the wish if no epoch runs; return whether that was so."""
         with self._lock:
             if self._is_running:
                 return False
@@ -103,15 +103,15 @@ class Barriers:
             epoch = manifest.ended.step_epoch
             if epoch < self._forgot:
                 return  # what was evaluated without a report since then is not in it
-            told = dict(self._now.told)
+            reports = dict(self._now.reports)
             for name, operator in manifest.operators.items():
                 for number, bucket in operator.buckets.items():
-                    before = told.get((name, number))
+                    before = reports.get((name, number))
                     if before is None or before.epoch <= epoch:
                         told[name, number] = KnownBucket(epoch, bucket.version, bucket.digest, bucket.feeds)
                     elif before.feeds is None:  # they have not moved since
-                        told[name, number] = replace(before, feeds=bucket.feeds)
-            self._now = replace(self._now, told=told, is_complete=True)
+                        reports[name, number] = replace(before, feeds=bucket.feeds)
+            self._now = replace(self._now, reports=reports, is_complete=True)
 
     def as_of(self, epoch: int) -> Knowledge:
         """Return what was known at the end of an epoch (as the steps count); nothing where that is not kept."""
@@ -121,7 +121,7 @@ class Barriers:
     # --- the stream thread ------------------------------------------------------------------------------------------
 
     def begin(self, epoch: int) -> bool:
-        """Note that an epoch begins; tell whether it is a barrier."""
+        """Record that an epoch begins; return whether it is a barrier."""
         with self._lock:
             self._epoch, self._is_running = epoch, True
             self._is_barrier, self._is_wished = self._is_wished, False
@@ -130,7 +130,7 @@ class Barriers:
     def hear(self, reported: Mapping[str, BucketReport]) -> dict[str, BucketReport]:
         """Take in what buckets (``operator/number``) reported in the epoch; return the reports without it."""
         with self._lock:
-            told, called = dict(self._now.told), set()
+            reports, called = dict(self._now.reports), set()
             rest = {}
             for bucket, report in reported.items():
                 kept = report.kept
@@ -142,16 +142,16 @@ class Barriers:
                 feeds = before.feeds if kept.feeds is None and before is not None else kept.feeds
                 told[at] = KnownBucket(self._epoch, kept.version, kept.digest, feeds)
                 called.add(at)
-            self._now = Knowledge(told, self._now.is_complete, frozenset(called if self._is_barrier else ()))
+            self._now = Knowledge(reports, self._now.is_complete, frozenset(called if self._is_barrier else ()))
             return rest
 
     def forget(self) -> None:
-        """Forget what was known: the epoch was evaluated for its state alone, and nobody reported."""
+        """Forget what was known: the epoch was evaluated for its state alone, and no bucket reported."""
         with self._lock:
             self._now, self._forgot = NOTHING, self._epoch
 
     def end(self, epoch: int) -> bool:
-        """Note that an epoch is decided; tell whether it was a barrier.
+        """Record that an epoch is decided; return whether it was a barrier.
 
         What is known of it is kept until the next one ends; what is known of a barrier, until the next barrier ends.
         """
@@ -208,26 +208,25 @@ def taken_from(
     for name in operators:
         for number in range(buckets):
             at = (name, number)
-            told = known.told.get(at)
+            report = known.reports.get(at)
             began = _bucket(seed, at)
-            if told is None:
+            if report is None:
                 if not known.is_complete:
                     read.add(at)
                 elif began is not None:
                     there[at] = began
                 continue
-            if told.feeds is None:
+            if report.feeds is None:
                 read.add(at)
                 continue
-            if not told.version and not told.feeds:
+            if not report.version and not report.feeds:
                 continue  # it was called and has kept nothing: there is no record of it
-            state = BucketState(told.version, told.digest, told.feeds, {})
-            same = [
-                of for of in (_bucket(last, at), began) if of and (of.version, of.digest) == (told.version, told.digest)
-            ]
+            state = BucketState(report.version, report.digest, report.feeds, {})
+            wanted = (report.version, report.digest)
+            same = [of for of in (_bucket(last, at), began) if of and (of.version, of.digest) == wanted]
             if same:
                 there[at] = replace(state, files=same[0].files)
-            elif not told.version:
+            elif not report.version:
                 there[at] = state
             elif at in known.written:
                 written[at] = state

@@ -1,13 +1,13 @@
-"""The checkpointer: makes snapshots beside the run, one at a time, and keeps the progress records.
+"""The checkpointer: makes snapshots while the run continues, one at a time, and keeps the progress records.
 
-Epochs never wait for it: they leave a note of their end.  What is due is decided by :meth:`Checkpointer.turn`, which
-its thread calls again and again, and a simulation by hand.
+Epochs never wait for it: they record their end.  What is due is decided by :meth:`Checkpointer.turn`, which
+its thread calls repeatedly, and a simulation calls directly.
 
 Where there are barriers (:mod:`holdfast.checkpoint.barriers`), a snapshot that is due waits for one: the next epoch,
 whose workers write their own part.  When no epoch begins, the last one that ended is taken after a while.
 
-Invariants.  At most one snapshot at a time; one that is due meanwhile is dropped and counted.  Nothing is written by a
-run that was fenced.  A snapshot that fails leaves the run alone.
+Invariants.  At most one snapshot at a time; one that is due meanwhile is skipped and counted.  Nothing is written by a
+run that was fenced.  A snapshot that fails does not affect the run.
 """
 
 from __future__ import annotations
@@ -146,10 +146,10 @@ class Checkpointer:
         self._is_ending = False
         self._working = threading.Lock()
 
-    # --- what the run tells -----------------------------------------------------------------------------------------
+    # --- reports of the run -----------------------------------------------------------------------------------------
 
     def note(self, start: Positions, ended: EpochEnd) -> None:
-        """Take note of the end of an epoch, of which every sink's part is decided or published."""
+        """Record the end of an epoch, of which every sink's part is decided or published."""
         was_barrier = self._barriers is not None and self._barriers.end(ended.step_epoch)
         with self._lock:
             self._newest = ended
@@ -192,7 +192,7 @@ class Checkpointer:
             self._look_for_barrier(now)
 
     def _look_for_barrier(self, now: int) -> None:
-        """Make the snapshot that waits for a barrier if that has ended, or if none seems to come."""
+        """Make the snapshot that waits for a barrier if that has ended, or if none seems to follow."""
         assert self._barriers is not None
         at = self._at_barrier
         if at is None:
@@ -249,7 +249,7 @@ class Checkpointer:
             return made
 
     def _hold(self) -> None:
-        """Let sources keep what comes behind the snapshot that is made now; where others are, they do."""
+        """Make sources keep what follows the snapshot that is made now; where there are others, they do."""
         with self._lock:
             ended = self._newest
         if ended is not None and not self._intervals.snapshot_us:
@@ -257,7 +257,7 @@ class Checkpointer:
 
     def _snapshot(self, at: _Moment | None = None) -> Manifest | None:
         """Make a snapshot of a barrier; None: of the last epoch that ended."""
-        # Before the epoch is looked at: the value must not be of a later one.
+        # Before the epoch is read: the value must not be of a later one.
         user_data = self._user_data() if at is None else at.user_data
         with self._lock:
             ended = self._newest if at is None else at.ended
@@ -323,7 +323,7 @@ class Checkpointer:
             try:
                 write_floor(self._store, named.earliest(self._store, self._pipeline, kept))
             except Corrupt:
-                return  # prune has told of it: what it needs is not known, so everything stays
+                return  # prune has logged it: what it needs is not known, so everything is kept
 
     def write_progress(self) -> None:
         """Write the ends of the epochs that were noted since the last time."""
@@ -362,7 +362,7 @@ class Checkpointer:
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to work beside the run."""
+        """Start to work concurrently with the run."""
         self._thread = threading.Thread(target=self._run, name=f"holdfast-checkpoint-{self._pipeline}", daemon=True)
         self._thread.start()
 

@@ -1,6 +1,6 @@
-"""What a checkpoint says of its graphs to people: ``graph/<fingerprint>.json``, a pipeline's ``spec()`` each.
+"""Readable descriptions of a checkpoint's graphs: ``graph/<fingerprint>.json``, a pipeline's ``spec()`` each.
 
-Nothing reads them back, so a damaged one is let be.
+Nothing reads them back, so a damaged one is ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.sources import spark_options
 
 
 def note_description(store: Store, pipeline: Pipeline) -> None:
-    """Note the graph of a pipeline; cover what older versions noted in clear."""
+    """Record the graph of a pipeline; cover what older versions noted in clear."""
     key = f"graph/{pipeline.fingerprint()}.json"
     store.put(key, _text(pipeline.spec()))
     for other in store.keys("graph/"):

@@ -128,7 +128,7 @@ class StateSchema:
     tables: Mapping[str, StateTable]
 
     def fits(self, other: StateSchema) -> bool:
-        """Tell whether state that was kept so can be kept by another version."""
+        """Return whether state in this form can be used by another version."""
         return (
             self.kind == other.kind
             and self.key.equals(other.key)

@@ -1,10 +1,10 @@
-"""Named checkpoints: snapshots that stay until somebody deletes them.
+"""Named checkpoints: snapshots that are kept until they are deleted.
 
-Under ``named/`` lies, for each name, a manifest as in ``snapshots/``: one put makes the named checkpoint, and pruning
-leaves the files that it names.  One that came from another checkpoint (:mod:`holdfast.checkpoint.portable`) has its
-files below its own name, where nothing is ever pruned.
+Under ``named/`` there is, for each name, a manifest as in ``snapshots/``: one put makes the named checkpoint, and
+pruning leaves the files that it names.  One that came from another checkpoint (:mod:`holdfast.checkpoint.portable`) has
+its files below its own name, where nothing is ever pruned.
 
-Nothing takes a named checkpoint by itself: it is asked for by name, for a fork or a rewind.
+A named checkpoint is never used automatically: it is asked for by name, for a fork or a rewind.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def checked_name(name: str) -> str:
 
 
 def new_name(name: str) -> str:
-    """Return a name that a checkpoint may be given: one that ``rewind --to`` reads as neither an epoch nor a time.
+    """Return a name that a checkpoint may have: one that ``rewind --to`` reads as neither an epoch nor a time.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def names(store: Store) -> list[str]:
 
 
 def remains(store: Store) -> list[str]:
-    """Return the names that have files and no manifest: of an import or a deletion that did not come to its end."""
+    """Return the names that have files and no manifest: of an import or a deletion that was not completed."""
     below = {
         key.removeprefix(PREFIX).partition("/")[0] for key in store.keys(PREFIX) if "/" in key.removeprefix(PREFIX)
     }
@@ -134,7 +134,7 @@ def put_named(store: Store, name: str, manifest: Manifest) -> None:
 
 
 def claim(store: Store, name: str) -> None:
-    """Make sure that a name is free, and that nothing lies below it: an import that failed has left files there.
+    """Make sure that a name is free, and that nothing is below it: an import that failed has left files there.
 
     Raises
     ------
@@ -147,16 +147,16 @@ def claim(store: Store, name: str) -> None:
 
 
 def discard(store: Store, name: str) -> None:
-    """Remove the files that lie below a name which was claimed, unless somebody has made a checkpoint of it."""
+    """Remove the files below a name that was claimed, unless it has become a checkpoint."""
     if name not in names(store):
         _remove_files(store, name)
 
 
 def put_claimed(store: Store, name: str, manifest: Manifest) -> None:
-    """Make a named checkpoint of a name that was claimed, with the files that lie below it by now."""
+    """Make a named checkpoint of a claimed name, with the files that are below it by now."""
     hold(store, manifest.pipeline, manifest.ended)
     is_made = store.put_if_absent(key_of(name), encode(manifest))
-    settle_floor(store)  # a start that settles it too may have come between the two
+    settle_floor(store)  # a start that settles it too may have happened in between
     if not is_made:
         raise _taken(name)
 
@@ -182,7 +182,7 @@ def _remove_files(store: Store, name: str) -> None:
 
 
 def hold(store: Store, pipeline: str, ended: EpochEnd) -> None:
-    """Keep what sources would drop from here on, for a name that is to come."""
+    """Keep what sources would drop from here on, for a name that will follow."""
     settle_floor(store, {pipeline: ended.positions})
 
 
@@ -205,7 +205,7 @@ def named_manifests(store: Store) -> Iterator[Manifest]:
     Raises
     ------
     Corrupt
-        At the first that cannot be read: nobody knows which files it needs.
+        At the first that cannot be read: which files it needs is unknown.
     """
     for name in names(store):
         data = store.get(key_of(name))

@@ -1,8 +1,8 @@
 """Which sinks have taken part in an epoch: ``sinks/<sink>.json``.  One of them that holds nothing was emptied.
 
-A note is written when the first epoch is decided in which the sink has a part.  A crash before it loses the note and
-not the part: the next start finds that the sink holds something, and writes it.  So a note is never there without a
-part, and an epoch that a sink was left out of, because others held it before its time, says nothing about it.
+A record is written when the first epoch is decided in which the sink has a part.  A crash before it loses the record
+but not the part: the next start finds that the sink holds something, and writes it.  So a record is never there without
+a part, and an epoch that a sink was left out of, because others held it before its time, says nothing about it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Participation:
                 self._check_new(name)
 
     def note_holding(self, held: Mapping[str, Held]) -> None:
-        """Note each sink that holds something: the run that published it may have died before it could."""
+        """Record each sink that holds something: the run that published it may have died before it could."""
         for name in sorted(self._unnoted.intersection(held)):
             if held[name].epoch and not self._is_noted(name):
                 self.note([name], held[name].epoch)
@@ -60,7 +60,7 @@ class Participation:
                 self._unnoted.remove(name)
 
     def note(self, sinks: Iterable[str], epoch: int) -> None:
-        """Note that sinks take part in an epoch that is decided; the first one of each counts."""
+        """Record that sinks take part in an epoch that is decided; the first one of each counts."""
         for name in self._unnoted.intersection(sinks):
             self._store.put(_key(name), checked_json.dump({"first_epoch": epoch}))
             self._unnoted.remove(name)
@@ -69,7 +69,7 @@ class Participation:
         try:
             return _first_epoch(self._store, name) is not None
         except ValueError:
-            return False  # it is written anew
+            return False  # it is written again
 
     def _check_new(self, name: str) -> None:
         key = _key(name)
@@ -95,7 +95,7 @@ class Participation:
 
 
 def has_taken_part(store: Store, sink: str) -> bool:
-    """Tell whether a sink has taken part in an epoch; also where its note cannot be read."""
+    """Return whether a sink has taken part in an epoch; also where its record cannot be read."""
     try:
         return _first_epoch(store, sink) is not None
     except ValueError:

@@ -1,7 +1,7 @@
 """Named checkpoints outside the checkpoint they were made in: exported, imported, copied into another pipeline's.
 
 An exported directory holds, under the keys that they have in a checkpoint, the files of state and what each source
-remembers of what it has read (without that, a position names no row); then the manifest; and, written last, a list of
+has recorded of its reading (without that, a position refers to no row); then the manifest; and, written last, a list of
 all objects with their checksums, whose put makes it whole::
 
     exported.json               {"name": ..., "objects": {key: [size, sha256], ...}, "sha256": of these two}
@@ -9,7 +9,7 @@ all objects with their checksums, whose put makes it whole::
     snapshots/files/...
     sources/<source>/...
 
-Imported, the same lies below ``named/<name>/``, and the manifest beside it, with the keys of the files there.
+Imported, the same is below ``named/<name>/``, and the manifest beside it, with the keys of the files there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SOURCES = "sources/"
 
 @dataclass(frozen=True)
 class NamedCheckpoint:
-    """A named checkpoint, wherever it lies.
+    """A named checkpoint, wherever it is.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class NamedCheckpoint:
     manifest : Manifest
         Its manifest, with keys in that store.
     below : str
-        Below what its objects lie in the store; empty where they lie as in every checkpoint.
+        The prefix of its objects in the store; empty where they are as in every checkpoint.
     shown : str
         What people call it.
     """
@@ -111,7 +111,7 @@ def kept(store: Store, name: str) -> NamedCheckpoint:
 
 
 def find(store: Store, where: str) -> NamedCheckpoint:
-    """Return the named checkpoint that somebody means.
+    """Return the named checkpoint that a user refers to.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def find(store: Store, where: str) -> NamedCheckpoint:
 
 
 def exported(directory: Path) -> NamedCheckpoint:
-    """Return what lies in an exported directory, whose list is whole.
+    """Return the contents of an exported directory, whose list is complete.
 
     Raises
     ------
@@ -229,7 +229,7 @@ def _import_claimed(store: Store, directory: Path, name: str, found: NamedCheckp
 
 
 def _moved(manifest: Manifest, before: str, after: str) -> Manifest:
-    """Return a manifest whose files lie elsewhere."""
+    """Return a manifest whose files are elsewhere."""
 
     def moved(file: TableFile) -> TableFile:
         return replace(file, key=after + file.key.removeprefix(before))

@@ -1,4 +1,4 @@
-"""Progress records: where epochs ended and at what batch time, for whoever has to replay them behind a snapshot.
+"""Progress records: where epochs ended and at what batch time, for a replay of the epochs after a snapshot.
 
 Ends of epochs are gathered and written several at a time, as one object::
 
@@ -45,7 +45,7 @@ def write(store: Store, steps: list[EpochSpan], generation: int) -> str:
 def read(store: Store) -> Iterator[EpochSpan]:
     """Yield the ends of all epochs that were recorded, in the order of their numbers.
 
-    A record that cannot be read is left out: what it held is replayed in one epoch.
+    A record that cannot be read is skipped: what it held is replayed in one epoch.
     """
     for path in sorted(store.keys(PREFIX), key=_numbers):
         try:
@@ -82,7 +82,7 @@ def keep_only(store: Store, stays: Callable[[EpochEnd], bool]) -> None:
         try:
             found = list(_steps(store.get(path)))
         except (ValueError, KeyError, TypeError):
-            continue  # told of where it is read
+            continue  # logged where it is read
         left = [step for step in found if stays(step.ended)]
         if len(left) == len(found):
             continue

@@ -1,8 +1,8 @@
 """The floor: the positions from which rows may still have to be replayed, for sources that drop what is published.
 
-Where snapshots are made by themselves, the checkpointer moves it when older ones are gone: nothing goes before that.
-Where none are, everything goes that is published, but for what named checkpoints need: a floor of theirs alone.  Both
-are read by the planning processes of sources.
+Where periodic snapshots are made, the checkpointer moves it when older ones are gone: nothing is dropped before.
+Where none are, everything that is published is dropped, except what named checkpoints need: a floor of theirs alone.
+Both are read by the planning processes of sources.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.store import checked_json
 KEY = "snapshots/floor.json"
 NAMED_KEY = "named/floor.json"
 EVERY_PIPELINE = "*"
-"""Stands for all pipelines in the floor of named checkpoints, where nobody knows of which they are."""
+"""Stands for all pipelines in the floor of named checkpoints, where it is unknown of which they are."""
 
 
 def write_floor(store: Store, positions: Positions) -> None:
@@ -26,7 +26,7 @@ def write_floor(store: Store, positions: Positions) -> None:
 
 
 def lower_floor(store: Store, positions: Positions) -> None:
-    """Bring the floor down to where reading begins anew, if it stands above that; it moves up with the snapshots."""
+    """Lower the floor to where reading restarts, if it is above that; it moves up with the snapshots."""
     data = store.get(KEY)
     if data is None:
         return

@@ -1,4 +1,4 @@
-"""What connects sinks where no run does needs: the schema each was opened with last, ``schemas/<sink>.json``."""
+"""For connecting sinks outside of a run: the schema each was last opened with, ``schemas/<sink>.json``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUT_OF_REACH: dict[str, str] = {
 
 
 def note_schema(store: Store, sink: str, schema: pa.Schema) -> None:
-    """Note the schema of a sink; each start does."""
+    """Record the schema of a sink; each start does."""
     store.put(_key(sink), checked_json.dump({"arrow": base64.b64encode(schema.serialize().to_pybytes()).decode()}))
 
 

@@ -1,10 +1,10 @@
 """Snapshots in the store: written file by file, committed by one manifest, verified, pruned.
 
-Durable writes, in this order: the files of buckets that changed; the manifest; then what is no longer needed goes.
-A snapshot counts once its manifest is there.  Files are named by the digest of the bucket, so one that did not change
-is not written again, and what a crash left is used by the next snapshot or pruned with it.
+Durable writes, in this order: the files of buckets that changed; the manifest; then what is no longer needed is
+removed. A snapshot counts once its manifest is there.  Files are named by the digest of the bucket, so one that did not
+change is not written again, and what a crash left is used by the next snapshot or pruned with it.
 
-Nothing here reads Spark: where state comes from is :class:`Bucket`, whoever makes it.
+Nothing here reads Spark: where state comes from is :class:`Bucket`, whatever makes it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def read_part(store: Store, operator: str, number: int, of: BucketState, run: st
     Notes
     -----
     A note of another run says nothing.  Its files may be gone: pruning removes one after the other, may be killed
-    between two, and a worker that outlives its driver may write its note behind it.
+    between two, and a worker that outlives its driver may write its report after it.
     """
     data = store.get(part_key(operator, number, of.version, of.digest, run))
     if data is None:
@@ -102,15 +102,15 @@ def part_key(operator: str, bucket: int, version: int, digest: str, run: str) ->
 def file_key(bucket: Bucket, table: str, checksum: str) -> str:
     """Return the key of the file of one table.
 
-    The checksum is in it: another version of the Parquet library gives other bytes for the same rows, and they must not
-    replace those that an older manifest names.
+    The checksum is in it: another version of the Parquet library produces other bytes for the same rows, and they must
+    not replace those that an older manifest names.
     """
     version = f"{bucket.version:012d}-{bucket.digest}"
     return f"{FILES}{bucket.operator}/{bucket.number}/{version}.{table}.{checksum[:16]}.parquet"
 
 
 def to_parquet(table: pa.Table) -> bytes:
-    """Return a table as a Parquet file; the same table gives the same bytes, however it is cut into chunks.
+    """Return a table as a Parquet file; the same table yields the same bytes, however it is divided into chunks.
 
     Notes
     -----
@@ -190,7 +190,7 @@ def newest_buckets(store: Store) -> int:
         try:
             return read_manifest(store, key).buckets
         except Corrupt:
-            continue  # told of where a snapshot is chosen
+            continue  # logged where a snapshot is chosen
     return 0
 
 
@@ -207,14 +207,14 @@ def verify(store: Store, manifest: Manifest) -> None:
 
 
 def good_snapshots(store: Store, refused: Callable[[SnapshotKey, str], None]) -> Iterator[Manifest]:
-    """Yield the snapshots that can be used, newest first; what is wrong with the others is told.
+    """Yield the snapshots that can be used, newest first; what is wrong with the others is reported.
 
     Parameters
     ----------
     store : Store
         The checkpoint.
     refused : callable
-        Told of each that is passed over, with the reason.
+        Called for each that is skipped, with the reason.
     """
     for key in reversed(snapshot_keys(store)):
         try:

@@ -1,8 +1,8 @@
-"""Where each source stood when a Spark directory was begun: ``sources.json``.
+"""The position of each source when a Spark directory was begun: ``sources.json``.
 
-A source that leaves the graph goes on there when it comes back.  Sinks hold the positions of the sources that the graph
-has, and Spark's directories come and go; so this is kept beside them.  Every directory that does not begin at the
-beginning adds a note; a rewind removes those of directories that were begun behind its target.
+A source that is removed from the graph continues there when it is put back.  Sinks hold the positions of the sources
+that the graph has, and Spark's directories are replaced; so this is kept beside them.  Every directory that does not
+start from the beginning adds a note; a rewind removes those of directories that were begun after its target.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from holdfast.store import checked_json, records
 KEY = "sources.json"
 
 History = dict[str, list[tuple[int, SourcePositions]]]
-"""Source -> first epoch of a directory, and where the source stood before it; ascending."""
+"""Source -> first epoch of a directory, and the source's position before it; ascending."""
 
 
 def stood(store: Store) -> Positions:
-    """Return where each source stood last, those included that the graph has.
+    """Return the last position of each source, including those in the graph.
 
     Raises
     ------
@@ -29,18 +29,18 @@ def stood(store: Store) -> Positions:
 
 
 def stood_at(store: Store, epoch: int) -> Positions:
-    """Return where each source stood at an epoch which the graph of then did not have."""
+    """Return the position at an epoch of each source that the graph of that time did not have."""
     earlier = {name: [of for first, of in notes if first <= epoch] for name, notes in _read(store).items()}
     return {name: of[-1] for name, of in earlier.items() if of}
 
 
 def stood_since(store: Store) -> dict[str, tuple[int, SourcePositions]]:
-    """Return where each source stood last, and the first epoch of the directory that was begun behind that."""
+    """Return the last position of each source, and the first epoch of the directory that was begun after it."""
     return {name: notes[-1] for name, notes in _read(store).items()}
 
 
 def note_stood(store: Store, epoch: int, positions: Positions, *, else_known: Positions) -> None:
-    """Note where sources stand before the first epoch of a directory; said again, it counts as said once.
+    """Record the positions of sources before the first epoch of a directory; idempotent.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def note_stood(store: Store, epoch: int, positions: Positions, *, else_known: Po
     positions : Positions
         Of all sources that the graph before had.
     else_known : Positions
-        Where sources stood that had left before: counts where nothing was noted yet.
+        Positions of sources that were removed before: used where nothing was recorded yet.
     """
     history = _read(store) or {name: [(0, of)] for name, of in else_known.items()}
     for name, of in positions.items():
@@ -63,7 +63,7 @@ def note_stood(store: Store, epoch: int, positions: Positions, *, else_known: Po
 
 
 def forget_behind(store: Store, epoch: int) -> None:
-    """Remove what was noted for directories that begin behind an epoch."""
+    """Remove what was recorded for directories that begin after an epoch."""
     if store.get(KEY) is None:
         return
     history = {name: [note for note in notes if note[0] <= epoch] for name, notes in _read(store).items()}

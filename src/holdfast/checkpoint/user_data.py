@@ -1,11 +1,11 @@
-"""User data: the value of ``on_checkpoint``, kept beside the snapshots and in them, and given back after a start.
+"""User data: the value of ``on_checkpoint``, kept beside the snapshots and in them, and passed back after a start.
 
-An object ``user-data/<generation, 8 digits>.json`` holds the latest value of a run: the epoch behind which it was
+An object ``user-data/<generation, 8 digits>.json`` holds the latest value of a run: the epoch after which it was
 asked for, the lineage (which of Spark's directories the run used, and the epoch that it began with), and the value.  A
-run writes its own object only, so one that was fenced spoils nothing; the newest generation counts.  A snapshot's
-manifest has the value that was the latest then.
+run writes its own object only, so a fenced one does no harm; the newest generation counts.  A snapshot's
+manifest has the latest value at that time.
 
-Which value a start is given: the latest one of the lineage that it goes on with.  A lineage that is new, and takes its
+Which value a start receives: the latest one of the lineage that it continues.  A lineage that is new, and takes its
 state from a snapshot, has none yet: then it is the one in the snapshot's manifest, and without that the latest of all.
 """
 
@@ -45,7 +45,7 @@ def encoded(value: Any, pipeline: str) -> Encoded:
     else:
         _check_json(value, "", pipeline)
         text = json.dumps(value)
-        # A copy: hooks return what they go on counting in, and a snapshot may take the value much later.
+        # A copy: hooks return objects that they keep modifying, and a snapshot may take the value much later.
         stored = {"json": json.loads(text)}
         size = len(text)
     if size > SIZE_MAX:
@@ -93,7 +93,7 @@ class Recovered:
 
 
 def recovered(store: Store, lineage: str, of_seed: Encoded | None) -> Recovered:
-    """Return the value that a start is given.
+    """Return the value that a start receives.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def _newest(store: Store) -> Any:
 
 
 class UserData:
-    """Asks for the value when it is due, and keeps it.  Called by the thread that runs epochs, behind each.
+    """Asks for the value when it is due, and keeps it.  Called by the thread that runs epochs, after each.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class UserData:
     ask : callable
         Returns the value.
     every_us : int
-        Microseconds between two; 0: never by itself.
+        Microseconds between two; 0: never automatically.
     check_fenced : callable
         Raises ``Fenced`` if this run is no longer the owner.
     """
@@ -180,7 +180,7 @@ class UserData:
         """The value that was kept last by this run."""
 
     def note(self, epoch: int) -> None:
-        """Take note of the end of an epoch; asks if it is the first one, or time."""
+        """Record the end of an epoch; asks if it is the first one, or time."""
         self._epoch = epoch
         now = self._clock.now_us()
         if self._every_us and (self._asked_us is None or now - self._asked_us >= self._every_us):

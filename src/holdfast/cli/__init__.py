@@ -11,7 +11,7 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line; ends the process with its exit code."""
-    # Loading the commands takes a good part of a second: Ctrl-C meanwhile is told in words, and not by a traceback.
+    # Loading the commands takes a good part of a second: Ctrl-C meanwhile ends in a message, not in a traceback.
     is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_ours:
         signal.signal(signal.SIGINT, _leave)

@@ -1,4 +1,4 @@
-"""The commands and their options; what they do stands in the modules beside this one."""
+"""The commands and their options; what they do is in the other modules of this package."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _common(
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_say_version)
     ] = False,
 ) -> None:
-    # Only the options that stand before a command; a docstring here would replace the help of the whole.
+    # Only the options before a command; a docstring here would replace the help of the whole.
     del version
 
 
@@ -173,7 +173,7 @@ def inspect(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a checkpoint and its sinks hold.  Changes nothing, and may run beside a live pipeline."""
+    """Show what a checkpoint and its sinks hold.  Changes nothing, and may run while the pipeline does."""
     with frame.settings(as_json) as settings:
         if config:
             shown = configuration(settings)
@@ -282,7 +282,7 @@ def plan_(
     drop_state: DropState = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what becomes of each node and its state if this graph is started.  Changes nothing; code 2 if refused."""
+    """Say what happens to each node and its state if this graph is started.  Changes nothing; code 2 if refused."""
     with frame.settings(as_json) as settings:
         from holdfast.observe.sink_answers import held_when_resolved
         from holdfast.spark.resume.plan import plan
@@ -296,15 +296,15 @@ def plan_(
             answer = {"directory": None, "change": None, "warnings": minded}
             frame.answer(answer, [begins, *words.warning_lines(minded)], as_json)
             return
-        # Beside a live run the sinks and Spark's log would be of two moments: whatever was compared would be wrong.
+        # During a live run the sinks and Spark's log would be read at different moments: a comparison would be wrong.
         held = None if inspection.owner.is_alive else held_when_resolved(pipeline, inspection)
         known = [inspection.last_done, *inspection.open_epochs]
         last_epoch = max([*known, *(each.epoch for each in (held or {}).values())])
         dropped = frozenset(drop_state or ())
         planned = plan(pipeline, open_store(str(directory)), directory, settings, held, last_epoch, dropped)
         if as_json:
-            told = {"behind": inspected_json(inspection.behind), "warnings": minded}
-            frame.print_json({**words.plan_json(planned), **told})
+            warned = {"behind": inspected_json(inspection.behind), "warnings": minded}
+            frame.print_json({**words.plan_json(planned), **warned})
         else:
             frame.print_lines(words.plan_lines(pipeline.name, planned))
             frame.print_lines(words.behind_lines(inspection))

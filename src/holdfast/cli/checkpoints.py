@@ -114,7 +114,7 @@ def delete_(name: CheckpointName, checkpoint: Checkpoint, as_json: AsJson = Fals
 
 
 def described(name: str, manifest: Manifest) -> dict[str, Any]:
-    """Return what there is to say of a named checkpoint, as a JSON value."""
+    """Return a named checkpoint as a JSON value."""
     operators = {
         operator: {"kind": of.schema.kind, "rows": sum(f.rows for b in of.buckets.values() for f in b.files.values())}
         for operator, of in manifest.operators.items()
@@ -178,7 +178,7 @@ def delete(store: Store, name: str) -> None:
 
 
 def check_may_create(inspection: Inspection, name: str) -> None:
-    """Refuse to make one beside a process that is alive on this host: its directory changes while it is read.
+    """Refuse to make one while a process is alive on this host: its directory changes while it is read.
 
     Raises
     ------

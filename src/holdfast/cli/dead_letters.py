@@ -1,4 +1,4 @@
-"""``holdfast dead-letters``: the rows that were isolated, and the way back through the graph."""
+"""``holdfast dead-letters``: the rows that were isolated, and their replay through the graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app = typer.Typer(help="Show the rows that were isolated, or send them through t
 
 @app.command("list")
 def list_letters(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
-    """Show every dead letter: the row, where it stands, the error, and what became of it.  Changes nothing."""
+    """Show every dead letter: the row, its position, the error, and its status.  Changes nothing."""
     with frame.settings(as_json):
         letters = described(frame.existing_store(checkpoint), checkpoint_directory(checkpoint))
         if as_json:
@@ -63,7 +63,7 @@ def replay_letters(
 
 
 def described(store: Store, directory: Path) -> list[dict[str, Any]]:
-    """Return every letter as a JSON value, the row as people read it, with what became of it."""
+    """Return every letter as a JSON value, the row in readable form, with its status."""
     letters = read_letters(store)
     finished, retired = _finished(store, directory)
     ledger = ledger_of(store, letters)
@@ -81,7 +81,7 @@ def letter_lines(letters: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def replay(store: Store, directory: Path, wanted: Sequence[str]) -> list[Letter]:
-    """Note that letters are sent through the graph again at the next start; nobody runs.
+    """Record that letters are sent through the graph again at the next start; no run is alive.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def _standing(
 
 
 def _finished(store: Store, directory: Path) -> tuple[Positions, Collection[str]]:
-    """Return up to where epochs are finished, as Spark's newest directory tells it; and the sources that it retired."""
+    """Return up to where epochs are finished, by Spark's newest directory; and the sources that it retired."""
     spark = directory / "spark" / str(newest_directory(store))
     batch_id = last_logged(spark, "commits")
     try:

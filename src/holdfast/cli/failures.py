@@ -133,5 +133,5 @@ def _unforeseen(error: BaseException, log_file: Path | None) -> HoldfastError:
 
 
 def _is_usage(error: BaseException) -> bool:
-    # Click's errors print and exit by themselves; typer brings a click of its own along, so they are known by shape.
+    # Click's errors print and exit by themselves; typer has a copy of click, so they are recognised by shape.
     return hasattr(error, "exit_code") and hasattr(error, "format_message")

@@ -34,7 +34,7 @@ class Runnable(Protocol):
 def run_in_foreground(start: Callable[[], Runnable], settings: Settings, *, as_json: bool) -> None:
     """Start a run, show its progress, and return when it has ended.
 
-    A signal that comes during the start is remembered, and stops the run as soon as it has begun: half a start cannot
+    A signal that arrives during the start is remembered, and stops the run as soon as it has begun: half a start cannot
     be taken back better than by a run that stops.
 
     Parameters
@@ -60,7 +60,7 @@ def run_in_foreground(start: Callable[[], Runnable], settings: Settings, *, as_j
             signals.install()  # a session that users' code has made meanwhile may have taken them
             doing = "the current epoch"
             with progress_of(run, interval_s=settings.progress_interval_s, now_us=now_us, as_json=as_json):
-                # One that came during the start counts as well: stopped before it is waited for.
+                # One that arrived during the start counts as well: stopped before it is waited for.
                 while signals.asked_by is None:
                     if run.wait(timeout_s=POLL_S):
                         return
@@ -73,7 +73,7 @@ def run_in_foreground(start: Callable[[], Runnable], settings: Settings, *, as_j
 
 
 def _stopped_early(signal: str, doing: str, failure: HoldfastError) -> StoppedEarly:
-    """Tell of a stop as a stop: whoever sent the signal may have taken away what was needed, too."""
+    """Report a stop as a stop: the sender of the signal may also have stopped a system that was needed."""
     return StoppedEarly(
         f"{signal} asked for a stop, and {doing} could not be finished.",
         why=f"{failure.what} {failure.why}".strip(),

@@ -1,4 +1,4 @@
-"""What every command stands in: settings, messages, errors as exit codes, the log, the checkpoint, the answer."""
+"""What every command runs in: settings, messages, errors as exit codes, the log, the checkpoint, the answer."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def log_file(directory: Path, settings: Settings, as_json: bool, *, another_rota
 
 
 def note_start(command: str) -> None:
-    """Begin each command's part of the log with what whoever reads it asks first."""
+    """Begin each command's part of the log with what its reader needs first."""
     where = f"Python {platform.python_version()} on {platform.platform()}, process {os.getpid()}"
     _log.info("holdfast %s: %s; %s", __version__, command, where, extra={FILE_ONLY: True})
 
 
 def note_settings(settings: Settings) -> None:
-    """Note what is set, and by what; values of secrets are covered."""
+    """Record what is set, and by what; values of secrets are covered."""
     given = [f"{one.variable}={one.value} ({one.whence})" for one in configuration(settings).settings if one.is_given]
     _log.info("settings: %s", ", ".join(given) or "all at their defaults", extra={FILE_ONLY: True})
 
@@ -101,7 +101,7 @@ def existing_directory(checkpoint: str) -> Path:
 
 
 def has_run(directory: Path) -> bool:
-    """Tell whether a pipeline has run on a checkpoint, without making anything there."""
+    """Return whether a pipeline has run on a checkpoint, without creating anything there."""
     return any((directory / what).exists() for what in ("identity.json", "generations", "ledger", "spark"))
 
 

@@ -1,6 +1,6 @@
 """``holdfast resolve --reject-rows``: the way out where a sink refuses rows of an epoch that is decided.
 
-The rows become dead letters and are taken out of the decision, for the sink that refuses them alone; then it is
+The rows become dead letters and are removed from the decision, only for the sink that refuses them; then it is
 published.  Sinks that have the epoch keep what they have, those that do not get all of it.
 """
 
@@ -25,7 +25,7 @@ from holdfast.quarantine.mask import Address
 
 @dataclass
 class Rejected:
-    """The rows that sinks refuse, and where what came of the same epoch stays.
+    """The rows that sinks refuse, and the sinks that keep rows of the same epoch.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def letters_of(sink: str, record: EpochRecord, refused: Sequence[Refused], rows_
     if len(refused) > rows_max:
         raise InvalidPipeline(
             f"sink {sink!r} refuses {len(refused)} rows of epoch {record.epoch}.",
-            why=f"so many suggest a fault in its table, not in the rows; the last one: {refused[-1].error.what} "
+            why=f"that many suggest a fault in its table, not in the rows; the last one: {refused[-1].error.what} "
             f"{refused[-1].error.why}",
             do="fix the table, and start again; or raise HOLDFAST_POISON_ROWS, and resolve again.",
             participant=sink,
@@ -85,7 +85,7 @@ def keeping(
     """Return what keeps refused rows as dead letters; durable when it returns.
 
     ``decided_for`` says for which sinks each epoch is decided.  Before the first row of an epoch is kept, all ``sinks``
-    are asked: where one refuses more than a few, no other is to publish the epoch without rows.
+    are asked: where one refuses more than a few, no other must publish the epoch without rows.
     """
 
     def keep(sink: str, record: EpochRecord, refused: Sequence[Refused]) -> None:
@@ -104,9 +104,9 @@ def keeping(
 
 
 def would_reject(store: Store, sinks: Sequence[Sink], rows_max: int, epochs: Collection[int] | None = None) -> Rejected:
-    """Say which rows would be rejected, of some epochs or all.  Changes nothing, fences nobody.
+    """Say which rows would be rejected, of some epochs or all.  Changes nothing, fences no run.
 
-    Later epochs are looked at as if the ones before them were not there: with them, further rows may be refused.
+    Later epochs are checked as if the ones before them were not there: with them, further rows may be refused.
     """
     rejected = Rejected()
     for entry in survey(store, epochs):

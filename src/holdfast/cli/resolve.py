@@ -40,7 +40,7 @@ def resolve(
     settings : Settings
         For retries, and the length of the ledger.
     rejected : Rejected, optional
-        Given: rows of decided epochs that a sink refuses become dead letters, and are noted here.
+        If given: rows of decided epochs that a sink refuses become dead letters, and are recorded here.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def resolving_would_reject(pipeline: Pipeline, store: Store, settings: Settings)
 
 
 def check_nobody_runs(owner: Owner, why: str) -> None:
-    """Refuse what must not be done beside a process that is alive on this host.
+    """Refuse what must not be done while a process is alive on this host.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""SIGINT and SIGTERM: the first asks for a graceful stop after the current epoch, the second leaves at once.
+"""SIGINT and SIGTERM: the first asks for a graceful stop after the current epoch, the second exits immediately.
 
-Leaving at once is a crash like any other: whatever was staged is resolved at the next start.  A supervisor's child
-does not leave at a second one: a service manager sends each process a signal of its own, and the supervisor passes on
+Exiting immediately is a crash like any other: whatever was staged is resolved at the next start.  A supervisor's child
+does not exit at a second one: a service manager sends each process a signal of its own, and the supervisor forwards
 the one that it was sent; when the user asks twice, the supervisor ends the child.
 """
 
@@ -23,7 +23,7 @@ class StopSignals:
     Parameters
     ----------
     leave : callable
-        Ends the process with a code, at once: neither threads nor ``atexit`` are waited for.
+        Ends the process with a code, immediately: neither threads nor ``atexit`` are waited for.
     is_supervised : bool
         Whether this process is a supervisor's child.
 
@@ -46,12 +46,12 @@ class StopSignals:
 
     def __exit__(self, *exc: object) -> None:
         for number, handler in self._before.items():
-            # None: somebody outside Python had it, and it cannot be put back.
+            # None: it was set outside Python, and cannot be restored.
             if handler is not None:
                 signal.signal(number, handler)
 
     def install(self) -> None:
-        """Take the signals, whoever has them now."""
+        """Install the handlers, whatever is installed now."""
         for number in SIGNALS:
             # Ignored from outside (nohup, a background job of a shell without job control): stays ignored.
             if self._before.get(number) is not signal.SIG_IGN:

@@ -1,8 +1,8 @@
-"""Supervision: a pipeline runs in a child process, and is started again when that fails, unless a start cannot help.
+"""Supervision: a pipeline runs in a child process, and is restarted when that fails, unless a restart cannot help.
 
-A run whose JVM has died cannot be mended from inside, and a process that was killed can do nothing at all: so whoever
+A run whose JVM has died cannot be repaired from inside, and a process that was killed can do nothing at all: so what
 restarts it is another process, which neither starts Spark nor holds rows.  A restart is a start like any other: it
-takes over, asks the sinks, and goes on.
+takes over, asks the sinks, and continues.
 
 What is final (:func:`holdfast.cli.child.is_final`) is not started again.  Anything else, a kill included, is: after
 waits that double, with jitter, up to a number of restarts *in a row*.  A child that finished an epoch ends the row.
@@ -45,7 +45,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What is passed on to the child.  SIGHUP too: a terminal that is closed would end us, and not the child's session."""
 
 FINAL_CODES = (0, 2, 3)
-"""Exit codes behind which nothing is started again, whatever the child said: done, wrong, fenced."""
+"""Exit codes after which nothing is restarted, whatever the child said: done, wrong, fenced."""
 
 
 class Supervisor:
@@ -86,7 +86,7 @@ class Supervisor:
         self._undelivered: int | None = None
 
     def stop(self, number: int) -> None:
-        """Pass a signal on to the child, and start none after it; end the child at once when it is the second one.
+        """Pass a signal on to the child, and start none after it; end the child immediately when it is the second one.
 
         Safe in a signal handler.  A child that is sent the same signal by a service manager, and by us, has been asked
         once: that the user does not want to wait is known here alone.
@@ -135,7 +135,7 @@ class Supervisor:
             self._child = self._start()
         except OSError as error:
             return ChildEnd(1, f"no process could be started: {error.strerror or error}")
-        if self._undelivered is not None:  # it came while there was no child, or no name for it
+        if self._undelivered is not None:  # it arrived while there was no child, or no name for it
             self._child.signal(self._undelivered)
         ended = self._child.wait()
         self._child = None
@@ -148,9 +148,9 @@ class Supervisor:
 
 
 def finished(directory: Path) -> tuple[Any, ...]:
-    """Return which epoch was finished last, as Spark's files tell it: its directory there, and its number.
+    """Return which epoch was finished last, by Spark's files: its directory there, and its number.
 
-    A search for rows that kill the run is progress too, as far as it has come.
+    A search for rows that crash the run is progress too, up to its present state.
 
     Examples
     --------
@@ -158,11 +158,11 @@ def finished(directory: Path) -> tuple[Any, ...]:
     ('', -1)
     """
     searched: tuple[Any, ...] = ()
-    with suppress(OSError, ValueError, KeyError, TypeError):  # damaged: the child tells of it, if it matters
+    with suppress(OSError, ValueError, KeyError, TypeError):  # damaged: the child reports it, if it matters
         noted = json.loads((directory / SEARCH).read_text())
         searched = (noted["low"], noted["high"], *(noted["trial"] or ()))
     found = directory.glob("spark/*/commits/[0-9]*")
-    commits = [path for path in found if path.name.isdigit() and path.parts[-3].isdigit()]  # not a copy that lies there
+    commits = [path for path in found if path.name.isdigit() and path.parts[-3].isdigit()]  # not a copy that is there
     newest = max(commits, key=lambda path: (int(path.parts[-3]), int(path.name)), default=None)
     return (*(("", -1) if newest is None else (newest.parts[-3], int(newest.name))), *searched)
 
@@ -181,7 +181,7 @@ def supervise(
     Parameters
     ----------
     target : str
-        ``path/to/file.py:pipeline`` or ``package.module:pipeline``: the child loads it anew each time.
+        ``path/to/file.py:pipeline`` or ``package.module:pipeline``: the child loads it again each time.
     checkpoint : str
         Its directory.
     max_restarts : int, optional

@@ -1,8 +1,8 @@
 """TARGET of the command line: from ``trips.py:pipeline`` or ``package.module:pipeline`` to the pipeline it names.
 
-A file is loaded as Python loads a script: its own functions travel to the executors by value, as those of ``__main__``
-do, so that no executor needs the file; its directory is where its imports are looked for, here and in workers on this
-machine.  ``if __name__ == "__main__":`` blocks do not run.
+A file is loaded as Python loads a script: its own functions are sent to the executors by value, as those of
+``__main__`` do, so that no executor needs the file; its imports are looked up in its directory, here and in workers on
+this machine.  ``if __name__ == "__main__":`` blocks do not run.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _line_of(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"line {error.lineno} of {error.filename}: {(error.text or '').strip()}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
-    # The last line of the user's own code: below it lie the libraries that it called, this one among them.
+    # The last line of the user's own code: below it are the libraries that it called, this one among them.
     library = os.path.dirname(holdfast.__file__)
     own = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(library)] or frames
     return f"line {own[-1].lineno} of {own[-1].filename}: {own[-1].line}" if own else ""

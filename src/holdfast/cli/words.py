@@ -1,4 +1,4 @@
-"""An inspection and a resolution, as people read them: plain aligned lines, the same on a terminal and in a pipe."""
+"""An inspection and a resolution, in words: plain aligned lines, the same on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DECISIONS_SHOWN = 10
 
 
 def inspection_lines(inspection: Inspection) -> Iterator[str]:
-    """Say what a checkpoint holds, what its sinks hold, and what is to be done."""
+    """Say what a checkpoint holds, what its sinks hold, and what has to be done."""
     yield f"checkpoint  {inspection.checkpoint}"
     yield f"pipeline    {inspection.pipeline or 'none: nothing has run here yet'}"
     yield f"generation  {_owner(inspection.owner)}"
@@ -52,7 +52,7 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
 
 
 def configuration_lines(shown: Configuration) -> Iterator[str]:
-    """Say every setting, its value, and who gave it."""
+    """Say every setting, its value, and where it comes from."""
     width = max(len(one.variable) for one in shown.settings)
     for one in shown.settings:
         of = "" if one.is_setting else ", no setting: for tests, demo and benchmark"
@@ -62,7 +62,7 @@ def configuration_lines(shown: Configuration) -> Iterator[str]:
 
 
 def findings(inspection: Inspection) -> Iterator[str]:
-    """Say what needs somebody's attention, and what to type; nothing when all is well."""
+    """Say what needs attention, and what to type; nothing when all is well."""
     answers = inspection.answers
     if diverged := sorted({(sink, a.epoch) for sink, a in answers if a.verdict is Verdict.DIVERGED}):
         for sink, epoch in diverged:
@@ -121,7 +121,7 @@ def warning_lines(warnings: Sequence[str]) -> Iterator[str]:
 
 
 def plan_lines(pipeline: str, plan: Plan) -> Iterator[str]:
-    """Say what a start would do, what becomes of each node, and of its state."""
+    """Say what a start would do, what happens to each node, and to its state."""
     directory, change, case = plan.directory, plan.change, plan.case
     if change is None:
         yield f"pipeline {pipeline!r} continues in {directory.below}; there is nothing to compare it with."
@@ -194,7 +194,7 @@ def open_lines(inspection: Inspection) -> Iterator[str]:
 
 
 def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
-    """Say what a rewind takes back, where state comes from, and where the pipeline stands then."""
+    """Say what a rewind withdraws, where state comes from, and where the pipeline is then."""
     verb = "is withdrawn" if rewound.epoch else "would be withdrawn"
     for name, each in rewound.sinks.items():
         yield f"{name}  {each.row_count:,} rows of {each.epoch_count} epochs after epoch {each.epoch}: {verb}"
@@ -216,7 +216,7 @@ def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
 def resumption_lines(
     pipeline: str, resumption: Resumption, epoch: int | None, pts_unit: TimeUnit | None
 ) -> Iterator[str]:
-    """Say what recovery did, and where the pipeline stands now."""
+    """Say what recovery did, and where the pipeline is now."""
     for each in resumption.resolved:
         if epoch in (None, each.epoch):
             yield (
@@ -278,7 +278,7 @@ def _sink(sink: SinkReport, owner: Owner, *, is_behind: bool) -> Iterator[str]:
         if answer.decision is Decision.NONE and owner.is_alive:
             yield f"  epoch {answer.epoch}: at work"
         elif answer.decision is Decision.NONE and is_behind:
-            continue  # what comes next in this sink is told of below
+            continue  # what follows in this sink is reported below
         elif answer.decision is not Decision.DONE or answer.verdict is not Verdict.SKIP:
             yield f"  epoch {answer.epoch}: {_answer(answer)}"
 
@@ -326,7 +326,7 @@ def _held(held: Held, pts_unit: TimeUnit | None) -> str:
 
 
 def _pts(pts: int, unit: TimeUnit | None) -> str:
-    """Return the minimum timestamp over the inputs in words; BIGINT ticks as they are, for nobody knows their unit."""
+    """Return the minimum timestamp over the inputs in words; BIGINT ticks as they are, their unit is unknown."""
     return utc(pts) if unit is TimeUnit.MICROSECONDS else f"{pts:,} ticks" if unit is TimeUnit.TICKS else str(pts)
 
 

@@ -80,7 +80,7 @@ def check_no_gap(epoch: int, held: Mapping[str, Held], run: RunIdentity) -> None
 
 
 def check_same_positions(epoch: int, holders: Mapping[str, Held], end: Positions, run: RunIdentity) -> None:
-    """Raise ``Diverged`` if a sink is said to hold an epoch, and does not hold what lies before its end.
+    """Raise ``Diverged`` if a sink is said to hold an epoch, but does not hold everything before its end.
 
     The number alone proves nothing: when Spark's log is older than the sink, Spark counts on from there and gives
     numbers that the sink knows to rows that it has never seen.
@@ -103,9 +103,9 @@ def check_same_positions(epoch: int, holders: Mapping[str, Held], end: Positions
 
 
 def needs(name: str, epoch: int, held: Held, start: Positions, end: Positions, run: RunIdentity) -> bool:
-    """Tell whether a sink needs the first epoch of a run, by positions; nothing may lie between.
+    """Return whether a sink needs the first epoch of a run, by positions; there must be no gap.
 
-    Epochs are counted anew when Spark's checkpoint was lost; positions mean the same for ever.
+    Epochs are counted anew when Spark's checkpoint was lost; positions keep their meaning.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Which sinks an epoch still has to be produced for, and the claim that lets it be committed for these, once.
 
 Invariants.  An epoch is committed by the claim that was made for it last, and a claim is used once: what the sinks hold
-was looked at before the rows came about, and nothing was committed in between.  In one run each sink gets every epoch
+was checked before the rows were computed, and nothing was committed in between.  In one run each sink gets every epoch
 from the first that it took part in; before that one it lacks nothing.
 
 What only grows: the number of claims, and the last epoch.
@@ -36,7 +36,7 @@ class Claim:
     number : int
         Which claim of the run it is; the first is 1.
     end : Positions, optional
-        Where the epoch ends, as far as that was said.
+        Where the epoch ends, if that was said.
     """
 
     epoch: int
@@ -47,7 +47,7 @@ class Claim:
 
 
 class Claims:
-    """What each sink lacks, as one run goes on.
+    """What each sink lacks, during one run.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Claims:
     ledger : Ledger
         Says what is done.
     backfilled : collection of str
-        Sinks that, while they hold nothing, are given what others hold already.
+        Sinks that, while they hold nothing, get what others already hold.
     """
 
     def __init__(self, pipeline: str, delivery: Delivery, ledger: Ledger, backfilled: Collection[str]) -> None:
@@ -75,14 +75,14 @@ class Claims:
         """The highest epoch that a sink or the ledger knows, or that was committed."""
 
     def begin(self, run: RunIdentity, last_epoch: int) -> None:
-        """Go on from what sinks and ledger know, once everything is resolved."""
+        """Start from what sinks and ledger know, once everything is resolved."""
         held = self._delivery.held
         self._run, self.last_epoch = run, last_epoch
         self._before = {name: held[name].epoch for name in held if self._delivery.remembers(name)}
 
     def is_known(self, epoch: int) -> bool:
-        """Tell whether a sink may hold an epoch, or the ledger."""
-        # Only what Spark replays after a crash or a failure comes here, one epoch whenever its query begins, in a start
+        """Return whether a sink may hold an epoch, or the ledger."""
+        # Only what Spark replays after a crash or a failure gets here, one epoch whenever its query begins, in a start
         # or again within a run: every other one is new to everybody.
         return epoch <= self.last_epoch
 
@@ -116,11 +116,11 @@ class Claims:
         return Decision.DONE if is_done else Decision.NONE
 
     def _joins(self, name: str, epoch: int, start: Positions, end: Positions) -> bool:
-        """Tell whether a sink needs an epoch, by the positions that its own ledger holds."""
+        """Return whether a sink needs an epoch, by the positions that its own ledger holds."""
         held = self._delivery.held[name]
         if name in self._continued:
             return True  # this run's own epochs follow each other
-        if held.epoch == 0:  # it is new, and begins where the others go on: what they hold was before its time
+        if held.epoch == 0:  # it is new, and begins where the others continue: what they hold is older
             return name in self._backfilled or not self._is_held_elsewhere(name, end)
         if not needs(name, epoch, held, start, end, self._run):
             return False
@@ -128,7 +128,7 @@ class Claims:
         return True
 
     def _is_held_elsewhere(self, name: str, end: Positions) -> bool:
-        """Tell whether another sink holds an epoch, and this one would remember it too."""
+        """Return whether another sink holds an epoch, and this one would remember it too."""
         others = [other for other in self._delivery.names if other != name and self._delivery.remembers(other)]
         return self._delivery.remembers(name) and any(
             self._delivery.held[other].epoch > 0 and covers_all(self._delivery.held[other].positions, end)

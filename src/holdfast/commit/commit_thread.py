@@ -1,9 +1,9 @@
 """The commit thread: publishes decided epochs in order while the engine evaluates the next one.
 
-A *job* is a list of steps, each of at most one durable write.  The real lane runs each job to its end in one thread;
+A *job* is a list of steps, each of at most one durable write.  The real commit thread runs each job to its end;
 the simulated one (``holdfast.testing``) lets a seed decide between which of the engine's writes each step falls.
 
-Invariants.  Jobs are worked off in the order in which they were submitted.  Once one has failed nothing that was
+Invariants.  Jobs are processed in the order of submission.  Once one has failed, nothing that was
 submitted after it is touched: a later epoch must never become visible before an earlier one.
 """
 

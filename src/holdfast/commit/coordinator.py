@@ -1,9 +1,9 @@
-"""The coordinator: makes epochs visible in every sink, exactly once, whatever dies and whenever (design/0002).
+"""The coordinator: makes epochs visible in every sink, exactly once, whichever process dies and whenever (design/0002).
 
 Invariants, and where each is asserted.  Epochs become visible in each sink in ascending order, and a sink that holds an
 epoch is never asked to write it again (``delivery.py``).  At most one decision of an epoch counts, across generations
 (``ledger.py``).  An epoch is committed once, by a claim that says which sinks lack it (``claims.py``).  After a failure
-no further epoch is committed by this run (``story.py``); what the commit thread has to do behind what failed in it is
+no further epoch is committed by this run (``story.py``); what the commit thread has to do after a failure in it is
 left as it is (``commit_thread.py``): the next run asks every sink first.
 
 What only grows: the generation; in each sink, the epoch it holds.
@@ -97,15 +97,15 @@ class Coordinator:
         For whatever raises ``Unavailable``.
     commit_every_ticks : int, optional
         Publish several epochs in one transaction of each sink, once the minimum timestamp over the inputs has moved by
-        so much since the last time.  Every epoch is decided as it comes.  While an input has not had a timestamp yet,
-        epochs are published at once.
+        this much since the last time.  Every epoch is decided immediately.  While an input has not had a timestamp yet,
+        epochs are published immediately.
     commit_thread : bool
         Publish in the background where that is safe: the epoch has a decision and all its parts are staged.  A pipeline
         with one sink and without grouping needs no decisions, and so has no thread either.
     queue_size : int
         Epochs (or groups) that may wait for the commit thread.
     carried_limit_bytes : int
-        A group is published at the latest when the driver holds so many bytes of its rows.
+        A group is published at the latest when the driver holds this many bytes of its rows.
     ledger_keep : int
         Finished epochs that stay readable in the ledger.
     on_transition : callable, optional
@@ -113,7 +113,7 @@ class Coordinator:
     lane : CommitThread, optional
         Instead of the commit thread: simulation.
     backfilled : collection of str
-        Sinks that, while they hold nothing, are given what others hold already.
+        Sinks that, while they hold nothing, get what others already hold.
 
     Notes
     -----
@@ -160,17 +160,17 @@ class Coordinator:
     # --- takeover and recovery ------------------------------------------------------------------------------------
 
     def open(self, on_refused: OnRefused | None = None, on_behind: OnBehind | None = None) -> Resumption:
-        """Take over: fence every older run, resolve what it left, sweep, and say where the pipeline stands.
+        """Take over: fence every older run, resolve what it left, sweep, and return the state of the pipeline.
 
         Parameters
         ----------
         on_refused : callable, optional
-            Given the sink, the epoch's record and the rows, it keeps rows of decided epochs that the sink refuses;
+            Receives the sink, the epoch's record and the rows, and keeps rows of decided epochs that the sink refuses;
             durable when it returns.  Then they are published without them.  None: a refused row is an error.
         on_behind : callable, optional
-            Given the sinks that have lost what is done in them, and what all sinks hold, before anything is resolved.
-            What is decided for those sinks is not published in them, and forgotten: it raises where a replay cannot
-            give it to them.
+            Receives the sinks that have lost what is done in them, and what all sinks hold, before anything is
+            resolved. What is decided for those sinks is not published in them, and forgotten: it raises where a replay
+            cannot to replay it to them.
 
         Raises
         ------
@@ -195,7 +195,7 @@ class Coordinator:
             last_epoch = max([*known, takeover.done.record.epoch if takeover.done else 0])
             confirmed = confirm_done(self._ledger, self._delivery, takeover)
             behind = frozenset(each.sink for each in confirmed if each.verdict is Verdict.REPLAY)
-            if behind and on_behind is not None:  # their servers failed over to copies that lagged, or were restored
+            if behind and on_behind is not None:  # their servers failed over to lagging replicas, or were restored
                 on_behind(behind, dict(self._delivery.held))
             decisions = OpenDecisions(self._ledger, self._delivery, self._publisher, self._stories, self._run)
             resolved = (*confirmed, *decisions.resolve(takeover, behind, on_refused))
@@ -225,10 +225,10 @@ class Coordinator:
         epoch : int
             The one that the engine is about to evaluate.
         positions : Positions, optional
-            Its end positions.  Where given, a sink that holds the epoch by its number must hold all before them too.
+            Its end positions.  If given, a sink that holds the epoch by its number must hold all before them too.
         start : Positions, optional
-            Its start positions.  Where given, a sink that joins here must hold exactly what lies before them, or
-            everything up to the end: then it holds the epoch, under whatever number it came.  One that holds nothing
+            Its start positions.  If given, a sink that joins here must hold exactly what is before them, or
+            everything up to the end: then it holds the epoch, under any number.  One that holds nothing
             joins with the first epoch that no other sink holds.
 
         Returns
@@ -240,10 +240,10 @@ class Coordinator:
         ------
         Diverged
             If a sink and the ledger contradict each other, a sink holds the epoch by its number alone, or one lacks
-            what lies before it.
+            what is before it.
         """
         with self._failures.stopping():
-            if self._claims.is_known(epoch):  # a crash or a failure came before Spark logged its end: it replays
+            if self._claims.is_known(epoch):  # a crash or a failure preceded Spark's log of its end: it replays
                 self._publisher.flush()
             return self._claims.make(epoch, positions, start)
 
@@ -253,7 +253,7 @@ class Coordinator:
         Parameters
         ----------
         claim : Claim
-            What :meth:`missing` gave for this epoch; it is used up.
+            What :meth:`missing` returned for this epoch; it is consumed.
         record : EpochRecord
             Of this generation; epochs ascend.
         parts : mapping of str to sequence of Part
@@ -304,7 +304,7 @@ class Coordinator:
         self._delivery.admit({name: Publication(record, tuple(several)) for name, several in parts.items()})
 
     def rewind(self, record: EpochRecord) -> None:
-        """Take back what every sink published behind some positions.
+        """Withdraw what every sink published after some positions.
 
         Parameters
         ----------
@@ -338,7 +338,7 @@ class Coordinator:
             self._publisher.flush()
 
     def check_published(self) -> None:
-        """Raise what the commit thread failed of, if it did: while no epoch is committed, nobody else hears of it."""
+        """Raise the error of the commit thread, if it failed: while no epoch is committed, nothing else reports it."""
         self._publisher.check()
 
     def check_fenced(self) -> None:
@@ -358,7 +358,7 @@ class Coordinator:
         self._publisher.stop()
         self._delivery.close()
 
-    # --- what is told ---------------------------------------------------------------------------------------------
+    # --- observation ---------------------------------------------------------------------------------------------
 
     def retry(self, call: Callable[[], T], *, doing: str) -> T:
         """Call something until it does not raise ``Unavailable``, with this coordinator's patience."""

@@ -1,6 +1,6 @@
-"""One sink at a time: open it, ask it, publish into it, with bounded patience and without ever guessing.
+"""One sink at a time: open it, ask it, publish into it, with bounded retries and without ever guessing.
 
-What a sink holds is asked of the sink.  *Failed* (``Unavailable``: nothing was changed) is tried again; *unknown*
+What a sink holds is asked of the sink.  *Failed* (``Unavailable``: nothing was changed) is retried; *unknown*
 (``InDoubt``: a connection that broke during COMMIT) is asked about first.  Every question and answer is logged.
 
 Invariants.  Each generation that opens a sink is above those before it.  Epochs are published in a sink in ascending
@@ -37,7 +37,7 @@ from holdfast.ports import (
 log = logging.getLogger("holdfast.commit")
 
 _LATER = (Unavailable, InDoubt, InvalidPipeline)
-"""Why an orphan may stay for now: it is invisible, and no reason to stop a run, though nobody may remove it."""
+"""Why an orphan may stay for now: it is invisible, and no reason to stop a run, even if it cannot be removed."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Delivery:
     patience : Patience
         How often a sink is tried.
     stories : Stories
-        Where doubts and answers are told.
+        Where doubts and answers are recorded.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Delivery:
                 log.info("asked sink %r whether it holds epoch %d: no answer (%s)", name, epoch, silence.what)
                 raise Unavailable(silence.what, why=silence.why, do=silence.do) from silence
             log.info("asked sink %r whether it holds epoch %d: answered %s", name, epoch, outcome.name)
-            if outcome is Outcome.UNKNOWN:  # its server has come back and not yet settled what was cut off
+            if outcome is Outcome.UNKNOWN:  # its server is back and has not yet settled what was interrupted
                 raise Unavailable(f"sink {name!r} cannot tell yet whether it holds epoch {epoch}.")
             return outcome
 
@@ -147,7 +147,7 @@ class Delivery:
             ) from silence
 
     def remembers(self, name: str) -> bool:
-        """Tell whether a sink's word on what another process published can be relied upon."""
+        """Return whether a sink's answer on what another process published is reliable."""
         return remembers(self._sinks[name])
 
     def judge(self, name: str, epoch: int, decision: Decision) -> Resolution:
@@ -159,7 +159,7 @@ class Delivery:
             If it contradicts the ledger.
         """
         if decision is Decision.DONE and not self.remembers(name):
-            # It cannot be asked about what another process published: the ledger's word stands.
+            # It cannot be asked about what another process published: the ledger's answer counts.
             return Resolution(epoch, name, decision, Outcome.UNKNOWN, Verdict.SKIP)
         outcome = self.ask(name, epoch)
         verdict = VERDICTS[decision, outcome]
@@ -202,7 +202,7 @@ class Delivery:
         return frozenset(tried)
 
     def reject(self, name: str, publication: Publication) -> tuple[Publication, Sequence[Refused]]:
-        """Return an epoch without the rows that a sink refuses, and the rows; none where it cannot tell."""
+        """Return an epoch without the rows that a sink refuses, and the rows; none where it cannot say."""
         sink = self._sinks[name]
         if not isinstance(sink, Rejecting):
             return publication, ()
@@ -219,7 +219,7 @@ class Delivery:
         Fenced
             If a higher generation has opened the sink.
         Diverged
-            If the sink holds less than it told last: it went back under the run.
+            If the sink holds less than it last reported: it went back during the run.
         BadRow
             If the sink refuses a row that it would have taken when it was asked (:meth:`admit`).
         """
@@ -276,7 +276,8 @@ class Delivery:
         )
         if epochs[0] > held:
             return
-        # What a sink had begun to publish is whole since its ``open``, before that told what it holds: see the port.
+        # What a sink had begun to publish is complete since its ``open``, which completes it before it returns what it
+        # holds: see the port.
         went_back = Diverged(
             f"sink {name!r} said that it holds epoch {held}, and then that it lacks epoch {epochs[0]}.",
             why="it failed over to a lagging replica, or was restored, in between.",
@@ -304,7 +305,7 @@ class Delivery:
         return count
 
     def close(self) -> None:
-        """Close every sink.  One that raises is told of in the log: what it published it holds."""
+        """Close every sink.  An error is logged: what the sink published it holds."""
         for name, sink in self._sinks.items():
             try:
                 with self._locks[name]:
@@ -318,7 +319,7 @@ class Delivery:
 
 
 def remembers(sink: Sink) -> bool:
-    """Tell whether a sink knows what another process published: not one that lives in a process, or never knows."""
+    """Return whether a sink knows what another process published: not one that lives in a process, or never knows."""
     return sink.guarantee is Guarantee.EXACTLY_ONCE and not (isinstance(sink, Volatile) and sink.is_volatile)
 
 

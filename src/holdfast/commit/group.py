@@ -14,7 +14,7 @@ from holdfast.errors import invariant
 from holdfast.ports import EpochRecord
 
 GROUP_EPOCHS_MAX = 1000
-"""A group is published at the latest with so many epochs: a source whose timestamps stand still must not let open
+"""A group is published at the latest with this many epochs: a source whose timestamps do not advance must not let open
 decisions pile up without end."""
 
 
@@ -37,9 +37,9 @@ class CommitGroup:
     Parameters
     ----------
     every_ticks : int, optional
-        A group is due when the minimum timestamp over the inputs has moved by so much since the last one.
+        A group is due when the minimum timestamp over the inputs has advanced by this much since the last one.
     carried_limit_bytes : int
-        And at the latest when the driver holds so many bytes of its rows.
+        And at the latest when the driver holds this many bytes of its rows.
     """
 
     def __init__(self, every_ticks: int | None, carried_limit_bytes: int) -> None:
@@ -59,7 +59,7 @@ class CommitGroup:
         self._published_pts = min((pts for pts in held_pts if pts is not None), default=None)
 
     def due(self, epoch: Underway) -> list[Underway]:
-        """Take an epoch in; return what is to be published now: the whole group, or nothing yet."""
+        """Add an epoch; return what must be published now: the whole group, or nothing yet."""
         if self._every_ticks is None:
             return [epoch]
         number, last = epoch.record.epoch, self._waiting[-1].record.epoch if self._waiting else 0

@@ -1,4 +1,4 @@
-"""What the checkpoint durably knows of epochs: whose it is, who took over when, and every decision.
+"""What the checkpoint durably knows of epochs: its owner, each takeover, and every decision.
 
 Objects, all through the ``Store`` port::
 
@@ -15,7 +15,7 @@ epoch at most one is open and counts.
 **Which decisions count.**  A takeover writes its *fence*: the open decisions it found, and accepts.  An open decision
 counts if its generation wrote the newest fence, or if the newest fence accepts it.  Both sides *write, then look*: a
 decision is returned to the engine only if no higher generation exists *after* it was written; a fence is acted upon
-only if none exists after *it* was written.  So a decision that a stale driver writes after the takeover's look at the
+only if none exists after *it* was written.  So a decision that a stale driver writes after the takeover has read the
 ledger is void (its staged rows may be swept), and that driver learns it in the same call, before Spark's commit log can
 hear of it.  This is Dekker's pattern: it needs neither locks nor compare-and-swap, and generations never contend for an
 object.
@@ -58,7 +58,7 @@ class Key:
 
 
 class Standing(Enum):
-    """Where a decision stands, for people."""
+    """The status of a decision, in words."""
 
     OPEN = "decided, not yet published everywhere"
     DONE = "published everywhere"
@@ -120,7 +120,7 @@ class Ledger:
         """
         mine = {"pipeline": self._pipeline, "format": FORMAT}
         data = self._store.get("identity.json")
-        if data is None:  # nobody was here, or whoever was died before this first write
+        if data is None:  # no run was here, or it died before this first write
             if self._store.put_if_absent("identity.json", checked_json.dump(mine)):
                 return
             data = self._store.get("identity.json") or b""
@@ -279,7 +279,7 @@ class Ledger:
         ------
         Fenced
             If a higher generation has taken over.  Where it has published the whole epoch meanwhile, what is written
-            here is a decision that every sink holds: it is forgotten once more.
+            here is a decision that every sink holds: it is forgotten again.
         """
         self._demand(_key_of(decided.record) == key, key, f"{_key_of(decided.record).path!r} is to take its place")
         self.check_fenced()
@@ -327,7 +327,7 @@ class Ledger:
 
 
 def survey(store: Store, epochs: Collection[int] | None = None) -> list[LedgerEntry]:
-    """Return the decisions in a checkpoint, oldest first.  Reads only; runs beside a live pipeline.
+    """Return the decisions in a checkpoint, oldest first.  Only reads; may run while the pipeline does.
 
     ``epochs`` are those that are asked for; None: all.
     """

@@ -1,4 +1,4 @@
-"""Decided epochs on their way: published sink by sink, together where they form a group, then forgotten.
+"""Publishing of decided epochs: sink by sink, together where they form a group, then forgotten.
 
 Invariants.  An epoch is forgotten when every sink that it has parts for holds it.  The commit thread gets only epochs
 that have a decision and all of whose parts are staged: then the driver's death costs nothing.  What is published here
@@ -34,7 +34,7 @@ class Publisher:
     ledger : Ledger
         Where decisions are forgotten.
     stories, failures : Stories, RunFailures
-        Where it is told what happens.
+        Where events are recorded.
     group : CommitGroup
         Says which epochs are published together.
     lane : CommitThread, optional
@@ -72,7 +72,7 @@ class Publisher:
         publications = {name: Publication(decided.record, parts) for name, parts in decided.parts.items()}
         if self._trying:
             self.wait()
-        # Looked at before: what is published while the sinks are asked was not there when the first one tried.
+        # Read first: what is published while the sinks are asked was not there when the first one tried.
         is_busy = self.queue_length > 0
         try:
             self._trying = self._delivery.admit(publications)
@@ -85,10 +85,10 @@ class Publisher:
             self.wait()
             self._trying = self._delivery.admit(publications)
 
-    # --- behind the decision --------------------------------------------------------------------------------------
+    # --- after the decision --------------------------------------------------------------------------------------
 
     def expect(self, epoch: int) -> None:
-        """Note that an epoch is decided: it counts as unpublished until its decision is forgotten."""
+        """Record that an epoch is decided: it counts as unpublished until its decision is forgotten."""
         with self._unpublished_lock:
             self._unpublished.add(epoch)
 

@@ -30,7 +30,7 @@ class Decided:
     """A decision: the epoch *will* be visible in these sinks, with these parts.
 
     ``rejected`` has, per sink, the rows that were taken out of its parts because it refuses them: their numbers in
-    the epoch as it was decided, for what is left is numbered anew each time, and a number must not come twice.
+    the epoch as it was decided, because the remaining rows are renumbered each time, and a number must not occur twice.
 
     ``before`` has, per sink, the last epoch that was decided for it before this one, or that it held: one that holds
     less, and for which none of those between is open, went back.  A version that did not note it names no sink, nor

@@ -1,8 +1,8 @@
 """What to do with an epoch of which the ledger says one thing and a sink another: one table.
 
-The ledger's word is a *decision*, the sink's word an *outcome*; together they give a *verdict*.  The sink has the last
-word on what is visible, the ledger on what should be.  Each case says which crash (or which accident) leads there.
-The table in ``docs/how-recovery-works.md`` is made from :data:`CASES`.
+The ledger's answer is a *decision*, the sink's answer an *outcome*; together they determine a *verdict*.  The sink is
+the authority on what is visible, the ledger on what should be.  Each case says which crash (or which accident) leads
+there. The table in ``docs/how-recovery-works.md`` is generated from :data:`CASES`.
 """
 
 from __future__ import annotations

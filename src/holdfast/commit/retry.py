@@ -1,6 +1,6 @@
-"""Bounded retry: how often, how long between, and a store that is asked again.
+"""Bounded retry: attempts, waits between them, and a store that is retried.
 
-Only ``Unavailable`` is tried again, because only it promises that nothing was changed.
+Only ``Unavailable`` is retried, because only it promises that nothing was changed.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class PatientStore:
             except InDoubt as doubt:  # the connection broke before the reply
                 lost_reply = True
                 raise _again(doubt) from doubt
-            # Not won, behind a connection that broke: our own first try may have come through.
+            # Not won, after a broken connection: our own first try may have succeeded.
             return won or (lost_reply and self._store.get(key) == data)
 
         return self._call(put, f"write {key}")

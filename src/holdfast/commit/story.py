@@ -1,8 +1,8 @@
-"""The last transitions of the last epochs, and the first failure, which tells them.
+"""The last transitions of the last epochs, and the first failure, which reports them.
 
 Invariants.  Bounded: a run of a million epochs keeps :data:`EPOCHS_KEPT` stories of at most :data:`LINES_KEPT` lines;
 an epoch at work keeps its own.  The first failure of a run stays its failure.  Used by the engine's thread and the
-commit thread at once; every call is short.
+commit thread concurrently; every call is short.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RunFailures:
     Parameters
     ----------
     stories : Stories
-        What a failure tells.
+        What a failure reports.
     """
 
     def __init__(self, stories: Stories) -> None:
@@ -94,14 +94,14 @@ class RunFailures:
         """Message of the last failure, whether it was retried or not."""
 
     def note_retry(self, doing: str, attempt: int, error: HoldfastError) -> None:
-        """Note an attempt that failed and is followed by another one."""
+        """Record an attempt that failed and is followed by another one."""
         self.retry_count += 1
         self.last_error = error.what
         log.warning("attempt %d to %s failed, trying again: %s", attempt, doing, one_line(error))
 
     @contextmanager
     def noting(self, epoch: int | None = None) -> Iterator[None]:
-        """Note what is raised in here; the first one is told with the story of its epoch."""
+        """Record what is raised in here; the first error is reported with the history of its epoch."""
         try:
             yield
         except BaseException as failure:
@@ -115,7 +115,7 @@ class RunFailures:
 
     @contextmanager
     def stopping(self, epoch: int | None = None) -> Iterator[None]:
-        """Refuse to go on after a failure, of this thread or the commit thread: what it left is the next run's."""
+        """Refuse to continue after a failure, of this thread or the commit thread: what it left is the next run's."""
         if self.first is not None:
             raise self.first
         with self.noting(epoch):

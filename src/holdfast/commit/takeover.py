@@ -1,6 +1,6 @@
-"""The start of a run: take a generation that fences all others, look at what dead runs left, and carry it out.
+"""The start of a run: take a generation that fences all others, find what dead runs left, and carry it out.
 
-Invariants.  The order: generation, then fences in the sinks, then the look at the ledger.  After the fences no older
+Invariants.  The order: generation, then fences in the sinks, then reading the ledger.  After the fences no older
 run can publish, so what the sinks answer stays true; the ledger's own fence (``ledger.py``) stops older decisions.
 Every sink is asked for what is done in it before anything is published: a later epoch would hide what it has lost.
 """
@@ -30,12 +30,12 @@ log = logging.getLogger("holdfast.commit")
 OnRefused = Callable[[str, EpochRecord, Sequence[Refused]], None]
 
 _TRIES_MAX = 40
-"""Tries to find a generation above a sink's.  The step doubles each time: 40 of them pass any number in use."""
+"""Tries to find a generation above a sink's.  The step doubles each time: 40 of them exceed any number in use."""
 
 
 @dataclass(frozen=True)
 class Resumption:
-    """Where the pipeline stands after ``Coordinator.open``.
+    """The state of the pipeline after ``Coordinator.open``.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def confirm_done(ledger: Ledger, delivery: Delivery, takeover: Takeover) -> list
     for name, held in delivery.held.items():
         done = takeover.done
         if takeover.open and done is not None and name not in done.sinks:
-            done = ledger.newest_done_of(name)  # it was ahead of the others, and they were brought up to it alone
+            done = ledger.newest_done_of(name)  # it was ahead of the others, and they caught up with it alone
         of_done = done.record.epoch if done and name in done.sinks else 0
         epoch = max(of_done, before.get(name, 0))
         if held.epoch < epoch:  # it failed over to a copy that lagged, or was restored from a backup
@@ -118,7 +118,7 @@ def _before_open(ledger: Ledger, delivery: Delivery, takeover: Takeover) -> dict
     """Return, for each sink that lacks an open epoch, the one before the first of them: it was done in that sink.
 
     An epoch that one sink got alone has no "done".  It was published before the next one was decided; an epoch of a
-    group is open itself, and is met here first.
+    group is open itself, and is found here first.
     """
     found: dict[str, int] = {}
     for key in takeover.open:
@@ -187,7 +187,7 @@ class OpenDecisions:
             self._publisher.begin([entry])
             for each in found:
                 if each.verdict is not Verdict.PUBLISH:
-                    continue  # the dead run's publish had come through, in this sink
+                    continue  # the dead run's publish had succeeded in this sink
                 if on_refused is not None and not is_rewind:
                     entry = self._without_refused(entry, key, each.sink, on_refused)
                 self._publisher.publish(each.sink, [entry])
@@ -215,7 +215,7 @@ class OpenDecisions:
                 yield key, content
 
     def _without_refused(self, entry: Underway, key: Key, name: str, on_refused: OnRefused) -> Underway:
-        """Take the rows out of a decision that a sink refuses which is to publish it now.
+        """Remove from a decision the rows that a sink refuses which must publish it now.
 
         Durable writes, before it publishes without the rows: 1. ``on_refused`` keeps them.  A crash right after leaves
         the decision whole: the same rows are found again, and kept under the same names.  2. the decision without them.

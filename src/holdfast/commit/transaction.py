@@ -17,7 +17,7 @@ from holdfast.errors import REPORT, InternalError
 
 
 class State(Enum):
-    """Where an epoch's transaction stands.  The value is the definition."""
+    """The state of an epoch's transaction.  The value is the definition."""
 
     OPEN = "the epoch's positions are fixed; its rows are being evaluated"
     STAGED = "every part is with the driver: a handle of durable, invisible rows, or carried rows"
@@ -117,7 +117,7 @@ def step(state: State, event: Event, *, story: Sequence[Transition] = ()) -> Sta
     Parameters
     ----------
     state, event
-        Where the transaction stands and what happened.
+        The state of the transaction, and what happened.
     story : sequence of Transition
         The last transitions, oldest first: for the error.
 

@@ -1,1 +1,1 @@
-"""Spark SQL expressions: what they read, and the subset that Arrow evaluates to the letter as Spark does."""
+"""Spark SQL expressions: what they read, and the subset that Arrow evaluates exactly as Spark does."""

@@ -34,7 +34,7 @@ _CASTS = {
 }
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DECIMAL_DIGITS_MAX = 15
-"""Decimals of up to so many digits become the nearest DOUBLE, by whichever way they are converted."""
+"""Decimals of up to this many digits become the nearest DOUBLE, by whichever way they are converted."""
 
 
 class LeftToSpark(Exception):
@@ -138,7 +138,7 @@ def _negative(tree: exp.Expression, schema: pa.Schema) -> Expression:
 
 
 def _folded(node: Expression, *operands: Expression) -> Expression:
-    """Return what a node of literals gives; Spark, too, computes it once, and may do so without any row."""
+    """Return the value of a node of literals; Spark, too, computes it once, and may do so without any row."""
     if not all(isinstance(operand, Constant) for operand in operands):
         return node
     try:
@@ -164,7 +164,7 @@ _LOOSE = (
     exp.And,
     exp.Or,
 )
-"""What must stand in parentheses as an operand: Spark has one rank for all comparisons, sqlglot has three."""
+"""What must be in parentheses as an operand: Spark has one rank for all comparisons, sqlglot has three."""
 
 
 def _operand(tree: exp.Expression, schema: pa.Schema, *unlike: type[exp.Expression]) -> Expression:
@@ -221,7 +221,7 @@ def _arithmetic(sign: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
 
 
 def _require_order(first: Expression, second: Expression) -> None:
-    """Require that Spark evaluates both: where the first is null it does not come to the second."""
+    """Require that Spark evaluates both: where the first is null it does not evaluate the second."""
     _require(not second.can_raise or not first.nullable)
 
 
@@ -339,7 +339,7 @@ def _between(tree: exp.Expression, schema: pa.Schema) -> Expression:
 
 
 def _one_type(trees: Sequence[exp.Expression], schema: pa.Schema) -> list[Expression]:
-    """Return values brought to one type; NULL takes the type of the others."""
+    """Return values converted to one type; NULL takes the type of the others."""
     known = {index: bound(tree, schema) for index, tree in enumerate(trees) if not isinstance(tree, exp.Null)}
     _require(bool(known))
     _safe(*known.values())
@@ -356,7 +356,7 @@ def _coalesce(tree: exp.Expression, schema: pa.Schema) -> Expression:
 def _condition(tree: exp.Expression, schema: pa.Schema) -> Expression:
     node = _boolean(tree, schema)
     _safe(node)
-    _require(not isinstance(node, Constant))  # Spark leaves out what it never comes to, and its nulls
+    _require(not isinstance(node, Constant))  # Spark ignores what it never evaluates, and its nulls
     return node
 
 

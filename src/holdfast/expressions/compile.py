@@ -1,7 +1,7 @@
-"""Spark SQL expressions that Arrow evaluates to the letter as Spark does; all others are left to Spark.
+"""Spark SQL expressions that Arrow evaluates exactly as Spark does; all others are left to Spark.
 
 The text is read with sqlglot, which knows more SQL than Spark and binds some operators otherwise.  So a text is taken
-only where both read it alike, only with what :mod:`holdfast.expressions.bind` names, and None stands for
+only where both read it alike, only with what :mod:`holdfast.expressions.bind` names, and None is the result of
 every doubt.  The meaning is that of Spark's defaults: ANSI mode, names without case, and UTC.
 """
 
@@ -33,7 +33,7 @@ _CAST_NAMES = frozenset({"tinyint", "byte", "smallint", "short", "int", "integer
 _KEYWORDS = frozenset({"and", "or", "not", "in", "between", "when", "then", "else", "case", "as"})
 _FUNCTIONS = frozenset({"if", "cast", "coalesce", "length", "char_length", "character_length", "len", "concat"})
 _BEFORE_PARENTHESIS = _KEYWORDS | _FUNCTIONS
-"""Words that may stand before ``(``: sqlglot takes functions of other databases for these, which Spark refuses."""
+"""Words that may precede ``(``: sqlglot takes functions of other databases for these, which Spark refuses."""
 
 _CALL = re.compile(r"(\w+)\s*\(")
 _CAST = re.compile(r"\bas\s+([^()]*)\)", re.IGNORECASE)
@@ -73,7 +73,7 @@ def columnar(expression: str, schema: pa.Schema) -> Columnar | None:
 
 
 def columnar_items(items: Sequence[str], schema: pa.Schema) -> list[tuple[str, Columnar]] | None:
-    """Return the columns that select items give, in their order, with the names that Spark gives them.
+    """Return the columns of select items, in their order, with the names that Spark gives them.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def _is_as_written(tree: exp.Expression, text: str) -> bool:
     """Return whether the tree has what the text has.
 
     sqlglot puts parentheses of its own where it guesses the rank of operators (``a IS NULL = b``), takes an OR for the
-    AND of BETWEEN, and passes over a comma too many.
+    AND of BETWEEN, and ignores a surplus comma.
     """
     tokens = sqlglot.tokenize(text, read="spark")
     kinds = [token.token_type for token in tokens]

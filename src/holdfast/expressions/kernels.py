@@ -1,7 +1,7 @@
 """Columns, literals and arithmetic of a columnar expression, computed in Arrow as Spark computes them row by row.
 
-Every node is a frozen value with ``type``, ``nullable`` and ``can_raise``, and ``compute`` gives an Array, or a Scalar
-of a literal.  Operands come with the types that the node computes in: :mod:`holdfast.expressions.bind`
+Every node is a frozen value with ``type``, ``nullable`` and ``can_raise``, and ``compute`` returns an Array, or a
+Scalar of a literal.  Operands come with the types that the node computes in: :mod:`holdfast.expressions.bind`
 chooses them and puts a :class:`Widened` where Spark casts.
 """
 
@@ -75,7 +75,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Constant:
-    """A literal, or what only literals give; None is a null of the type."""
+    """A literal, or an expression of literals only; None is a null of the type."""
 
     value: Any
     type: pa.DataType

@@ -17,7 +17,7 @@ class Columnar:
     Parameters
     ----------
     type : pyarrow.DataType
-        As PySpark maps the type that Spark gives the expression.
+        As PySpark maps the type that Spark assigns to the expression.
     nullable : bool
         As Spark declares it.
     node : Expression

@@ -1,6 +1,6 @@
-"""What a Spark SQL expression reads and gives, found in its text alone; no JVM.
+"""What a Spark SQL expression reads and yields, found in its text alone; no JVM.
 
-The checks made of this may let something pass that Spark refuses later, and never refuse what Spark accepts: what
+The checks based on this may let something pass that Spark refuses later, and never refuse what Spark accepts: what
 cannot be read here is unknown (None), and an unknown is not checked.
 """
 
@@ -35,7 +35,7 @@ _BARE_FUNCTIONS = frozenset(
         "user",
     }
 )
-"""Functions that Spark lets stand without parentheses: in the text they look like columns."""
+"""Functions that Spark allows without parentheses: in the text they look like columns."""
 
 _HIDDEN = "_metadata"
 """Column that Spark's own file sources have without showing it."""
@@ -56,7 +56,7 @@ _VARYING = frozenset(
         "java_method",
     }
 )
-"""Functions that need not give the same value when the same row is computed again."""
+"""Functions that need not return the same value when the same row is computed again."""
 
 _AGGREGATES = frozenset(
     {
@@ -95,13 +95,13 @@ class Item:
     Parameters
     ----------
     names : tuple of str, optional
-        Columns that it gives; None when Spark chooses the name, or the item cannot be read.
+        Columns that it yields; None when Spark chooses the name, or the item cannot be read.
     reads : frozenset of str
         Columns that it reads, as written.
     source : str, optional
         The column that it passes on unchanged, perhaps under another name.
     is_star : bool
-        Whether it stands for all columns but those in ``excluded``.
+        Whether it means all columns but those in ``excluded``.
     excluded : frozenset of str
         Columns that ``* except (...)`` leaves out, in lower case.
     """
@@ -135,7 +135,7 @@ def columns_of(expression: str) -> frozenset[str] | None:
 
 
 def item_of(text: str) -> Item:
-    """Return what one item of a ``select`` reads and gives.
+    """Return what one item of a ``select`` reads and yields.
 
     Examples
     --------
@@ -190,7 +190,7 @@ def query_of(text: str) -> Query | None:
 
 
 def across_rows(text: str, *, is_query: bool = False) -> str | None:
-    """Return the part of an expression or query that looks at several rows together, or None.
+    """Return the part of an expression or query that processes several rows together, or None.
 
     Examples
     --------
@@ -219,7 +219,7 @@ def across_rows(text: str, *, is_query: bool = False) -> str | None:
 
 
 def varying(expression: str) -> str | None:
-    """Return the first function in an expression that need not give the same value again, or None.
+    """Return the first function in an expression that need not return the same value again, or None.
 
     Examples
     --------

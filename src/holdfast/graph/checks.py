@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class building:
     """Context in which a node is being built: checks its name, and puts node and line in front of every error.
 
-    Gives the :class:`Origin` of the node.
+    Returns the :class:`Origin` of the node.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class building:
     name : str, optional
         The name that the user gave.
     built_at : Origin, optional
-        Where it is built; found on the stack when not given.
+        Where it is built; found on the stack by default.
     """
 
     kind: str
@@ -88,7 +88,7 @@ def _word(name: str) -> str:
 
 
 def not_attachable(stream: Stream, consumer: Any, built_at: Origin) -> InvalidPipeline:
-    """Return the error for something that may not stand to the right of ``stream |``."""
+    """Return the error for something that is not allowed to the right of ``stream |``."""
     return InvalidPipeline(
         f"stream {stream.name!r}, built at {stream.origin}, was given {_called(consumer)} at {built_at}.",
         why="to the right of | an operator or a sink of Holdfast is expected.",
@@ -205,7 +205,7 @@ def check_arguments(
 
 
 def check_hooks(name: str, hooks: Any, built_at: Origin, *, hooks_type: type[Hooks]) -> None:
-    """Check that ``hooks=`` of ``Pipeline`` is what it is to be: it is looked at only when a run begins."""
+    """Check that ``hooks=`` of ``Pipeline`` is valid: it is used only when a run begins."""
     if not isinstance(hooks, hooks_type):
         raise InvalidPipeline(
             f"hooks= of pipeline {name!r}, built at {built_at}, is {_called(hooks)}.",
@@ -260,7 +260,7 @@ def _check_names(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]
     everything: tuple[Node | SinkNode, ...] = (*nodes, *sinks)
     seen: dict[str, Node | SinkNode] = {}
     for node in everything:
-        # Without regard to case: names become files and tables, and not every system tells `a` from `A`.
+        # Without regard to case: names become files and tables, and not every system distinguishes `a` and `A`.
         other = seen.setdefault(node.name.lower(), node)
         if other is node:
             continue

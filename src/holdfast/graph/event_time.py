@@ -1,6 +1,6 @@
 """The unit of event time: microseconds where a timestamp is a TIMESTAMP, the user's ticks where it is a BIGINT.
 
-Nobody but the user knows what a tick is.  So a duration is text with a unit for TIMESTAMP, a plain number of ticks for
+Only the user knows what a tick is.  So a duration is text with a unit for TIMESTAMP, a plain number of ticks for
 BIGINT, here as in every operator; and sources of both kinds have no time in common.
 """
 
@@ -75,8 +75,8 @@ def commit_every_ticks(commit_every: str | int | None, sources: Iterable[SourceN
     Raises
     ------
     InvalidPipeline
-        If a source declares no timestamp, their units differ, or text meets BIGINT ticks, whose unit only the user
-        knows, or a bare number TIMESTAMPs.
+        If a source declares no timestamp, their units differ, or text is given for BIGINT ticks, whose unit only the
+        user knows, or a bare number TIMESTAMPs.
     """
     if commit_every is None:
         return None
@@ -117,7 +117,7 @@ def begin_at(at: str | datetime | int | None, sources: Iterable[SourceNode]) -> 
     of_source = {source.name: unit for source in sources if (unit := unit_of(source)) is not None}
     why = "every source begins at the same time, and these have no unit in common."
     in_ticks = _all_in_ticks(of_source, shown=f"at={at!r}", argument="at", why=why)
-    if in_ticks and isinstance(at, str) and at.isdigit():  # as a command line gives it
+    if in_ticks and isinstance(at, str) and at.isdigit():  # as on a command line
         return int(at)
     if in_ticks and not isinstance(at, int):
         raise InvalidPipeline(

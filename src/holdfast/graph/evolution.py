@@ -1,7 +1,7 @@
-"""What a node says of the graph that ran before: under which name it was there, and how its state is brought over.
+"""What a node says about the graph that ran before: its former name, and how its state is migrated.
 
 It is read when a changed graph is compared with the one before, and has no part in any fingerprint: once the change has
-happened it says nothing new, and it may stay or go.
+happened it has no effect, and may stay or be removed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.graph import naming
 from holdfast.graph.naming import Origin
 
 Migration = Callable[[Any], Any]
-"""A state table as it was -> as it is to be; Arrow in, Arrow or a frame of another library out."""
+"""A state table in its old form -> in its new form; Arrow in, Arrow or a frame of another library out."""
 
 _RIGHT = 'migrate=lambda table: table.append_column("n", ...), or migrate={"running": function}'
 
@@ -29,7 +29,7 @@ class Evolution:
     renamed_from : str
         Its name there; empty: the same.
     migrate : callable or mapping of str to callable, optional
-        How its state tables are brought over where they have another form: one function for the one table that
+        How its state tables are converted where they have another form: one function for the one table that
         differs, or table -> function.
     """
 

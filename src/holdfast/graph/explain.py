@@ -1,4 +1,4 @@
-"""The pipeline in words: every node, what it promises, what is shared, and what to mind."""
+"""The pipeline in words: every node, what it promises, what is shared, and warnings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sinks_behind(pipeline: Pipeline) -> dict[Node, tuple[str, ...]]:
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
-    """Return arguments as users write them, long ones cut; what is empty or not given is left out.
+    """Return arguments as users write them, long ones shortened; empty and missing ones are omitted.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def warnings(pipeline: Pipeline) -> list[str]:
 
 
 def derived_names(pipeline: Pipeline) -> list[str]:
-    """Return what to mind about names that nobody gave: the identity of state, of ledgers and of positions."""
+    """Return warnings about derived names: the identity of state, of ledgers and of positions."""
     return list(_derived(pipeline))
 
 

@@ -5,9 +5,9 @@ The order, and what a hook that raises does::
     start      on_setup  ->  take over, resolve  ->  on_recover(value)  ->  on_start     raises: the start fails
     running    ... on_checkpoint() at the end of an epoch, when a checkpoint is due      raises: the run fails
     end well   last epoch is published  ->  on_checkpoint(), the last time               raises: the run fails
-               last checkpoint is made  ->  on_finish                                    raises: told in the log
-    failure    on_error(error, operator, rows)                                           raises: told in the log
-    always     on_teardown, last                                                         raises: told in the log
+               last checkpoint is made  ->  on_finish                                    raises: logged
+    failure    on_error(error, operator, rows)                                           raises: logged
+    always     on_teardown, last                                                         raises: logged
 
 No hook runs between the evaluation of an epoch and its commit: whatever one does, an epoch is published as a whole or
 replayed, so no row is lost or duplicated by it.  A process that is killed calls nothing more.
@@ -39,10 +39,10 @@ class Hooks:
         Returns a value to be kept: JSON (None, bool, int, float, str, and lists and dicts of them), or bytes; at most
         1 MB.  Called at the end of an epoch, when a checkpoint is due, and at the end of a run that ends well.
     on_recover : callable, optional
-        Given that value, before ``on_start``: that of the snapshot from which state is restored, otherwise the latest.
-        Not called where there is none.
+        Receives that value, before ``on_start``: that of the snapshot from which state is restored, otherwise the
+        latest. Not called where there is none.
     on_error : callable, optional
-        Given ``(error, operator, rows)``: when the run fails, with the name of the node that is concerned (or None) and
+        Receives ``(error, operator, rows)``: when the run fails, with the name of the node concerned (or None) and
         None for the rows; and when rows are isolated, with these rows as a ``pyarrow.Table``.
     on_finish : callable, optional
         When the run has ended well: everything is published, the last checkpoint is made.

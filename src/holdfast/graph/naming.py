@@ -1,10 +1,10 @@
-"""Names of nodes: which are allowed, how one is derived where none was given, and which line built a node.
+"""Names of nodes: which are allowed, how one is derived where there is none, and which line built a node.
 
 A derived name is the same in every run of the same program.  It is a function of the kind and of what the node is:
 
 - of an operator, its arguments and its inputs' names (its place);
 - of a source or sink, only *where* it reads or writes (path, table).  A limit that is tuned or a filter that is
-  mended upstream must not give a sink another name: the name is what its ledger is kept under, and a sink that
+  fixed upstream must not change the name of a sink: its ledger is kept under the name, and a sink that
   does not find its ledger cannot know which epochs it holds.
 """
 
@@ -41,7 +41,7 @@ class Origin:
     Parameters
     ----------
     file : str
-        File name, relative to the working directory where it lies below it.
+        File name, relative to the working directory if it is below it.
     line : int
         Line number; 0 when unknown.
     scope : str
@@ -57,7 +57,7 @@ class Origin:
 
 
 def origin() -> Origin:
-    """Return the innermost place on the stack that lies outside Holdfast."""
+    """Return the innermost place on the stack outside Holdfast."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_ours(frame):
         frame = frame.f_back
@@ -83,7 +83,7 @@ def _shown(filename: str) -> str:
 
 
 def checked_name(name: str | None, *, of: str, built_at: Origin) -> str | None:
-    """Return a name that the user gave, when it is allowed.
+    """Return the user's name if it is allowed.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def checked_name(name: str | None, *, of: str, built_at: Origin) -> str | None:
 
 
 def derived_name(kind: str, arguments: Mapping[str, Any], place: Sequence[str] = ()) -> str:
-    """Return a name for a node that was given none: ``<kind>_<six hexadecimal digits>``.
+    """Return a name for a node without one: ``<kind>_<six hexadecimal digits>``.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def canonical_json(value: Any) -> str:
     Raises
     ------
     InternalError
-        If ``arguments()`` of a spec gave something that is not a JSON value.
+        If ``arguments()`` of a spec returned something that is not a JSON value.
     """
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -159,7 +159,7 @@ def callable_text(function: Callable[..., Any]) -> str:
     """Return a text for a function that changes when its code does: qualified name and hash of the code.
 
     Values that the function closes over, its defaults and the arguments of a ``partial`` count where they are plain
-    (text, numbers, booleans, tuples of such).  The hash is of byte code: another Python version gives another one.
+    (text, numbers, booleans, tuples of such).  The hash is of byte code: another Python version produces another one.
     """
     digest = hashlib.sha256(canonical_json(_described(function)).encode()).hexdigest()
     return f"{_qualified(function)}#{digest[:8]}"

@@ -1,4 +1,4 @@
-"""The graph: streams, operators and sink nodes; a :class:`~holdfast.graph.pipeline.Pipeline` is made of them.
+"""The graph: streams, operators and sink nodes; a :class:`~holdfast.graph.pipeline.Pipeline` consists of them.
 
 Everything here is a frozen value: building a graph runs nothing and opens nothing, so it can be checked, drawn,
 fingerprinted and compared.  A cycle cannot be built: a node's inputs exist before it does.
@@ -27,7 +27,7 @@ class Shape:
     Parameters
     ----------
     columns : tuple of str, optional
-        Names in order; None when unknown (behind ``map``, for instance).
+        Names in order; None when unknown (downstream of ``map``, for instance).
     timestamp : str, optional
         The column that holds event time; None when there is none or it is unknown.
     """
@@ -57,10 +57,10 @@ class OperatorSpec(Protocol):
 
 
 class Attachable(Protocol[T_co]):
-    """What may stand to the right of ``stream |``."""
+    """What is allowed to the right of ``stream |``."""
 
     def attach(self, stream: Stream) -> T_co:
-        """Return the stream, sink node or parts that come of it."""
+        """Return the stream, sink node or parts that result."""
 
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class Node:
     side_outputs: weakref.WeakValueDictionary[str, Node] = field(
         default_factory=weakref.WeakValueDictionary, init=False, repr=False
     )
-    """Side outputs that somebody holds, by name: asking twice gives the same node."""
+    """Side outputs in use, by name: asking twice returns the same node."""
 
     def __post_init__(self) -> None:
         unused.register(self)
@@ -115,7 +115,7 @@ class Node:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What it promises for each row; an operator keeps what it is given."""
+        """What it promises for each row; an operator keeps the guarantee of its input."""
         return self.spec.guarantee if isinstance(self.spec, Guaranteeing) else Guarantee.EXACTLY_ONCE
 
     @property
@@ -141,7 +141,7 @@ class Node:
         return self.shape.timestamp
 
     def arguments(self) -> Mapping[str, Any]:
-        """Arguments for display and fingerprint: JSON values, secrets left out."""
+        """Arguments for display and fingerprint: JSON values, without secrets."""
         return self.spec.arguments()
 
     def __repr__(self) -> str:
@@ -150,7 +150,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Stream:
-    """The rows that a node gives.  ``stream | operator`` is a stream, ``stream | sink`` is a sink node.
+    """The rows that a node produces.  ``stream | operator`` is a stream, ``stream | sink`` is a sink node.
 
     Examples
     --------
@@ -200,18 +200,18 @@ class Stream:
 
     @property
     def late(self) -> Stream:
-        """Side output of a stateful operator: the rows that came too late, with the reason and the row itself.
+        """Side output of a stateful operator: the late rows, with the reason and the row itself.
 
         Raises
         ------
         InvalidPipeline
-            If the stream is not that of an operator for which a row can come too late.
+            If the stream is not that of an operator for which a row can be late.
         """
         return _side_output(self, "late")
 
     @property
     def shed(self) -> Stream:
-        """Side output of ``limit_in_flight``: the rows that were dropped at its entry, as they came.
+        """Side output of ``limit_in_flight``: the rows that were dropped at its entry, unchanged.
 
         Raises
         ------
@@ -275,7 +275,7 @@ def _rejects(stream: Stream) -> Stream:
 
 @dataclass(frozen=True)
 class SideOutput:
-    """What a stateful operator gives besides its rows, as rows of their own.
+    """A side output of a stateful operator.
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ class SideOutput:
 
 
 def is_stateful(node: Node | SinkNode) -> bool:
-    """Tell whether a node's operator keeps state: whether its declaration has a step."""
+    """Return whether a node's operator keeps state: whether its declaration has a step."""
     return isinstance(node.spec, StatefulSpec)
 
 
@@ -362,7 +362,7 @@ class Operator:
     past: Evolution = NOTHING
 
     def attach(self, stream: Stream) -> Stream:
-        """Return the stream that comes of this operator on ``stream``."""
+        """Return the stream that results from this operator on ``stream``."""
         return apply(self.spec, (stream,), name=self.name, built_at=self.origin, past=self.past)
 
 
@@ -375,7 +375,7 @@ def apply(
     is_derived: bool = False,
     past: Evolution = NOTHING,
 ) -> Stream:
-    """Put an operator in its place behind one or several streams.
+    """Apply an operator to one or several streams.
 
     Parameters
     ----------
@@ -388,7 +388,7 @@ def apply(
     built_at : Origin
         The line of the user's code that built it.
     is_derived : bool
-        Whether ``name`` was derived by the caller and not given by the user.
+        Whether ``name`` was derived by the caller and not chosen by the user.
     past : Evolution
         What it says of itself in the graph that ran before.
     """
@@ -424,7 +424,7 @@ class SinkNode:
     spec : SinkSpec
         What it writes to.
     stream : Stream, optional
-        The stream it takes; None until it stands to the right of ``stream |``.
+        The stream it takes; None until it is used to the right of ``stream |``.
     name : str
         Explicit, or derived from kind and target.  The sink's ledger is kept under it.
     is_named : bool
@@ -462,7 +462,7 @@ class SinkNode:
         return self.spec.guarantee
 
     def arguments(self) -> Mapping[str, Any]:
-        """Arguments for display and fingerprint: JSON values, secrets left out."""
+        """Arguments for display and fingerprint: JSON values, without secrets."""
         return self.spec.arguments()
 
     def attach(self, stream: Stream) -> SinkNode:

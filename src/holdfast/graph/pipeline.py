@@ -33,7 +33,7 @@ class Pipeline:
     *sinks : SinkNode
         The sinks, each attached to its stream.
     unused : iterable of Stream
-        Streams that are meant to have no sink.
+        Streams that intentionally have no sink.
     hooks : Hooks
         What is called at the beginning and the end of each run, and at checkpoints.  No part of the graph.
 
@@ -140,7 +140,7 @@ class Pipeline:
         }
 
     def fingerprint(self) -> str:
-        """Return 16 hexadecimal digits that are equal for equal graphs, in whatever order their sinks are given."""
+        """Return 16 hexadecimal digits that are equal for equal graphs, in whatever order their sinks are listed."""
         return hashlib.sha256(naming.canonical_json(self.spec()).encode()).hexdigest()[:16]
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""When an epoch begins: at an interval, or at once until everything that was there at the start is drained."""
+"""When an epoch begins: at an interval, or immediately until everything available at the start is processed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Trigger:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether the run ends by itself, once everything that was there at its start is published."""
+        """Whether the run ends by itself, once everything available at its start is published."""
         return self.interval_us is None
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class Trigger:
 
 
 def every(interval: str) -> Trigger:
-    """Begin an epoch at most once per interval, for ever; an interval without new rows has no epoch.
+    """Begin an epoch at most once per interval, without end; an interval without new rows has no epoch.
 
     Parameters
     ----------

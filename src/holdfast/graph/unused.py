@@ -1,14 +1,14 @@
-"""Streams that were built beside a pipeline and lead to no sink: almost always a forgotten line.
+"""Streams that were built with a pipeline and lead to no sink: almost always a forgotten line.
 
 A Python object does not know who uses it.  So each node is noted, weakly, when it is built; when a pipeline starts,
-by when a script has built all its pipelines, the living nodes that hang on its own are looked through.  The rule:
+by when a script has built all its pipelines, the live nodes that are attached to its own are examined.  The rule:
 
     A stream or sink that was built from a stream of this pipeline, by a function (or a script's top level) that
-    built part of this pipeline, is an error when it belongs to no pipeline and nothing that hangs on it does.
+    built part of this pipeline, is an error when it belongs to no pipeline and nothing attached to it does.
 
-It must not cry wolf, so these are let pass: whatever Python has freed; what another thread or another function built;
-what was typed at a prompt, where ``_`` keeps the last value; what a line built that has also built a node of the same
-name for some pipeline (a function called again); and what ``Pipeline(..., unused=[stream])`` lists.
+It must not raise false alarms, so these are accepted: whatever Python has freed; what another thread or another
+function built; what was typed at a prompt, where ``_`` keeps the last value; what a line built that has also built a
+node of the same name for some pipeline (a function called again); and what ``Pipeline(..., unused=[stream])`` lists.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ _adopted: weakref.WeakSet[Node | SinkNode] = weakref.WeakSet()
 
 
 def register(node: Node | SinkNode) -> None:
-    """Note that a node was built."""
+    """Record that a node was built."""
     with _lock:
         _built[node] = threading.get_ident()
 
 
 def adopt(nodes: Iterable[Node | SinkNode]) -> None:
-    """Note that nodes belong to a pipeline."""
+    """Record that nodes belong to a pipeline."""
     with _lock:
         _adopted.update(nodes)
 
 
 def find(pipeline: Pipeline) -> list[Node | SinkNode]:
-    """Return the ends that were forgotten beside a pipeline, in the order in which they stand in the code."""
+    """Return the forgotten ends of streams of a pipeline, in the order of the code."""
     if not _candidates(pipeline):
         return []
-    gc.collect()  # a node in a cycle of dead objects (a traceback that was kept and dropped) is nobody's
+    gc.collect()  # a node in a cycle of dead objects (a traceback that was kept and dropped) is unreferenced
     return sorted(_candidates(pipeline), key=lambda node: (node.origin.file, node.origin.line, node.name))
 
 
 def check(pipeline: Pipeline) -> None:
-    """Check that nothing was forgotten beside a pipeline that is about to start.
+    """Check that a pipeline about to start has no forgotten streams.
 
     Raises
     ------

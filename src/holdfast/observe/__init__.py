@@ -1,1 +1,1 @@
-"""What people see of a run: progress, log, and the state of a checkpoint."""
+"""What users see of a run: progress, log, and the state of a checkpoint."""

@@ -1,4 +1,4 @@
-"""The settings of a process as people ask for them: each variable, its value, and where the value came from."""
+"""The settings of a process for ``inspect --config``: each variable, its value, and where the value came from."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SettingShown:
 
     @property
     def is_given(self) -> bool:
-        """Whether somebody has chosen the value."""
+        """Whether the value was chosen by the user."""
         return self.whence != "default"
 
 

@@ -1,6 +1,6 @@
-"""What a checkpoint says of itself: read, never changed, beside a live pipeline too.
+"""The contents of a checkpoint: read, never changed, even while the pipeline runs.
 
-Its ledger tells what *should* be visible, Spark's plain log files what has been planned and finished.  What *is*
+Its ledger says what *should* be visible, Spark's plain log files what has been planned and finished.  What *is*
 visible only the sinks know: see :mod:`holdfast.observe.sink_answers`.
 """
 
@@ -27,7 +27,7 @@ from holdfast.store import records
 
 @dataclass(frozen=True)
 class DecisionSummary:
-    """One decision of the ledger: where it stands, and the rows it holds for each sink."""
+    """One decision of the ledger: its status, and the rows it holds for each sink."""
 
     epoch: int
     generation: int
@@ -38,9 +38,9 @@ class DecisionSummary:
     carried: tuple[str, ...] = ()
     """Sinks whose rows the decision itself holds."""
     rewound_to: int | None = None
-    """A rewind: the epoch behind which everything is taken back."""
+    """A rewind: the epoch after which everything is withdrawn."""
     before: Mapping[str, int] = field(default_factory=dict)
-    """Of an open one, per sink: the epoch that came before it there, as far as that was noted."""
+    """Of an open one, per sink: the epoch before it there, if that was recorded."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ class SinkReport:
     held : Held, optional
         None when the sink was not or could not be asked.
     orphans : tuple of str, optional
-        Names of staged rows that nobody speaks of; None when the sink cannot tell.
+        Names of staged rows that nothing refers to; None when the sink cannot list them.
     answers : tuple of Answer
-        Its word on every epoch that is not settled in the ledger, and on the last that is.
+        Its answer on every epoch that is not settled in the ledger, and on the last that is.
     problem : str
         Why it did not answer.
     pts_unit : TimeUnit, optional
@@ -147,7 +147,7 @@ class BehindReport:
     epoch, published : int
         What it holds, and what was published.
     lacks : str
-        What lies between, in words.
+        The difference, in words.
     obstacles : tuple of str
         What cannot be read again, and why; empty where the next start replays everything.
     """
@@ -176,7 +176,7 @@ class Inspection:
     supervisor: Mapping[str, Any] | None = None
     """What ``run --supervise`` noted at its last restart: ``pid``, ``restarts``, ``in_a_row``, ``why``, ``at_us``."""
     behind: tuple[BehindReport, ...] = ()
-    """Sinks that have lost what was published in them; looked for where nobody runs."""
+    """Sinks that have lost what was published in them; searched when no run is alive."""
 
     @property
     def open_epochs(self) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Where log records go: short lines to stderr, everything with its traceback to a rotating file in the checkpoint.
 
-No secret reaches either: a filter on both masks message, arguments and traceback of every record, whoever logged it.
+No secret reaches either: a filter on both masks message, arguments and traceback of every record, whatever logged it.
 A log that cannot be written (disk full, stderr closed) never stops a run.
 """
 
@@ -28,7 +28,7 @@ FILE_BYTES = 10_000_000
 FILES_KEPT = 5
 
 FILE_ONLY = "holdfast_file_only"
-"""Attribute of records (``extra=``) that repeat on stderr what the reader is told anyway: shown there at DEBUG only."""
+"""Attribute of records (``extra=``) that repeat what stderr shows anyway: shown there at DEBUG only."""
 
 # py4j logs every closing connection, and errors of calls that are reported anyway.
 QUIET: dict[str, int] = {"py4j": logging.ERROR, "pyspark": logging.WARNING, "asyncio": logging.WARNING}
@@ -39,7 +39,7 @@ QUIET: dict[str, int] = {"py4j": logging.ERROR, "pyspark": logging.WARNING, "asy
 def logging_to(
     file: Path | None, *, level: str = "INFO", as_json: bool = False, another_rotates: bool = False
 ) -> Iterator[None]:
-    """Send the records of this process to stderr and, where given, to a file; afterwards all is as it was before.
+    """Send the records of this process to stderr and, if given, to a file; afterwards everything is restored.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def mask_record(record: logging.LogRecord) -> bool:
     """Cover the secrets in a record, its arguments and its traceback; a filter that lets every record pass."""
     try:
         text = record.getMessage()
-    except Exception:  # a wrong format string of somebody must not let the arguments through unmasked
+    except Exception:  # a wrong format string must not let the arguments through unmasked
         text = f"{record.msg} {record.args!r}"
     record.msg, record.args = _readable(text), ()
     if record.exc_info and record.exc_info[0] is not None:
@@ -161,7 +161,7 @@ class _Stderr:
 
 
 class _RotatingFile(RotatingFileHandler):
-    """A log file that its user alone can read: lines of users' functions stand in it."""
+    """A log file that only its user can read: it has the output of users' functions."""
 
     def _open(self) -> TextIOWrapper:
         return _opened(self)

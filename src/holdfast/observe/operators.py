@@ -1,4 +1,4 @@
-"""Stateful operators in words: how much they hold, what came too late, and who waits on whom."""
+"""Stateful operators in words: the size of their state, late rows, and which key waits on which input."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from holdfast.status import OperatorStatus, Wait
 
 
 def state_text(operator: OperatorStatus) -> str:
-    """Return sizes and counts of an operator in one line; counts of nothing are left out.
+    """Return sizes and counts of an operator in one line; zero counts are omitted.
 
     Examples
     --------
@@ -29,8 +29,8 @@ def wait_text(wait: Wait) -> str:
     'origin=JFK waits on weather since 2023-11-14T22:13:20Z, which has sent nothing yet: 7 rows'
     """
     who = " ".join(f"{column}={value}" for column, value in wait.key.items()) or "everything"
-    told = "which has sent nothing yet" if wait.bound is None else f"whose bound is {wait.bound}"
-    return f"{who} waits on {wait.input} since {utc(wait.since_us)}, {told}: {wait.waiting_rows:,} rows"
+    reached = "which has sent nothing yet" if wait.bound is None else f"whose bound is {wait.bound}"
+    return f"{who} waits on {wait.input} since {utc(wait.since_us)}, {reached}: {wait.waiting_rows:,} rows"
 
 
 def size_text(size_bytes: int) -> str:

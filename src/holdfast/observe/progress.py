@@ -177,7 +177,7 @@ def progress_of(
         with shown:
             yield
     finally:
-        # After the display has gone, and after a failure too: how far the run came.
+        # After the display has gone, and after a failure too: how far the run got.
         _quietly(lambda: _write_json(picture()) if as_json else _write(as_last_line(picture(), now_us())))
 
 
@@ -191,7 +191,7 @@ class _LastGood:
     def __call__(self) -> Status:
         try:
             self._last = self._run.status()
-        except Exception:  # of whatever kind: a picture is missed, the run goes on
+        except Exception:  # of whatever kind: a frame is lost, the run continues
             _log.debug("no status", exc_info=True)
         return self._last
 
@@ -199,7 +199,7 @@ class _LastGood:
 @contextmanager
 def _live(picture: Callable[[], Status]) -> Iterator[None]:
     console = Console(stderr=True)
-    # Rich's own answer to a terminal that is gone is to leave the program, and to send stdout to nowhere.
+    # Rich's own answer to a terminal that is gone is to exit the program, and to discard stdout.
     console.on_broken_pipe = lambda: None  # type: ignore[method-assign]
     live = Live(
         get_renderable=lambda: as_display(picture()),

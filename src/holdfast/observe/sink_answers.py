@@ -1,6 +1,6 @@
-"""What the sinks hold: asked of each, without opening one, because to open is to fence.
+"""What the sinks hold: asked of each without opening it, because opening fences.
 
-A sink's word on an epoch and the ledger's word on it give the verdict that recovery would reach: the same table.
+A sink's answer on an epoch and the ledger's answer on it give the verdict that recovery would reach: the same table.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def inspect_sinks(pipeline: Pipeline, store: Store, inspection: Inspection) -> t
 
     Notes
     -----
-    Sinks are connected and not opened: nobody is fenced.  A sink that does not answer is reported as such.
+    Sinks are connected and not opened: no run is fenced.  A sink that does not answer is reported as such.
     """
     unit = common_unit(pipeline.sources)
     return tuple(replace(_ask(node, pipeline.name, store, inspection), pts_unit=unit) for node in pipeline.sinks)
@@ -52,16 +52,16 @@ def inspect_sinks(pipeline: Pipeline, store: Store, inspection: Inspection) -> t
 def sinks_behind(
     pipeline: Pipeline, store: Store, checkpoint: Path, inspection: Inspection
 ) -> tuple[BehindReport, ...]:
-    """Return the sinks that lie behind what was published in them, as the next start would find them.
+    """Return the sinks that are behind what was published in them, as the next start would find them.
 
     Parameters
     ----------
     pipeline : Pipeline
-        The graph: whether its sources can give again what is missing.
+        The graph: whether its sources can replay what is missing.
     store, checkpoint : Store, Path
-        The checkpoint, and where it lies.
+        The checkpoint, and its location.
     inspection : Inspection
-        With the sinks' answers.  Of a run that is alive nothing is said: it goes on while it is looked at.
+        With the sinks' answers.  Nothing is said about a live run: it advances while it is inspected.
     """
     if inspection.owner.is_alive or not inspection.spark:
         return ()
@@ -171,7 +171,7 @@ def _ask(node: SinkNode, pipeline: str, store: Store, inspection: Inspection) ->
         if schema is None:
             return replace(report, problem=NEVER_OPENED)
         sink = node.spec.connect(node.name, pipeline, schema)
-    except Exception as error:  # whatever a driver raises: the other sinks are asked all the same
+    except Exception as error:  # whatever a driver raises: the other sinks are asked nevertheless
         return replace(report, problem=_first_line(error))
     try:
         held, orphans = _inspect(sink, inspection)
@@ -198,7 +198,7 @@ def _inspect(sink: Sink, inspection: Inspection) -> tuple[Held, tuple[str, ...] 
 
 
 def _is_orphan(staged: str, held: Held, inspection: Inspection) -> bool:
-    """Tell whether nobody will publish staged rows: they are of no open decision, and of no run that may be at work."""
+    """Return whether staged rows are orphans: they are of no open decision, and of no run that may be at work."""
     _, generation, epoch, *_ = staged.split("/")
     owner = inspection.owner
     is_at_work = int(generation) >= owner.generation and owner.is_alive is not False and int(epoch) > held.epoch
@@ -208,7 +208,7 @@ def _is_orphan(staged: str, held: Held, inspection: Inspection) -> bool:
 def questions(inspection: Inspection, sink: str) -> list[tuple[int, Decision]]:
     """Return the epochs to ask a sink about, with the ledger's word: the last done, all open, the one that is planned.
 
-    What Spark has finished is in no doubt; whether the sink holds it positions tell (:func:`sinks_behind`).
+    What Spark has finished is in no doubt; whether the sink holds it follows from positions (:func:`sinks_behind`).
     """
     asked = {
         d.epoch: Decision.COMMIT if d.standing is Standing.OPEN else Decision.DONE

@@ -1,4 +1,4 @@
-"""Times as people read them."""
+"""Times in readable form."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def check_text(text: Any, argument: str, *, right: str) -> str:
     Raises
     ------
     InvalidPipeline
-        If it is not a text, empty, or looks at several rows together.
+        If it is not a text, empty, or processes several rows together.
     """
     if not isinstance(text, str):
         raise InvalidPipeline(
@@ -34,12 +34,12 @@ def check_text(text: Any, argument: str, *, right: str) -> str:
 
 
 def closed(text: str) -> str:
-    """Return an expression's text so that something can stand behind it: a comment at its end swallows nothing."""
+    """Return an expression's text so that text can follow it: a comment at its end swallows nothing."""
     return f"{text}\n" if "--" in text else text
 
 
 def looks_across(argument: str, text: str, part: str) -> InvalidPipeline:
-    """Return the error for a text that looks at several rows together."""
+    """Return the error for a text that processes several rows together."""
     return InvalidPipeline(
         f"{argument}={text!r} looks at several rows together: {part}.",
         why="a stateless operator sees each row alone; together it would see only the rows that happen to be in one "

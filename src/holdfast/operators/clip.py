@@ -1,4 +1,4 @@
-"""``clip``: the rows of a span of event time."""
+"""``clip``: the rows of an interval of event time."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def clip(
         First time, and first time no longer wanted: ISO 8601 text, datetime, or microseconds of Unix time.  Without
         a zone they are UTC.
     timestamp : str, optional
-        The column to look at; by default the one that the source declares.
+        The column to use; by default the one that the source declares.
     name : str, optional
         The node's name.
 

@@ -47,7 +47,7 @@ def filter(condition: str | Callable[[DataFrame], Column], *, name: str | None =
     Raises
     ------
     InvalidPipeline
-        If the condition names an unknown column (when attached), or looks at several rows together.
+        If the condition names an unknown column (when attached), or processes several rows together.
 
     Examples
     --------

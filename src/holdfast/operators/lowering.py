@@ -1,14 +1,14 @@
-"""What each kind of operator is to those who run it: one row for each kind.
+"""How each kind of operator is run: one row for each kind.
 
 The table is data: neither Spark nor programs nor stages are known here.  Those who run operators have one entry for
 each *way*, and find it by the row of a node's kind:
 
 - :class:`InSpark`: ``WAYS`` in :mod:`holdfast.spark.compile`, where rows go through Spark's plan;
 - :class:`InArrow`: ``WAYS`` in :mod:`holdfast.plan.program_build`, where they stay in Arrow batches;
-- :class:`BoundsBehind`: ``WAYS`` in :mod:`holdfast.plan.feeds`, which says what promises hold behind it.
+- :class:`BoundsBehind`: ``WAYS`` in :mod:`holdfast.plan.feeds`, which says what promises hold downstream of it.
 
-A new operator that goes one of these ways is its own file and a row here.  One that goes a new way has an entry more
-in each of the three, and no place where it is forgotten: a way without an entry is an error that names the place.
+A new operator that uses these ways is a file of its own and a row here.  One that needs a new way adds an entry
+in each of the three, and cannot be forgotten anywhere: a way without an entry is an error that names the place.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class InArrow(Enum):
 
 
 class BoundsBehind(Enum):
-    """Which bounds, promises that no row below a time comes any more, hold behind an operator."""
+    """Which bounds, promises that no row below a time follows, hold downstream of an operator."""
 
     OF_SOURCE = "those that the source tells"
     OF_STEP = "those that its step tells"
@@ -72,7 +72,7 @@ class BoundsBehind(Enum):
 
 @dataclass(frozen=True)
 class Lowering:
-    """What a kind of operator is to those who run it.
+    """How a kind of operator is run.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Lowering:
     in_arrow : InArrow
         How Arrow does it.
     bounds : BoundsBehind
-        What becomes of bounds.
+        What happens to bounds.
     keeps_state : bool
         Whether it keeps state under its name: it begins a level, and a checkpoint holds it.
     counts_dropped : bool
@@ -102,7 +102,7 @@ _STATEFUL = Lowering(InSpark.HOSTED, InArrow.STEP, BoundsBehind.OF_STEP, keeps_s
 _SIDE_OUTPUT = Lowering(InSpark.HOSTED, InArrow.SIDE_OUTPUT, BoundsBehind.END)
 
 LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
-    # kind             in Spark          in Arrow            bounds behind it
+    # kind             in Spark          in Arrow            bounds after it
     "map": Lowering(InSpark.FUNCTION, InArrow.SPARK_ONLY, BoundsBehind.END),
     "sql": Lowering(InSpark.SQL, InArrow.SPARK_ONLY, BoundsBehind.END),
     "map_batches": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsBehind.END),
@@ -156,7 +156,7 @@ def entry_of(ways: Mapping[W, E], way: W, place: str) -> E:
     way : InSpark, InArrow or BoundsBehind
         The way.
     place : str
-        Where the mapping stands, for whoever must add to it.
+        Where the mapping is, for the developer who must add to it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""``map``: any transformation of a DataFrame that looks at one row at a time."""
+"""``map``: any transformation of a DataFrame that processes one row at a time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def map(fn: Callable[[DataFrame], DataFrame], *, name: str | None = None) -> Ope
     Parameters
     ----------
     fn : function of a DataFrame, giving a DataFrame
-        Called on the driver while the run is being set up, once per run and not per row.  It must look at one row at
+        Called on the driver while the run is being set up, once per run and not per row.  It must process one row at
         a time (columns, UDFs, ``explode``): no aggregation, join, order or limit, and no action such as ``count``.
     name : str, optional
         The node's name.
@@ -51,8 +51,8 @@ def map(fn: Callable[[DataFrame], DataFrame], *, name: str | None = None) -> Ope
 
     Notes
     -----
-    Columns behind ``map`` are not known before the run starts, so names in later operators are checked then, and the
-    timestamp column is forgotten.
+    Columns downstream of ``map`` are not known before the run starts, so names in later operators are checked then, and
+    the timestamp column is forgotten.
 
     Examples
     --------

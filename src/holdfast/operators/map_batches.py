@@ -51,10 +51,10 @@ def map_batches(
     Parameters
     ----------
     fn : function of a RecordBatch, giving a RecordBatch or Table
-        With ``setup`` it takes a second argument: what ``setup`` returned.  It may give more or fewer rows than it
+        With ``setup`` it takes a second argument: what ``setup`` returned.  It may return more or fewer rows than it
         takes.  A batch is an arbitrary cut of the rows, so the result must not depend on where it is cut.
     schema : str, StructType or pyarrow.Schema
-        Of what ``fn`` gives; columns are matched by name.
+        Of what ``fn`` returns; columns are matched by name.
     setup : function of nothing, optional
         Runs once per Python worker, before its first batch: the place to load a model.
     name : str, optional

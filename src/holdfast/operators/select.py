@@ -28,7 +28,7 @@ class Select:
         return {"items": list(self.items)}
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Return the columns that the items give, after checking those that they read."""
+        """Return the columns of the items, after checking those that they read."""
         return selected([item_of(text) for text in self.items], list(self.items), inputs[0])
 
 
@@ -38,7 +38,7 @@ def selected(items: Sequence[Item], texts: Sequence[str], before: Shape) -> Shap
     Raises
     ------
     InvalidPipeline
-        If an item reads an unknown column, or two items give a column of one name.
+        If an item reads an unknown column, or two items yield a column of one name.
     """
     given: list[str] = []
     is_known = True
@@ -102,12 +102,12 @@ def select(*items: str, name: str | None = None, **named: str) -> Operator:
     name : str, optional
         The node's name.  A column of this name is written ``"expression as name"``.
     **named : str
-        Column -> expression; they stand behind ``items``.
+        Column -> expression; they follow ``items``.
 
     Raises
     ------
     InvalidPipeline
-        If an item reads an unknown column (when attached), two columns have one name, or an item looks at several
+        If an item reads an unknown column (when attached), two columns have one name, or an item processes several
         rows together.
 
     Examples

@@ -76,12 +76,12 @@ class Split:
 class Parts:
     """The parts of a split stream, by name: ``parts.late`` or ``parts["late"]``.
 
-    A part becomes a stream when it is first asked for; rows of a part that nobody asks for are dropped.
+    A part becomes a stream when it is first asked for; rows of an unused part are dropped.
     """
 
     split: Split
     stream: Stream
-    # Weak, so that a part which was only looked at is not taken for a stream that somebody forgot.
+    # Weak, so that a part which was only looked up does not count as a forgotten stream.
     _nodes: weakref.WeakValueDictionary[str, Node] = field(default_factory=weakref.WeakValueDictionary, repr=False)
 
     def __getitem__(self, part: str) -> Stream:
@@ -131,7 +131,7 @@ def split(*misplaced: Any, otherwise: str | None = None, name: str | None = None
     Returns
     -------
     Split
-        To stand to the right of ``stream |``, which gives the :class:`Parts`.
+        To be used to the right of ``stream |``, which returns the :class:`Parts`.
 
     Raises
     ------

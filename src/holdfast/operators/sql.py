@@ -1,4 +1,4 @@
-"""``sql``: a ``select`` statement over the stream, which it knows as the table ``input``."""
+"""``sql``: a ``select`` statement over the stream, which is the table ``input`` in it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sql:
         return {"query": self.query}
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Return the columns of the select list, where the query is simple enough to tell."""
+        """Return the columns of the select list, where the query is simple enough."""
         known = text.query_of(self.query)
         if known is None or known.items is None:
             return Shape()
@@ -52,7 +52,7 @@ def sql(query: str, *, name: str | None = None) -> Operator:
     Raises
     ------
     InvalidPipeline
-        If the statement does not read ``input``, reads it twice or another table, or looks at several rows
+        If the statement does not read ``input``, reads it twice or another table, or processes several rows
         together (aggregate, window, join, distinct, order, limit).
 
     Examples

@@ -15,12 +15,12 @@ _RIGHT = "hf.union(left, right)"
 
 @dataclass(frozen=True)
 class Union:
-    """Bring the rows of all inputs together; columns are matched by name, in the order of the first input."""
+    """Unite the rows of all inputs; columns are matched by name, in the order of the first input."""
 
     kind: ClassVar[str] = "union"
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return none: what is united stands in the inputs."""
+        """Return none: what is united is in the inputs."""
         return {}
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -61,7 +61,7 @@ def union(*streams: Stream, name: str | None = None) -> Stream:
     Raises
     ------
     InvalidPipeline
-        If the columns differ, or a stream is given twice (each of its rows would be there twice).
+        If the columns differ, or a stream is given twice (each of its rows would occur twice).
 
     Examples
     --------

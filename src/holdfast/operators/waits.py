@@ -1,4 +1,4 @@
-"""Who waits on whom: the longest waits in a bucket's state, for the status of a run."""
+"""The longest waits in a bucket's state, for the status of a run."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def merge_waits(step: MergeStep, state: Mapping[str, pa.Table]) -> pa.Table:
     Returns
     -------
     pa.Table
-        The key columns; ``input``; ``since_us``, batch time at which the first of the rows came that wait on it;
+        The key columns; ``input``; ``since_us``, batch time at which the first of the waiting rows arrived;
         ``bound``, ticks (null: nothing was ever said); ``waiting_rows``, how many wait on it.  The longest wait first,
         then by key and in the order of the inputs.
     """

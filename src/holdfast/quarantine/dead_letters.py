@@ -1,18 +1,18 @@
-"""Dead letters: rows that fail whatever epoch they are in, with the error and their place; kept, and left out.
+"""Dead letters: rows that fail in whatever epoch they are, with the error and their position; kept, and left out.
 
-One object says both: what a pipeline leaves out, and what became of it.  ``dead-letters/<generation, 8 digits>.json``
+One object says both: what a pipeline leaves out, and what happened to it.  ``dead-letters/<generation, 8 digits>.json``
 holds all letters; a start copies the newest under its own generation, after it has taken over, and adds to its copy
 (where no run has ever isolated rows there is none, and none is made).
-So what a run that was fenced adds late is in an object that nobody reads any more: it can neither publish the epoch nor
-have its row left out.  A row is a letter from the put on, and from then on no reading gives it: it is in the sinks or
+So what a fenced run adds late is in an object that is no longer read: it can neither publish the epoch nor
+have its row left out.  A row is a letter from the put on, and from then on it is never read: it is in the sinks or
 among the letters, whatever is killed between.
 
 A letter that is sent again has a number among those of its source, in the order in which that was asked for: it is read
 between the positions *k* and *k* + 1 of the segment ``letters`` (:mod:`holdfast.quarantine.mask`).
 
-A letter that a sink has refused is kept before its row is taken out of the decision.  Whoever dies in between leaves
-the decision whole, and a table that is mended gets the row after all.  So the ledger has the last word on these
-letters, and a start, which finds it there, notes it: finished epochs leave the ledger some day.
+A letter that a sink has refused is kept before its row is removed from the decision.  A crash in between leaves
+the decision whole, and a table that is corrected gets the row after all.  So the ledger is authoritative for these
+letters, and a start that finds it there records it: finished epochs are eventually removed from the ledger.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ PREFIX = "dead-letters/"
 
 REJECTED = "rejected"
 """Segment of letters that a sink has refused of a decided epoch: rows of the sink, whose name they bear, and not of a
-source.  They are behind the graph, so nothing is left out of a source for them, and they cannot be sent through it."""
+source.  They are output of the graph, so nothing is left out of a source for them, and they cannot be sent through
+it."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,9 @@ class Letter:
     Parameters
     ----------
     source : str
-        Where it came from; the sink, where one has refused it.
+        Its source; the sink, if one has refused it.
     address : Address
-        Where it stands there.
+        Its position there.
     row : bytes
         The row, an Arrow IPC stream.
     epoch : int
@@ -66,7 +67,7 @@ class Letter:
     at_us : int
         When it was found, microseconds of Unix time.
     again : int, optional
-        Its number among the rows of its source that are sent again; None: nobody has asked for that.
+        Its number among the rows of its source that are sent again; None: that was not asked for.
     is_published : bool
         Of one that a sink has refused: whether it was published after all.
     """
@@ -115,7 +116,7 @@ class _Record:
 
 
 class Rejection(Enum):
-    """What became of a row that a sink has refused of a decided epoch, for people."""
+    """The status of a row that a sink has refused of a decided epoch, in words."""
 
     MADE = "rejected by its sink"
     OPEN = "refused by its sink, its epoch is not published yet"
@@ -123,7 +124,7 @@ class Rejection(Enum):
 
 
 def rejection(letter: Letter, ledger: Mapping[int, Decided | Done]) -> Rejection:
-    """Return what became of a row, by what the ledger has of some epochs; of an epoch that left it, as was noted."""
+    """Return the status of a row, by what the ledger has of some epochs; of an epoch no longer in it, as recorded."""
     if letter.is_published:
         return Rejection.UNDONE
     content = ledger.get(letter.epoch)
@@ -151,7 +152,7 @@ def read_letters(store: Store) -> tuple[Letter, ...]:
     Raises
     ------
     Corrupt
-        If they cannot be read: without them rows would come back that were left out.
+        If they cannot be read: without them rows that were left out would be read again.
     """
     newest = _newest(store)
     return _read(store, newest) if newest else ()
@@ -167,7 +168,7 @@ class DeadLetters:
     generation : int
         Of this run, which has taken over.
     isolates : bool
-        Whether this run may add to them.  One that does not, and finds no object, writes none: whoever isolates has
+        Whether this run may add to them.  One that does not, and finds no object, writes none: a run that isolates has
         written its own before, or finds itself fenced when it looks before it adds.
     """
 
@@ -203,7 +204,7 @@ class DeadLetters:
             self._put((*self.letters, letter))
 
     def fit(self, sources: Iterable[Node], begins: Positions) -> None:
-        """Bring the rows that this run reads again to the schemas that their sources have now.
+        """Convert the rows that this run reads again to the present schemas of their sources.
 
         Parameters
         ----------
@@ -269,7 +270,7 @@ def masks_of(letters: Sequence[Letter]) -> dict[str, Mask]:
 
 
 def send_again(store: Store, wanted: Collection[str], finished: Positions) -> list[Letter]:
-    """Note that letters are to be sent through the graph again, at the next start; return them.
+    """Record that letters must be sent through the graph again by the next start; return them.
 
     Parameters
     ----------
@@ -278,12 +279,12 @@ def send_again(store: Store, wanted: Collection[str], finished: Positions) -> li
     wanted : collection of str
         Names of letters; empty: all that were not sent again yet.
     finished : Positions
-        Up to where epochs are finished.  A fork may stand behind letters of the pipeline that it comes from.
+        Up to where epochs are finished.  A fork may be behind letters of its original pipeline.
 
     Notes
     -----
     One put.  It goes into the newest object: if a run takes over meanwhile, either it has read the note, or the note is
-    in an object that nobody reads.
+    in an object that is not read.
     """
     newest = _newest(store)
     letters = list(_read(store, newest)) if newest else []

@@ -1,9 +1,9 @@
 """A source without the rows that are dead letters, and with those of them that are sent again.
 
 A row's *address* is the segment, the position in it, and the row's ordinal among the rows of that one position: what
-lies at an address never changes, whatever epochs are planned.  Rows are left out where spans are cut: a position that
-holds such a row has a span of its own, which says what of it counts.  So executors need to know nothing, and every
-reading of the same positions, whoever plans it, gives the same rows.
+is at an address never changes, whatever epochs are planned.  Rows are left out where spans are cut: a position that
+holds such a row has a span of its own, which says what of it counts.  So executors need no other information, and every
+reading of the same positions, whichever process plans it, yields the same rows.
 
 Rows that are sent again are a segment of their own, ``letters``: entry *k* is read between its positions *k* and
 *k* + 1.  So they are part of exactly one epoch, and sinks hold them by position as they hold anything else.
@@ -33,7 +33,7 @@ LETTERS = "letters"
 
 
 class Address(NamedTuple):
-    """Where a row of one source stands."""
+    """The address of a row of one source."""
 
     segment: str
     position: int
@@ -51,7 +51,7 @@ class Mask:
     again : tuple of bytes
         Rows that are sent again, in their order, each an Arrow IPC stream of one row; an empty one is none.
     first, last : Address, optional
-        For a trial: only rows from the first on, and before the last.  The segment ``letters`` comes behind the other.
+        For a trial: only rows from the first on, and before the last.  The segment ``letters`` comes after the other.
     """
 
     left_out: frozenset[Address] = frozenset()
@@ -108,12 +108,12 @@ def lettered(source: Source, mask: Mask) -> Source:
 
 
 def readable(source: Source, span: Span) -> Source:
-    """Return a source that can read a span, whoever has cut it: what is left out stands in the span."""
+    """Return a source that can read any span: what is left out is recorded in the span."""
     return _wrapped(source, NOTHING) if isinstance(span.value, _Counted | _Again) else source
 
 
 def _wrapped(source: Source, mask: Mask) -> Source:
-    if isinstance(source, MarkedSource):  # an address counts bound rows too, whoever reads
+    if isinstance(source, MarkedSource):  # an address counts bound rows too, in every reader
         return cast("Source", MarkedSource(cast("Source", LetteredSource(source.source, mask)), source.marker))
     return cast("Source", LetteredSource(source, mask))
 
@@ -151,7 +151,7 @@ class LetteredSource(WrappedSource):
         self.mask = mask
 
     def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
-        """End positions of the next epoch: what is sent again comes with the first one."""
+        """End positions of the next epoch: what is sent again is part of the first one."""
         return self._with_letters(self.source.latest(start, bounded=bounded), start)
 
     def newest(self) -> SourcePositions | None:
@@ -160,7 +160,7 @@ class LetteredSource(WrappedSource):
         return None if newest is None else self._with_letters(newest, {})
 
     def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
-        """Cut the rows between two positions: those that are left out, or lie outside, are in no span."""
+        """Cut the rows between two positions: those that are left out, or are outside, are in no span."""
         segment = segment_of(end)
         begin = int(start.get(segment, self.source.initial().get(segment, 0)))
         spans = list(self._spans(segment, begin, int(end[segment]), parallelism))
@@ -240,7 +240,7 @@ class LetteredSource(WrappedSource):
         )
 
     def _window(self, segment: str) -> tuple[Address | None, Address | None]:
-        """Return the borders as far as they lie in a segment; one in the other segment shuts all of this one."""
+        """Return the borders that are in a segment; one in the other segment excludes all of this one."""
         first, last = self.mask.first, self.mask.last
         nothing = Address(segment, 0, 0)
         if last is not None and last.segment != segment:

@@ -1,7 +1,7 @@
 """A dead letter's row in the schema that its source has now: the one it was kept with may be older.
 
-Columns go by name.  One that the row lacks is null, one that the source has no longer is left out, and a type may be
-another where the value stays the same.  Anything else is refused: a row that comes again is the row that was there.
+Columns go by name.  One that the row lacks is null, one that the source no longer has is dropped, and a type may
+differ where the value stays the same.  Anything else is refused: the row that is read again is the original row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.types.casting import same_in
 
 
 def refitted(row: bytes, spec: SourceSpec) -> bytes:
-    """Return a row as its source gives rows now; the same bytes where its schema has not changed.
+    """Return a row as its source delivers rows now; the same bytes where its schema has not changed.
 
     Parameters
     ----------

@@ -1,15 +1,15 @@
-"""Isolation: which rows of an epoch make it fail, found by trials, a half at a time.
+"""Isolation: which rows of an epoch make it fail, found by bisection with trials.
 
-A trial evaluates a part of the epoch and publishes nothing.  What is looked for is the shortest beginning of the epoch
-that fails: its last row is condemned, and the search goes on behind it, without that row.  So every row that is left
+A trial evaluates a part of the epoch and publishes nothing.  The search is for the shortest prefix of the epoch
+that fails: its last row is condemned, and the search continues after it, without that row.  So every row that is left
 has taken part in a trial that passed, together with all rows before it; that holds with state too, where rows act on
 each other.
 
-No row is condemned for what a larger part did: the last trial is of that row, behind those that pass.  Many rows may
-fail together for want of memory, a person may have killed a trial, and the function may have been mended since.
+No row is condemned for what a larger part did: the last trial is of that row, after those that pass.  Many rows may
+fail together for want of memory, a person may have killed a trial, and the function may have been fixed since.
 
-A trial may kill the process.  So it is noted before it begins, with all that is known; one that was left unfinished is
-tried once more, and then counts as failed.
+A trial may kill the process.  So it is recorded before it begins, with all that is known; an unfinished one is
+tried again, and then counts as failed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ATTEMPTS = f"{PREFIX}attempts.json"
 SEARCH = f"{PREFIX}search.json"
 _TRIES = 2
 PROBE = [0, 0]
-"""The trial that is a probe: it looks at all rows, and ends before there are others."""
+"""The trial that is a probe: it evaluates all rows, and ends before there are others."""
 SCAN_PARTS = 64
-"""So many parts a scan tells apart: a death costs a second, so few scans are better than few rows at a time."""
+"""The number of parts that a scan distinguishes: a death costs a second, so few scans are better than small parts."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Bounds:
     Parameters
     ----------
     low : int
-        So many rows pass, without those that were condemned.
+        Number of rows that pass, without the condemned ones.
     high : int, optional
-        So many do not; None: not known of any number.
+        Number of rows that do not; None: not known of any number.
     """
 
     low: int = 0
@@ -60,7 +60,7 @@ def isolate(
     fails : callable
         ``fails(low, high, known)``: whether the first ``high`` rows fail, given that the first ``low`` pass.
     condemn : callable
-        Told of each row that is found, by its number: later trials are made without it.
+        Called for each row that is found, with its number: later trials are made without it.
     known : Bounds
         Where to begin.
 
@@ -97,7 +97,7 @@ class Failing:
     Parameters
     ----------
     low, high : int
-        Number of the first, and behind the last.
+        Number of the first, and after the last.
     said : tuple of (str, str, str)
         Kind of the error, what happened, and why.
     """
@@ -110,7 +110,7 @@ class Failing:
 def locate(
     low: int, high: int, scan: Callable[[int, int, int], list[Failing]], *, most: int = 100
 ) -> list[tuple[int, tuple[str, str, str]]]:
-    """Find rows that fail each by itself, where a scan tells which of many parts fail.
+    """Find rows that fail each by itself, where a scan shows which of many parts fail.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def locate(
     scan : callable
         ``scan(low, high, size)``: the parts that fail, ascending, where rows are evaluated ``size`` at a time.
     most : int
-        When more parts fail than this, the rest is not looked at.
+        When more parts fail than this, the rest is not examined.
 
     Returns
     -------
@@ -128,7 +128,7 @@ def locate(
 
     Notes
     -----
-    Each row that is named failed twice by itself: a person may have ended the process the first time.  One row of a
+    Each row that is named failed twice on its own: a person may have ended the process the first time.  One row of a
     million is found in five scans.
 
     Examples
@@ -160,7 +160,7 @@ class Search:
         Names the epoch: what is known of another one is forgotten.
     condemned : callable
         Returns how many rows were condemned so far, durably.  What failed before the last of them may pass without it:
-        a kill right behind it leaves a note that must not be believed any more.
+        a kill right after it leaves a record that must not be trusted any more.
     """
 
     def __init__(self, store: Store, epoch: str, condemned: Callable[[], int] = lambda: 0) -> None:
@@ -180,7 +180,7 @@ class Search:
         return self.known == Bounds() and self._unfinished == (None, 0)
 
     def begin_probe(self) -> bool:
-        """Note a probe; False where trials have begun already, or it was begun again and again, and never ended."""
+        """Record a probe; False where trials have already begun, or it was begun repeatedly and never ended."""
         trial, tries = self._unfinished
         if self.known != Bounds() or (trial is not None and trial != PROBE) or tries >= _TRIES:
             return False
@@ -188,7 +188,7 @@ class Search:
         return True
 
     def begin(self, low: int, high: int, known: Bounds) -> bool:
-        """Note a trial; False where it was begun before, again and again, and never ended: it counts as failed."""
+        """Record a trial; False where it was begun repeatedly before and never ended: it counts as failed."""
         trial, tries = self._unfinished
         tries = tries + 1 if trial == [low, high] else 1
         self._unfinished = (None, 0)  # of this process, which has not died of it
@@ -198,7 +198,7 @@ class Search:
         return True
 
     def withdraw(self, known: Bounds) -> None:
-        """Note that the trial that was begun said nothing: its process lives, and it was not for the rows."""
+        """Record that the trial that was begun said nothing: its process lives, and it was not for the rows."""
         self._note(known, None, 0)
 
     def end(self) -> None:
@@ -234,5 +234,5 @@ def count_attempt(store: Store, epoch: str | None) -> int:
 def _json(store: Store, key: str) -> dict[str, Any]:
     try:
         return checked_json.load(store.get(key) or b"{}")
-    except ValueError:  # what is known is lost: counted, and searched, anew
+    except ValueError:  # what is known is lost: counted and searched again
         return {}

@@ -1,7 +1,7 @@
-"""What a sink holds against what the run believes that it holds: a sink that went back is never published over.
+"""What a sink holds compared with what the run believes: nothing is published to a sink that went back.
 
-Every sink asks this under its own lock, before it changes anything: a later epoch would move its ledger over the gap
-and hide it for ever (design/0002).
+Every sink asks this under its own lock, before it changes anything: a later epoch would move its ledger past the gap
+and hide it permanently (design/0002).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def fresh(
     pipeline : str
         Its pipeline.
     publications : sequence of Publication
-        What it is told to publish, ascending.
+        What it must publish, ascending.
     held : Held
-        What its own ledger says, read under its lock.  The generation is not looked at.
+        What its own ledger says, read under its lock.  The generation is ignored.
     believed : Held
-        What it told last: when it was opened, or by publishing.
+        What it last reported: when it was opened, or by publishing.
 
     Raises
     ------

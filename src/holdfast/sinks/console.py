@@ -1,6 +1,6 @@
 """Console: the first rows of each epoch as a table on the terminal; at-least-once.
 
-It has no ledger: what has been printed cannot be asked.  An epoch that is replayed after a crash is printed again.
+It has no ledger: it cannot be asked what has been printed.  An epoch that is replayed after a crash is printed again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def console(*, limit: int = 20, name: str | None = None) -> nodes.SinkNode:
     Returns
     -------
     SinkNode
-        To stand to the right of ``stream |``.
+        To be used to the right of ``stream |``.
 
     Notes
     -----

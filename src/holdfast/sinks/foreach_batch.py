@@ -1,7 +1,7 @@
-"""foreach_batch: every epoch handed to a function of yours as a DataFrame; at-least-once.
+"""foreach_batch: every epoch passed to a function of yours as a DataFrame; at-least-once.
 
-The escape hatch.  Nobody can ask your function what it has written: when the process dies between its return and
-our note of it, the epoch is handed over again.  The note, ``held.json`` in the sink's work directory, keeps a clean
+The escape hatch.  Your function cannot be asked what it has written: when the process dies between its return and
+our record of it, the epoch is passed again.  The record, ``held.json`` in the sink's work directory, keeps a clean
 restart from repeating anything.
 """
 
@@ -27,7 +27,7 @@ from holdfast.store import durable
 from holdfast.types.casting import fitted_table
 
 ToDataFrame = Callable[[pa.Table | list[str], pa.Schema], Any]
-"""Makes a DataFrame of an epoch's rows: a table, or paths of Parquet files.  Given by the engine."""
+"""Makes a DataFrame of an epoch's rows: a table, or paths of Parquet files.  Provided by the engine."""
 
 
 def foreach_batch(fn: Callable[[Any, int], None], *, name: str | None = None, backfill: bool = False) -> nodes.SinkNode:
@@ -46,12 +46,12 @@ def foreach_batch(fn: Callable[[Any, int], None], *, name: str | None = None, ba
     Returns
     -------
     SinkNode
-        To stand to the right of ``stream |``.
+        To be used to the right of ``stream |``.
 
     Notes
     -----
-    An error of ``fn`` stops the run; the next one hands the same epoch over again, with the same rows where the
-    pipeline has several sinks (they were decided), else evaluated anew.
+    An error of ``fn`` stops the run; the next one passes the same epoch again, with the same rows where the
+    pipeline has several sinks (they were decided), else evaluated again.
     """
     with building("sink", name):
         spec = ForeachBatchSpec(fn)
@@ -104,7 +104,7 @@ class ForeachBatchSink:
         self._bound: _Bound | None = None
 
     def bind(self, to_dataframe: ToDataFrame, work_directory: str) -> None:
-        """Give the sink what only the engine has.
+        """Provide the sink with what only the engine has.
 
         Parameters
         ----------
@@ -123,7 +123,7 @@ class ForeachBatchSink:
         self._bound = _Bound(to_dataframe, os.path.join(directory, "held.json"), aside, staging)
 
     def open(self, run: RunIdentity) -> Held:
-        """Note the generation; return what was noted last."""
+        """Record the generation; return what was noted last."""
         held = self._held()
         self._check(held, run.generation, is_open=True)
         self._generation = run.generation
@@ -257,7 +257,7 @@ class ForeachBatchSink:
 
 @dataclass(frozen=True)
 class _Bound:
-    """What the engine gave, and the places below the work directory."""
+    """What the engine provides, and the places below the work directory."""
 
     to_dataframe: ToDataFrame
     note: str

@@ -1,4 +1,4 @@
-"""Rows that travel to the driver inside the tasks' handles: for sinks that live in the driver's process.
+"""Rows that are sent to the driver inside the tasks' handles: for sinks that live in the driver's process.
 
 Nothing is stored anywhere else, so there are no orphans: rows whose handle is lost are lost with it.
 """
@@ -18,14 +18,14 @@ from holdfast.types.casting import fitted, fitted_table
 
 @dataclass(frozen=True)
 class HandleWriterFactory:
-    """Makes writers whose rows travel to the driver inside the handle: for sinks that live there.
+    """Makes writers whose rows are sent to the driver inside the handle: for sinks that live there.
 
     Parameters
     ----------
     schema : pyarrow.Schema
         Columns of the rows.
     row_limit : int, optional
-        Rows that travel; all are counted.
+        Rows that are sent; all are counted.
     """
 
     schema: pa.Schema

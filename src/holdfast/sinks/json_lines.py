@@ -78,7 +78,7 @@ def _batches(rows: pa.Table | pa.RecordBatch) -> list[pa.RecordBatch]:
 def _lines(batch: pa.RecordBatch) -> bytes:
     text = _joined([(name, _texts(column)) for name, column in zip(batch.schema.names, batch.columns, strict=True)])
     lines = pc.binary_join_element_wise(text, pa.scalar("\n", _TEXT), pa.scalar("", _TEXT))
-    # The values of an array lie one behind the other: its data buffer is the file's content.
+    # The values of an array are contiguous: its data buffer is the file's content.
     ends = memoryview(lines.buffers()[1]).cast("q")
     return bytes(lines.buffers()[2][ends[lines.offset] : ends[lines.offset + len(lines)]])
 
@@ -124,7 +124,7 @@ def _floats(column: pa.Array) -> pa.Array:
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     texts = _plain(column)
-    # 1.0 is cast to "1": the point tells readers that guess types from the first lines that this is not an integer.
+    # 1.0 is cast to "1": the point shows readers that guess types from the first lines that this is not an integer.
     texts = pc.if_else(pc.match_substring_regex(texts, r"[.e]"), texts, _added(texts, after=".0"))
     return pc.if_else(pc.is_finite(column), texts, pa.scalar(None, _TEXT))
 

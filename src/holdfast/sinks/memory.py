@@ -1,6 +1,6 @@
 """Memory: rows kept as an Arrow table in the driver's process; exactly-once for as long as that process lives.
 
-For tests and notebooks.  The rows and the ledger stand side by side under one lock; when the process ends both are
+For tests and notebooks.  The rows and the ledger are kept together under one lock; when the process ends both are
 gone, and a new process needs a new checkpoint.
 """
 
@@ -50,7 +50,7 @@ def memory(name: str) -> nodes.SinkNode:
     Returns
     -------
     SinkNode
-        To stand to the right of ``stream |``.
+        To be used to the right of ``stream |``.
 
     Notes
     -----
@@ -125,7 +125,7 @@ class MemorySink:
     """The sink of a run; see :class:`holdfast.ports.Sink`."""
 
     is_volatile = True
-    """Ends with the process: a run in another process starts it empty and goes on."""
+    """Ends with the process: a run in another process starts it empty and continues."""
     guarantee = Guarantee.EXACTLY_ONCE
     staging = "rows in the handles"
 

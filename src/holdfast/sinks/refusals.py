@@ -1,7 +1,7 @@
-"""Which rows a sink refuses: found by halves, in the order of the rows, each half written onto those before it.
+"""Which rows a sink refuses: found by bisection, in the order of the rows, each half written after those before it.
 
 What passes stays written (in a transaction that is rolled back at the end), because rows may be refused for each other:
-of two with one unique value the first is taken.  A refused row costs as many attempts as there are halvings.
+of two with one unique value the first is accepted.  A refused row costs as many attempts as there are halvings.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Halving(Protocol):
 
 
 class TableRows:
-    """Rows of a part that the driver has in its hands; ``write(low, high)`` as in :func:`refused`."""
+    """Rows of a part that the driver holds; ``write(low, high)`` as in :func:`refused`."""
 
     def __init__(self, part: Part, rows: pa.Table, write: Callable[[int, int], BadRow | None]) -> None:
         self.refusal = write
@@ -119,7 +119,7 @@ def rejected(publication: Publication, rows_of: Callable[[Part], Halving | None]
 
 
 def try_behind(beside: Sequence[T], same: Sequence[T], own: T, write: Callable[[Sequence[T]], None]) -> None:
-    """Try rows behind those of sinks that publish before.
+    """Try rows after those of sinks that publish earlier.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def try_behind(beside: Sequence[T], same: Sequence[T], own: T, write: Callable[[
     Raises
     ------
     BadRow
-        If they are refused behind all of these too.
+        If they are refused after all of these too.
     """
     try:
         write([*same, own])
@@ -144,7 +144,7 @@ def try_behind(beside: Sequence[T], same: Sequence[T], own: T, write: Callable[[
 
 
 def check_no_null(node: str, table: str, column: str, values: pa.Array | pa.ChunkedArray) -> None:
-    """Raise :class:`BadRow` where a column that takes no null is given one."""
+    """Raise :class:`BadRow` where a NOT NULL column gets a null."""
     if count := values.null_count:
         raise BadRow(
             f"{node}: {count} rows have a null in column {column!r}, which takes none.",
@@ -159,7 +159,7 @@ def left_out(part: Staged) -> list[Any]:
 
 
 def places(part: Staged, numbers: Iterable[int]) -> list[int]:
-    """Return where rows stand in a staged part, by their numbers among those that are published.
+    """Return the places of rows in a staged part, by their numbers among those that are published.
 
     Examples
     --------

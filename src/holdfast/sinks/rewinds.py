@@ -1,4 +1,4 @@
-"""What sinks that can take rows back share: which epoch a rewind goes back to, by its end, and why it cannot.
+"""What sinks that can withdraw rows share: which epoch a rewind goes back to, by its end, and why it cannot.
 
 A SQL sink keeps the list of its ends in a table, in the transactions that publish (design/0012).
 """
@@ -60,7 +60,7 @@ def not_rewindable(mode: TableMode) -> str:
 
 
 def target_of(node: str, epochs: Mapping[int, str], record: EpochRecord) -> int:
-    """Return the epoch behind which a rewind withdraws everything.
+    """Return the epoch after which a rewind withdraws everything.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def target_of(node: str, epochs: Mapping[int, str], record: EpochRecord) -> int:
 
 
 def has_gap(epochs: Mapping[int, str], row: LedgerRow) -> bool:
-    """Tell whether a list of ends does not lead to what the sink holds.
+    """Return whether a list of ends does not lead to what the sink holds.
 
     Then rows were published that the list does not know, while the sink was not rewindable or wrote to another table:
     they have no epoch, and would stay in a rewind to one before them.

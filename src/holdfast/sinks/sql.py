@@ -1,4 +1,4 @@
-"""What the SQL sinks share: how rows meet a table, the ledger row, the checks of names, values without a SQL type.
+"""What the SQL sinks share: how rows are written, the ledger row, the checks of names, values without a SQL type.
 
 Invariants: the ledger row of (pipeline, sink) moves in the transaction that writes the rows; its ``epoch`` and
 ``generation`` only grow (asserted for every sink in :mod:`holdfast.sinks.believed`).
@@ -32,7 +32,7 @@ RESERVED_PREFIX = "__holdfast"
 
 @dataclass(frozen=True)
 class TableMode:
-    """How rows meet the table.
+    """How rows are written to the table.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def no_utf8(node: str, column: str, why: str) -> BadRow:
 
 
 def unkept_value(node: str, column: str, system: str, error: Exception) -> BadRow:
-    """Return the error of a value that cannot be brought into the system's form."""
+    """Return the error of a value that cannot be converted to the system's form."""
     return BadRow(
         f"{node}: column {column!r} holds a value that {system} cannot keep.",
         why=f"{error}.",
@@ -271,7 +271,7 @@ def check_generation(node: str, pipeline: str, ours: int, row: LedgerRow | None)
     Fenced
         If a higher generation has opened the sink.
     Diverged
-        If the row is gone or older than our own ``open``: somebody replaced the database under us.
+        If the row is gone or older than our own ``open``: the database was replaced during the run.
     """
     if row is None or row.generation < ours:
         raise Diverged(
@@ -306,7 +306,7 @@ def fenced(node: str, pipeline: str, ours: int, theirs: int) -> Fenced:
 
 
 def is_nested(kind: pa.DataType) -> bool:
-    """Tell whether values of this type are stored as JSON."""
+    """Return whether values of this type are stored as JSON."""
     return bool(pa.types.is_nested(kind))
 
 
@@ -316,7 +316,7 @@ def json_text(values: pa.Array) -> pa.Array:
     Notes
     -----
     Python per row: Arrow has no kernel for it.  Maps become objects, bytes base64, decimals and times text; JSON has
-    no word for NaN and infinities: they become the texts that PostgreSQL itself gives them, ``"NaN"``, ``"Infinity"``
+    no word for NaN and infinities: they become the texts that PostgreSQL itself uses, ``"NaN"``, ``"Infinity"``
     and ``"-Infinity"``, which it also casts back.
 
     Examples

@@ -1,6 +1,6 @@
-"""Bound rows: what a source says among its rows about those to come; told apart from them by a BOOLEAN column.
+"""Bound rows: promises of a source about later rows, placed among its rows and marked by a BOOLEAN column.
 
-A row in which the column is true is no row.  Its timestamp is a promise: no row below it comes any more.  It holds for
+A row in which the column is true is not data.  Its timestamp is a promise: no row below it follows.  It holds for
 the key that its columns name, and for all keys where they are null.  The column itself is not part of the stream.
 """
 
@@ -21,7 +21,7 @@ from holdfast.sources.wrapped import WrappedSource
 
 @dataclass(frozen=True)
 class MarkedSpec:
-    """Declaration of a source that gives bound rows among its rows.
+    """Declaration of a source with bound rows among its rows.
 
     Parameters
     ----------
@@ -71,11 +71,11 @@ class MarkedSpec:
     def obstacle(
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
     ) -> str:
-        """Return why reading cannot go on at these positions."""
+        """Return why reading cannot continue at these positions."""
         return self.given.obstacle(name, workspace, positions, until)
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
-        """Return how far the source has come."""
+        """Return the latest positions of the source."""
         return self.given.reached(name, workspace)
 
 
@@ -85,7 +85,7 @@ class MarkedSource(WrappedSource):
     Parameters
     ----------
     source : Source
-        It gives rows with the mark.
+        Its rows have the mark.
     marker : str
         The column.
     """
@@ -102,7 +102,7 @@ class MarkedSource(WrappedSource):
             yield rows.filter(pc.invert(marks)) if marks.true_count else rows
 
     def read_marked(self, span: Span) -> Iterator[pa.RecordBatch]:
-        """Yield rows and bound rows of a span as they stand there, with the mark."""
+        """Yield rows and bound rows of a span in their order, with the mark."""
         yield from self.source.read(span)
 
 

@@ -111,7 +111,7 @@ class CallbackFeed:
         return journal.append(self.directory, batch)
 
     def bound(self, t: Any, **key: Any) -> int | None:
-        """Say that no row below ``t`` comes any more; durable when this returns.
+        """Promise that no row below ``t`` follows; durable when this returns.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class CallbackFeed:
 
             feed = hf.read.CallbackFeed("data/clicks", schema="user STRING, at TIMESTAMP, is_bound BOOLEAN",
                                         timestamp="at", bounds="is_bound")
-            feed.bound(datetime.now(UTC))                    # nobody brings anything older
+            feed.bound(datetime.now(UTC))                    # nothing older follows
             feed.bound(datetime.now(UTC), user="ann")        # ann does not
         """
         if self.timestamp is None or self.bounds is None:
@@ -150,10 +150,10 @@ class CallbackFeed:
         return self.push([{**key, self.timestamp: t, self.bounds: True}])
 
     def close(self) -> None:
-        """Say that no more rows come, from anybody: operators that wait for more are told of the end.
+        """Declare that no more rows follow, from any process: operators that wait for more receive the end.
 
         Durable when it returns; a feed that is closed stays so.  A push that another process began before may still
-        arrive: its rows come after the end, and are late for whoever goes by it.
+        arrive: its rows come after the end, and are late for operators that use it.
         """
         self._prepare()
         sealed.put_if_absent(_end_marker(self.directory), b"closed")
@@ -198,7 +198,7 @@ class CallbackSpec:
     timestamp: str | None = None
     max_rows_per_epoch: int | None = None
     bounded: bool = True
-    """It ends when somebody closes the feed."""
+    """It ends when the feed is closed."""
     kind: str = field(default="callback", init=False)
     rejects: bool = field(default=False, init=False)
 
@@ -274,17 +274,17 @@ class CallbackSource:
         return {SEGMENT: first + count}
 
     def has_ended(self, positions: SourcePositions) -> bool:
-        """Tell whether the feed is closed and these positions are behind its last entry."""
+        """Return whether the feed is closed and these positions are after its last entry."""
         if not os.path.exists(_end_marker(self._directory)):
             return False
-        return _number(positions) >= journal.bounds(self._directory)[1]  # looked at after the mark
+        return _number(positions) >= journal.bounds(self._directory)[1]  # read after the mark
 
     def freeze(self) -> None:
-        """Note which entries are there now."""
+        """Record which entries are there now."""
         self._frozen = journal.bounds(self._directory)[1]
 
     def newest(self) -> SourcePositions | None:
-        """Position behind the last entry."""
+        """Position after the last entry."""
         return {SEGMENT: journal.bounds(self._directory)[1]}
 
     def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
@@ -331,7 +331,7 @@ class CallbackSource:
             found.append(block)
         if not found:
             begin, known_end = journal.bounds(self._directory)
-            if not begin <= first <= known_end:  # removed; or the whole feed was, and numbers begin anew
+            if not begin <= first <= known_end:  # removed; or the whole feed was, and numbers restart
                 raise _gone(self.spec.directory, first if first < begin else known_end)
         return found
 
@@ -339,7 +339,7 @@ class CallbackSource:
         """Sync the names of the entries below ``end``.
 
         Between its link and its sync an entry is seen, and does not survive a power cut.  Were it read then, the next
-        push, which its writer repeats because the first one never returned, would get its number and be passed over.
+        push, which its writer repeats because the first one never returned, would get its number and be skipped.
         """
         if end > self._durable_below:
             with durable.explained(f"syncing {self._directory}"):

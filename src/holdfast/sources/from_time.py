@@ -1,7 +1,7 @@
 """Sources that begin at a time: at their random access point at or before it, and without the rows before it.
 
-A *random access point* is a place where reading can begin without what came before.  Where a source has one at or
-before a time is its own business (``from_time`` of its declaration); that no row before the time leaves it is decided
+A *random access point* is a place where reading can begin without the rows before it.  Where a source has one at or
+before a time is up to it (``from_time`` of its declaration); that no row before the time leaves it is decided
 here, by the timestamps of the rows themselves.
 """
 
@@ -93,11 +93,11 @@ class ClippedSpec:
     def obstacle(
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
     ) -> str:
-        """Return why reading cannot go on at these positions."""
+        """Return why reading cannot continue at these positions."""
         return self.given.obstacle(name, workspace, positions, until)
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
-        """Return how far the source has come."""
+        """Return the latest positions of the source."""
         return self.given.reached(name, workspace)
 
 
@@ -129,7 +129,7 @@ class ClippedSource(WrappedSource):
 
 
 def is_from(values: pa.Array, at_us: int) -> pa.BooleanArray:
-    """Return which timestamps do not lie before a time: microseconds of Unix time, or ticks where they are integers.
+    """Return which timestamps are not before a time: microseconds of Unix time, or ticks where they are integers.
 
     Times without a zone are UTC.
 

@@ -1,7 +1,7 @@
 """The journal of a feed: numbered entries in a directory, each one push, durable before the push returns.
 
 Invariants: numbers are dense; an entry appears whole, sealed with a checksum; the newest entry is never removed, so
-a number is never given twice; pushing and removing hold the directory's lock, which the kernel drops with its process.
+a number is never reused; pushing and removing hold the directory's lock, which the kernel drops with its process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def append(directory: str, batch: pa.RecordBatch) -> int:
     Raises
     ------
     InDoubt
-        If its directory could not be synced: the entry is there, and read, and may be gone after a power cut.  Behind
+        If its directory could not be synced: the entry is there, and read, and may be gone after a power cut.  After
         anything else nothing is there.
 
     Notes
@@ -53,7 +53,7 @@ def append(directory: str, batch: pa.RecordBatch) -> int:
 
 
 def bounds(directory: str) -> tuple[int, int]:
-    """Return the number of the oldest entry and of the next one to come; twice that one when there is none."""
+    """Return the number of the oldest entry and of the next one; twice that one when there is none."""
     numbers = _numbers(directory)
     return min(numbers, default=0), max(numbers, default=-1) + 1
 

@@ -1,4 +1,4 @@
-"""``read.rows``: rows written down in the program itself, epoch by epoch, for tests and examples."""
+"""``read.rows``: rows listed in the program itself, epoch by epoch, for tests and examples."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ class RowsSpec:
         return self
 
     def open(self, name: str, workspace: str) -> RowsSource:
-        """Return the source; in the workspace are only the digests of the rows that it gave."""
+        """Return the source; in the workspace are only the digests of the rows that it delivered."""
         return RowsSource(self, name, workspace)
 
     def obstacle(
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
     ) -> str:
-        """Return nothing: the rows stand in the program, whatever is lost."""
+        """Return nothing: the rows are in the program, whatever is lost."""
         return ""
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
-        """Return nothing: the rows stand in the program."""
+        """Return nothing: the rows are in the program."""
         return {}
 
 
 class RowsSource:
-    """Position = next epoch's index; each epoch gives one list of rows."""
+    """Position = next epoch's index; each epoch has one list of rows."""
 
     def __init__(self, spec: RowsSpec, name: str, workspace: str) -> None:
         self.spec = spec
@@ -80,14 +80,14 @@ class RowsSource:
         return {SEGMENT: end}
 
     def has_ended(self, positions: SourcePositions) -> bool:
-        """Tell whether these positions are behind the last list of a bounded source."""
+        """Return whether these positions are after the last list of a bounded source."""
         return self.spec.bounded and _index(positions) >= len(self.spec.epochs)
 
     def freeze(self) -> None:
         """Do nothing: all rows are there from the beginning."""
 
     def newest(self) -> SourcePositions | None:
-        """Position behind the last epoch."""
+        """Position after the last epoch."""
         return {SEGMENT: len(self.spec.epochs)}
 
     def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
@@ -180,7 +180,7 @@ def rows(
     bounded: bool = False,
     bounds: str | None = None,
 ) -> Stream:
-    """Give the rows that are written in the program: a list of dicts as one epoch, a list of lists as one epoch each.
+    """Read the rows that are listed in the program: a list of dicts as one epoch, a list of lists as one epoch each.
 
     Parameters
     ----------
@@ -193,11 +193,11 @@ def rows(
     name : str, optional
         The source's name.
     bounded : bool
-        Whether these are all rows that there will ever be: operators that wait for more are told of the end.  Otherwise
-        the program may be given more lists before its next start.
+        Whether no further rows will follow: operators that wait for more receive the end.  Otherwise
+        the program may get more lists before its next start.
     bounds : str, optional
-        BOOLEAN column of the schema: a row in which it is true is no row but a bound.  No row below its timestamp comes
-        any more, for the key that it names, or for all keys where the key columns are null.  Not a column of the
+        BOOLEAN column of the schema: a row in which it is true is not data but a bound.  No row below its timestamp
+        comes any more, for the key that it names, or for all keys where the key columns are null.  Not a column of the
         stream.
 
     Examples

@@ -1,4 +1,4 @@
-"""What ``read.rows`` has given, by digests: a program may be edited over an old checkpoint, the past may not."""
+"""What ``read.rows`` has delivered, by digests: a program may be edited and its checkpoint kept, read rows may not."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from holdfast.store import sealed
 
 
 class Given:
-    """Digests of the epochs that were given, durable before a position leaves the source.
+    """Digests of the epochs that were delivered, durable before the source returns a position.
 
-    Rows may be added behind those that were given, and changed there; nothing else.
+    Rows may be added and changed after those that were delivered; nothing else.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Given:
         self._agreed = end
 
     def _changed(self, end: int, noted: Sequence[str]) -> int | None:
-        """Return the first epoch below ``end`` that is not what was given; None when all are, as far as is known."""
+        """Return the first epoch below ``end`` that differs from what was delivered; None when none is known to."""
         now = self._digests
         known = min(end, len(noted), len(now))
         first = next((number for number in range(known) if noted[number] != now[number]), None)

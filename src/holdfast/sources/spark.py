@@ -1,4 +1,4 @@
-"""``read.spark``: whatever Spark itself can read as a stream.  Declaration only; the engine compiles it.
+"""``read.spark``: anything that Spark itself can read as a stream.  Declaration only; the engine compiles it.
 
 Positions are opaque, so such a source can be replayed only as far as Spark's own checkpoint reaches.
 """
@@ -31,7 +31,7 @@ class SparkSpec:
     pairs : tuple of (str, str)
         Its options; kept out of ``repr``, for they may hold secrets.
     schema : pyarrow.Schema, optional
-        Columns handed to Spark's reader; None when the format brings its own.
+        Columns passed to Spark's reader; None when the format defines its own.
     """
 
     format: str
@@ -96,9 +96,9 @@ def spark(
     format : str
         As in ``spark.readStream.format(...)``: ``"kafka"``, ``"delta"``, ...
     options : mapping, optional
-        Its options.  Those that are known to hold no secret are shown; of all others only that they are given.
+        Its options.  Those that are known to hold no secret are shown; of all others only that they are set.
     schema : str, StructType or pyarrow.Schema, optional
-        Handed to Spark's reader; leave it out where the format brings its own columns.
+        Passed to Spark's reader; omit it where the format defines its own columns.
     timestamp : str, optional
         Column that holds event time.
     name : str, optional

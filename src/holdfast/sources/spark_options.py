@@ -1,6 +1,6 @@
-"""Options of Spark's readers as they may be shown: those that are known to be harmless; of all others a keyed hash.
+"""Options of Spark's readers in a form that may be shown: known harmless ones as they are, of all others a keyed hash.
 
-What a connector takes for a secret has no form that could be recognised (``auth``, ``headers``, a connection string),
+What is a secret to a connector has no form that could be recognised (``auth``, ``headers``, a connection string),
 so the list is of what is shown.  Design: 0004, section 8.
 """
 
@@ -16,7 +16,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.masking import COVER, masked
 
 KEY_VARIABLE = "HOLDFAST_SECRET_KEY"
-"""With the key in it a change of a hidden option is seen; without, only that the option is given."""
+"""With the key in it a change of a hidden option is detected; without, only that the option is set."""
 
 KEY_LENGTH_MIN = 32
 
@@ -61,7 +61,7 @@ def shown(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_same(before: str, after: str) -> bool:
-    """Tell whether two shown values may be of one option: hidden under another key, or none, nothing can be told."""
+    """Return whether two shown values may be of one option: hidden under another key, or none, it is unknown."""
     if before == after:
         return True
     old, new = _HIDDEN.fullmatch(before), _HIDDEN.fullmatch(after)
@@ -69,7 +69,7 @@ def is_same(before: str, after: str) -> bool:
 
 
 def as_of_now(recorded: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """Return recorded options with those of now in the places where nothing tells that they differ."""
+    """Return recorded options, replaced by the present ones where they are not known to differ."""
     before = shown(recorded)
     return {name: now[name] if name in now and is_same(value, now[name]) else value for name, value in before.items()}
 

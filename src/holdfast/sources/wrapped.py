@@ -1,4 +1,4 @@
-"""Sources around a source: what one of them does not do itself, the source inside does."""
+"""Sources around a source: what one of them does not do itself is delegated to the source inside."""
 
 from __future__ import annotations
 

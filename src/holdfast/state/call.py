@@ -13,7 +13,7 @@ from holdfast.state.step import Arrivals, Result, Step, StepTime
 
 
 class StepFailed(Exception):
-    """What a user's function inside a step raised, with the rows that it was given.
+    """What a user's function inside a step raised, with the rows that it received.
 
     A step that calls functions of the user wraps their errors in it, so that the rows shown are those of the call and
     not the first of the bucket.
@@ -21,7 +21,7 @@ class StepFailed(Exception):
     Parameters
     ----------
     rows : pa.Table
-        What the function was given.
+        What the function received.
     of : str
         What was called, for instance ``"fn for key 'JFK'"``.
     """

@@ -1,4 +1,4 @@
-"""What a step returns and which rows it is given, checked against what it declares; and what errors show of them."""
+"""What a step returns and which rows it receives, checked against what it declares; and what errors show of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_result(operator: str, step: Step, result: Result) -> Result:
     step : Step
         What was declared.
     result : Result
-        What came.
+        The actual value.
 
     Returns
     -------

@@ -1,6 +1,6 @@
-"""Bounds that an input was told, for operators whose rows promise nothing by themselves: who is below one, and is late.
+"""Declared bounds of an input, for operators whose rows promise nothing by themselves: which rows are late.
 
-A bound of a key, and one for all keys, holds from the place where it stood.  Both stay in the state table ``bounds``;
+A bound of a key, and one for all keys, holds from its place in the input on.  Both stay in the state table ``bounds``;
 the row for all keys has null key columns.  A bound that a higher one for all keys has overtaken is forgotten.
 """
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.state import keyed, tables
-from holdfast.state.input_bounds import told
+from holdfast.state.input_bounds import reported
 from holdfast.state.keyed import Ticks
 from holdfast.state.keys import coded, found, numbers
 from holdfast.state.step import ALL_KEYS, BOUND, UNBOUNDED, Arrivals, Change, StateTable
@@ -24,14 +24,14 @@ WHY = "that was declared before"
 
 @dataclass(frozen=True)
 class DeclaredLimits:
-    """What holds of an epoch's rows by the bounds that were told.
+    """What the declared bounds say about an epoch's rows.
 
     Parameters
     ----------
     of_rows : numpy array of int64
-        For each row the bound that stood when it arrived; a row below it is late.
+        For each row the bound at its arrival; a row below it is late.
     everywhere : int
-        The bound for all keys behind the epoch.
+        The bound for all keys after the epoch.
     change : Change, optional
         How the table ``bounds`` changes.
     """
@@ -49,7 +49,7 @@ def declared(key: pa.Schema) -> StateTable:
 
 
 def limits(table: pa.Table, given: Arrivals, key: pa.Schema, time: str, needless: int = UNBOUNDED) -> DeclaredLimits:
-    """Return what an epoch's rows are held to.
+    """Return what the declared bounds say about an epoch's rows.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def limits(table: pa.Table, given: Arrivals, key: pa.Schema, time: str, needless
     positions, codes = found(table, keys)
     is_own = ~np.asarray(table.column(ALL_KEYS).take(pa.array(positions))).astype(bool)
     before[codes[is_own]] = numbers(table.column(BOUND).take(pa.array(positions[is_own])))
-    news = told(given, time, None, keys, before, everywhere)
+    news = reported(given, time, None, keys, before, everywhere)
     floor = max(news.everywhere, needless)
     risen = np.flatnonzero((news.bounds > before) & (news.bounds > floor))
     return DeclaredLimits(
@@ -88,7 +88,7 @@ def limits(table: pa.Table, given: Arrivals, key: pa.Schema, time: str, needless
 def _change(
     table: pa.Table, keys: pa.Table, bounds: Ticks, risen: Ticks, before: int, everywhere: int, floor: int
 ) -> Change | None:
-    """Return the bounds that have risen, and without those that nobody needs any more."""
+    """Return the bounds that have risen, without those that are no longer needed."""
     state = StateTable(table.schema, tuple(name for name in table.schema.names if name != BOUND))
     flags = pa.array(np.zeros(len(risen), np.bool_))
     columns = [*keys.take(pa.array(risen)).columns, flags, pa.array(bounds[risen])]
@@ -104,5 +104,5 @@ def _change(
 
 
 def late_rows(schema: pa.Schema, source: str, rows: pa.Table, time: str, of_rows: Ticks) -> pa.Table:
-    """Return rows below a bound that was told as rows of the output ``late``."""
+    """Return rows below a declared bound as rows of the output ``late``."""
     return keyed.late_rows(schema, source, rows, time, of_rows, WHY)

@@ -24,7 +24,7 @@ def encode(tables: Mapping[str, pa.Table]) -> bytes:
 
     Notes
     -----
-    The same tables give the same bytes, however they are cut into chunks.
+    The same tables yield the same bytes, however they are divided into chunks.
     """
     parts: list[bytes | memoryview] = [_HEAD.pack(_MAGIC, len(tables))]
     at = _HEAD.size

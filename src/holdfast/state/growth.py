@@ -1,4 +1,4 @@
-"""State tables that get columns: what is there keeps its values, and gets a neutral one in what is new.
+"""State tables that get columns: existing rows keep their values, and get a neutral one in the new columns.
 
 A step whose tables may grow is :class:`holdfast.ports.Growable`; what is here does it for those of any step.
 """
@@ -23,9 +23,9 @@ def grown(known: pa.Table, table: StateTable, fill: Fill) -> pa.Table | None:
     known : pa.Table
         As it was.
     table : StateTable
-        As it is to be.
+        The new one.
     fill : callable
-        Gives the new columns.
+        Returns the new columns.
 
     Returns
     -------
@@ -54,5 +54,5 @@ def grown(known: pa.Table, table: StateTable, fill: Fill) -> pa.Table | None:
 
 
 def nulls(field: pa.Field, rows: int) -> pa.Array | None:
-    """Return so many nulls, where the column may hold them."""
+    """Return this many nulls, if the column may hold them."""
     return pa.nulls(rows, field.type) if field.nullable else None

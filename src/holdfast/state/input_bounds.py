@@ -1,4 +1,4 @@
-"""Bounds of an input: what an epoch's rows and bound rows make of them, and who is late."""
+"""Bounds of an input: how an epoch's rows and bound rows change them, and which rows are late."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.state.timeline import UNBOUNDED, Promise, bound_at, bounds_before,
 
 @dataclass(frozen=True)
 class InputReport:
-    """What one epoch told of one input.
+    """What one epoch says about one input.
 
     Parameters
     ----------
@@ -38,10 +38,10 @@ class InputReport:
     everywhere: int
 
 
-def told(
+def reported(
     given: Arrivals, time: str, promise: Promise | None, keys: pa.Table, bounds: Ticks, everywhere: int
 ) -> InputReport:
-    """Return what an epoch tells of one input.
+    """Return what an epoch says about one input.
 
     Parameters
     ----------
@@ -86,9 +86,9 @@ def told(
 
 
 def end_of(bounds: pa.Table) -> pa.Table | None:
-    """Return the bound that says to operators behind that an input has ended; None where it has not.
+    """Return the bound that tells downstream operators that an input has ended; None where it has not.
 
-    For operators whose function may give any timestamp: nothing else that they are told holds for what they give.
+    For operators whose function may give any timestamp: no other bound of their input holds for their output.
     """
     is_end = pc.and_(bounds.column(ALL_KEYS), pc.equal(bounds.column(BOUND), CLOSED))
     ends = bounds.filter(is_end)

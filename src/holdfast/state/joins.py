@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from holdfast.state import key_filter
 
 _DENSE = 4
-"""Up to so many possible numbers for each row, a table of all of them is quicker than a hash table."""
+"""Up to this many possible numbers per row, a table of all of them is faster than a hash table."""
 _FEW = 16
 """With fewer keys than a 16th of the rows, a scan of one column leaves few rows for the other columns."""
 
@@ -146,7 +146,7 @@ def members(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[n
 
     Notes
     -----
-    A cheap look at all rows, by their signatures or a column at a time, until few are left; only these are compared
+    A cheap scan of all rows, by their signatures or a column at a time, until few are left; only these are compared
     as a whole.
     """
     if not on or keys.num_rows == 0:

@@ -1,7 +1,7 @@
-"""Signatures of keys: a cheap look at every row of a large table leaves a few candidates for the exact comparison.
+"""Signatures of keys: a cheap scan of every row of a large table leaves a few candidates for the exact comparison.
 
 A signature is some bits of eight bytes of each column: equal keys have equal ones.  Where 1000 keys are wanted among
-10^6 rows, a hundredth of the others comes through, in less than half the time that a hash table takes.
+10^6 rows, a hundredth of the others passes, in less than half the time that a hash table takes.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _word_with_nulls(array: pa.Array) -> npt.NDArray[np.uint64]:
 
 
 def _last_bytes(array: pa.Array, offset_type: type[np.int32] | type[np.int64]) -> npt.NDArray[np.uint64]:
-    """Return the last eight bytes of each text as a number; shorter ones as if zeros stood before."""
+    """Return the last eight bytes of each text as a number; shorter ones as if padded with leading zeros."""
     _, offset_buffer, data = array.buffers()
     offsets = np.frombuffer(offset_buffer, offset_type)[array.offset : array.offset + len(array) + 1]
     size = 0 if data is None else data.size

@@ -129,7 +129,7 @@ def duration_ticks(value: str | int, time: pa.Field, argument: str) -> int:
     Raises
     ------
     InvalidPipeline
-        If text meets a BIGINT, whose unit only the user knows, or a bare number a TIMESTAMP.
+        If a text is given for a BIGINT, whose unit only the user knows, or a bare number for a TIMESTAMP.
     """
     if isinstance(value, str) and time.type != pa.int64():
         return units.duration_us(value, argument=argument)
@@ -181,7 +181,7 @@ def late_rows(schema: pa.Schema, source: str, rows: pa.Table, time: str, bound: 
     source : str
         The input.
     rows : pa.Table
-        Rows of it that came too late; other columns than the input's are left out.
+        Its late rows; columns that are not the input's are dropped.
     time : str
         Its timestamp column.
     bound : numpy array of int64

@@ -97,8 +97,8 @@ def found(table: pa.Table, keys: pa.Table) -> tuple[Ints, Ints]:
 
     Notes
     -----
-    A look at eight bytes of each key leaves a few candidates, which are then compared exactly: 10^6 keys of state and
-    1000 that are wanted cost some milliseconds.
+    A comparison of eight bytes of each key leaves a few candidates, which are then compared exactly: 10^6 keys of state
+    and 1000 that are wanted cost some milliseconds.
     """
     if not keys.num_columns:
         return np.arange(table.num_rows), np.zeros(table.num_rows, np.int64)

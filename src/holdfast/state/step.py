@@ -1,10 +1,10 @@
 """Steps: what a stateful operator does, as a pure function over Arrow tables.
 
-A step is called once per bucket and epoch, never per key or row.  It must be a function of its arguments alone: no
-clock, no random number, no memory of its own, so that a replayed epoch gives the same bytes.  State is a set of named
+A step is called once per bucket and epoch, never per key or row.  It must depend only on its arguments: no
+clock, no random number, no memory of its own, so that a replayed epoch yields the same bytes.  State is a set of named
 tables; a step returns what *changed* in them, so that an epoch writes what changed and not what exists.
 
-Where it runs is not its business: Spark's state store hosts it in production, a dictionary in
+It does not know where it runs: Spark's state store hosts it in production, a dictionary in
 ``holdfast.testing.drive``.
 """
 
@@ -25,7 +25,7 @@ PLACE = "__place__"
 """Column (BIGINT, unique within bucket and epoch) that orders the rows and bounds of *all* inputs by their arrival."""
 
 BOUND = "__bound__"
-"""Column (BIGINT ticks) of a bound row: no row below it comes any more on this input for this key."""
+"""Column (BIGINT ticks) of a bound row: no row below it follows on this input for this key."""
 
 ALL_KEYS = "__all_keys__"
 """Column (BOOLEAN) of a bound row: it holds for every key, also for those not yet seen; its key columns are null."""
@@ -65,7 +65,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What one input brings to one bucket in one epoch.
+    """What one input delivers to one bucket in one epoch.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class StepTime:
-    """The only time that a step may look at: what Spark logged for the epoch before it ran.
+    """The only time that a step may use: what Spark logged for the epoch before it ran.
 
     Parameters
     ----------
@@ -90,8 +90,8 @@ class StepTime:
     batch_us : int
         Batch time, microseconds of Unix time; the same in every replay.
     heard_us : mapping of str to int
-        Input -> the time up to which its silence says nothing, because its sources had more to give then; the batch
-        time itself while they still have.  An input that is left out was never behind.  Logged like the batch time.
+        Input -> the time up to which its silence says nothing, because its sources had more to deliver then; the batch
+        time itself while they still have.  An input that is missing was never behind.  Logged like the batch time.
     """
 
     epoch: int
@@ -99,7 +99,7 @@ class StepTime:
     heard_us: Mapping[str, int] = field(default_factory=dict)
 
     def silent_since(self, name: str, waits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return since when waits on an input count: none of the time in which its sources had more to give."""
+        """Return since when waits on an input count: none of the time in which its sources had more to deliver."""
         return np.maximum(waits, self.heard_us.get(name, UNBOUNDED))
 
 
@@ -114,7 +114,7 @@ class Result:
     changes : mapping of str to Change
         For each state table that changed, how.
     bounds : pa.Table, optional
-        Bounds of the output ``rows`` for the stateful operators behind: key columns of the output, ALL_KEYS, BOUND.
+        Bounds of the output ``rows`` for downstream stateful operators: key columns of the output, ALL_KEYS, BOUND.
     counts : mapping of str to int
         For the status: ``late`` rows, rows ``shed``, and so on; summed over buckets.
     due_us : int, optional
@@ -133,14 +133,14 @@ class Result:
 class Step(Protocol):
     """One stateful operator with its schemas known.  Frozen and picklable.
 
-    The declaration of an operator gives it (:class:`holdfast.ports.StatefulSpec`).  What it may have besides, for the
+    The declaration of an operator returns it (:class:`holdfast.ports.StatefulSpec`).  What it may have besides, for the
     day on which the graph or the number of buckets changes: :class:`holdfast.ports.Growable`,
     :class:`holdfast.ports.Broadcasting`.
     """
 
     @property
     def key(self) -> pa.Schema:
-        """The key columns: rows of one key meet in one bucket.  Empty: all rows are of one key."""
+        """The key columns: rows of one key are in one bucket.  Empty: all rows have the same key."""
 
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:
@@ -152,17 +152,17 @@ class Step(Protocol):
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """Output name -> schema: ``rows``, and ``late`` where rows can come too late."""
+        """Output name -> schema: ``rows``, and ``late`` where rows can be late."""
 
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
-        """Return what the epoch gives.
+        """Return the output of the epoch.
 
         Parameters
         ----------
         state : mapping of str to pa.Table
             Every table of the bucket, in its schema, in no particular order of rows; empty when there is nothing.
         arrivals : mapping of str to Arrivals
-            Every input, also those that bring nothing.
+            Every input, also those without rows.
         at : StepTime
             The epoch and its logged time.
         """

@@ -1,4 +1,4 @@
-"""State as tables: their schemas, and what an epoch's changes make of them.
+"""State as tables: their schemas, and how an epoch's changes are applied.
 
 Pure functions that steps and their hosts share.
 """

@@ -1,7 +1,7 @@
-"""Timelines: what inputs promise of their timestamps, the bounds that follow, and what comes too late; arithmetic only.
+"""Timelines: what inputs promise about their timestamps, the bounds that follow, and what is late; arithmetic only.
 
-A *bound* is the lowest timestamp that an input may still bring for a key.  It only grows.  A time is *settled* when it
-lies below the bound; across inputs, when it lies below each bound.  Times and bounds are int64 ticks: microseconds
+A *bound* is the lowest timestamp that an input may still deliver for a key.  It only grows.  A time is *settled* when
+it is below the bound; across inputs, when it is below each bound.  Times and bounds are int64 ticks: microseconds
 where the column is a TIMESTAMP, the user's unit where it is a BIGINT.  Everything here works on whole arrays.
 """
 
@@ -24,14 +24,14 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Promise:
-    """What an input promises of its timestamps, for each key by itself.
+    """What an input promises about its timestamps, for each key separately.
 
     Parameters
     ----------
     is_strict : bool
         At most one row for each timestamp; else repeats are allowed.
     disorder : int, optional
-        Ticks by which a row may lie behind the highest timestamp before it.  None: timestamps ascend.
+        Ticks by which a row may be behind the highest timestamp before it.  None: timestamps ascend.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class Promise:
     disorder: int | None = None
 
     def bounds_after(self, times: Ints) -> Ints:
-        """Return the bound that each row alone gives its input; saturates at both ends."""
+        """Return the bound that each row alone implies for its input; saturates at both ends."""
         if self.disorder is not None:
             return shifted(times, -self.disorder)
         return shifted(times, 1) if self.is_strict else times
@@ -103,15 +103,15 @@ def bounds_before(groups: Ints, values: Ints, start: Ints) -> Ints:
     Parameters
     ----------
     groups : array of int64
-        Group of each event, ascending; within a group events stand in the order in which they came.
+        Group of each event, ascending; within a group in the order of arrival.
     values : array of int64
-        The bound that each event gives.
+        The bound that each event implies.
     start : array of int64
         For each event, the bound that its group had before the first of them.
 
     Notes
     -----
-    Also an event that is itself too late may stand among them: what it gives lies at or below the bound it missed.
+    Events that are themselves late may be among them: the bound they imply is at or below the one they missed.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def bounds_before(groups: Ints, values: Ints, start: Ints) -> Ints:
 
 
 def _running_max(groups: Ints, values: Ints) -> Ints:
-    # Values become ranks, and each group's ranks lie above those of the group before: one running maximum serves all.
+    # Values become ranks, and each group's ranks are above those of the group before: one running maximum serves all.
     distinct, ranks = np.unique(values, return_inverse=True)
     _, place = np.unique(groups, return_inverse=True)
     raised = place.astype(np.int64) * len(distinct) + ranks
@@ -141,7 +141,7 @@ def _running_max(groups: Ints, values: Ints) -> Ints:
 
 
 def raised_by(bounds: Ints, groups: Ints, values: Ints) -> Ints:
-    """Return bounds after events: for each group the highest of what it had and of what its events give.
+    """Return bounds after events: for each group the highest of its bound and of those that its events imply.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ def raised_by(bounds: Ints, groups: Ints, values: Ints) -> Ints:
     groups : array of int64
         Group of each event, ascending.
     values : array of int64
-        The bound that each event gives.
+        The bound that each event implies.
     """
     raised = bounds.copy()
     if len(groups):
@@ -161,14 +161,14 @@ def raised_by(bounds: Ints, groups: Ints, values: Ints) -> Ints:
 
 
 def bound_at(places: Ints, of_places: Ints, of_values: Ints, start: int) -> Ints:
-    """Return the bound for all keys as it stood just before each place.
+    """Return the bound for all keys as it was just before each place.
 
     Parameters
     ----------
     places : array of int64
         Where to look.
     of_places, of_values : array of int64
-        Place and value of the bounds that came, ascending by place.
+        Place and value of the bounds that arrived, ascending by place.
     start : int
         What it was before the first of them.
 
@@ -195,7 +195,7 @@ def idle_raised(bounds: npt.NDArray[np.int64], is_idle: npt.NDArray[np.bool_], o
 
     Notes
     -----
-    The idle input's bound becomes the lowest bound of the others, so a row of it that comes after all and lies below
+    The idle input's bound becomes the lowest bound of the others, so a row of it that arrives nevertheless and is below
     is late like any other.  A bound never falls.
 
     Examples

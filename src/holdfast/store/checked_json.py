@@ -1,7 +1,7 @@
-"""Small JSON objects of a checkpoint with a checksum in them: damage that leaves them JSON is noticed too.
+"""Small JSON objects of a checkpoint with a checksum in them: damage that leaves valid JSON is detected too.
 
 The member ``#sha256`` holds the checksum of all others.  An object without it was written by an older version, and is
-taken as it is.
+accepted.
 """
 
 from __future__ import annotations

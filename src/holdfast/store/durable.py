@@ -1,8 +1,8 @@
 """Files that are whole or absent: written aside, synced, then renamed or linked into place.
 
 Invariants: a name appears only when its whole content is on disk; what returned survives a power cut; a
-temporary file is locked by its writer for as long as that process lives, so whoever finds one unlocked may
-remove it.  Whatever is made here belongs to its user alone, whatever the umask says: rows and state lie in it.
+temporary file is locked by its writer for as long as that process lives, so any process that finds one unlocked may
+remove it.  Everything created here is accessible to its user only, whatever the umask: it contains rows and state.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def make_directory(path: str, *, is_published: bool = False, is_synced: bool = T
     path : str
         The directory; one that is there stays as it is.
     is_published : bool
-        Whether others may read it as far as the umask allows: it holds the user's data.  Else it is this user's alone.
+        Whether others may read it if the umask allows: it holds the user's data.  Else only this user may.
     is_synced : bool
         Whether the names are made durable; else the caller does it.
     """
@@ -175,9 +175,9 @@ def private_opener(path: str, flags: int) -> int:
 
 
 def tighten(path: str) -> None:
-    """Take from others what the umask gave them when an older version made a file or directory of ours.
+    """Revoke the access that the umask gave others when an older version made a file or directory of ours.
 
-    What lies deeper is then out of their reach.  What belongs to another user, is a link, or lies where modes mean
+    What is deeper is then out of their reach.  What belongs to another user, is a link, or is where modes mean
     nothing, stays as it is.
     """
     with suppress(OSError):
@@ -221,7 +221,7 @@ def explained(doing: str) -> Iterator[None]:
     Raises
     ------
     InvalidPipeline
-        For what does not pass by itself: somebody has to give permission, or to choose another path.
+        For what does not pass by itself: a person has to grant permission, or to choose another path.
     Unavailable
         For everything else.
     """
@@ -234,12 +234,12 @@ def explained(doing: str) -> Iterator[None]:
 
 
 def is_forbidden(error: HoldfastError) -> bool:
-    """Tell whether an error says that this user may not read or write somewhere: no row is the reason."""
+    """Return whether an error says that this user may not read or write somewhere: no row is the reason."""
     return isinstance(error, InvalidPipeline) and error.errno in _FORBIDDEN
 
 
 def is_full(error: HoldfastError) -> bool:
-    """Tell whether an error says that a disk, or this user's part of it, is full: that passes when there is room."""
+    """Return whether an error says that a disk, or this user's part of it, is full: that passes when there is space."""
     return isinstance(error, Unavailable) and error.errno in _FULL
 
 
@@ -269,7 +269,7 @@ def _locked_file(aside: str) -> tuple[int, str]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
         except OSError as error:
-            if error.errno not in _NO_LOCKS:  # without locks nobody sweeps: see sweep()
+            if error.errno not in _NO_LOCKS:  # without locks nothing is swept: see sweep()
                 os.close(fd)
                 raise
         if os.fstat(fd).st_nlink:  # else a sweep came between creating and locking, and took us for dead
@@ -335,7 +335,7 @@ def _cure(error: OSError, directory: str) -> str:
         return f"a part of {directory} is a file: choose another directory, or move the file away."
     if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
         return (
-            "give this user write permission; if it has it, the file system lacks hard links, without which "
-            "two writers cannot be told apart: choose a local disk or NFS."
+            "give this user write permission; if it has it, the file system lacks hard links, without which two "
+            "writers cannot be distinguished: choose a local disk or NFS."
         )
     return f"give this user write permission (chmod u+rwx {directory}), or choose another directory."

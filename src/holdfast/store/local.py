@@ -19,7 +19,7 @@ _OURS = frozenset({_ASIDE, ".reading", ".trial", "beginning.json", "dead-letters
     *("generations", "graph", "identity.json", "ledger", "named", "poison", "progress", "rewinds.json", "schemas"),
     *("sinks", "snapshots", "sources", "sources.json", "spark", "state", "supervisor.json", "user-data"),
 }
-"""What lies directly in a checkpoint; a user may keep other things beside it."""
+"""What is directly in a checkpoint; a user may keep other things there."""
 _LOG = "holdfast.log"
 _NO_OBJECT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 
@@ -67,7 +67,7 @@ class LocalStore:
     Parameters
     ----------
     directory : str
-        Created by the first write.  Files of others may lie in it (Spark's checkpoint does); hidden ones are no
+        Created by the first write.  It may contain files of others (Spark's checkpoint); hidden ones are no
         objects.
 
     Notes
@@ -87,7 +87,7 @@ class LocalStore:
     def prepare(self) -> None:
         """Create the directory, prove it writable, and remove the temporary files of dead processes.
 
-        The first write does it; whoever will write later, and wants to know now whether it can, does it first.
+        The first write does it; a caller that writes later, and wants to know now whether it can, does it first.
 
         Raises
         ------
@@ -102,7 +102,7 @@ class LocalStore:
             self._is_prepared = True
 
     def _tighten(self) -> None:
-        """Take from others what an older version let them read.  The directory itself somebody may have made so."""
+        """Revoke the access that an older version gave others.  The directory itself keeps its mode."""
         for name in os.listdir(self.directory):
             if name in _OURS or name.startswith(_LOG):
                 durable.tighten(os.path.join(self.directory, name))
@@ -169,7 +169,7 @@ class LocalStore:
 
 
 def _files(directory: str, prefix: str) -> Iterator[str]:
-    """Yield the keys below a directory; what vanishes meanwhile is left out."""
+    """Yield the keys below a directory; what vanishes meanwhile is skipped."""
     try:
         entries = list(os.scandir(directory))
     except (FileNotFoundError, NotADirectoryError):

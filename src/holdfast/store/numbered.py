@@ -1,7 +1,7 @@
 """Objects of a store that are named by a number, ``<prefix><digits>.json``: they are in the order of the numbers.
 
-The digits are padded for people.  As text they are in order only while the padding lasts: ``100000000`` stands before
-``99999999``, and the older object would be taken for the newest.
+The digits are padded for readability.  As text they are in order only while the padding lasts: ``100000000`` sorts
+before ``99999999``, and the older object would be mistaken for the newest.
 """
 
 from __future__ import annotations

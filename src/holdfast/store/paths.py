@@ -1,4 +1,4 @@
-"""Where a directory is to be that somebody named: not where a file stands, whose owner would be told of rights."""
+"""The place of a directory that a user has named: not that of a file, or the error would speak of permissions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def checkpoint_directory(location: str) -> Path:
     Raises
     ------
     InvalidPipeline
-        If a file stands there, or the location is of a kind that is not supported.
+        If it is a file, or the location is of a kind that is not supported.
     """
     return checked_place(directory_of(location), "a checkpoint")
 
@@ -26,7 +26,7 @@ def checked_place(directory: Path, of: str) -> Path:
     Raises
     ------
     InvalidPipeline
-        If it is a file, or would lie below one.
+        If it is a file, or would be below one.
     """
     for path in (directory, *directory.parents):
         if os.path.isdir(path):

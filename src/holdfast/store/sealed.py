@@ -1,7 +1,7 @@
-"""Objects in a local directory that are written once and never changed: the ground under a source's log or journal.
+"""Objects in a local directory that are written once and never changed: the basis of a source's log or journal.
 
-Each is sealed with its length and CRC-32, so that damage is noticed, and put under its name only if the name is free
-(:mod:`holdfast.store.durable`): of several writers exactly one wins, and nobody ever sees a part.
+Each is sealed with its length and CRC-32, so that damage is detected, and put under its name only if the name is free
+(:mod:`holdfast.store.durable`): of several writers exactly one wins, and no reader ever sees a part.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def local_directory(url: str, *, participant: str) -> str:
     Raises
     ------
     InvalidPipeline
-        If it lies in an object store: those have no write that fails when the name exists.
+        If it is in an object store: those have no write that fails when the name exists.
     """
     path = durable.local_path(url)
     if path is None:
@@ -49,7 +49,7 @@ def put_if_absent(path: str, payload: bytes) -> bool:
 
 
 def seal(payload: bytes) -> bytes:
-    """Return the bytes behind a header that shows any damage to them."""
+    """Return the bytes after a header that reveals any damage to them."""
     return _SEAL.pack(_MAGIC, zlib.crc32(payload), len(payload)) + payload
 
 

@@ -1,4 +1,4 @@
-"""Rows brought to the exact schema of where they go: what Arrow's own cast does, and nested nulls that it refuses.
+"""Rows converted to the exact schema of their target: what Arrow's own cast does, and nested nulls that it refuses.
 
 On their way through Spark, rows lose the names inside lists and what may not be null; their values stay.
 """
@@ -40,7 +40,7 @@ def fitted_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def same_in(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the same values in another type: members by name, those that are missing null, others left out.
+    """Return the same values in another type: members by name, missing ones null, others dropped.
 
     Raises
     ------

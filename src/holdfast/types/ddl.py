@@ -10,7 +10,7 @@ import pyarrow as pa
 from holdfast.errors import InvalidPipeline
 
 # The dialect's general SQL parsers accept "a INT b STRING" and forget what they do not know; a schema must not
-# lose a column in silence, so its small grammar is read here, token by token, to the end.
+# silently lose a column, so its small grammar is read here, token by token, to the end.
 _TOKEN = re.compile(
     r"""\s*(?:
         (?P<quoted>`(?:[^`]|``)*`)
@@ -70,8 +70,8 @@ def fields(text: str) -> list[pa.Field]:
     Parameters
     ----------
     text : str
-        Columns separated by commas, each ``name TYPE [NOT NULL] [COMMENT '...']``; a colon may stand between name
-        and type, and a name that is not a plain word stands in backticks.
+        Columns separated by commas, each ``name TYPE [NOT NULL] [COMMENT '...']``; a colon may be between name
+        and type, and a name that is not a plain word is in backticks.
 
     Raises
     ------

@@ -25,7 +25,7 @@ def to_arrow(schema: Any, *, argument: str = "schema") -> pa.Schema:
     ----------
     schema : str, StructType or pyarrow.Schema
         A DDL string, a Spark ``StructType`` (known by its ``jsonValue()``), or an Arrow schema, whose types are
-        brought to the nearest ones that Spark has (``uint16`` -> ``int32``, nanoseconds -> microseconds).
+        converted to the nearest ones that Spark has (``uint16`` -> ``int32``, nanoseconds -> microseconds).
     argument : str
         The argument's name, for the error.
 

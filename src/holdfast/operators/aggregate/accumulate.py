@@ -87,7 +87,8 @@ class Accumulate:
 class AccumulateStep:
     """The step of :class:`Accumulate`.
 
-    State: ``running``, one row per key with its values so far; ``bounds``, where rows have a timestamp: those told.
+    State: ``running``, one row per key with its values so far; ``bounds``, where rows have a timestamp: the declared
+    ones.
     """
 
     name: str
@@ -110,7 +111,7 @@ class AccumulateStep:
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """Rows as they came, with the running values; late rows where rows have a timestamp."""
+        """Rows as they arrived, with the running values; late rows where rows have a timestamp."""
         rows = {"rows": pa.schema([*self.schema, *(pa.field(name, pa.int64()) for name, _, _ in self.columns)])}
         if self.time is None:
             return rows
@@ -137,7 +138,7 @@ class AccumulateStep:
         return Result({"rows": rows, "late": late}, changes, bounds, {"late": late.num_rows})
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
-        """Return ``running`` with values that it did not have: no key had one yet.  And the bounds told: none."""
+        """Return ``running`` with values that it did not have: no key had one yet.  And no declared bounds."""
         if known is None:
             return self.tables[table].schema.empty_table() if table == "bounds" else None
         return growth.grown(known, self.tables[table], growth.nulls)
@@ -189,7 +190,7 @@ def _continued(
     seen = np.cumsum(valid)
     has = is_set[codes] | (seen - seen[firsts] + valid[firsts] > 0)
     if kind in ("count", "sum"):
-        # in two halves, each far from overflow; together they tell whether the whole fits
+        # in two halves, each far from overflow; together they show whether the whole fits
         upper, lower = np.cumsum(given >> 32), np.cumsum(given & 0xFFFFFFFF)
         upper = upper - (upper - (given >> 32))[firsts] + (start >> 32)[codes]
         lower = lower - (lower - (given & 0xFFFFFFFF))[firsts] + (start & 0xFFFFFFFF)[codes]
@@ -233,7 +234,7 @@ def accumulate(
     migrate: Migration | Mapping[str, Migration] | None = None,
     **aggregates: Aggregate,
 ) -> AccumulateAnywhere:
-    """Give every row the running aggregates of its key, in order of arrival.
+    """Add to every row the running aggregates of its key, in order of arrival.
 
     Parameters
     ----------
@@ -242,20 +243,20 @@ def accumulate(
     name : str, optional
         The node's name.
     renamed_from : str, optional
-        The name that it had in the graph that ran before: its state goes on under the new one.
+        Its name in the graph that ran before: its state continues under the new one.
     migrate : function or mapping of str to function, optional
-        Brings state tables of another form over, table to table: ``docs/state.md``.
+        Converts state tables of another form, table to table: ``docs/state.md``.
     **aggregates : Aggregate
         New column -> ``hf.count(...)``, ``hf.sum``, ``hf.min`` or ``hf.max`` of an integer column; each BIGINT.
 
     Raises
     ------
     InvalidPipeline
-        If nothing is computed, or an aggregate or a type is given that has no running form.
+        If nothing is computed, or an aggregate or a type is used that has no running form.
 
     Notes
     -----
-    State is one row per key, kept for ever.  Rows come out as they came in.  Where the stream has a timestamp, a row
+    State is one row per key, kept for ever.  Rows are emitted as they arrived.  Where the stream has a timestamp, a row
     below a bound that was declared before is late: it changes nothing and goes to ``late``.
 
     Examples

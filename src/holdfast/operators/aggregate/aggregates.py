@@ -1,9 +1,9 @@
 """Aggregates: what an aggregation computes of the rows of a window.
 
-All are frozen values; ``operators.aggregate_parts`` computes them.  Nulls are treated as in SQL: every aggregate of a
-column skips them, and gives null where nothing is left (counts give 0); ``first`` and ``last`` take them unless told
-otherwise.
-Each result is a function of the rows alone: how they were cut into epochs does not show.
+All are frozen values; :mod:`holdfast.operators.aggregate.parts` computes them.  Nulls are treated as in SQL: every
+aggregate of a column skips them, and returns null where nothing is left (counts return 0); ``first`` and ``last`` use
+them unless set otherwise.
+Each result is a function of the rows alone: how they were divided into epochs has no effect.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ def sum(column: str) -> Aggregate:
 
     Notes
     -----
-    Integers give BIGINT and decimals DECIMAL with ten more digits; a result that does not fit is an error when it is
-    emitted, however large the numbers were on the way.  Floating point gives DOUBLE: the sum is kept exactly and
-    rounded only when emitted, to within one unit in the last place, so that neither order nor epochs matter.
+    The result of integers is BIGINT, of decimals DECIMAL with ten more digits; a result that does not fit is an error
+    when it is emitted, however large the intermediate sums were.  That of floating point is DOUBLE: the sum is kept
+    exactly and rounded only when emitted, to within one unit in the last place, so that neither order nor epochs
+    matter.
 
     References
     ----------
@@ -190,7 +191,7 @@ def quantile(column: str, rank: float, *, error: float = 0.01) -> Aggregate:
         The column.
     rank : float
         From 0 (smallest) to 1 (largest).  The quantile is the smallest value that at least this share of all values
-        does not exceed: 0.5 gives the median.
+        does not exceed: 0.5 is the median.
     error : float
         Relative error of the value, above 0 and below 1.
 

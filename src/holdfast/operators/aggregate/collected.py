@@ -47,7 +47,7 @@ class CollectedValues:
         return pa.int64() if self.is_distinct else pa.list_(self.type)
 
     def fields(self) -> list[pa.Field]:
-        """Return the columns of the state table behind key and start; all but a collected value identify a row."""
+        """Return the columns of the state table after key and start; all but a collected value identify a row."""
         value = pa.field("value", self.type)
         if self.is_distinct:
             return [value]

@@ -47,7 +47,7 @@ class WindowCut:
         return self.kind == "count_window" or self.trigger > 0
 
     def period_of(self, batch_us: int) -> int:
-        """Return where the timer's period begins that a batch time lies in."""
+        """Return the start of the timer's period of a batch time."""
         return batch_us // self.size * self.size
 
 
@@ -143,7 +143,7 @@ def grouped(cut: WindowCut, codes: Ints, ticks: Ints, ordinals: Ints, batch_us: 
 
 
 def _pairs(codes: Ints, numbers: Ints) -> tuple[Ints, Ints]:
-    """Number distinct pairs as :func:`coded_pairs` does, in any order; by counting where they lie close together."""
+    """Number distinct pairs as :func:`coded_pairs` does, in any order; by counting where they are close together."""
     if not len(codes):
         return codes, codes
     low, size = int(numbers.min()), int(codes.max()) + 1
@@ -182,7 +182,7 @@ def spread(cut: WindowCut, panes: Spans) -> tuple[Ints, Spans]:
 
 
 def joined(cut: WindowCut, spans: Spans) -> tuple[Ints, Spans]:
-    """Bring together what is one window: equal spans of a key, or sessions of a key that overlap."""
+    """Merge what is one window: equal spans of a key, or sessions of a key that overlap."""
     if cut.kind != "session":
         groups, first = coded_pairs(spans.codes, spans.starts)
         found = spans.taken(first)
@@ -204,7 +204,7 @@ def first_start(cut: WindowCut, bounds: Ints) -> Ints:
     """Return for each bound of the rows the lowest start that a window not yet final can have.
 
     Of windows by arrival nothing is known before they are closed; of sessions it is the bound itself, and the open
-    sessions are to be looked at besides.
+    sessions have to be examined as well.
     """
     if not cut.by_time:
         return np.where(bounds == CLOSED, CLOSED, UNBOUNDED)

@@ -1,4 +1,4 @@
-"""Exact sums of floating-point numbers, of many groups at once.
+"""Exact sums of floating-point numbers, of many groups at a time.
 
 A sum is a row of *limbs*: limb ``b`` counts units of ``2 ** (32 * b)`` and is an int64, so that adding is adding
 integers: associative, whatever the order.  Only the span of limbs in use is kept.  A sum is rounded when it is read.
@@ -18,13 +18,13 @@ Floats = npt.NDArray[np.float64]
 _BITS = 32
 _MASK = np.int64(2**_BITS - 1)
 _ROWS_MAX = 1 << 20
-"""So many limbs below 2**32 add up below 2**53, where a double still counts exactly."""
+"""This many limbs below 2**32 add up below 2**53, where a double still counts exactly."""
 
 INFINITE, NEGATIVE_INFINITE, NAN = 1, 2, 4
 """What else was among the numbers: bits of ``special``."""
 
 STATE = pa.struct([("low", pa.int16()), ("limbs", pa.list_(pa.int64())), ("special", pa.int8())])
-"""How a sum stands in a state table: number of the lowest limb, the limbs from there up, and bits like :data:`NAN`."""
+"""The form of a sum in a state table: number of the lowest limb, the limbs from there up, and bits like :data:`NAN`."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Sums:
     low : int
         Number of the first column of ``limbs``.
     limbs : ndarray of int64, groups by limbs
-        In normal form every limb but the highest lies in [0, 2**32).
+        In normal form every limb but the highest is in [0, 2**32).
     special : ndarray of int8
         Bits that say which numbers that are not finite were among them.
     """
@@ -110,7 +110,7 @@ def split(values: Floats) -> tuple[int, Floats, Floats, Floats, Ints, int]:
 
 
 def normal(limbs: Ints) -> Ints:
-    """Carry until every limb but the highest lies in [0, 2**32); the highest has the sum's sign."""
+    """Carry until every limb but the highest is in [0, 2**32); the highest has the sum's sign."""
     limbs = limbs.copy()
     for place in range(limbs.shape[1] - 1):
         limbs[:, place + 1] += limbs[:, place] >> _BITS

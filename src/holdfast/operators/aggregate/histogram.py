@@ -1,4 +1,4 @@
-"""Histograms with buckets of relative width, of many groups at once: approximate quantiles that merge exactly.
+"""Histograms with buckets of relative width, of many groups at a time: approximate quantiles that merge exactly.
 
 Each power of two is cut into equally many buckets, so that a bucket's middle differs from each of its values by at most
 the relative error.  A bucket follows from the bits of the number by additions and products alone, the same on every

@@ -73,7 +73,7 @@ class Windows:
         return self.owners[len(self.loaded.codes) :]
 
     def open_ends(self, size: int) -> Ints:
-        """Return for each of so many keys the last end of its windows that stay open."""
+        """Return for each key the last end of its windows that stay open."""
         ends = np.full(size, UNBOUNDED)
         np.maximum.at(ends, self.spans.codes[~self.is_closing], self.spans.ends[~self.is_closing])
         return ends
@@ -153,7 +153,7 @@ class WindowsTable:
         if len(old) or self.cut.kind in ("sliding", "session"):
             both = Spans(*(np.concatenate(pair) for pair in zip(old, fresh, strict=True)))
             owners, spans = cutting.joined(self.cut, both)
-        else:  # each group of rows is a window by itself
+        else:  # each group of rows is a window of its own
             owners, spans = np.arange(len(fresh)), fresh
         columns = self._parts(loaded, rows, RowGroups(groups, len(panes), rows.ticks), of_pane, owners, len(spans))
         is_changed = np.zeros(len(spans), np.bool_)

@@ -77,7 +77,7 @@ def part_of(name: str, aggregate: Aggregate, kind: pa.DataType | None) -> Partia
     """
     if aggregate.kind in ("collect", "distinct_count"):
         if aggregate.kind == "distinct_count" and pa.types.is_nested(kind):
-            raise _wrong_type(name, aggregate, kind, "whose values cannot be told apart", "a part of it")
+            raise _wrong_type(name, aggregate, kind, "whose values cannot be distinguished", "a part of it")
         return None
     if aggregate.kind == "count":
         return _COUNT

@@ -1,4 +1,4 @@
-"""``aggregate``: one row per key and window with what was computed of its rows; ``reduce`` is its running form."""
+"""``aggregate``: one row per key and window with aggregates of its rows; ``reduce`` is its running form."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Aggregation:
     timestamps : str
         ``ascending`` or ``strict``.
     disorder : str, int or None
-        How far a row may come behind.
+        How far a row may be behind.
     idle_us, forget_us : int
         Logged time; 0 for never.
     """
@@ -87,7 +87,7 @@ class Aggregation:
         return self.wakes or self.forget_us > 0
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return everything that was given."""
+        """Return all arguments."""
         return {
             "by": list(self.by),
             "window": windows.arguments(self.window),
@@ -181,17 +181,17 @@ def aggregate(
     timestamps : {"ascending", "strict"}
         What the rows of a key promise: never to go back, or also never to repeat a time.
     disorder : str or int, optional
-        How far a row may come behind the highest timestamp of its key.
+        How far a row may be behind the highest timestamp of its key.
     idle_after : str, optional
-        Logged time after which the windows of a key that brings nothing are final.
+        Logged time after which the windows of a silent key are final.
     forget_after : str, optional
-        Logged time after which a key that brings nothing is forgotten; its open windows are final.
+        Logged time after which a silent key is forgotten; its open windows are final.
     name : str, optional
         The node's name.
     renamed_from : str, optional
-        The name that it had in the graph that ran before: its state goes on under the new one.
+        Its name in the graph that ran before: its state continues under the new one.
     migrate : function or mapping of str to function, optional
-        Brings state tables of another form over, table to table: ``docs/state.md``.
+        Converts state tables of another form, table to table: ``docs/state.md``.
     **aggregates : Aggregate
         Output column -> ``hf.count()``, ``hf.mean("dep_delay")`` and so on.
 
@@ -237,13 +237,13 @@ def reduce(
     by : str or sequence of str, optional
         Key columns; without them all rows are of one key.
     forget_after : str, optional
-        Logged time after which a silent key is forgotten; its next row begins anew.
+        Logged time after which a silent key is forgotten; its next row starts again.
     name : str, optional
         The node's name: the identity of its state.
     renamed_from : str, optional
-        The name that it had in the graph that ran before: its state goes on under the new one.
+        Its name in the graph that ran before: its state continues under the new one.
     migrate : function or mapping of str to function, optional
-        Brings state tables of another form over, table to table: ``docs/state.md``.
+        Converts state tables of another form, table to table: ``docs/state.md``.
     **aggregates : Aggregate
         Output column = aggregate.
 

@@ -1,4 +1,4 @@
-"""The step of ``aggregate``: rows join the windows of their keys, and windows leave when they are final or change."""
+"""The step of ``aggregate``: rows join the windows of their keys; windows are emitted when final or changed."""
 
 from __future__ import annotations
 
@@ -185,17 +185,18 @@ class AggregateStep:
         nothing = np.full(keys.size, UNBOUNDED)
         before = np.maximum(keys.before.get("bound", nothing), keys.overall_before)
         bounds, overall = table.bounds(windows, state, keys)
-        # A key that only the bound for all keys concerns tells nothing of its own: its other windows are not loaded.
+        # A key that only the bound for all keys concerns has no bound of its own to report: its other windows are not
+        # loaded.
         advanced = np.flatnonzero((keys.bounds > np.maximum(before, keys.overall)) & (bounds > overall))
-        told = [overall] if keys.overall > keys.overall_before and overall > UNBOUNDED else []
-        if not len(advanced) and not told:
+        shared = [overall] if keys.overall > keys.overall_before and overall > UNBOUNDED else []
+        if not len(advanced) and not shared:
             return None
         if not self.key.names:  # there is but one key
-            told, advanced = [max([*told, *bounds[advanced].tolist()])], advanced[:0]
+            shared, advanced = [max([*shared, *bounds[advanced].tolist()])], advanced[:0]
         schema = tables.bounds_schema(self.key)
         flags = pa.array(np.zeros(len(advanced), np.bool_))
         rows = pa.Table.from_arrays([*keys.arrays(advanced), flags, pa.array(bounds[advanced])], schema=schema)
-        for_all = pa.Table.from_pylist([{ALL_KEYS: True, BOUND: bound} for bound in told], schema=schema)
+        for_all = pa.Table.from_pylist([{ALL_KEYS: True, BOUND: bound} for bound in shared], schema=schema)
         return pa.concat_tables([rows, for_all])
 
     # --- what follows from the declaration ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The keys that an epoch of an aggregation touches: their bounds, which rows are late by them, who was silent."""
+"""The keys that an epoch of an aggregation touches: their bounds, which rows are late, which keys were silent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DeclaredBounds:
     codes : ndarray of int64
         Key of each; -1 for all keys.
     bounds, places : ndarray of int64
-        What it says, and where it stands among the rows.
+        The bound, and its place among the rows.
     """
 
     codes: Ints
@@ -51,7 +51,7 @@ class Keys:
     before : mapping of str to ndarray of int64
         The keys table's other columns, as they were; of a new key their first values.
     is_known, is_present, is_forgotten : ndarray of bool
-        Which have a row in the keys table, which bring a row in time or a bound, which are to be forgotten.
+        Which have a row in the keys table, which have a timely row or a bound, which have to be forgotten.
     overall_before, overall : int
         The bound for all keys, before and after.
     bounds : ndarray of int64
@@ -160,7 +160,7 @@ class KeysTable:
 
     @property
     def columns(self) -> dict[str, int]:
-        """Columns behind key and scope, with their values for a new key; without any there is no such table."""
+        """Columns after key and scope, with their values for a new key; without any there is no such table."""
         columns = {"bound": UNBOUNDED} if self.cut.by_time else {"rows": 0} if self.cut.counts else {}
         if self.cut.trigger:
             columns["opens"] = UNBOUNDED
@@ -176,7 +176,7 @@ class KeysTable:
         return StateTable(pa.schema([*fields, pa.field(SCOPE, pa.int8()), *own]), (*self.key.names, SCOPE))
 
     def silent(self, known: pa.Table | None, at: StepTime) -> Ints:
-        """Return the rows of the table whose key has brought nothing for so long that something follows."""
+        """Return the rows of the table whose key has been silent long enough to have an effect."""
         if known is None or not (self.idle_us or self.forget_us) or not known.num_rows:
             return np.zeros(0, np.int64)
         seen = numbers(known.column("seen_us"))
@@ -189,12 +189,12 @@ class KeysTable:
         return np.flatnonzero(is_due & (numbers(known.column(SCOPE)) == 0))
 
     def due(self, known: pa.Table | None, change: Change | None, at: StepTime, *, tells_forgotten: bool) -> int | None:
-        """Return when the next silent key's windows will be final, and told: those of a forgotten key may not be."""
+        """Return when the next silent key's windows will be final and reported: those of a forgotten key may not be."""
         forget_us = self.forget_us if tells_forgotten else 0
         if known is None or not (self.idle_us or forget_us):
             return None
         found: list[int] = []
-        # What was changed is looked at in both forms: an epoch too early finds nothing, and then knows the time.
+        # What was changed is checked in both forms: an epoch too early finds nothing, and then knows the time.
         for table in (known, *(() if change is None else (change.upserts,))):
             is_open = (numbers(table.column("open_end")) > UNBOUNDED) & (numbers(table.column(SCOPE)) == 0)
             seen = numbers(table.column("seen_us"))[is_open]
@@ -206,21 +206,21 @@ class KeysTable:
 
     def read(self, known: pa.Table | None, given: Arrivals, silent: Ints, at: StepTime) -> tuple[Keys, Admitted]:
         """Return the keys that the epoch touches, and the rows that are in time."""
-        table, codes, told, is_silent = self._named(known, given, silent)
+        table, codes, explicit, is_silent = self._named(known, given, silent)
         size = len(is_silent)
         before, is_known, overall_before = self._looked_up(known, table, size)
         ticks = keyed.ticks(given.rows.column(self.time)) if self.time else np.zeros(len(codes), np.int64)
-        of_all = told.bounds[told.codes < 0]
+        of_all = explicit.bounds[explicit.codes < 0]
         overall = max(overall_before, int(of_all.max(initial=UNBOUNDED)))
         if self.cut.by_time:
             start = np.maximum(before["bound"], overall_before)
-            limits, bounds = admitted(start, codes, ticks, numbers(given.rows.column(PLACE)), told, self.promise)
+            limits, bounds = admitted(start, codes, ticks, numbers(given.rows.column(PLACE)), explicit, self.promise)
             is_late, ends = ticks < limits, bounds.copy()
         else:
             limits, is_late = ticks, np.zeros(len(ticks), np.bool_)
             overall = CLOSED if overall == CLOSED else UNBOUNDED  # of other bounds nothing follows
             bounds = np.full(size, overall)
-            bounds[told.codes[(told.bounds == CLOSED) & (told.codes >= 0)]] = CLOSED
+            bounds[explicit.codes[(explicit.bounds == CLOSED) & (explicit.codes >= 0)]] = CLOSED
             ends = np.maximum(bounds, at.batch_us) if self.cut.kind == "timer" else bounds.copy()
         is_forgotten = np.zeros(size, np.bool_)
         if is_silent.any():
@@ -232,7 +232,7 @@ class KeysTable:
         rows = _parted(given.rows, codes, ticks, is_late, limits)
         is_present = np.zeros(size, np.bool_)
         is_present[rows.codes] = True
-        is_present[told.codes[told.codes >= 0]] = True
+        is_present[explicit.codes[explicit.codes >= 0]] = True
         return Keys(
             table, size, before, is_known, is_present, is_forgotten, overall_before, overall, bounds, ends
         ), rows  # fmt: skip
@@ -243,7 +243,7 @@ class KeysTable:
         """Return the distinct keys, the number of each row's, the bound rows, and which keys are silent."""
         names, count = self.key.names, given.rows.num_rows
         for_all = np.asarray(given.bounds.column(ALL_KEYS).combine_chunks().fill_null(False)).astype(np.bool_)
-        told_count = int((~for_all).sum())
+        explicit_count = int((~for_all).sum())
         if names:
             named = [given.rows, given.bounds.filter(pa.array(~for_all))]
             named += [known.take(pa.array(silent))] if known is not None else []
@@ -251,15 +251,15 @@ class KeysTable:
             codes, first = coded(pool)
             table, size = pool.take(pa.array(first)), len(first)
         else:
-            codes, size = np.zeros(count + told_count + len(silent), np.int64), 1
+            codes, size = np.zeros(count + explicit_count + len(silent), np.int64), 1
             table = pa.table({})
-        of_told = np.full(len(for_all), -1)
-        of_told[~for_all] = codes[count : count + told_count]
-        told = DeclaredBounds(of_told, numbers(given.bounds.column(BOUND)), numbers(given.bounds.column(PLACE)))
+        of_explicit = np.full(len(for_all), -1)
+        of_explicit[~for_all] = codes[count : count + explicit_count]
+        explicit = DeclaredBounds(of_explicit, numbers(given.bounds.column(BOUND)), numbers(given.bounds.column(PLACE)))
         is_silent = np.zeros(size, np.bool_)
-        is_silent[codes[count + told_count :]] = True
-        is_silent[codes[: count + told_count]] = False
-        return table, codes[:count], told, is_silent
+        is_silent[codes[count + explicit_count :]] = True
+        is_silent[codes[: count + explicit_count]] = False
+        return table, codes[:count], explicit, is_silent
 
     def _looked_up(self, known: pa.Table | None, table: pa.Table, size: int) -> tuple[dict[str, Ints], Flags, int]:
         columns = {name: np.full(size, default) for name, default in self.columns.items()}
@@ -342,7 +342,7 @@ class KeysTable:
 
 
 def admitted(
-    start: Ints, codes: Ints, ticks: Ints, places: Ints, told: DeclaredBounds, promise: Promise
+    start: Ints, codes: Ints, ticks: Ints, places: Ints, explicit: DeclaredBounds, promise: Promise
 ) -> tuple[Ints, Ints]:
     """Follow the bounds of all keys through an epoch.
 
@@ -352,7 +352,7 @@ def admitted(
         For each key the bound before.
     codes, ticks, places : ndarray of int64
         Of the rows, ascending by place.
-    told : DeclaredBounds
+    explicit : DeclaredBounds
         The bound rows.
     promise : Promise
         What the rows promise.
@@ -362,29 +362,29 @@ def admitted(
     limits : ndarray of int64
         For each row the bound when it arrived: a row below it is late.
     end : ndarray of int64
-        For each key the bound behind.
+        For each key the bound afterwards.
     """
     says = promise.bounds_after(ticks)
-    for_all = told.codes < 0
+    for_all = explicit.codes < 0
     of_keys = ~for_all
     end = start.copy()
     np.maximum.at(end, codes, says)
-    np.maximum.at(end, told.codes[of_keys], told.bounds[of_keys])
-    end = np.maximum(end, told.bounds[for_all].max(initial=UNBOUNDED))
+    np.maximum.at(end, explicit.codes[of_keys], explicit.bounds[of_keys])
+    end = np.maximum(end, explicit.bounds[for_all].max(initial=UNBOUNDED))
     limits = start[codes]
     if not len(ticks):
         return limits, end
-    if not len(told.places) or told.places[0] > places[-1]:
+    if not len(explicit.places) or explicit.places[0] > places[-1]:
         overall = np.maximum.accumulate(says)
-        if (ticks[1:] >= overall[:-1]).all():  # no row lies below any before it: what was known at the start decides
+        if (ticks[1:] >= overall[:-1]).all():  # no row is below any before it: what was known at the start decides
             return limits, end
-    every_code = np.concatenate([codes, told.codes[of_keys]])
-    every_bound = np.concatenate([says, told.bounds[of_keys]])
-    arrived = np.argsort(np.concatenate([places, told.places[of_keys]]), kind="stable")
+    every_code = np.concatenate([codes, explicit.codes[of_keys]])
+    every_bound = np.concatenate([says, explicit.bounds[of_keys]])
+    arrived = np.argsort(np.concatenate([places, explicit.places[of_keys]]), kind="stable")
     order = arrived[by_code(every_code[arrived], len(start))]
     before = np.empty_like(every_bound)
     before[order] = bounds_before(every_code[order], every_bound[order], start[every_code[order]])
-    of_all = bound_at(places, told.places[for_all], told.bounds[for_all], UNBOUNDED)
+    of_all = bound_at(places, explicit.places[for_all], explicit.bounds[for_all], UNBOUNDED)
     return np.maximum(before[: len(ticks)], of_all), end
 
 

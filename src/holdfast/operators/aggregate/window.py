@@ -1,8 +1,8 @@
 """Windows: how an aggregation cuts the rows of a key into groups.
 
-All are frozen values that only say what is wanted; ``operators.aggregate_windows`` does the cutting.  A duration is a
-text with a unit (``"1 hour"``) where the timestamp is a TIMESTAMP, and a whole number of the column's ticks where it is
-a BIGINT.  Windows are half open: a row at the end of one belongs to the next.
+All are frozen values that only say what is wanted; :mod:`holdfast.operators.aggregate.cutting` does the cutting.  A
+duration is a text with a unit (``"1 hour"``) where the timestamp is a TIMESTAMP, and a whole number of the column's
+ticks where it is a BIGINT.  Windows are half open: a row at the end of one belongs to the next.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Session:
 
 @dataclass(frozen=True)
 class CountWindow:
-    """So many rows of a key, in order of arrival."""
+    """A fixed number of rows of a key, in order of arrival."""
 
     size: int
     kind: ClassVar[str] = "count_window"
@@ -148,11 +148,11 @@ def session(gap: Duration) -> Session:
     Parameters
     ----------
     gap : str or int
-        Silence that ends a session: a row ``gap`` or more behind the one before begins a new session.
+        Silence that ends a session: a row ``gap`` or more after the one before begins a new session.
 
     Notes
     -----
-    A session's window reaches from its first row to ``gap`` behind its last, exclusive.
+    A session's window reaches from its first row to ``gap`` after its last, exclusive.
 
     Examples
     --------
@@ -188,13 +188,13 @@ def timer(period: str, *, count_trigger: int | None = None) -> Timer:
     period : str
         Length of a period, for instance ``"10 s"``; periods are counted from 1970-01-01 UTC.
     count_trigger : int, optional
-        A key's window ends early when it has this many rows; what comes later in the period opens the next window.
+        A key's window ends early when it has this many rows; later rows of the period open the next window.
 
     Notes
     -----
-    A replayed epoch has the batch time it had, so a recovered run gives the same windows.  But which rows share a
-    window depends on when they came: a run over old data, which comes in much faster, gives larger windows.
-    ``count_trigger`` bounds their size in both.  Where that matters use :func:`tumbling`, which looks at event time
+    A replayed epoch has the batch time it had, so a recovered run produces the same windows.  But which rows share a
+    window depends on when they arrived: a run over old data, which is read much faster, makes larger windows.
+    ``count_trigger`` bounds their size in both.  Where that matters use :func:`tumbling`, which uses event time
     alone.
 
     Examples

@@ -1,1 +1,1 @@
-"""The other kinds with memory: as-of merges, deduplication, limits, and steps of the user."""
+"""The other stateful kinds: as-of merges, deduplication, limits, and steps of the user."""

@@ -1,4 +1,4 @@
-"""``apply``: a Python function per key with a state of its own, for what columns cannot express."""
+"""``apply``: a Python function per key with a state of its own, for what column expressions cannot express."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.state.step import PLACE, Arrivals, Change, Result, StateTable, Ste
 from holdfast.types.schema import to_arrow
 
 TOUCHED = "__touched_us__"
-"""Column of the state: batch time of the last epoch that brought rows of the key."""
+"""Column of the state: batch time of the last epoch that had rows of the key."""
 
 _RIGHT = 'hf.apply(fn, by="origin", state="n BIGINT", schema="origin STRING, n BIGINT") with def fn(key, rows, state)'
 
@@ -163,7 +163,7 @@ class ApplyStep:
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """What ``fn`` gives."""
+        """What ``fn`` returns."""
         return {"rows": self.out}
 
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
@@ -197,7 +197,7 @@ class ApplyStep:
         return Result(outputs, {"keys": change} if is_change else {}, end, forgotten)
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
-        """Return the table with nulls in what was not declared before: ``get`` gives its default."""
+        """Return the table with nulls in what was not declared before: ``get`` returns its default."""
         declared = self.tables[table]
         if known is None:
             return declared.schema.empty_table()
@@ -297,29 +297,29 @@ def apply(
     fn : function of key, rows and state, giving dicts
         ``key`` is the key's value, or a tuple of values when ``by`` is a list; ``rows`` the key's rows of this epoch
         as dicts, in the order of their arrival; ``state`` a :class:`KeyState` with ``get``, ``set`` and ``clear``.
-        It gives rows as dicts, or None.  It must depend on its arguments alone: an epoch may be replayed.
+        It returns rows as dicts, or None.  It must depend only on its arguments: an epoch may be replayed.
     by : str or sequence of str
         Key columns.
     schema : str, StructType or pyarrow.Schema
-        Of what ``fn`` gives.  A column that a row leaves out is null.
+        Of what ``fn`` returns.  A column that a row omits is null.
     state : str, StructType or pyarrow.Schema, optional
         Columns of the state, for instance ``"n BIGINT, total DOUBLE"``.
     forget_after : str, optional
         Forget a key that had no rows for this long, measured in logged batch time: choose it longer than the longest
-        time that the pipeline may stand still.
+        time that the pipeline may be stopped.
     timestamp : str, optional
-        Column of ``schema`` that holds the event time of what ``fn`` gives.
+        Column of ``schema`` that holds the event time of what ``fn`` returns.
     name : str, optional
         The node's name, under which its state is kept.
     renamed_from : str, optional
-        The name that it had in the graph that ran before: its state goes on under the new one.
+        Its name in the graph that ran before: its state continues under the new one.
     migrate : function or mapping of str to function, optional
-        Brings state tables of another form over, table to table: ``docs/state.md``.
+        Converts state tables of another form, table to table: ``docs/state.md``.
 
     Raises
     ------
     InvalidPipeline
-        If ``fn`` does not take three arguments, a schema cannot be read, or (in a run) ``fn`` raises or gives what
+        If ``fn`` does not take three arguments, a schema cannot be read, or (in a run) ``fn`` raises or returns what
         does not fit; the error names operator, bucket, epoch, key and the key's first rows.
 
     Notes

@@ -1,4 +1,4 @@
-"""``distinct``: rows whose like was not seen within a horizon of event time."""
+"""``distinct``: rows without duplicates within a horizon of event time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.state.keyed import Ticks
 from holdfast.state.step import PLACE, UNBOUNDED, Arrivals, Change, Result, StateTable, StepTime
 
 _ROUNDS = 32
-"""So many rows that stay, of one key in one epoch, are found for all keys at once; what is left goes row by row."""
+"""Up to this many kept rows of one key in one epoch are found for all keys together; the rest goes row by row."""
 
 _CLOCK = StateTable(pa.schema([("clock", pa.int8()), ("newest", pa.int64())]), ("clock",))
 
@@ -77,7 +77,7 @@ class DistinctStep:
     """The step of :class:`Distinct`.
 
     State: ``kept``, the key and time of each row that a later one can still be a duplicate of; ``clock``, the newest
-    timestamp; ``bounds``, those told.
+    timestamp; ``bounds``, the declared ones.
     """
 
     name: str
@@ -101,7 +101,7 @@ class DistinctStep:
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """Rows as they came, and late ones."""
+        """Rows as they arrived, and late ones."""
         late = keyed.late_schema(self.key, self.schema.field(self.time).type, self.inputs)
         return {"rows": self.schema, "late": late}
 
@@ -113,23 +113,23 @@ class DistinctStep:
         checks.require_values(given.rows, [*self.key.names, self.time], self.name)
         before = _newest(state["clock"])
         times = keyed.ticks(given.rows.column(self.time))
-        told = declared_bounds.limits(state["bounds"], given, self.key, self.time, self._reached(before))
-        in_time = times[times >= told.of_rows]
+        declared_limits = declared_bounds.limits(state["bounds"], given, self.key, self.time, self._reached(before))
+        in_time = times[times >= declared_limits.of_rows]
         newest = max(before, int(in_time.max())) if len(in_time) else before
-        promised = self._promised(np.where(times < told.of_rows, UNBOUNDED, times), before)
-        limits = np.maximum(promised, told.of_rows)
+        promised = self._promised(np.where(times < declared_limits.of_rows, UNBOUNDED, times), before)
+        limits = np.maximum(promised, declared_limits.of_rows)
         is_late = times < limits
         fresh = given.rows.filter(pa.array(~is_late))
         keep = self._first(fresh, times[~is_late], state["kept"])
         kept = fresh.filter(pa.array(keep))
-        oldest = max(self._reached(newest), told.everywhere)
+        oldest = max(self._reached(newest), declared_limits.everywhere)
         changes = self._changes(state["kept"], kept, times[~is_late][keep], oldest - self.horizon)
-        if told.change is not None:
-            changes["bounds"] = told.change
+        if declared_limits.change is not None:
+            changes["bounds"] = declared_limits.change
         if newest > before:
             clock = pa.Table.from_arrays([[0], [newest]], schema=_CLOCK.schema)
             changes["clock"] = Change(clock, tables.empty(tables.key_schema(_CLOCK)))
-        late = self._late(given.rows, is_late, promised >= told.of_rows, limits)
+        late = self._late(given.rows, is_late, promised >= declared_limits.of_rows, limits)
         return Result(
             {"rows": kept.drop_columns([PLACE]), "late": late},
             changes,
@@ -149,7 +149,7 @@ class DistinctStep:
     def _late(
         self, rows: pa.Table, is_late: npt.NDArray[np.bool_], is_own: npt.NDArray[np.bool_], limits: Ticks
     ) -> pa.Table:
-        """Return late rows in the order of arrival: those below what rows promise, and those below what was told."""
+        """Return late rows in the order of arrival: those below what rows promise, and those below a declared bound."""
         schema, late = self.outputs["late"], rows.filter(pa.array(is_late))
         own = np.where(is_own[is_late], "of the input", declared_bounds.WHY)
         return keyed.late_rows(schema, self.name, late, self.time, limits[is_late], pa.array(own, pa.string()))
@@ -271,15 +271,15 @@ def distinct(
     name : str, optional
         The node's name, under which its state is kept.
     renamed_from : str, optional
-        The name that it had in the graph that ran before: its state goes on under the new one.
+        Its name in the graph that ran before: its state continues under the new one.
     migrate : function or mapping of str to function, optional
-        Brings state tables of another form over, table to table: ``docs/state.md``.
+        Converts state tables of another form, table to table: ``docs/state.md``.
 
     Returns
     -------
     DistinctAnywhere
-        To stand to the right of ``stream |``.  Rows leave at once, in the order of their arrival; dropped ones are
-        counted as ``dropped``, late ones as ``late``.
+        To be used to the right of ``stream |``.  Rows are emitted immediately, in the order of their arrival; dropped
+        ones are counted as ``dropped``, late ones as ``late``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""``limit_in_flight``: drop at the entry what those behind could not follow."""
+"""``limit_in_flight``: drop at the entry what downstream could not process in time."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def limit_in_flight(
     renamed_from: str | None = None,
     migrate: Migration | Mapping[str, Migration] | None = None,
 ) -> LimitAnywhere:
-    """Admit at most so many timestamps per key at a time; shed the others at the entry.
+    """Admit at most ``n`` timestamps per key at a time; shed the others at the entry.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def limit_in_flight(
     done : Stream, optional
         Says what is finished: a row of it at T finishes every timestamp of its key up to T, a bound all below it.
         Its key columns and timestamp have the names and types of the limited stream's.  A graph has no cycle, so this
-        is a source: a topic or table where the consumer acknowledges, not a stream behind this operator.
+        is a source: a topic or table where the consumer acknowledges, not a stream downstream of this operator.
     timeout : str or int, optional
         A timestamp counts as finished when one more than this later arrives: event time, text with a unit or ticks.
     per : str, optional
@@ -165,21 +165,21 @@ def limit_in_flight(
     name : str, optional
         The node's name, under which its state is kept.
     renamed_from : str, optional
-        The name that it had in the graph that ran before: its state goes on under the new one.
+        Its name in the graph that ran before: its state continues under the new one.
     migrate : function or mapping of str to function, optional
-        Brings state tables of another form over, table to table: ``docs/state.md``.
+        Converts state tables of another form, table to table: ``docs/state.md``.
 
     Returns
     -------
     LimitAnywhere
-        To stand to the right of ``stream |``.  Rows leave at once, in the order of their arrival.  The side outputs are
-        ``shed`` (rows as they came, also counted) and ``late`` (rows below the newest timestamp of their key, or
-        below a bound that was declared before).
+        To be used to the right of ``stream |``.  Rows are emitted immediately, in the order of their arrival.  The side
+        outputs are ``shed`` (rows unchanged, also counted) and ``late`` (rows below the newest timestamp of their key,
+        or below a bound that was declared before).
 
     Raises
     ------
     InvalidPipeline
-        If neither ``done``, ``timeout`` nor ``per`` is given, or ``per`` comes with one of the others.
+        If neither ``done``, ``timeout`` nor ``per`` is given, or ``per`` together with one of the others.
 
     Notes
     -----

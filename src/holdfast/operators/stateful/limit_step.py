@@ -52,7 +52,7 @@ class LimitStep:
     """The step of ``limit_in_flight``.
 
     State: ``in_flight``, the admitted timestamps per key that are not done; ``keys``, each key's newest timestamp,
-    whether it was admitted, and what its span of batch time has used; ``bounds``, those told of the limited stream.
+    whether it was admitted, and what its span of batch time has used; ``bounds``, those declared for its stream.
     """
 
     n: int
@@ -76,7 +76,7 @@ class LimitStep:
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """Admitted rows, shed rows as they came, and late ones."""
+        """Admitted rows, shed rows unchanged, and late ones."""
         schema = self.inputs[ROWS]
         late = keyed.late_schema(self.key, schema.field(self.times[ROWS]).type, {ROWS: schema})
         return {"rows": schema, "shed": schema, "late": late}
@@ -93,14 +93,14 @@ class LimitStep:
         codes = joins.index_in(rows, touched, names)
         times = keyed.ticks(rows.column(self.times[ROWS]))
         silent = self._silent(state["keys"], at)
-        told = declared_bounds.limits(
+        declared_limits = declared_bounds.limits(
             joins.anti_join(state["bounds"], silent, names), arrivals[ROWS], self.key, self.times[ROWS]
         )
-        fates = np.where(times < told.of_rows, _LATE, _SHED).astype(np.int8)
-        limits = told.of_rows.copy()
+        fates = np.where(times < declared_limits.of_rows, _LATE, _SHED).astype(np.int8)
+        limits = declared_limits.of_rows.copy()
         self._decide(arrivals, touched, codes, times, known, fates, limits, at)
         is_late = fates == _LATE
-        why = np.where(limits[is_late] > told.of_rows[is_late], _OF_ITS_KEY, declared_bounds.WHY)
+        why = np.where(limits[is_late] > declared_limits.of_rows[is_late], _OF_ITS_KEY, declared_bounds.WHY)
         late = keyed.late_rows(
             self.outputs["late"],
             ROWS,
@@ -111,7 +111,7 @@ class LimitStep:
         )
         plain = rows.drop_columns([PLACE])
         changes, forgotten = self._changes(state, flying, touched, known, self._done_for_all(arrivals), silent, at)
-        if (change := _without(silent, state["bounds"], told.change, names)) is not None:
+        if (change := _without(silent, state["bounds"], declared_limits.change, names)) is not None:
             changes["bounds"] = change
         counts = {"shed": int((fates == _SHED).sum()), "late": late.num_rows}
         if self.forget_us is not None:
@@ -167,10 +167,10 @@ class LimitStep:
             places.append(keyed.ticks(done.rows.column(PLACE)))
             lines.append(np.stack([joins.index_in(done.rows, touched, names), ticks, np.full(len(ticks), -1)], axis=1))
             is_for_all = done.bounds.column(ALL_KEYS)
-            told = done.bounds.filter(pc.invert(is_for_all))
-            ticks = keyed.ticks(told.column(BOUND)) - 1  # below a bound all is done
-            places.append(keyed.ticks(told.column(PLACE)))
-            lines.append(np.stack([joins.index_in(told, touched, names), ticks, np.full(len(ticks), -1)], axis=1))
+            of_keys = done.bounds.filter(pc.invert(is_for_all))
+            ticks = keyed.ticks(of_keys.column(BOUND)) - 1  # below a bound all is done
+            places.append(keyed.ticks(of_keys.column(PLACE)))
+            lines.append(np.stack([joins.index_in(of_keys, touched, names), ticks, np.full(len(ticks), -1)], axis=1))
             for_all = done.bounds.filter(is_for_all)
             count, ticks = touched.num_rows, keyed.ticks(for_all.column(BOUND)) - 1
             places.append(np.repeat(keyed.ticks(for_all.column(PLACE)), count))
@@ -191,7 +191,7 @@ class LimitStep:
         at: StepTime,
     ) -> None:
         # One after the other: whether a timestamp is admitted depends on all before it.  What enters here is what
-        # those behind cannot follow, frames of a camera for instance, so some microseconds for each are little.
+        # downstream cannot keep up with, frames of a camera for instance, so some microseconds for each are little.
         span = 0 if self.per_us is None else at.batch_us // self.per_us
         for code, time, row in self._events(arrivals, touched, codes, times):
             one = known[code]
@@ -278,7 +278,7 @@ class LimitStep:
 
 
 def _without(keys: pa.Table, bounds: pa.Table, change: Change | None, names: Sequence[str]) -> Change | None:
-    """Return the change of the bounds that were told, and without those of forgotten keys."""
+    """Return the change of the declared bounds, without those of forgotten keys."""
     gone = joins.semi_join(bounds, keys, names)
     if not gone.num_rows:
         return change

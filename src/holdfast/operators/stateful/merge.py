@@ -1,4 +1,4 @@
-"""``merge``: beside each row of a main stream the latest rows of slower streams, as of its time."""
+"""``merge``: adds to each row of a main stream the latest rows of slower streams, as of its time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ORDERS = ("ascending", "strict")
 
 @dataclass(frozen=True)
 class Merge:
-    """Put the latest row of each slow input, at or before its time, beside each main row.
+    """Add to each main row the latest row of each slow input at or before its time.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def merge(
     renamed_from: str | None = None,
     migrate: Migration | Mapping[str, Migration] | None = None,
 ) -> Stream:
-    """Put the latest rows of slower streams beside each row of a main stream, as of its time.
+    """Add the latest rows of slower streams to each row of a main stream, as of its time.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def merge(
         What an input promises per key: ``"ascending"`` (repeats allowed; of several slow rows of one time the last to
         arrive counts) or ``"strict"``; for all inputs, or by name, the main one being ``"main"``.
     disorder : str, int or mapping, optional
-        By how much rows may lie below the newest of their key; for all inputs, or by name.
+        How far rows may be below the newest of their key; for all inputs, or by name.
     idle_after : str, optional
         A main row that waited this long, in logged batch time, leaves with what is there.
     forget_after : str, optional
@@ -180,9 +180,9 @@ def merge(
     name : str, optional
         The node's name, under which its state is kept.
     renamed_from : str, optional
-        The name that it had in the graph that ran before: its state goes on under the new one.
+        Its name in the graph that ran before: its state continues under the new one.
     migrate : function or mapping of str to function, optional
-        Brings state tables of another form over, table to table: ``docs/state.md``.
+        Converts state tables of another form, table to table: ``docs/state.md``.
 
     Returns
     -------
@@ -197,9 +197,9 @@ def merge(
 
     Notes
     -----
-    A main row at T leaves when the bound of its key lies above T in each slow input, and no earlier main row can come.
-    The result depends on timestamps only (among rows of one time, on their order of arrival), not on how arrivals of
-    different inputs interleave or are cut into epochs.
+    A main row at T is emitted when the bound of its key is above T in each slow input, and no earlier main row can
+    arrive. The result depends on timestamps only (among rows of one time, on their order of arrival), not on how
+    arrivals of different inputs interleave or are cut into epochs.
 
     Examples
     --------

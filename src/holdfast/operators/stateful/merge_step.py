@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.state import checks, joins, keyed, tables
-from holdfast.state.input_bounds import InputReport, told
+from holdfast.state.input_bounds import InputReport, reported
 from holdfast.state.keyed import Ticks
 from holdfast.state.step import (
     ALL_KEYS,
@@ -40,7 +40,7 @@ MAIN = "main"
 
 @dataclass(frozen=True)
 class MergeStep:
-    """Latest slow rows beside each main row.
+    """Each main row with the latest slow rows.
 
     State: ``waiting``, main rows that are not settled; ``slow_<input>``, rows that a main row may still need, one per
     key and time; ``bounds`` per key and input; ``inputs``, the bound for all keys of each input.
@@ -88,14 +88,14 @@ class MergeStep:
         return pa.struct([field for field in self.inputs[name] if field.name not in self.key.names])
 
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
-        """Take in what arrived, let go what is settled, forget what nobody can need."""
+        """Add what arrived, emit what is settled, forget what is no longer needed."""
         for name, given in arrivals.items():
             checks.require_values(given.rows, [*self.key.names, self.times[name]], name)
         everywhere, seq = self._inputs(state["inputs"])
         touched = self._touched(state, arrivals, everywhere, at)
         bounds = self._bounds(state["bounds"], touched)
         news = {
-            name: told(given, self.times[name], self.promises[name], touched, bounds[name], everywhere[name])
+            name: reported(given, self.times[name], self.promises[name], touched, bounds[name], everywhere[name])
             for name, given in arrivals.items()
         }
         late = self._late(arrivals, news)
@@ -120,7 +120,7 @@ class MergeStep:
         changes = {
             "waiting": Change(
                 joins.semi_join(waiting.filter(pa.array(stays)), fresh, [SEQ]),
-                # NB by key too: rows of keys that came together from two buckets may have one number.
+                # NB by key too: rows of keys merged from two buckets may have the same number.
                 joins.semi_join(
                     before.select([*self.key.names, SEQ]), waiting.filter(pa.array(is_ready)), [*self.key.names, SEQ]
                 ),
@@ -220,7 +220,7 @@ class MergeStep:
         if self.idle_us is None or not len(times):
             return ready, own, since
         is_tired = ~ready & (since <= at.batch_us - self.idle_us)
-        # Who has waited long enough goes, and those before it; what comes below that afterwards is late.
+        # A row that has waited long enough is emitted, with those before it; later rows below it are late.
         limit = np.full(len(own[MAIN]), UNBOUNDED, np.int64)
         np.maximum.at(limit, codes[is_tired], times[is_tired])
         own = {
@@ -231,11 +231,11 @@ class MergeStep:
         return ready | (has_limit[codes] & (times <= limit[codes])), own, since
 
     def _due(self, stays: Ticks, waiting: pa.Table, touched: pa.Table, at: StepTime) -> int | None:
-        """Return when a row will have waited long enough: one of those that stay, or of keys not looked at now."""
+        """Return when a row will have waited long enough: one of those that stay, or of keys not checked now."""
         if self.idle_us is None:
             return None
         others = joins.anti_join(waiting, touched, self.key.names)
-        # Who holds those up is not known here: an epoch too early for one of them looks at it, and knows.
+        # What they wait for is not known here: an epoch too early for one of them checks it, and then knows.
         heard = min(at.heard_us.get(name, UNBOUNDED) for name in self.inputs)
         since = np.concatenate([stays, np.maximum(keyed.ticks(others.column(SINCE)), heard)])
         return int(since.min()) + self.idle_us if len(since) else None
@@ -305,7 +305,7 @@ class MergeStep:
             for name in rows.schema.names:
                 same = ours.column(name).combine_chunks().equals(theirs.column(name).combine_chunks())
                 if not same:
-                    is_new[both] = True  # rare: a time was said anew; all of the key's shared times are written
+                    is_new[both] = True  # rare: a time was set again; all of the key's shared times are written
                     break
         return rows.filter(pa.array(is_new))
 
@@ -358,7 +358,7 @@ class MergeStep:
     def _output_bounds(
         self, touched: pa.Table, floor: Ticks, everywhere: int, waiting: pa.Table, change: Change
     ) -> pa.Table:
-        """Return the bounds of the merged rows: no row below what may come or still waits."""
+        """Return the bounds of the merged rows: no row below what may arrive or still waits."""
         schema = tables.bounds_schema(self.key)
         is_told = floor > UNBOUNDED
         keys = touched.filter(pa.array(is_told))
@@ -380,7 +380,7 @@ def latest(codes: Ticks, times: Ticks, of_slow: Ticks, slow: Ticks) -> Ticks:
     codes, times : numpy arrays of int64
         Key number and time of the rows that look.
     of_slow, slow : numpy arrays of int64
-        Key number and time of the rows looked at, ascending by both.
+        Key number and time of the rows searched, ascending by both.
 
     Examples
     --------

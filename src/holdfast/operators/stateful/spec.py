@@ -104,7 +104,7 @@ class StatefulStep:
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        """What the function gives."""
+        """What the function returns."""
         return {"rows": self.out}
 
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
@@ -122,7 +122,7 @@ class StatefulStep:
         given, out = self._called(seen if has_seen else None, rows, at)
         for name, after in given.items():
             change = self._change(name, seen[name], after, at)
-            if name in changes:  # what was forgotten and written anew is written: deletes come first
+            if name in changes:  # what was forgotten and written again is written: deletes come first
                 change = Change(change.upserts, pa.concat_tables([changes[name].deletes, change.deletes]))
             if change.upserts.num_rows or change.deletes.num_rows:
                 changes[name] = change
@@ -166,15 +166,15 @@ class StatefulStep:
                 why=f"declared: {', '.join(self.state) or 'none'}.",
                 do=f"declare it: state={{{unknown[0]!r}: ...}}.",
             )
-        return found, brought(out, self.out, "its rows")
+        return found, converted(out, self.out, "its rows")
 
     def _change(self, name: str, before: pa.Table, after: Any, at: StepTime) -> Change:
         declared = self.state[name]
         if isinstance(after, Change):
-            upserts = brought(after.upserts, declared.schema, f"the upserts of table {name!r}")
-            deletes = brought(after.deletes, tables.key_schema(declared), f"the deletes of table {name!r}")
+            upserts = converted(after.upserts, declared.schema, f"the upserts of table {name!r}")
+            deletes = converted(after.deletes, tables.key_schema(declared), f"the deletes of table {name!r}")
         else:
-            after = brought(after, declared.schema, f"table {name!r}")
+            after = converted(after, declared.schema, f"table {name!r}")
             deletes = joins.anti_join(before, after, declared.key).select(list(declared.key))
             upserts = after.filter(pa.array(_differs(before, after, declared.key)))
         if joins.distinct_keys(upserts, declared.key).num_rows < upserts.num_rows:
@@ -204,7 +204,7 @@ class StatefulStep:
         return table.select(self.state[name].schema.names)
 
 
-def brought(value: Any, schema: pa.Schema, what: str, who: str = "the step") -> pa.Table:
+def converted(value: Any, schema: pa.Schema, what: str, who: str = "the step") -> pa.Table:
     """Return what a user's function returned under the declared schema; frames of other libraries become tables.
 
     Only the form may differ (``large_string`` for ``string``, the order of columns, nullability), not the type.
@@ -293,7 +293,7 @@ def stateful(
         returns the tables that changed, each whole or as a ``Change`` (None: none changed), and its output rows (or
         None).  Polars frames are welcome back.  It must depend on its arguments alone: an epoch may be replayed.
     by : str or sequence of str
-        Key columns.  All rows of a key meet in one bucket; a bucket holds many keys.
+        Key columns.  All rows of a key are in one bucket; a bucket holds many keys.
     schema : str, StructType or pyarrow.Schema
         Of the output rows.
     state : mapping of str to schema or StateTable
@@ -305,9 +305,9 @@ def stateful(
     name : str, optional
         The node's name, under which its state is kept.
     renamed_from : str, optional
-        The name that it had in the graph that ran before: its state goes on under the new one.
+        Its name in the graph that ran before: its state continues under the new one.
     migrate : function or mapping of str to function, optional
-        Brings state tables of another form over, table to table: ``docs/state.md``.
+        Converts state tables of another form, table to table: ``docs/state.md``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Checks of what users give to ``sync``, each error with its cure."""
+"""Checks of what users give to ``sync``, each error with its remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each input policy makes of an epoch: which rows leave in which set, which wait, which are dropped.
+"""What each input policy decides in an epoch: which rows are emitted in which set, which wait, which are dropped.
 
 One function for each policy, over whole arrays.  The rules are in design/0007-synchronisation.md, by the same names.
 """
@@ -31,13 +31,13 @@ Fates = npt.NDArray[np.int8]
 
 @dataclass(frozen=True)
 class SetDecision:
-    """What becomes of each row of each pool.
+    """What happens to each row of each pool.
 
     Parameters
     ----------
     fates : sequence of array
         For each input and row of its pool: WAIT, EMIT (into a set), DROP (to the side output), or FORGET (it was in
-        a set before, and nobody looks at it any more).
+        a set before, and it is no longer used).
     rows : sequence of array of int64
         For each input: the rows of its pool that leave in sets.
     ranks : sequence of tuple of array of int64
@@ -45,9 +45,9 @@ class SetDecision:
     times : sequence of array of int64
         For each input: the timestamp of the set of each of these rows.
     settled : array of int64
-        For each key: the bound of what comes out.
+        For each key: the bound of the output.
     needs : array of int64, keys x inputs
-        A waiting row of the key waits on an input while that one's bound lies at or below this.
+        A waiting row of the key waits on an input while that one's bound is at or below this.
     columns : mapping of str to array of int64
         Columns of the keys' state that the policy keeps.
     dropped_because : str
@@ -158,7 +158,7 @@ def _immediate(epoch: Epoch) -> SetDecision:
     rows = [np.arange(len(pool.key)) for pool in pools]
     ranks = []
     for pool, when in zip(pools, _from_zero([pool.at for pool in pools]), strict=True):
-        # The first row finds the operator idle and goes alone; what comes meanwhile is joined.
+        # The first row finds the operator idle and goes alone; rows that arrive meanwhile are joined.
         ranks.append(((pool.order != first[pool.key]).astype(np.int64), when, pool.key))
     nothing = np.full(epoch.bounds.shape, UNBOUNDED, np.int64)
     fates = [np.full(len(pool.key), EMIT, np.int8) for pool in pools]
@@ -215,7 +215,7 @@ def _ends(epoch: Epoch) -> Ints:
     ends = epoch.column("ends", CLOSED)
     # An input ended for all keys while this one had nothing waiting: it ended the key.
     had_ended = (epoch.before == CLOSED).any(axis=1)
-    ends = np.where(had_ended & (ends == CLOSED), UNBOUNDED + 1, ends)  # null stands for UNBOUNDED
+    ends = np.where(had_ended & (ends == CLOSED), UNBOUNDED + 1, ends)  # null means UNBOUNDED
     for i, pool in enumerate(epoch.pools):
         place = _reached(epoch, i, np.full(len(ends), CLOSED - 1, np.int64))
         closing = (place >= 0) & (place < CLOSED)
@@ -249,13 +249,13 @@ def _mux(step: SyncStep, policy: Mux, epoch: Epoch) -> SetDecision:
     pool = epoch.pools[control]
     chosen = np.array(data, np.int64)[choices(step, policy, pool.table)]
     is_ready = (pool.at < epoch.bounds[pool.key, control]) & (pool.at < epoch.bounds[pool.key, chosen])
-    # In order: a control row that cannot go yet holds up those behind it.
+    # In order: a control row that cannot go yet delays those after it.
     head = np.full(epoch.keys.num_rows, CLOSED, np.int64)
     np.minimum.at(head, pool.key[~is_ready], pool.at[~is_ready])
     goes = pool.at < head[pool.key]
     fates: list[Fates] = [np.empty(0, np.int8)] * len(epoch.pools)
     fates[control] = _fate(goes)
-    # No control row chooses a time any more that lies below the first waiting one, or below the control's bound.
+    # No control row chooses a time any more that is below the first waiting one, or below the control's bound.
     passed = np.minimum(head, epoch.bounds[:, control])
     wanted = pa.table({"key": pool.key[goes], "at": pool.at[goes], "input": chosen[goes]})
     for i in data:
@@ -365,7 +365,8 @@ def _offsets(step: SyncStep, base: int, epoch: Epoch) -> tuple[Ints, Ints]:
     is_new = (offsets[:, base] != 0) & (head_places[:, base] < CLOSED)
     first, first_place = heads[:, base], head_places[:, base]
     at_first = is_new & (ready_at < first_place)
-    # The first base row found the others empty and went alone; whether the next ones do is asked when all have come.
+    # The first base row found the others empty and went alone; whether the next ones do is decided when all have
+    # arrived.
     is_new &= ~at_first
     pool = pools[base]
     second = np.full(key_count, CLOSED, np.int64)
@@ -410,7 +411,7 @@ def _within(step: SyncStep, policy: Within, epoch: Epoch) -> SetDecision:
     chosen_at = [times[chosen] for times, chosen in zip(set_at, rows, strict=True)]
     ranks = []
     for i, when in enumerate(_from_zero(chosen_at)):
-        # The set of a base row and all its matches has the base's number; whoever stands alone its own.
+        # The set of a base row and all its matches has the base's number; a single row has its own.
         of = np.where(matched[i][rows[i]], base, i)
         ranks.append((when, pools[i].key[rows[i]], np.where(of == base, 0, of + 1), set_order[i][rows[i]]))
     forget = timeline.shifted(final, -2 * step.tolerance)

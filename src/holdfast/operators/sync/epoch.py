@@ -13,10 +13,10 @@ ORDER = "__order__"
 """Column of a waiting row (BIGINT): its place among all rows of its key, over all epochs."""
 
 SINCE = "__since__"
-"""Column of a waiting row (BIGINT): batch time of the epoch that brought it, microseconds."""
+"""Column of a waiting row (BIGINT): batch time of its epoch, microseconds."""
 
 SENT = "__sent__"
-"""Column of a waiting row (BOOLEAN), policy ``within`` only: already in a set, kept because neighbours look at it."""
+"""Column of a waiting row (BOOLEAN), policy ``within`` only: already in a set, kept because neighbours use it."""
 
 KEYS = "keys"
 INPUTS = "inputs"
@@ -26,7 +26,7 @@ PLACES = 2**32
 
 @dataclass(frozen=True)
 class Pool:
-    """The rows of one input that a decision is about: those that waited, then those that came and are in time.
+    """The rows of one input that a decision is about: those that waited, then those that arrived and are in time.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Pool:
     order : array of int64
         Its place among all rows.
     waited_count : int
-        How many of them, from the first on, lie in state.
+        How many of them, from the first on, are in state.
     """
 
     table: pa.Table
@@ -69,7 +69,7 @@ class Events:
 
 @dataclass(frozen=True)
 class Late:
-    """Rows of one input that came below their bound, or where a row stood already."""
+    """Rows of one input below their bound, or at the timestamp of an earlier row."""
 
     rows: pa.Table
     at: Ints
@@ -94,11 +94,11 @@ class Epoch:
     before, own, bounds : array of int64, keys x inputs
         Bounds before the epoch; the key's own after it; and these with those that hold for all keys.
     touched : array of bool, keys x inputs
-        Where the epoch brought a row or bound of the key itself.
+        Where the epoch has a row or bound of the key itself.
     all_before, all_bounds : array of int64
         The bounds for all keys, before and after.
     all_signs : array of bool
-        Which inputs brought a bound for all keys.
+        Which inputs have a bound for all keys.
     seen_us : array of int64
         Batch time of the last of these; UNBOUNDED where there was none.
     """

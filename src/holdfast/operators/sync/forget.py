@@ -1,4 +1,4 @@
-"""Forgetting in ``sync``: a key that was quiet for ``forget_after`` leaves, and what waits under it is late."""
+"""Forgetting in ``sync``: a key that was silent for ``forget_after`` is removed, and its waiting rows are late."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ACTIVE = "__active_us__"
 
 _FEW = 64
-"""Keys that are looked at first; waiting rows are few where there are so many times as many keys."""
+"""Keys that are checked first; waiting rows are few where there are this many times as many keys."""
 
 
 def forget(
@@ -58,7 +58,7 @@ def forgetting_due(step: SyncStep, state: Mapping[str, pa.Table], changes: Mappi
 
     Notes
     -----
-    Keys that were quiet for longest are looked at first, some at a time: of many that wait few are compared.
+    Keys that were quiet for longest are checked first, some at a time: of many that wait few are compared.
     """
     if step.forget_us is None:
         return None
@@ -107,7 +107,7 @@ def _oldest_waiting(
 
 
 def unsent(waiting: pa.Table) -> pa.Table:
-    """Return the rows that are in no set yet: with ``within`` one in a set stays while later ones may look at it."""
+    """Return the rows that are in no set yet: with ``within`` one in a set stays while later ones may use it."""
     if SENT not in waiting.column_names:
         return waiting
     return waiting.filter(pa.array(~np.asarray(waiting.column(SENT)).astype(bool)))

@@ -1,6 +1,6 @@
-"""Gathers what one epoch brings to a sync and what waits there already: keys become codes, bounds a matrix.
+"""Gathers the input of one epoch of a sync and what waits there already: keys become codes, bounds a matrix.
 
-Only keys that the epoch touches are looked at; all keys with waiting rows where a bound for all keys rose or time alone
+Only keys that the epoch touches are processed; all keys with waiting rows where a bound for all keys rose or time alone
 may release rows.
 """
 
@@ -64,7 +64,7 @@ def stable_order(codes: Ints, count: int) -> Ints:
 def gather(
     step: SyncStep, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime
 ) -> Epoch | None:
-    """Return what the epoch is about, or None when there is nothing to look at.
+    """Return what the epoch is about, or None when there is nothing to do.
 
     Raises
     ------

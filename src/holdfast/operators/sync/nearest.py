@@ -1,6 +1,6 @@
 """Rows of two inputs that are each other's nearest in time: the matching of the policy ``within``.
 
-Pairs never cross: were ``a1 < a2`` and ``b1 < b2`` matched crosswise, uncrossing them would bring one of the four rows
+Pairs never cross: were ``a1 < a2`` and ``b1 < b2`` matched crosswise, uncrossing them would move one of the four rows
 nearer to another than to its own partner.
 """
 
@@ -38,7 +38,7 @@ def _nearest(key: Ints, at: Ints, in_key: Ints, in_at: Ints, tolerance: int, *, 
     """Return for each row the nearest of another sorted input, or -1."""
     if len(key) == 0 or len(in_key) == 0:
         return np.full(len(key), -1, np.int64)
-    # Both are sorted by (key, time): the insertion point divides what lies before from what lies after.
+    # Both are sorted by (key, time): the insertion point divides what is before from what is after.
     together = np.lexsort((np.r_[np.zeros(len(key)), np.ones(len(in_key))], np.r_[at, in_at], np.r_[key, in_key]))
     is_theirs = together >= len(key)
     before_count = np.cumsum(is_theirs)

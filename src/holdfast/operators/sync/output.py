@@ -1,4 +1,4 @@
-"""Tables out of a sync's decision: the sets, the late and dropped rows, the bounds behind it."""
+"""Tables out of a sync's decision: the sets, the late and dropped rows, the bounds of the output."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def numbered(ranks: Sequence[tuple[Ints, ...]]) -> tuple[list[Ints], int]:
 
 
 _DENSE = 8
-"""Up to so many possible sets for each row, a table of all of them is quicker than sorting those that are there."""
+"""Up to this many possible sets per row, a table of all of them is faster than sorting those that exist."""
 
 
 def _coded(ranks: Sequence[tuple[Ints, ...]], levels: int) -> tuple[list[Ints], int]:
@@ -141,7 +141,7 @@ def _time(ticks: Ints, kind: pa.DataType) -> pa.Array:
 
 
 def missed(step: SyncStep, epoch: Epoch, decision: SetDecision) -> pa.Table:
-    """Return the rows that came too late, input by input, and then those that the policy dropped."""
+    """Return the late rows, input by input, and then those that the policy dropped."""
     schema = step.outputs["late"]
     parts = []
     for place, late in enumerate(epoch.late):
@@ -184,7 +184,7 @@ def _reasons(step: SyncStep, late: Late) -> pa.Array:
     return pc.if_else(pa.array(late.is_repeat), repeated, missed_bound)
 
 
-# --- bounds behind ----------------------------------------------------------------------------------------------
+# --- bounds after ----------------------------------------------------------------------------------------------
 
 
 def bounds_rows(step: SyncStep, keys: pa.Table, bounds: Ints, for_all: int | None) -> pa.Table:

@@ -10,7 +10,7 @@ policy                  a set is                                            depe
 ``within``              rows that are each other's nearest                  timestamps
 ``timestamp_align``     as settled, after shifting each input to the base   arrival until aligned, then timestamps
 ``barrier``             the next row of each input, whatever its timestamp  the order within each input
-``immediate``           what has come                                       arrival
+``immediate``           what has arrived                                     arrival
 ``fixed_size``          as settled, keeping only the newest                 arrival
 ======================  ==================================================  =====================================
 """
@@ -51,7 +51,7 @@ class SyncSets:
 
 @dataclass(frozen=True)
 class Immediate:
-    """What has come, at once, without waiting for anything."""
+    """What has arrived, immediately, without waiting for anything."""
 
     kind: ClassVar[str] = "immediate"
 
@@ -157,7 +157,7 @@ def sync_sets(groups: Sequence[Sequence[str]]) -> SyncSets:
     Raises
     ------
     InvalidPipeline
-        If a group is empty or an input stands in two places.
+        If a group is empty or an input is in two places.
 
     Examples
     --------
@@ -184,9 +184,9 @@ def sync_sets(groups: Sequence[Sequence[str]]) -> SyncSets:
 
 
 def immediate() -> Immediate:
-    """Return the policy that lets every row through in the epoch in which it comes.
+    """Return the policy that emits every row in the epoch in which it arrives.
 
-    Rows of one timestamp make one set only if they come in one epoch: by nature the result depends on arrival.
+    Rows of one timestamp make one set only if they arrive in one epoch: by nature the result depends on arrival.
     """
     return Immediate()
 

@@ -1,9 +1,9 @@
-"""The queues of the policy ``fixed_size``: what is dropped, and what leaves, for all keys at once.
+"""The queues of the policy ``fixed_size``: what is dropped, and what is emitted, for all keys together.
 
-Timestamps are strict, so each queue is ascending and its rows are those behind a *head*.  A head moves only at a *cut*,
+Timestamps are strict, so each queue is ascending and its rows are those after a *head*.  A head moves only at a *cut*,
 where a queue has grown too long and all are cut to the newest rows, and where a set is taken.  So an epoch is a few
 rounds: each finds, for every key, the next cut, or the first set that is ready before it.  Between two of them nothing
-is dropped, so no row needs a look of its own.  A key that is cut very often goes row by row
+is dropped, so no row is processed on its own.  A key that is cut very often goes row by row
 (:mod:`holdfast.operators.sync.queues_by_row`).
 """
 
@@ -21,17 +21,17 @@ from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints, bounds_befor
 
 _EMIT, _DROP = 1, 2
 _ROUNDS = 16
-"""So many cuts of one key in one epoch are found for all keys at once."""
+"""Up to this many cuts of one key in one epoch are found for all keys together."""
 
 _SIMPLE_ROUNDS = 4
-"""After so many, where a cut follows from the rows alone, each event is looked at, all of them at once."""
+"""After this many, where a cut follows from the rows alone, each event is checked, all of them together."""
 
 _NEVER = CLOSED
-"""A place behind every event."""
+"""A place after every event."""
 
 
 class _Ranked:
-    """Ascending values of each key, to be searched for all keys at once."""
+    """Ascending values of each key, to be searched for all keys together."""
 
     def __init__(self, keys: Ints, values: Ints, key_count: int) -> None:
         self._distinct = np.unique(values)
@@ -41,7 +41,7 @@ class _Ranked:
         self.starts = np.cumsum(self.counts) - self.counts
 
     def below(self, keys: Ints, values: Ints, *, inclusive: bool = False) -> Ints:
-        """Return how many values of each key lie below one; with ``inclusive`` also those that are equal."""
+        """Return how many values of each key are below one; with ``inclusive`` also those that are equal."""
         rank = np.searchsorted(self._distinct, values, side="right" if inclusive else "left")
         return np.searchsorted(self._line, keys * self._width + rank) - self.starts[keys]
 
@@ -115,7 +115,7 @@ class _Queue:
         return np.where(self._before[keys] > time, -1, place)
 
     def events(self, keys: Ints, behind: Ints) -> tuple[Ints, Ints]:
-        """Return key and place of every event of some keys behind a place."""
+        """Return key and place of every event of some keys after a place."""
         is_mine = np.zeros(len(behind), np.bool_)
         is_mine[keys] = True
         mine = np.flatnonzero(is_mine[self._event_key] & (self._event_place > behind[self._event_key]))
@@ -136,7 +136,7 @@ class _Queue:
 
 @dataclass
 class _Heads:
-    """Where the queues of some keys stand.
+    """The heads of the queues of some keys.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ class _Rounds:
             return np.asarray(np.min(of, axis=0))
         of = []
         for i, queue in enumerate(self.queues):
-            # As many as trigger a cut, and so many that the cut is above the last one.
+            # As many as trigger a cut, and enough that the cut is above the last one.
             above = queue.first_from(keys, self.state.cut_below[keys], behind=True)
             of.append(queue.place(keys, np.maximum(heads[:, i] + self.policy.trigger, above + target) - 1))
         return np.asarray(np.maximum(np.max(of, axis=0), self.state.now[keys]))
@@ -222,7 +222,7 @@ class _Rounds:
         state = self.state
         state.now[keys] = place
         counts = np.column_stack([queue.arrived(keys, place) for queue in self.queues])
-        # A head may stand at a row that has not come yet: what is dropped then follows from the time kept after this.
+        # A head may be at a row that has not arrived yet: what is dropped then follows from the time kept after this.
         heads = np.minimum(state.heads[keys], counts)
         times = np.column_stack([queue.at(keys, heads[:, i], CLOSED) for i, queue in enumerate(self.queues)])
         times[heads >= counts] = CLOSED
@@ -276,7 +276,7 @@ class _Rounds:
         self.raise_heads(keys)
 
     def take_the_rest(self, keys: Ints) -> None:
-        """Take every set that is ready at the end of the epoch, when nothing comes any more."""
+        """Take every set that is ready at the end of the epoch, when nothing more arrives."""
         state = self.state
         end = np.full(len(keys), _NEVER)
         counts = np.column_stack([queue.counts[keys] for queue in self.queues])
@@ -296,7 +296,7 @@ class _Rounds:
             self.taken[i] |= is_mine[queue.key] & (number >= first[queue.key]) & (number < last[queue.key])
 
     def _newest(self, keys: Ints, heads: Ints, counts: Ints, place: Ints) -> Ints:
-        """Return the lowest of the newest times of all queues; of an empty one what lies below its bound."""
+        """Return the lowest of the newest times of all queues; of an empty one what is below its bound."""
         newest = np.full(len(keys), CLOSED)
         for i, queue in enumerate(self.queues):
             last = queue.at(keys, counts[:, i] - 1, UNBOUNDED)

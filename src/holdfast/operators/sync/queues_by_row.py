@@ -1,7 +1,7 @@
-"""The queues of the policy ``fixed_size``, event by event: the few keys that drop again and again within one epoch.
+"""The queues of the policy ``fixed_size``, event by event: the few keys that drop repeatedly within one epoch.
 
 About four microseconds for each row.  :mod:`holdfast.operators.sync.queues` decides all other keys at once, by the same
-rules, and the tests hold the two against each other.
+rules, and the tests compare the two.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def by_row(policy: FixedSize, epoch: Epoch, of: Bools, fates: list[npt.NDArray[n
             else:
                 row_at[key][i, place] = (at, row)
         chosen = of[event.key]
-        told = (event.key[chosen].tolist(), event.place[chosen].tolist(), event.value[chosen].tolist())
-        for key, place, value in zip(*told, strict=True):
+        columns = (event.key[chosen].tolist(), event.place[chosen].tolist(), event.value[chosen].tolist())
+        for key, place, value in zip(*columns, strict=True):
             events[key].append((place, i, value))
         for place, value in zip(event.all_place.tolist(), event.all_value.tolist(), strict=True):
             for found in events.values():

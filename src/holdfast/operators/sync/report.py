@@ -1,6 +1,6 @@
-"""What a sync's state says to people and to the host: who waits on whom since when, and who runs ahead.
+"""What a sync's state reports: which key waits on which input since when, and which inputs run ahead.
 
-Pure functions of the state tables, called between epochs: for the status and for back-pressure.
+Pure functions of the state tables, called between epochs: for the status and for backpressure.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ def stalls(step: SyncStep, state: Mapping[str, pa.Table], at: StepTime) -> pa.Ta
     -------
     pa.Table
         The key columns; ``input``, whom the key waits on; ``since_us``, batch time of the epoch since which it waits
-        without a word of that input; ``waited_us``; ``bound``, ticks, the input's bound (null: it never said anything);
-        ``waiting_rows`` of the key.  The longest wait first, then by key and in the order of the inputs.
+        without a row or bound of that input; ``waited_us``; ``bound``, ticks, the input's bound (null: it never had
+        one); ``waiting_rows`` of the key.  The longest wait first, then by key and in the order of the inputs.
     """
     epoch, counts = _standing(step, state)
     blocked = _blocked(step, epoch)
     key, place = np.nonzero(blocked)
     since = np.column_stack([epoch.column(waits_column(name), at.batch_us) for name in step.inputs])
-    # A bound for all keys is a word of the input too.
+    # A bound for all keys counts for the input too.
     since = np.maximum(since, epoch.seen_us)[key, place]
     longest_first = np.lexsort((place, key, since))
     key, place, since = key[longest_first], place[longest_first], since[longest_first]
@@ -117,7 +117,7 @@ def running_ahead(step: SyncStep, state: Mapping[str, pa.Table], limit: int | No
     Returns
     -------
     pa.Table
-        The key columns; ``input``, which has waiting rows and holds nobody up; ``ahead_rows``, how many of them wait;
+        The key columns; ``input``, which has waiting rows and delays no other; ``ahead_rows``, how many of them wait;
         ``waiting_rows`` of the key.  Empty without a limit.
 
     Notes
@@ -160,7 +160,7 @@ def _unsent(table: pa.Table) -> pa.Table:
 
 
 def _standing(step: SyncStep, state: Mapping[str, pa.Table]) -> tuple[Epoch, Ints]:
-    """Return the keys with waiting rows as an epoch that brings nothing, and their rows by input."""
+    """Return the keys with waiting rows as an epoch without rows, and their rows by input."""
     names = list(step.inputs)
     parts = [_unsent(state[waiting_table(name)]) for name in names]
     keys, codes = coded(parts, step.key.names)

@@ -34,14 +34,14 @@ from holdfast.state.timeline import Promise
 
 @dataclass(frozen=True)
 class Sync:
-    """Bring the rows of several inputs together in sets.
+    """Join the rows of several inputs in sets.
 
     Parameters
     ----------
     names : tuple of str
         The inputs, in the order of the output's columns.
     by : tuple of str
-        Key columns; each key is synchronised by itself.
+        Key columns; each key is synchronised separately.
     times : tuple of str
         Timestamp column of each input.
     policy : Policy
@@ -49,7 +49,7 @@ class Sync:
     timestamps : tuple of str
         ``"strict"`` or ``"ascending"``, for each input.
     disorder : tuple of str, int or None
-        For each input, how far a row may lie behind the highest timestamp before it.
+        For each input, how far a row may be behind the highest timestamp before it.
     idle_us, forget_us : int, optional
         Microseconds of batch time.
     max_waiting_rows : int, optional
@@ -191,14 +191,14 @@ def sync(
     inputs : mapping of str to Stream
         Two or more streams with a known timestamp column, by the name of their column in the output.
     by : str or sequence of str, optional
-        Key columns, of the same name and type in every input; each key is synchronised by itself.
+        Key columns, of the same name and type in every input; each key is synchronised separately.
     policy : Policy, optional
         One of ``hf.policy``; by default ``hf.policy.settled()``.
     timestamps : str or mapping of str to str
         What each input promises for each key: ``"strict"``, at most one row for each timestamp and none goes back; or
         ``"ascending"``, repeats are allowed.  Inputs not in a mapping are strict.
     disorder : str, int or mapping, optional
-        How far a row may lie behind the highest timestamp before it: a duration, or ticks where timestamps are BIGINT.
+        How far a row may be behind the highest timestamp before it: a duration, or ticks where timestamps are BIGINT.
     idle_after : str, optional
         Duration after which a key waits no longer on a silent input, decided on logged batch time.
     max_waiting_rows : int, optional
@@ -208,9 +208,9 @@ def sync(
     name : str, optional
         The node's name: the identity of its state.
     renamed_from : str, optional
-        The name that it had in the graph that ran before: its state goes on under the new one.
+        Its name in the graph that ran before: its state continues under the new one.
     migrate : function or mapping of str to function, optional
-        Brings state tables of another form over, table to table: ``docs/state.md``.
+        Converts state tables of another form, table to table: ``docs/state.md``.
 
     Returns
     -------

@@ -225,7 +225,7 @@ def _after_idling(step: SyncStep, epoch: Epoch, is_idle: Bools) -> Epoch:
             np.maximum.at(latest, epoch.pools[i].key, epoch.pools[i].at)
         reached = timeline.shifted(latest, 1 + 2 * step.tolerance)
         raised = timeline.idle_raised(bounds[:, members], is_idle[:, members], reached)
-        # Silence is no end: rows below are late then, but the input goes on.
+        # Silence is no end: rows below are late then, but the input continues.
         raised = np.where(raised == CLOSED, np.maximum(bounds[:, members], reached[:, None]), raised)
         bounds[:, members] = np.where(is_idle[:, members], raised, bounds[:, members])
         own[:, members] = np.where(is_idle[:, members], np.maximum(own[:, members], raised), own[:, members])
@@ -252,7 +252,7 @@ def _key_changes(step: SyncStep, epoch: Epoch, decision: SetDecision, waits: Int
         **decision.columns,
     }
     changed = before == UNBOUNDED
-    # Nobody asks when a key was last active unless keys are forgotten.
+    # When a key was last active matters only if keys are forgotten.
     for name, value in values.items():
         if name != ACTIVE or step.forget_us is not None:
             changed = changed | (value != epoch.column(name, UNBOUNDED))
@@ -296,7 +296,7 @@ def _waiting_changes(step: SyncStep, epoch: Epoch, decision: SetDecision) -> dic
         gone = np.flatnonzero(waited & ~stays)
         new = np.flatnonzero(~waited & stays)
         if is_kept:
-            # A row in a set stays while later ones may still look at it.
+            # A row in a set stays while later ones may still use it.
             new = np.flatnonzero((~waited & stays) | (fate == EMIT))
             gone = np.flatnonzero(waited & ~stays & (fate != EMIT))
             sent = np.asarray(table.column(SENT)).astype(bool) | (fate == EMIT)

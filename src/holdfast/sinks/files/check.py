@@ -1,4 +1,4 @@
-"""What a files sink checks before a run starts: that its columns fit the files which already lie there."""
+"""What a files sink checks before a run starts: that its columns fit the existing files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.sinks.files import partition
 
 FILES_CHECKED = 16
-"""Newest names first.  A directory of a million files must not delay a start; the newest tell what is written now."""
+"""Newest names first.  A directory of a million files must not delay a start; the newest show what is written now."""
 
 _FORMATS = ("parquet", "json")
 
@@ -89,7 +89,7 @@ def _check_columns(sink: str, path: str, schema: pa.Schema) -> None:
     try:
         existing = pq.read_schema(path)
     except FileNotFoundError:
-        return  # removed meanwhile: retention runs beside us
+        return  # removed meanwhile: retention runs concurrently
     except (OSError, pa.ArrowException) as error:
         raise _differs(sink, path, f"{os.path.basename(path)} is not a Parquet file ({error})") from error
     for field in schema:

@@ -23,7 +23,7 @@ from holdfast.sinks.believed import went_back
 from holdfast.store import durable
 
 KEPT = 100
-"""Entries kept behind each epoch that is published.  One would do; a hundred tell the story of the last epochs to a
+"""Entries kept behind each epoch that is published.  One would do; a hundred show the history of the last epochs to a
 person, and are how far a rewind can go back.  Runs that publish nothing add at most as many."""
 
 
@@ -122,7 +122,7 @@ class FilesLog:
         try:
             numbers = self._numbers()
             if numbers[-1:] > [entry.number]:
-                # We slept while others appended so many entries that our number had been removed again.
+                # We slept while others appended that many entries: our number had been removed again.
                 with suppress(FileNotFoundError):
                     os.unlink(path)
                 return False
@@ -159,10 +159,10 @@ class FilesLog:
     def prune_fences(self) -> None:
         """Remove, before the last entries, those that say what the one before says: of runs that published nothing.
 
-        Whatever else is there may be what a rewind goes back to that is decided, and carried through next.
+        Anything else there may be the target of a rewind that is decided, and completed next.
         """
         before: LogEntry | None = None
-        with suppress(OSError, Corrupt):  # tidying may fail; what is damaged here is nobody's last word
+        with suppress(OSError, Corrupt):  # cleaning up may fail; what is damaged here decides nothing
             for number in self._numbers()[:-KEPT]:
                 entry = self._read(number)
                 if before is not None and entry.epoch == before.epoch:
@@ -200,7 +200,7 @@ class FilesLog:
 
 @dataclass(frozen=True)
 class FilesBehind:
-    """What lies behind some positions: the last epoch before them, and what was published after it."""
+    """What follows some positions: the last epoch before them, and what was published after it."""
 
     epoch: int
     epoch_count: int
@@ -208,7 +208,7 @@ class FilesBehind:
 
 
 def files_behind(entries: Sequence[LogEntry], to: Positions) -> FilesBehind | None:
-    """Return what was published behind some positions; None where no entry ended there."""
+    """Return what was published after some positions; None where no entry ended there."""
     at = max((place for place, entry in enumerate(entries) if entry.epoch and entry.positions == to), default=None)
     if at is None:
         return None

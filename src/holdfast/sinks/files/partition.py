@@ -14,14 +14,14 @@ import pyarrow as pa
 from holdfast.errors import BadRow
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
-"""Stands for null, and, as in Spark, for the empty string."""
+"""The directory of null, and, as in Spark, of the empty string."""
 
 _ESCAPED = frozenset([*map(chr, range(0x20)), "\x7f", *"\"#%'*/:=?\\{[]^"])
 _NAME_BYTES_MAX = 255
 
 
 def is_partition_type(kind: pa.DataType) -> bool:
-    """Tell whether values of this type can name a directory and be read back from it."""
+    """Return whether values of this type can name a directory and be read back from it."""
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_boolean(kind)
@@ -71,7 +71,7 @@ def split(batch: pa.RecordBatch, columns: Sequence[str]) -> list[tuple[str, pa.R
         code = encoded.indices.to_numpy()
         names.append(partition_names(column, encoded.dictionary))
         codes.append(code)
-        # Numbered anew after each column: products of several would overflow.
+        # Renumbered after each column: products of several would overflow.
         group = np.unique(group * max(1, len(names[-1])) + code, return_inverse=True)[1].reshape(-1)
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))

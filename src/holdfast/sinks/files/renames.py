@@ -1,6 +1,6 @@
-"""What a log entry names, done: staged files become visible by renames, withdrawn ones are removed.
+"""Carries out a log entry: staged files become visible by renames, withdrawn ones are removed.
 
-Whoever opens the sink next does what a crash has left; each rename is done once, whoever does it.
+The next run that opens the sink does what a crash has left; each rename is done once, in whatever process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Renames:
         """Number of the log entry whose renames are known to be done."""
 
     def finish(self, entry: LogEntry, *, is_synced: bool = False) -> None:
-        """Do the renames of an entry that are not done yet.  Idempotent; several processes may do it at once.
+        """Do the renames of an entry that are not done yet.  Idempotent; several processes may do it concurrently.
 
         Raises
         ------
@@ -64,7 +64,7 @@ class Renames:
                 faults.reach("publish-begun", entry.epoch)
             touched = [*(final for _, final in entry.renames), *entry.removals]
             for directory in sorted({os.path.dirname(path) for path in touched}):
-                with suppress(FileNotFoundError):  # removed by somebody, with our file in it
+                with suppress(FileNotFoundError):  # removed meanwhile, with our file in it
                     durable.sync_directory(os.path.join(self._directory, directory))
         except OSError as error:
             raise InDoubt(
@@ -96,7 +96,7 @@ class Renames:
                 log.warning("%s was published and has been removed", target)
 
     def is_unfinished(self, entry: LogEntry) -> bool:
-        """Tell whether a rename or a removal of an entry is still to be done."""
+        """Return whether a rename or a removal of an entry is still pending."""
         waiting = [*(staged for staged, _ in entry.renames), *entry.removals]
         return not self.are_finished(entry) and any(
             os.path.lexists(os.path.join(self._directory, path)) for path in waiting

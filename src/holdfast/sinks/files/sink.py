@@ -56,7 +56,7 @@ from holdfast.store import durable
 log = logging.getLogger("holdfast.sinks.files")
 
 OWN_DIRECTORY = "_holdfast"
-"""Everything of ours lies below it.  Readers skip names that begin with an underscore."""
+"""Everything of ours is below it.  Readers skip names that begin with an underscore."""
 
 
 class FilesSink:
@@ -167,7 +167,7 @@ class FilesSink:
         self._check_generation(last)
         new = fresh(f"sink {self.name!r}", self._pipeline, publications, last.held(), believed)
         self._renames.finish(last)
-        if not new:  # the entry was appended, an error came behind it, and the run publishes again
+        if not new:  # the entry was appended, an error followed, and the run publishes again
             return
         carried: list[Staged] = []
         try:
@@ -195,7 +195,7 @@ class FilesSink:
         except Exception:
             self._remove(carried)
             raise
-        if not is_ours:  # another run opened the sink between our look at the log and the append
+        if not is_ours:  # another run opened the sink between our reading of the log and the append
             self._remove(carried)
             self._check_generation(self._last())
             raise Unavailable(f"Sink {self.name!r} lost its place in its log to itself.", do="start again.")
@@ -344,7 +344,7 @@ class FilesSink:
     # --- rewinds ------------------------------------------------------------------------------------
 
     def withdrawal(self, to: Positions) -> Withdrawal:
-        """Say what going back to some positions would withdraw: the files that the log names behind them."""
+        """Say what going back to some positions would withdraw: the files that the log names after them."""
         entries = self._log.standing()
         back = files_behind(entries, to)
         if back is None:

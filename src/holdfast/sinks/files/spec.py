@@ -1,7 +1,7 @@
-"""Files: a directory of Parquet or JSON lines that any reader takes for an ordinary one; exactly-once.
+"""Files: a directory of Parquet or JSON lines that any reader sees as an ordinary one; exactly-once.
 
 Invariants.  Rows are staged under ``_holdfast/<pipeline>/<sink>/staging/``, which readers skip.  The commit is one
-put-if-absent of a log entry that names every rename of the epoch; the renames follow, and are repeated by whoever
+put-if-absent of a log entry that names every rename of the epoch; the renames follow, and are repeated by the run that
 opens the sink next until none is left.  Generations and epochs in the log only grow.
 
 What a crash leaves: before the entry, orphans, swept by name; after it, an epoch of which a reader sees some files
@@ -53,7 +53,7 @@ def files(
     Returns
     -------
     SinkNode
-        To stand to the right of ``stream |``.
+        To be used to the right of ``stream |``.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Staged files: what one task writes for one epoch, durable, findable by name, and named like nothing a reader opens.
+"""Staged files: what one task writes for one epoch, durable, found by name, with names that no reader opens.
 
-A task's files lie in ``<staging>/<generation>-<epoch>-<task>-<attempt>-<random>/``.  The handle lists each of them
-with its size: what the driver publishes is what it was told of, never what happens to lie there.
+A task's files are in ``<staging>/<generation>-<epoch>-<task>-<attempt>-<random>/``.  The handle lists each of them
+with its size: the driver publishes what was reported to it, never what happens to be there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BUFFER_BYTES = 128 * 2**20
 """Held per task over all partitions; beyond it the largest partition is written."""
 
 OPEN_FILES = 64
-"""Open per task; beyond it the one written longest ago is closed, and its partition goes on in another file."""
+"""Open per task; beyond it the one written longest ago is closed, and its partition continues in another file."""
 
 _DIRECTORY = re.compile(r"(\d+)-(\d+)-(\d+)-(\d+)-[0-9a-f]+")
 
@@ -74,11 +74,11 @@ class FileStaging:
     compression : str or None
         Of Parquet.
     tag : str
-        Part of each file's name that tells pipelines and sinks apart.
+        Part of each file's name that distinguishes pipelines and sinks.
     suffix : str
         Appended to the final name while staged, so that ``**/*.parquet`` does not match.
     is_published : bool
-        Whether files are renamed into place, for others to read as far as the umask allows.
+        Whether files are renamed into place, readable by others if the umask allows.
     """
 
     directory: str
@@ -121,7 +121,7 @@ class FileStaging:
             ) from error
 
     def directories(self) -> list[StagedDirectory]:
-        """Return what is staged, by name; foreign names are left out."""
+        """Return what is staged, by name; foreign names are skipped."""
         try:
             names = sorted(os.listdir(self.directory))
         except FileNotFoundError:
@@ -137,7 +137,7 @@ class FileStaging:
 
 
 def directory_of(handle: Staged) -> str | None:
-    """Return the name of the directory that a handle stands for; None for a task that wrote no row."""
+    """Return the name of the directory that a handle refers to; None for a task that wrote no row."""
     name = handle.reference.get("directory")
     is_ours = name is None or _DIRECTORY.fullmatch(name)
     invariant(is_ours, f"the handle {handle.name} names {name!r}, which is no staged directory.")
@@ -261,7 +261,8 @@ class _OpenFile:
     def __init__(self, directory: str, path: str, schema: pa.Schema, staging: FileStaging) -> None:
         self.path = path
         # Buffered: Arrow takes a short write of an unbuffered file for a whole one.
-        # What a rename will publish is as the umask says; until then it lies in a directory that is ours alone.
+        # What a rename will publish has the umask's mode; until then it is in a directory that only this user can
+        # enter.
         opener = None if staging.is_published else durable.private_opener
         self._file: BinaryIO = open(os.path.join(directory, path), "xb", 2**20, opener=opener)  # noqa: SIM115
         self._parquet: pq.ParquetWriter | None = None

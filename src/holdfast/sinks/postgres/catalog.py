@@ -21,7 +21,7 @@ _TABLE_NAME = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)
 
 
 def split_name(node: str, table: str) -> tuple[str | None, str]:
-    """Return schema (None: the first of the search path) and name; a name with a dot in it stands in double quotes.
+    """Return schema (None: the first of the search path) and name; a name with a dot in it is in double quotes.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def find(connection: Connection, node: str, table: str, schema: pa.Schema, mode:
 
 
 def _schema(connection: Connection, node: str, schema_name: str | None, name: str) -> str:
-    """Return the schema that holds the table, or is to hold it."""
+    """Return the schema that holds the table, or will."""
     if schema_name is None:
         row = connection.execute(
             "SELECT coalesce((SELECT n.nspname FROM pg_catalog.pg_class c"
@@ -153,7 +153,7 @@ def check_may_create(connection: Connection, node: str, schema_name: str, what: 
 
 
 def check_ledger(connection: Connection, table: PostgresTable) -> bool:
-    """Tell whether the ledger table exists; raise :class:`InvalidPipeline` with the GRANT if we may not use it."""
+    """Return whether the ledger table exists; raise :class:`InvalidPipeline` with the GRANT if we may not use it."""
     oid, _ = _relation(connection, table.schema_name, LEDGER)
     if oid is not None:
         _check_privileges(connection, table.node, table.schema_name, LEDGER, oid, ["SELECT", "INSERT", "UPDATE"])
@@ -289,7 +289,7 @@ def _key_equals(
 def _obstacle(connection: Connection, oid: int, mode: TableMode) -> str:
     """Return why a task must not leave its rows prepared in the table, or nothing.
 
-    A prepared transaction keeps its row locks until somebody ends it: a second attempt of the same task, which
+    A prepared transaction keeps its row locks until it is ended: a second attempt of the same task, which
     inserts the same key, would wait for the orphan of the first.
     """
     if mode.mode == "upsert":

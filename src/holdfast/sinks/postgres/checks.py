@@ -1,7 +1,7 @@
-"""What a row says by itself: values that a PostgreSQL column cannot keep, found column by column in the driver.
+"""What a row shows by itself: values that a PostgreSQL column cannot keep, found column by column in the driver.
 
-Each check is the server's own rule.  They are made before an epoch is decided; staged rows meet the same rules in their
-staging table, whose columns have the target's types.
+Each check is the server's own rule.  They are made before an epoch is decided; staged rows are checked by the same
+rules in their staging table, whose columns have the target's types.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _refuse(table: PostgresTable, column: TableColumn, values: pa.Array, bad: pa
 
 
 def _may_hold_nul(values: pa.Array) -> bool:
-    """Tell whether a text anywhere inside has the character NUL."""
+    """Return whether a text anywhere inside has the character NUL."""
     kind = values.type
     if pa.types.is_struct(kind):
         return any(_may_hold_nul(member) for member in values.flatten())
@@ -133,7 +133,7 @@ def _may_hold_nul(values: pa.Array) -> bool:
 
 
 def _indexed_bytes(batch: pa.RecordBatch, names: Sequence[str]) -> int:
-    """Return how long an entry of an index can be, at most; nested values are taken for long."""
+    """Return how long an entry of an index can be, at most; nested values count as long."""
     total = 0
     for name in names:
         values = sql.flat(batch.column(name))

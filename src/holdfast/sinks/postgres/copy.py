@@ -19,7 +19,7 @@ from holdfast.errors import BadRow
 from holdfast.sinks import sql
 
 CHUNK_BYTES = 4_000_000
-"""Arrow bytes that are encoded at once: bounds memory, and stays in reach of the processor's caches."""
+"""Arrow bytes that are encoded at once: bounds memory, and fits into the processor's caches."""
 
 # NB no value is made while this module is loaded: pyarrow imports pandas for the first one, 0.3 s in every worker.
 _DAYS_TO_2000 = 10_957
@@ -60,7 +60,7 @@ def encoded(node: str, columns: Sequence[CopyColumn], batch: pa.RecordBatch) -> 
     Raises
     ------
     BadRow
-        If a text holds the character NUL, or a time lies beyond microseconds in 64 bits.
+        If a text holds the character NUL, or a time is beyond microseconds in 64 bits.
     """
     encode = _binary if copy_format(columns) == "binary" else _csv
     step = max(1, batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1))
@@ -95,12 +95,12 @@ def _has_binary_form(kind: pa.DataType, target: str) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Tell whether values are text."""
+    """Return whether values are text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Tell whether values are bytes."""
+    """Return whether values are bytes."""
     return bool(
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
@@ -145,7 +145,7 @@ def without_nul(node: str, column: str, values: pa.Array) -> pa.Array:
     if data is not None and len(values):
         bounds = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4)
         used = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
-        # A null's bytes are rubbish that nobody reads: look closer before complaining.
+        # A null's bytes are arbitrary and never read: check closer before complaining.
         if used.min(initial=1) == 0 and pc.any(pc.match_substring(values, "\0")).as_py():
             raise BadRow(
                 f"{node}: column {column!r} holds a text with the character NUL (U+0000).",
@@ -197,7 +197,7 @@ def _bytes(rows: np.ndarray[tuple[int], np.dtype[np.void]]) -> pa.Array:
 
 
 def _csv(node: str, columns: Sequence[CopyColumn], batch: pa.RecordBatch) -> memoryview:
-    """A null is nothing at all, an empty text is ``""``: so COPY's CSV tells them apart."""
+    """A null is nothing at all, an empty text is ``""``: so COPY's CSV distinguishes them."""
     arrays = [_csv_values(plain(node, column, batch), batch, column) for column in columns]
     out = pa.BufferOutputStream()
     pyarrow.csv.write_csv(

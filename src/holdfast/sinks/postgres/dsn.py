@@ -1,4 +1,4 @@
-"""Connection strings: ``${VARIABLE}`` filled in, and what of them may be shown."""
+"""Connection strings: ``${VARIABLE}`` filled in, and which parts of them may be shown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Dsn:
     ----------
     text : str
         URL (``postgresql://...``) or keywords (``host=... dbname=...``); ``${NAME}`` is an environment variable.
-        In a URL its value is percent-encoded; one that stands for the whole text is taken as it is.
+        In a URL its value is percent-encoded; one that is the whole text is used unchanged.
     """
 
     text: str = field(repr=False)
@@ -67,7 +67,7 @@ class Dsn:
         return ":" in login or re.search(r"(?i)password\s*=", self.text) is not None
 
     def check(self) -> None:
-        """Raise :class:`InvalidPipeline` if a part of a password stands where PostgreSQL looks for something else.
+        """Raise :class:`InvalidPipeline` if a part of a password is where PostgreSQL expects something else.
 
         The driver and the server would quote it as a host or a database that cannot be found.
         """

@@ -1,4 +1,4 @@
-"""The list of epochs of a rewindable PostgreSQL table: where each ended, so that rows can be withdrawn behind it.
+"""The list of epochs of a rewindable PostgreSQL table: where each ended, so that later rows can be withdrawn.
 
 Invariant: an epoch is noted in the transaction that publishes it, and withdrawn in the one that removes its rows; the
 caller holds the ledger row's lock.
@@ -29,7 +29,7 @@ class PostgresEpochs:
         self._ours = (pipeline, sink)
 
     def begin(self, connection: Connection, row: LedgerRow) -> None:
-        """Make the list; one that does not lead to what the sink holds begins anew there."""
+        """Make the list; one that does not lead to what the sink holds is restarted there."""
         if not self._exists(connection):
             node, schema = self._table.node, self._table.schema_name
             catalog.check_may_create(connection, node, schema, f"table {EPOCHS}")
@@ -54,7 +54,7 @@ class PostgresEpochs:
             self._insert(connection, row.epoch, row.positions)
 
     def note(self, connection: Connection, epoch: int, positions: Positions) -> None:
-        """Note the end of an epoch; the oldest ones go."""
+        """Record the end of an epoch; the oldest ones go."""
         self._insert(connection, epoch, sql.positions_text(positions))
         connection.execute(
             pg.SQL("DELETE FROM {} WHERE {} AND epoch OPERATOR(pg_catalog.<=) %s").format(self._name, OURS),
@@ -79,7 +79,7 @@ class PostgresEpochs:
         return Withdrawal(last, sum(epoch > last for epoch in epochs), int(counted[0]))
 
     def withdraw(self, connection: Connection, record: EpochRecord) -> None:
-        """Remove the rows of all epochs behind the one that ended at the record's positions.
+        """Remove the rows of all epochs after the one that ended at the record's positions.
 
         Raises
         ------

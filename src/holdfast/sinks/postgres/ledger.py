@@ -1,7 +1,7 @@
 """The ledger row of a PostgreSQL sink: taken by a generation, locked first of all, moved together with the rows.
 
 Invariants: ``epoch`` and ``generation`` only grow.  ``in_progress`` names the prepared transactions that the row has
-decided to commit: whoever finds it commits them, in any order, any number of times.  Design: 0003.
+decided to commit: any run that finds it commits them, in any order, any number of times.  Design: 0003.
 """
 
 from __future__ import annotations
@@ -141,12 +141,12 @@ class PostgresLedger:
         """End the session that holds the ledger row: its driver is dead, or about to be fenced.
 
         Its publish is undone as a whole, or is committed already.  ``xmax`` of the row is the transaction that holds
-        it, so nobody else can be meant.
+        it, so it can be no other.
         """
         with self._session.explained():
             connection = self._session.connection()
             if not catalog.check_ledger(connection, self._table):
-                return  # somebody is creating tables, here or elsewhere in the database
+                return  # tables are being created, here or elsewhere in the database
             ended = connection.execute(
                 pg.SQL(
                     "SELECT a.pid, pg_catalog.pg_terminate_backend(a.pid)"

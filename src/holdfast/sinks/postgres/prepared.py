@@ -1,7 +1,7 @@
 """Prepared transactions that the ledger row has decided to commit: committed, or proven to be.
 
-Whoever finds ``in_progress`` completes it, any number of times: a transaction that is gone was committed by an earlier
-call, or by a predecessor with the same decision, and its transaction id proves it.  Design: 0003.
+Any run that finds ``in_progress`` completes it, any number of times: a transaction that is gone was committed by an
+earlier call, or by a predecessor with the same decision, and its transaction id proves it.  Design: 0003.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PreparedTransactions:
             with self._session.explained():
                 self._ledger.clear(self._session.connection(), begun)
         except Unavailable as error:
-            # The decision stands, so "nothing was changed" would be a lie.
+            # The decision is made, so "nothing was changed" would be false.
             raise InDoubt(
                 f"{self._node}: epoch {epoch} is decided, and not all of it is visible yet.",
                 why=error.what,
@@ -76,7 +76,7 @@ class PreparedTransactions:
                 try:
                     self._session.settle(statement)
                 except HoldfastError as error:
-                    # Gone: a crash or a lost reply came behind its COMMIT PREPARED, before ``in_progress`` was cleared.
+                    # Gone: a crash or a lost reply followed its COMMIT PREPARED, before ``in_progress`` was cleared.
                     if not isinstance(error.__cause__, psycopg.errors.UndefinedObject):
                         raise
                     self._check_committed(gid, xid)
@@ -122,17 +122,17 @@ class PreparedTransactions:
             )
 
     def _is_seen(self, gid: str, xid: str) -> bool:
-        """Tell whether a transaction that the server has forgotten was committed: its rows, or the ledger, say so.
+        """Return whether a transaction unknown to the server was committed: its rows, or the ledger, say so.
 
         A row keeps the id of the transaction that inserted it, in 32 bits: they mean this one while the server has
-        given fewer ids than that since.
+        assigned fewer ids than that since.
         """
         with self._session.explained():
             connection = self._session.connection()
             row = self._ledger.row(connection)
             begun = Begun.parsed(row.in_progress) if row is not None else None
             if begun is None or gid not in begun.gids:
-                return row is not None  # somebody else has completed it meanwhile
+                return row is not None  # another run has completed it meanwhile
             newest = connection.execute(
                 "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::pg_catalog.text"
             ).fetchone()
@@ -148,7 +148,7 @@ class PreparedTransactions:
 
 
 def xact_status(connection: Connection, xid: str) -> str:
-    """Return what the server says became of a transaction."""
+    """Return the server's answer about a transaction."""
     try:
         row = connection.execute("SELECT pg_catalog.pg_xact_status(%s::pg_catalog.xid8)", (xid,)).fetchone()
     except psycopg.errors.InvalidParameterValue:

@@ -1,4 +1,4 @@
-"""What a PostgreSQL table refuses by rules of its own, as the catalog tells: rows are tried only where they must.
+"""What a PostgreSQL table refuses by rules of its own, as the catalog says: rows are tried only where necessary.
 
 A table as Holdfast creates it refuses no row that passes :mod:`holdfast.sinks.postgres.checks`.  Whatever is not
 understood here means that rows are tried: slower, never wrong.
@@ -75,7 +75,7 @@ class PostgresRules:
     Parameters
     ----------
     why_tried : str
-        What it may refuse that only writing tells; empty: nothing.
+        What it may refuse that only writing shows; empty: nothing.
     required : tuple of str
         Columns of the rows that take no null.
     labels : mapping of str to tuple of str
@@ -119,14 +119,14 @@ def rules_of(connection: Connection, table: PostgresTable) -> PostgresRules:
 
 
 def parent_of(connection: Connection, refusal: psycopg.errors.ForeignKeyViolation) -> tuple[str, str] | None:
-    """Return schema and name of the table that a foreign key points to which a row has met."""
-    told = refusal.diag
-    found = connection.execute(_PARENT, (told.schema_name, told.table_name, told.constraint_name)).fetchone()
+    """Return schema and name of the table that a violated foreign key points to."""
+    said = refusal.diag
+    found = connection.execute(_PARENT, (said.schema_name, said.table_name, said.constraint_name)).fetchone()
     return (found[0], found[1]) if found is not None else None
 
 
 def database_of(connection: Connection) -> tuple[Any, ...] | None:
-    """Return what tells the database of a connection from every other, whatever DSN led there; for this moment."""
+    """Return what identifies the database of a connection, whatever the DSN; for this moment."""
     return connection.execute(_DATABASE).fetchone()
 
 
@@ -164,7 +164,7 @@ def _of_index(index: dict[str, Any], table: PostgresTable) -> str:
 
 
 def _is_judged(table: PostgresTable, column: TableColumn) -> bool:
-    """Tell whether the checks of values say everything that the column's type would."""
+    """Return whether the checks of values say everything that the column's type would."""
     kind = sql.flat_type(table.schema.field(column.name).type)
     if is_text(kind):
         return column.base in ("text", "varchar", "bpchar", "uuid", "enum")

@@ -1,4 +1,4 @@
-"""One kept PostgreSQL connection: transactions whose COMMIT is never mistaken, and errors in our own words.
+"""One kept PostgreSQL connection: transactions whose COMMIT is never misjudged, and errors in our own words.
 
 Invariants: a statement that fails before COMMIT was rolled back; a COMMIT whose reply never came is
 :class:`InDoubt` and nothing else; a broken connection is never used again.
@@ -23,7 +23,7 @@ from holdfast.sinks.postgres.dsn import Dsn
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 _CONNECTION_DEFAULTS = {
-    # A peer that vanished without a word is noticed within a minute: nobody waits for it for hours.
+    # A peer that vanished is detected within a minute, not after hours.
     "connect_timeout": "10",
     "keepalives_idle": "30",
     "keepalives_interval": "10",
@@ -138,7 +138,7 @@ class PostgresSession:
         )
 
     def _unreadable(self, why: str) -> InvalidPipeline:
-        # The driver's message quotes the text, password and all: of one with a slash a part is taken for the port.
+        # The driver's message quotes the text, password and all: of one with a slash a part is mistaken for the port.
         return InvalidPipeline(
             f"{self.node}: the DSN cannot be read.",
             why=f"{why}.",
@@ -179,7 +179,7 @@ class PostgresSession:
 
     @contextmanager
     def rolled_back(self) -> Iterator[Connection]:
-        """Run the block in one transaction and roll it back, whatever comes of it."""
+        """Run the block in one transaction and always roll it back."""
         with self.explained():
             connection = self._begun()
             try:
@@ -249,9 +249,9 @@ class PostgresSession:
 
 
 def _names_several(parameters: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether a DSN names several hosts, and leaves open which of them to take.
+    """Return whether a DSN names several hosts, and leaves open which of them to take.
 
-    Then the one that takes writes is meant, whichever is the primary today.
+    Then the one that accepts writes is meant, whichever is the primary.
     """
     if "target_session_attrs" in parameters or "PGTARGETSESSIONATTRS" in environment:
         return False
@@ -260,7 +260,7 @@ def _names_several(parameters: Mapping[str, Any], environment: Mapping[str, str]
 
 
 def _is_port(text: str) -> bool:
-    """Tell whether a text is a port, or leaves it to the default."""
+    """Return whether a text is a port, or leaves it to the default."""
     return not text or (text.isdecimal() and 0 < int(text) < 2**16)
 
 
@@ -336,7 +336,7 @@ def _is_connection_loss(error: psycopg.Error, state: str) -> bool:
 
 
 def _is_refusal(error: psycopg.Error) -> bool:
-    """Tell whether a failed connection attempt was answered: libpq gives no code then, only the server's words."""
+    """Return whether a failed connection attempt was answered: libpq then has no code, only the server's text."""
     text = str(error)
     return any(
         words in text

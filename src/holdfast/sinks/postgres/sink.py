@@ -131,7 +131,7 @@ class PostgresSink:
                 catalog.check_may_create(connection, self._node, self._table.schema_name, "staging tables")
             self._prepares = False
         begun = Begun.parsed(before.in_progress)
-        if begun is not None:  # a predecessor died behind its decision, before it had committed all that it names
+        if begun is not None:  # a predecessor died after its decision, before it had committed all that it names
             logger.info(
                 "%s: generation %d had decided epochs %d to %d; completing %d prepared transactions",
                 self._node,
@@ -273,8 +273,8 @@ class PostgresSink:
         if status == "in progress":  # the reply was lost before the server had ended it
             self._end_transaction(connection, attempt.xid)
             return Outcome.UNKNOWN, said
-        # It may have ended between the two questions.  "Committed" alone proves nothing: behind a failover to a standby
-        # that lagged, the same id is given again, to somebody else's transaction.
+        # It may have ended between the two questions.  "Committed" alone proves nothing: after a failover to a standby
+        # that lagged, the same id is assigned again, to another transaction.
         row = self._ledger.row_if_any(connection)
         said = f"{said}, its ledger row now says epoch {row.epoch if row else 'none'}"
         return (_of(row, epoch) if row is not None and row.epoch >= epoch else Outcome.ABSENT), said
@@ -288,7 +288,7 @@ class PostgresSink:
             "SELECT pid, pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity"
             " WHERE backend_xid OPERATOR(pg_catalog.=) %s::pg_catalog.xid8::pg_catalog.xid"
             " AND pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()"
-            # Of ours: behind a failover the id may be that of somebody else's transaction.
+            # Ours only: after a failover the id may be that of another transaction.
             " AND application_name OPERATOR(pg_catalog.=) pg_catalog.current_setting('application_name')",
             (xid,),
         ).fetchall()

@@ -1,7 +1,7 @@
 """Rows that tasks staged in PostgreSQL: prepared transactions and staging tables, found again by their labels.
 
 A label is ``holdfast:<place>:<sink>:<task name>:<nonce>``: the ``gid`` of a prepared transaction, or the comment of
-a staging table.  ``place`` tells apart pipelines of one name that write to different schemas; the nonce keeps two
+a staging table.  ``place`` distinguishes pipelines of one name that write to different schemas; the nonce keeps two
 writers of one task apart, so a label is never used twice: "this prepared transaction is gone" has one meaning.
 """
 
@@ -45,11 +45,11 @@ DROP_TIMEOUT = "2s"
 _BUT_SOME = "(SELECT * FROM {} WHERE NOT ctid OPERATOR(pg_catalog.=) ANY ({}::pg_catalog.tid[])) AS taken"
 
 COPY_LOCK_TIMEOUT = "90s"
-"""How long a task waits for a lock, of somebody's DDL say, before it says Unavailable: it must not wait for ever."""
+"""How long a task waits for a lock, for instance of DDL, before it says Unavailable: it must not wait indefinitely."""
 
 
 def place(schema_name: str) -> str:
-    """Return what tells the schemas of one database apart in a label."""
+    """Return what distinguishes the schemas of one database in a label."""
     return hashlib.sha256(schema_name.encode()).hexdigest()[:8]
 
 
@@ -105,7 +105,7 @@ class PostgresWriterFactory:
     prefers_prepared: bool
 
     def __call__(self, task: Task) -> PostgresWriter:
-        """Open a writer for one attempt of one task.  Nobody is called before the first row."""
+        """Open a writer for one attempt of one task.  No connection is made before the first row."""
         return PostgresWriter(self, task)
 
 
@@ -157,7 +157,7 @@ class PostgresWriter:
                 self._session.settle(pg.SQL("PREPARE TRANSACTION {}").format(pg.Literal(self._label.text)))
                 reference = {"gid": self._label.text}
         except InDoubt as error:
-            # Nobody has the handle, so the rows will never be published: an orphan, if they are there at all.
+            # No one has the handle, so the rows will never be published: an orphan, if they are there at all.
             raise Unavailable(error.what, why=error.why, do="the task is tried again.") from error
         self._session.drop()
         return Staged(self._task.name, self._row_count, reference)
@@ -193,7 +193,7 @@ class PostgresWriter:
 
 
 def _may_prepare(connection: Connection, table: PostgresTable) -> bool:
-    """Tell whether a quarter of the server's slots is free, and the table still keeps no key unique.
+    """Return whether a quarter of the server's slots is free, and the table still keeps no key unique.
 
     PREPARE without a slot would lose the task's work.  An index that was made during the run would let a task wait for
     the prepared rows of another with the same key, which may wait for this task's epoch.
@@ -336,7 +336,7 @@ class PostgresStaging:
 def _transaction_ids(connection: Connection, gids: Sequence[str]) -> dict[str, str]:
     """Return gid -> transaction id of those that exist.
 
-    The catalog gives the lower 32 bits only: the id meant is the one nearest to the snapshot's.  It may lie beyond it,
+    The catalog gives the lower 32 bits only: the id meant is the one nearest to the snapshot's.  It may be beyond it,
     as a snapshot ends with the newest id that *ended*, and a prepared transaction has not.
     """
     rows = connection.execute(

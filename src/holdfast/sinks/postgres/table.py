@@ -1,4 +1,4 @@
-"""A PostgreSQL table as rows meet it: its columns, and the statements that stage rows and bring them in."""
+"""A PostgreSQL table as a target: its columns, and the statements that stage rows and insert them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DELETE = f"{RESERVED_PREFIX}_delete"
 
 @dataclass(frozen=True)
 class PostgresTable:
-    """The target.  Picklable: it travels to the executors.
+    """The target.  Picklable: it is sent to the executors.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class PostgresTable:
         )
 
     def from_stage(self, stage: pg.Composable) -> list[pg.Composed]:
-        """Return the statements that bring a staging table's rows into the target; the last row of a key wins."""
+        """Return the statements that insert a staging table's rows into the target; the last row of a key wins."""
         names = pg.SQL(", ").join(pg.Identifier(column.name) for column in self.columns)
         if self.mode.mode == "append":
             return [pg.SQL("INSERT INTO {0} ({1}) SELECT {1} FROM {2}").format(self.identifier(), names, stage)]

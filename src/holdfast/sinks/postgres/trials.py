@@ -1,8 +1,8 @@
 """Rows tried in transactions that are rolled back: whether a table takes an epoch, and which rows of one it refuses.
 
-Behind a decision the refused rows are found by halves, and left out of the part when it is published.  Those of a
+After a decision the refused rows are found by bisection, and left out of the part when it is published.  Those of a
 staging table stay in it: its handle says which are not published.  They are numbered by their place in the table
-(``ctid``), which nothing moves: nobody changes a staging table.
+(``ctid``), which nothing moves: a staging table never changes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Earlier = Sequence[tuple["PostgresTrials", Publication]]
 
 
 class PostgresTrials:
-    """What one sink tries before and behind the decision of an epoch.
+    """What one sink tries before and after the decision of an epoch.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class PostgresTrials:
     def admit(self, publication: Publication, earlier: Earlier) -> bool:
         """Check the values; try the rows where the table has rules of its own (:mod:`holdfast.sinks.postgres.rules`).
 
-        Rows that are prepared have met every rule already: PREPARE TRANSACTION checks what COMMIT would.
+        Rows that are prepared have passed every rule already: PREPARE TRANSACTION checks what COMMIT would.
         """
         carried = [part.rows for part in publication.parts if isinstance(part, Carried)]
         stages = [self._table.identifier(name) for name in tables_of(publication.parts)]
@@ -94,10 +94,10 @@ class PostgresTrials:
         refusals.try_behind(beside, same, (self, publication), self._try)
 
     def _points_elsewhere(self, refusal: HoldfastError, earlier: Earlier) -> bool:
-        """Tell whether a foreign key has met rows that another sink may be about to give it, in a way of its own.
+        """Return whether a foreign key refers to rows that another sink may be about to write, on its own connection.
 
         Another role, or another name of the host, leads to the same database.  What that sink stages may be hidden from
-        this role, so it cannot be tried here; refused, good rows would stop every start.  A sink without rows gives
+        this role, so it cannot be tried here; refused, good rows would stop every start.  A sink without rows adds
         none.
         """
         others = [
@@ -117,7 +117,7 @@ class PostgresTrials:
             return postgres_rules.database_of(self._session.connection())
 
     def _shares(self, other: PostgresTrials) -> bool:
-        """Tell whether another sink writes to the same database."""
+        """Return whether another sink writes to the same database."""
         return self._session.dsn == other._session.dsn
 
     def _try(self, writes: Earlier) -> None:

@@ -16,7 +16,7 @@ _ANY_TEXT = frozenset("SEIU")
 
 @dataclass(frozen=True)
 class TableColumn:
-    """One column of the target, as the catalog tells it.
+    """One column of the target, as the catalog describes it.
 
     ``base`` is ``pg_type.typname`` of the type (of a domain's base; ``enum`` for enumerations), ``modifier`` its
     ``atttypmod``, ``declared`` the type as people write it, ``qualified`` as our DDL does: with its schema.
@@ -68,7 +68,7 @@ _INTEGER_BITS = {"int2": 15, "int4": 31, "int8": 63, "float4": 24, "float8": 53}
 
 
 def fits(kind: pa.DataType, column: TableColumn) -> bool:
-    """Tell whether the column keeps every value of the type as it is (texts may still be too long or no uuid)."""
+    """Return whether the column keeps every value of the type unchanged (texts may still be too long or no uuid)."""
     base = column.base
     if pa.types.is_null(kind):
         return True

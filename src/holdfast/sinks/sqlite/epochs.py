@@ -1,4 +1,4 @@
-"""The list of epochs of a rewindable SQLite table: where each ended, so that rows can be withdrawn behind it.
+"""The list of epochs of a rewindable SQLite table: where each ended, so that later rows can be withdrawn.
 
 Invariant: an epoch is noted in the transaction that publishes it, and withdrawn in the one that removes its rows.
 """
@@ -32,7 +32,7 @@ class SqliteEpochs:
     sink: str
 
     def begin(self, connection: sqlite3.Connection, row: LedgerRow) -> None:
-        """Make the list; one that does not lead to what the sink holds begins anew there."""
+        """Make the list; one that does not lead to what the sink holds is restarted there."""
         connection.execute(_DDL)
         others = connection.execute(
             f"SELECT DISTINCT pipeline, sink FROM {EPOCHS} WHERE target = ? AND (pipeline, sink) <> (?, ?)",
@@ -44,7 +44,7 @@ class SqliteEpochs:
             self._insert(connection, row.epoch, row.positions)
 
     def note(self, connection: sqlite3.Connection, epoch: int, positions: Positions) -> None:
-        """Note the end of an epoch; the oldest ones go."""
+        """Record the end of an epoch; the oldest ones go."""
         self._insert(connection, epoch, sql.positions_text(positions))
         connection.execute(
             f"DELETE FROM {EPOCHS} WHERE pipeline = ? AND sink = ? AND epoch <= ?",
@@ -63,7 +63,7 @@ class SqliteEpochs:
         return Withdrawal(last, sum(epoch > last for epoch in epochs), self.table.count_after(connection, last))
 
     def withdraw(self, connection: sqlite3.Connection, record: EpochRecord) -> None:
-        """Remove the rows of all epochs behind the one that ended at the record's positions.
+        """Remove the rows of all epochs after the one that ended at the record's positions.
 
         Raises
         ------

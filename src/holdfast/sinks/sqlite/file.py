@@ -1,10 +1,10 @@
 """The file under a path and our connection to it: the same file, or nothing is written.
 
 A file that is renamed, removed or replaced stays open in a connection: what is committed then goes into a file that
-nobody finds under the path any more.
+is no longer at the path.
 
 Invariant: of this process no two connections are to different files under one path.  They would share one log, as
-SQLite finds it by its name: to empty it into the former file would take away what was committed to the new one.
+SQLite finds it by its name: to empty it into the former file would remove what was committed to the new one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DatabaseFile:
     Parameters
     ----------
     path : str
-        Where it lies.  Created by the first :meth:`connection`, and by no other: a file that is being put back must not
+        Its path.  Created by the first :meth:`connection`, and by no other: a file that is being put back must not
         find an empty one in its place.
     node : str
         ``sink 'name'``, for errors.
@@ -93,7 +93,7 @@ class DatabaseFile:
 
     def _let_others_leave(self) -> None:
         for other in [other for other in _all if other.path == self.path and not other.is_ours()]:
-            if other._connection is not None and other._connection.in_transaction:  # of another thread: it gives up
+            if other._connection is not None and other._connection.in_transaction:  # of another thread: it fails
                 raise Unavailable(
                     f"{self._node}: {self.path} was replaced, and a transaction in the former file has not ended yet.",
                     why="its log (-wal) is next to the new file, and would be mistaken for the new file's.",
@@ -103,11 +103,11 @@ class DatabaseFile:
             other._leave_former()
 
     def is_ours(self) -> bool:
-        """Tell whether the file that the connection writes to is still at the path."""
+        """Return whether the file that the connection writes to is still at the path."""
         return self._identity is not None and _identity(self.path) == self._identity
 
     def check(self) -> None:
-        """Raise ``Unavailable`` unless :meth:`is_ours`; the next :meth:`connection` is to what lies there then."""
+        """Raise ``Unavailable`` unless :meth:`is_ours`; the next :meth:`connection` is to the file there then."""
         if not self.is_ours():
             raise Unavailable(
                 f"{self._node}: another file, or none, is at {self.path} now; nothing was changed in it.",
@@ -117,7 +117,7 @@ class DatabaseFile:
             )
 
     def close(self) -> None:
-        """Close the connection, also where the log of a former file cannot be emptied: nobody comes back to it."""
+        """Close the connection, also where the log of a former file cannot be emptied: it is not used again."""
         with suppress(sqlite3.Error, Unavailable):
             if self._connection is not None and not self.is_ours():
                 self._empty_log(self._connection)
@@ -130,9 +130,9 @@ class DatabaseFile:
                 connection.close()
 
     def _empty_log(self, connection: sqlite3.Connection) -> None:
-        """Write the log of a file that no longer lies here into that file, and leave the log empty.
+        """Write the log of a file that is no longer here into that file, and leave the log empty.
 
-        SQLite finds a log by its name alone: the former file's ``-wal``, left behind, would be taken for that of the
+        SQLite finds a log by its name alone: the former file's ``-wal``, left behind, would be mistaken for that of the
         new one, whose pages it would overwrite.
         """
         connection.execute(f"PRAGMA busy_timeout = {_LEAVE_TIMEOUT_MS}")

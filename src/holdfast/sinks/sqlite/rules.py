@@ -1,4 +1,4 @@
-"""What a SQLite table refuses by rules of its own: asked of its schema, so that rows are tried only where they must be.
+"""What a SQLite table refuses by rules of its own: read from its schema, so that rows are tried only where necessary.
 
 A table as Holdfast creates it refuses nothing but a null in its key.  Whatever is not understood here means that rows
 are tried: slower, never wrong.
@@ -17,7 +17,7 @@ from holdfast.sinks import refusals
 from holdfast.sinks.sqlite.table import SqliteTable, quoted
 
 _RULES = re.compile(r"\b(CHECK|STRICT|REFERENCES|GENERATED|VIRTUAL|RAISE)\b", re.IGNORECASE)
-"""Words of a table's DDL that may stand for a rule.  A column of that name costs a trial, and no row."""
+"""Words of a table's DDL that may mean a rule.  A column of that name costs a trial, and no row."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SqliteRules:
     required : tuple of str
         Columns that take no null, besides the key.
     why_tried : str
-        What else the table may refuse, which only writing tells; empty: nothing.
+        What else the table may refuse, which only writing shows; empty: nothing.
     """
 
     version: int

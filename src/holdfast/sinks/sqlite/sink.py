@@ -1,7 +1,7 @@
 """A SQLite table during a run, on the driver.
 
 Invariants: the rows of an epoch and the ledger row move in one transaction, with ``synchronous=FULL``; executors
-never open the database, they leave Arrow files beside it.
+never open the database, they write Arrow files beside it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class SqliteSink:
                 self._table.check_values(batch)
         with self._explained():
             connection = self._trials.connection()
-            # Somebody may change the table while the run goes on.
+            # The table may be changed during the run.
             if self._rules is None or self._rules.version != schema_version(connection):
                 self._rules = rules_of(connection, self._table)
         rules = self._rules
@@ -129,7 +129,7 @@ class SqliteSink:
         return True
 
     def shares(self, other: SqliteSink) -> bool:
-        """Tell whether another sink writes to the same file."""
+        """Return whether another sink writes to the same file."""
         return self._path == other._path
 
     def _beside(self, earlier: Sequence[tuple[Sink, Publication]]) -> list[tuple[SqliteSink, Publication]]:
@@ -179,7 +179,7 @@ class SqliteSink:
         low: int,
         high: int,
     ) -> BadRow | None:
-        """Write rows behind what was ``taken``, and add them there; return why they are refused, if they are."""
+        """Write rows after what was ``taken``, and add them there; return why they are refused, if they are."""
         write = partial(self._write_checked, connection, rows.slice(low, high - low), epoch)
         connection.execute("SAVEPOINT holdfast_rows")
         try:
@@ -283,7 +283,7 @@ class SqliteSink:
 
     def _row(self, connection: sqlite3.Connection) -> LedgerRow | None:
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (LEDGER,)).fetchone() is None:
-            return None  # never opened, or somebody dropped it
+            return None  # never opened, or dropped
         found = connection.execute(
             f"SELECT epoch, generation, positions, pts FROM {LEDGER} WHERE pipeline = ? AND sink = ?",
             (self._pipeline, self.name),
@@ -295,7 +295,7 @@ class SqliteSink:
         """Commit at the block's end; an error in the block rolls back, an error of COMMIT itself is in doubt."""
         with self._explained():
             connection = self._file.connection()
-            # IMMEDIATE: the ledger row is read under the write lock, so nobody takes the sink over in between.
+            # IMMEDIATE: the ledger row is read under the write lock, so no other run takes the sink over in between.
             connection.execute("BEGIN IMMEDIATE")
             try:
                 self._file.check()
@@ -310,7 +310,7 @@ class SqliteSink:
         except sqlite3.Error as error:
             self._file.close()
             raise self._in_doubt(f"SQLite said: {error}.") from error
-        if not self._file.is_ours():  # the COMMIT may have gone into a file that nobody finds any more
+        if not self._file.is_ours():  # the COMMIT may have gone into a file that is no longer at the path
             raise self._in_doubt("another file is there now: it was renamed or replaced meanwhile.")
 
     def _in_doubt(self, why: str) -> InDoubt:

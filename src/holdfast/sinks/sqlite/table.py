@@ -1,4 +1,4 @@
-"""A SQLite table as rows meet it: its types, whether our columns fit, the statements and values that write rows."""
+"""A SQLite table as a target: its types, whether our columns fit, the statements and values that write rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def declared_type(kind: pa.DataType) -> str:
 
 @dataclass(frozen=True)
 class SqliteTable:
-    """The target: its name, the columns that rows fill, and how rows meet it."""
+    """The target: its name, the columns that rows fill, and how rows are written."""
 
     node: str
     name: str
@@ -201,7 +201,7 @@ def values_of(node: str, batch: pa.RecordBatch, field: pa.Field) -> list[Any]:
         _check_uint64(node, field.name, values)
     try:
         return list(_converted(values).to_pylist())
-    except UnicodeDecodeError as error:  # Arrow does not look into the texts that a Parquet file or a user's code gives
+    except UnicodeDecodeError as error:  # Arrow does not check the texts of a Parquet file or of a user's code
         raise sql.no_utf8(node, field.name, f"it holds {error.object[:40]!r}") from error
     except (ValueError, OverflowError) as error:
         raise sql.unkept_value(node, field.name, "SQLite", error) from error
@@ -282,7 +282,7 @@ def _affinity(declared: str) -> str:
 
 
 def _fits(kind: pa.DataType, declared: str) -> bool:
-    """Tell whether a column keeps every value as it is.  Affinity BLOB never converts."""
+    """Return whether a column keeps every value unchanged.  Affinity BLOB never converts."""
     affinity = _affinity(declared)
     if pa.types.is_null(kind) or (affinity == "BLOB" and ("BLOB" not in declared.upper() or _is_binary(kind))):
         return True

@@ -38,7 +38,7 @@ class Undecodable(ValueError):
 
 
 class FilePart(NamedTuple):
-    """Part of a logged file that is read as a whole; travels to executors.
+    """Part of a logged file that is read as a whole; sent to executors.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class FilePart(NamedTuple):
     start, end : int
         Bytes or rows, see :class:`~holdfast.sources.files.log.Block`; ``end`` -1 is the file's end.
     identity : FileIdentity, optional
-        What the file is held against; None: its size alone.
+        What the file is compared with; None: only its size.
     has_links : bool
         Whether the file may be a symbolic link.
     """
@@ -132,7 +132,7 @@ class FilePart(NamedTuple):
 
         Notes
         -----
-        Only asked for where a row is bad.  Blocks are read in order, so counting goes on where it stopped last.
+        Only asked for where a row is bad.  Blocks are read in order, so counting continues where it last stopped.
         """
         file_itself = self._replace(start=0, end=0)
         at, count = _COUNTED.get(file_itself, (0, 0))
@@ -160,7 +160,7 @@ def compression(path: str) -> str | None:
 
 @contextmanager
 def opened(part: FilePart) -> Iterator[BinaryIO]:
-    """Open a logged file, after it was held against what was logged; errors of the file system become ours."""
+    """Open a logged file, after comparing it with what was logged; errors of the file system become ours."""
     try:
         with _open(part) as file:
             yield file
@@ -233,7 +233,7 @@ class _Whole:
 
 
 def _without_link(path: str, flags: int) -> int:
-    # Between the look and now somebody may have put a link in the place of a file that he may not read himself.
+    # Since the check a user may have replaced the file by a link to one that he may not read himself.
     try:
         return os.open(path, flags | os.O_NOFOLLOW)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Pure arithmetic of planning: how many blocks an epoch takes, and how they are dealt to tasks."""
+"""Pure arithmetic of planning: how many blocks an epoch takes, and how they are distributed to tasks."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ from holdfast.sources.files.pattern import Pattern
 
 _MAGIC = "*?["
 # A directory whose time of change is this old and the same as at the last scan has no new names.  Younger ones may
-# have changed again within one tick of the file system's clock; and whatever the clocks say, every 10 s is looked anew.
+# have changed again within one tick of the file system's clock; and whatever the clocks say, the directory is listed
+# again every 10 s.
 _SETTLED_S = 2.0
 _LOOK_ANYWAY_S = 10.0
 
@@ -46,7 +47,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """Where files arrive: a root directory and a pattern below it; an empty pattern stands for the directory itself.
+    """Where files arrive: a root directory and a pattern below it; an empty pattern means the directory itself.
 
     Parameters
     ----------
@@ -99,7 +100,7 @@ def settled(where: Place) -> Place:
     InvalidPipeline
         If there is neither a directory nor a file.
     Unavailable
-        If nobody can say now what is there.
+        If what is there is unknown at present.
     """
     if where.pattern and where.is_local and _mode(where.path(where.pattern)):
         where = Place(where.path(where.pattern), "")
@@ -162,10 +163,10 @@ class Discovery:
         self.where = where
         self.min_age_us = min_age_us
         self._pattern = Pattern(where.pattern)
-        # A single file is what the user has named: nobody else can put another name there.
+        # A single file is what the user has named: no one else can put another name there.
         self.follows_links = follow_links or self._pattern.is_one_name
         self.has_seen_all = False
-        self._quiet_since: tuple[int, float] | None = None  # the directory's time of change, when that was looked at
+        self._quiet_since: tuple[int, float] | None = None  # the directory's time of change, when that was checked
 
     def new_files(self, known: Collection[str]) -> list[Found]:
         """Return the files that may be taken and are not known, by time of change and name.
@@ -256,7 +257,7 @@ def _mode(path: str) -> int:
 def _is_remote(where: Place) -> tuple[bool, bool]:
     """Return whether a directory is there, and whether a file is.
 
-    An object store has no directories: a prefix exists as soon as something lies below it, and may be filled later.
+    An object store has no directories: a prefix exists as soon as something is below it, and may be filled later.
     """
     system, path = file_system(where.root)
     try:  # not its ``isfile``, which takes every error for a no
@@ -271,10 +272,10 @@ def _is_remote(where: Place) -> tuple[bool, bool]:
 
 
 def _is_listed(system: Any, path: str, *, may_be_empty: bool) -> bool:
-    """Whether what lies below a prefix can be listed: some may do that who may not look up the prefix itself.
+    """Whether what is below a prefix can be listed: some may do that who may not look up the prefix itself.
 
     With ``may_be_empty`` also where that is nothing.  An object is listed as itself alone, and a listing of nothing is
-    no answer where the look failed for now: s3fs passes over such errors in the part of its listing that finds objects.
+    no answer where the listing failed for now: s3fs ignores such errors in the part of its listing that finds objects.
     """
     try:
         listed = system.ls(path, detail=True)

@@ -1,4 +1,4 @@
-"""What tells a file from another one under its name: logged when it is taken, compared when it is read.
+"""What distinguishes a file from another one under its name: logged when it is taken, compared when it is read.
 
 Size and time of change, and in an object store its tag: not the inode, which a restored copy never keeps (`cp -a`,
 `rsync -a`, `tar`, a move to another disk), while its time is kept, by some with digits missing.  The inode only helps
@@ -17,7 +17,7 @@ _GRAINS_NS = (100, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000)
 
 
 class FileIdentity(NamedTuple):
-    """A file as it was found; each part is None where the file system does not tell it.
+    """A file as it was found; each part is None where the file system does not report it.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class FileIdentity(NamedTuple):
     inode : int, optional
         Number in its file system.
     tag : str, optional
-        What an object store gives each version of an object (ETag, generation).
+        What an object store assigns to each version of an object (ETag, generation).
     """
 
     changed_ns: int | None = None
@@ -34,7 +34,7 @@ class FileIdentity(NamedTuple):
     tag: str | None = None
 
     def is_of(self, now: FileIdentity) -> bool:
-        """Tell whether what is there now can be the file that was found; sizes are compared by the caller.
+        """Return whether what is there now can be the file that was found; sizes are compared by the caller.
 
         Examples
         --------
@@ -93,5 +93,5 @@ def changed_us_of(facts: Mapping[str, Any]) -> int:
 
 
 def _is_cut(cut_ns: int, whole_ns: int) -> bool:
-    """Tell whether a time is another one with digits missing."""
+    """Return whether a time equals another one except for missing digits."""
     return cut_ns == whole_ns or any(cut_ns == whole_ns // grain * grain for grain in _GRAINS_NS)

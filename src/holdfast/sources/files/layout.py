@@ -1,4 +1,4 @@
-"""How one source's files are laid out: cutting a file when it is logged, and the texts of its parts when it is read."""
+"""How one source's files are laid out: splitting a file when it is logged, the texts of its parts when it is read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Layout:
     header : bool
         CSV: whether the first line names the columns.
     separator : str
-        CSV: what stands between fields.
+        CSV: the field separator.
     block_size : int
         Bytes from which on a file is cut.
     max_record_size : int
@@ -73,7 +73,7 @@ class Layout:
                 separator = self.separator if self.format == "csv" else None
                 size = self.block_size
                 cuts = blocks.cut_counted(file, found.size, block_size=size, rows=rows, separator=separator)
-        if cuts is None:  # quotes that stand wrong: one block, so that whoever reads it sees all of them
+        if cuts is None:  # misplaced quotes: one block, so that its reader sees all of them
             with opened(part) as file:
                 cuts = [TextBlock(0, -1, blocks.line_count(file))]
         if self.format == "csv" and self.header and cuts and cuts[0].row_count:
@@ -81,7 +81,7 @@ class Layout:
         return _logged(found, cuts, by_rows=False)
 
     def _count(self, part: FilePart) -> int | None:
-        """Count the lines of a compressed file; None when it is damaged: whoever reads it says so."""
+        """Count the lines of a compressed file; None when it is damaged: the reader reports it."""
         try:
             pieces = Cutter(None, self.max_record_size).pieces(part)
             return sum(1 if piece.problem else blocks.record_count(piece.data) for piece in pieces)
@@ -179,7 +179,7 @@ def _csv_parser(header: bytes | None, separator: str, schema: pa.Schema, longest
 def _header(part: FilePart, separator: str, longest: int) -> bytes | None:
     """Return the header of a file that is read from its middle on, however long it is; None when it is too long.
 
-    Such a file was cut, so every quote in it stands well: its first newline outside of quotes ends the header.
+    Such a file was cut, so every quote in it is well placed: its first newline outside of quotes ends the header.
     """
     size = _HEADER_READ
     while True:

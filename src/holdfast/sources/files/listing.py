@@ -1,11 +1,11 @@
-"""Walks a directory for the files that a pattern names, so that nothing is passed over in silence.
+"""Walks a directory for the files that a pattern names, so that nothing is silently skipped.
 
 A directory that is not there (any more) has no files; one that cannot be listed for any other reason is an error of
-whoever lists it: a source that took it for empty would log itself as complete, and stay so.
+the lister: a source that took it for empty would log itself as complete, and stay so.
 
-Links.  Unless they are followed, a symbolic link gives no row: what it names is read under its own name, or, if it is
-not, the walk ends with an error that says which link and the cure.  Where they are followed, each directory is entered
-once and each file comes once, by whatever links they are reached: a link to a directory above would multiply rows.
+Links.  Unless they are followed, a symbolic link yields no row: what it names is read under its own name, or, if it is
+not, the walk ends with an error that names the link and the remedy.  Where they are followed, each directory is entered
+once and each file is read once, by whatever links they are reached: a link to a directory above would multiply rows.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ NOT_THERE = (FileNotFoundError, NotADirectoryError)
 
 
 def is_acceptable(name: str) -> bool:
-    """Tell whether a file of this name, relative to the root, may be read: it is neither hidden nor unfinished."""
+    """Return whether a file of this name, relative to the root, may be read: it is neither hidden nor unfinished."""
     if name.endswith(_UNFINISHED) or name.startswith(HIDDEN):
         return False
     return "/" not in name or not any(part.startswith(HIDDEN) for part in name.split("/"))
 
 
 def shown(path: str) -> str:
-    r"""Return a path as a text that can be written anywhere: bytes of a name that are not UTF-8 stand as ``\xff``.
+    r"""Return a path as text that can be written anywhere: bytes of a name that are not UTF-8 are written as ``\xff``.
 
     Python keeps such bytes as half surrogates, which neither a table nor a message can hold.
     """
@@ -160,7 +160,7 @@ def remote_files(system: Any, root: str, pattern: Pattern) -> Iterator[tuple[str
 
     Notes
     -----
-    Not its ``glob`` or ``find``: they leave out what cannot be listed.  A prefix under which nothing lies is not an
+    Not its ``glob`` or ``find``: they leave out what cannot be listed.  An empty prefix is not an
     error: it may be filled later.
 
     Raises
@@ -246,7 +246,7 @@ def _identity(path: str, *, is_root: bool) -> tuple[int, int] | None:
 
 
 def _directories(names: Collection[str]) -> set[str]:
-    """Return the directories of the names, and those above them, each with a slash behind it."""
+    """Return the directories of the names, and those above them, each followed by a slash."""
     found: set[str] = set()
     for directory in {name.rpartition("/")[0] for name in names}:
         while directory and f"{directory}/" not in found:
@@ -265,7 +265,7 @@ def _check_link(root: str, name: str, pattern: Pattern, is_taken: bool, inside: 
     except PermissionError:
         if not leads_out:
             raise
-        mode = 0  # refused, before anybody is asked to give this user permission
+        mode = 0  # refused, before a permission is asked for
     else:
         if not (stat.S_ISDIR(mode) and inside) and not (stat.S_ISREG(mode) and is_taken):
             return
@@ -285,7 +285,7 @@ def _check_link(root: str, name: str, pattern: Pattern, is_taken: bool, inside: 
 
 
 def _is_read_itself(target: str, pattern: Pattern, is_directory: bool, inside: State) -> bool:
-    """Tell whether the walk comes to a link's target, in the root, by its own name too."""
+    """Return whether the walk also reaches a link's target, in the root, by its own name."""
     if is_directory:
         return inside <= pattern.at(target)
     parent, _, own_name = target.rpartition("/")

@@ -1,11 +1,11 @@
 """The durable log of a file source: which blocks of which files, in which order.
 
 A position is the ordinal of the next block.  The log is a sequence of *increments*, each an object that is written once
-(:mod:`holdfast.store.sealed`), so two planners that race agree: the loser reads what the winner wrote.
+(:mod:`holdfast.store.sealed`), so two concurrent planners agree: the loser reads what the winner wrote.
 
-Numbers of increments stand in their names: ``000000000007.json``.  A hundred neighbours are merged into one object
+Increments are named by their numbers: ``000000000007.json``.  A hundred neighbours are merged into one object
 ``000000000001-000000000100.json``, a hundred of those into a larger one: opening reads a few hundred objects at
-most, whatever the number of files.  A merged object is made of immutable ones, so whoever makes it makes the same.
+most, whatever the number of files.  A merged object is made of immutable ones, so every process makes the same.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def whole(name: str, size: int) -> LoggedFile:
 
 
 class FileLog:
-    """The log of one source, as far as this process has read it.
+    """The log of one source, to the extent that this process has read it.
 
     Parameters
     ----------
     directory : str
         Local directory of the log, created when absent.
     is_read_only : bool
-        It is only looked at, beside a run that may be alive: nothing is created or tidied up.
+        It is only read, while a run may be alive: nothing is created or cleaned up.
 
     Notes
     -----
@@ -147,7 +147,7 @@ class FileLog:
     def append(self, files: Sequence[LoggedFile], *, is_complete: bool = False) -> bool:
         """Add files at the end of the log; return False, having read on, when another planner was faster.
 
-        Durable when it returns True.  After False ``names`` tells what is in the log: it may hold these files.
+        Durable when it returns True.  After False ``names`` says what is in the log: it may hold these files.
         """
         entries = [[file.name, file.size, [list(block[2:6]) for block in file.blocks], file.identity] for file in files]
         increment = {"first": self.end, "files": entries, "complete": is_complete}
@@ -157,8 +157,8 @@ class FileLog:
             self.refresh()
             return False
         if any(first <= number <= last and first != last for first, last in self._stored()):
-            # Either we were left so far behind that the number had been merged away, and our object counts for nobody;
-            # or another planner has already merged it.  Reading on tells.
+            # Either we were so far behind that the number had been merged away, and our object does not count;
+            # or another planner has already merged it.  Reading further shows which.
             self._remove(number, number)
             self.refresh()
             return False
@@ -218,7 +218,7 @@ class FileLog:
             raise ValueError(f"it begins at position {increment['first']}, but the log ends at {self.end}")
         for name, size, blocks, *more in increment["files"]:
             self.names.add(name)
-            identity = FileIdentity(*more[0]) if more and more[0] else None  # absent in logs of before
+            identity = FileIdentity(*more[0]) if more and more[0] else None  # absent in older logs
             self.blocks += [Block(name, size, start, end, rows, taken, identity) for start, end, rows, taken in blocks]
         self.is_complete = self.is_complete or increment["complete"]
 
@@ -234,7 +234,7 @@ class FileLog:
 
 
 def log_end(directory: str) -> int:
-    """Return the position behind the last block of a log, of which only the newest object is read; 0 without a log.
+    """Return the position after the last block of a log, of which only the newest object is read; 0 without a log.
 
     Raises
     ------

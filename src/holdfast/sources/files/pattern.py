@@ -1,6 +1,6 @@
 """A glob as states: which directories it leads into, and which files it takes.
 
-A state is the set of the pattern's parts that may come next.  Walking with states visits each directory once, however
+A state is the set of the pattern's parts that may follow.  Walking with states visits each directory once, however
 many ways of the pattern lead there, and enters none that it does not name.
 """
 
@@ -20,7 +20,7 @@ State = frozenset[int]
 
 
 class Pattern:
-    """A glob relative to a directory; an empty one stands for the files in the directory itself.
+    """A glob relative to a directory; an empty one means the files in the directory itself.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Pattern:
         return self._closed(reached)
 
     def takes(self, state: State, name: str) -> bool:
-        """Tell whether a file of this name is one that it names."""
+        """Return whether a file of this name is one that it names."""
         last = len(self._parts) - 1
         return last in state and (self._parts[last] == ANY_DEPTH or _matches(self._parts[last], name))
 
@@ -74,12 +74,12 @@ class Pattern:
         return state
 
     def names(self, state: State) -> list[str] | None:
-        """Return the only names that can come next; None where they must be looked for."""
+        """Return the only names that can follow; None where they must be searched."""
         known = {literal(self._parts[at]) for at in state}
         return None if None in known else sorted(name for name in known if name is not None)
 
     def _closed(self, state: set[int]) -> State:
-        """Add the parts behind each ``**`` of the state: it may stand for nothing."""
+        """Add the parts after each ``**`` of the state: it may match nothing."""
         for at in sorted(state):
             while self._parts[at] == ANY_DEPTH and at + 1 < len(self._parts):
                 at += 1

@@ -1,4 +1,4 @@
-"""Planning of file epochs: which blocks come next, and what must be logged before they are handed out.
+"""Planning of file epochs: which blocks follow, and what must be logged before they are returned.
 
 Lives in the planning process.  The log decides; everything else here may be lost with the process.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.sources.files.spec import FilesSourceSpec
 
 _CHECKED_AGAIN = 64
-"""Files that are looked at again after they were taken."""
+"""Files that are checked again after they were taken."""
 _MISSES = 3
 """Looks of one epoch in which a bounded source finds a file that changes before it is taken."""
 
@@ -54,7 +54,7 @@ class FilePlanner:
 
     @property
     def newest(self) -> int:
-        """Position behind every file seen so far; one that is not cut yet counts as one block."""
+        """Position after every file seen so far; one that is not split yet counts as one block."""
         return self.log.end + len(self._waiting)
 
     def blocks(self, start: int, end: int) -> Sequence[Block]:
@@ -67,7 +67,7 @@ class FilePlanner:
         return part_of(self.spec, self.where, block, follows_links=self._discovery.follows_links)
 
     def freeze(self) -> None:
-        """Note which files are there now."""
+        """Record which files are there now."""
         if not self.log.is_complete:
             self._check_recent()
             known = self.log.names.union(found.name for found in self._waiting)
@@ -77,7 +77,7 @@ class FilePlanner:
     def end_of_epoch(self, start: int, *, frozen: bool) -> int:
         """Return the end of the epoch that begins at ``start``: logged blocks first, then new files, within the limits.
 
-        With ``frozen`` no file that came after :meth:`freeze`.
+        With ``frozen`` no file that arrived after :meth:`freeze`.
         """
         self._check_known(start)
         if frozen and not self._is_frozen:
@@ -132,7 +132,7 @@ class FilePlanner:
         looked_at = 0
         for found in self._waiting:
             is_full = (file_room is not None and len(logged) >= file_room) or (row_room is not None and row_room <= 0)
-            if is_full and not spec.bounded:  # a bounded source is logged whole: what comes later is not part of it
+            if is_full and not spec.bounded:  # a bounded source is logged completely: later files are not part of it
                 break
             looked_at += 1
             cut = self._cut(found)
@@ -181,7 +181,7 @@ class FilePlanner:
         except Corrupt:
             if not is_as_found(FilePart(self.where.path(found.name), found.size, 0, -1, found.identity)):
                 return None
-            cut = whole(found.name, found.size)  # damaged: whoever reads it says so
+            cut = whole(found.name, found.size)  # damaged: the reader reports it
         if self.where.is_local and not self._is_still(found):  # a small file is logged unopened
             return None
         return cut._replace(identity=identity)
@@ -193,7 +193,7 @@ class FilePlanner:
         except NOT_THERE:
             return False
         except OSError:
-            return True  # whoever reads it says so
+            return True  # the reader reports it
         return now.st_size == found.size and found.identity.is_of(of_status(now))
 
     def _skip_what_is_there(self, before_us: int | None) -> None:
@@ -213,7 +213,7 @@ class FilePlanner:
             del self._recent[name]
 
     def _check_recent(self) -> None:
-        """Notice files that grow, or are replaced, after they were taken: their new rows would be lost in silence."""
+        """Notice files that grow, or are replaced, after they were taken: their new rows would be silently lost."""
         if not self.where.is_local:
             return
         compares_size = self.spec.compare == "size"
@@ -270,7 +270,7 @@ class FilePlanner:
 def part_of(spec: FilesSourceSpec, where: Place, block: Block, *, follows_links: bool) -> FilePart:
     """Return what a reader of a logged block needs."""
     identity = None if spec.compare == "size" else block.identity
-    # A log of before, without identities, may hold links: they were followed then.
+    # An older log, without identities, may contain links: they were then followed.
     has_links = follows_links or block.identity is None
     return FilePart(where.path(block.name), block.file_size, block.start, block.end, identity, has_links)
 

@@ -60,7 +60,7 @@ class FilesSourceSpec:
     follow_links: bool = False
     compare: str = "identity"
     since_us: int | None = None
-    """Files that were not changed since then are passed over, microseconds; no argument of users."""
+    """Files that were not changed since then are skipped, microseconds; no argument of users."""
     kind: str = field(default="files", init=False)
 
     def arguments(self) -> Mapping[str, Any]:
@@ -76,7 +76,7 @@ class FilesSourceSpec:
             "min_age_us": self.min_age_us,
             "bounded": self.bounded,
             "start": self.start,
-            # Only where it is another than before the argument came: graphs of that time are still the same.
+            # Only where it differs from the behaviour without the argument: older graphs are still the same.
             "max_record_size": None if longest == RECORD_SIZE else longest,
             "follow_links": self.follow_links or None,
             "compare": None if self.compare == "identity" else self.compare,
@@ -85,9 +85,9 @@ class FilesSourceSpec:
         return {name: value for name, value in shown.items() if value is not None}
 
     def from_time(self, at_us: int) -> FilesSourceSpec:
-        """Return the source without the files that were not changed since a time: rows tell of the past.
+        """Return the source without the files that were not changed since a time: rows describe the past.
 
-        Ticks of the user's own unit (BIGINT) are held against no file: then all of them are read.
+        Ticks of the user's own unit (BIGINT) are not compared with files: then all of them are read.
         """
         is_timed = self.timestamp is not None and pa.types.is_timestamp(self.schema.field(self.timestamp).type)
         return replace(self, since_us=at_us) if is_timed else self
@@ -123,7 +123,7 @@ class FilesSourceSpec:
         return f"{len(gone)} of its {len(parts)} files are gone, or are not as they were: {named(gone)}."
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
-        """Return the end of the log: which file a position names stands there before it leaves the source."""
+        """Return the end of the log: the file that a position names is in it before the source returns the position."""
         return {SEGMENT: log_end(os.path.join(workspace, "log"))}
 
 
@@ -160,20 +160,20 @@ class FilesSource:
         return {SEGMENT: self._plan.end_of_epoch(_ordinal(start), frozen=bounded)}
 
     def has_ended(self, positions: SourcePositions) -> bool:
-        """Tell whether nothing comes behind these positions: all of a bounded source is logged and before them."""
+        """Return whether nothing follows these positions: all of a bounded source is logged and before them."""
         log = self._plan.log
         return log.is_complete and _ordinal(positions) >= log.end
 
     def freeze(self) -> None:
-        """Note which files are there now."""
+        """Record which files are there now."""
         self._plan.freeze()
 
     def newest(self) -> SourcePositions | None:
-        """Position behind every file seen so far; one that is not cut yet counts as one block."""
+        """Position after every file seen so far; one that is not split yet counts as one block."""
         return {SEGMENT: self._plan.newest}
 
     def has_more(self, positions: SourcePositions) -> bool:
-        """Tell whether files were seen that lie behind these positions."""
+        """Return whether files were seen that are after these positions."""
         return _ordinal(positions) < self._plan.newest
 
     def blocks(self, start: SourcePositions, end: SourcePositions) -> Sequence[Block]:
@@ -214,7 +214,7 @@ class FilesSource:
             yield from read_texts(self.spec.layout.texts(span.value, rows), rows)
 
     def committed(self, end: SourcePositions) -> None:
-        """Merge old increments of the log: the names must be kept for ever, so nothing is dropped."""
+        """Merge old increments of the log: the names must be kept permanently, so nothing is dropped."""
         self._plan.log.merge()
 
 
@@ -259,7 +259,7 @@ def files(
     name : str, optional
         The source's name: the identity of its positions.
     max_rows_per_epoch, max_files_per_epoch : int, optional
-        Limits of one epoch.  With a limit of rows, files are read once more, for counting, when they are logged.
+        Limits of one epoch.  With a limit of rows, files are read once more, to be counted, when they are logged.
     on_bad_row : str
         ``"fail"`` stops with the file, line and reason; ``"reject"`` sends the row to ``stream.rejects``.
     min_age : str
@@ -268,23 +268,23 @@ def files(
         Whether the files found at the first start are all there will ever be.  Where there are none, the source has
         ended without a row.
     header, separator
-        CSV: whether the first line names the columns; what stands between fields.
+        CSV: whether the first line names the columns; the field separator.
     block_size : str
         Larger files are cut, and their blocks read in parallel.
     max_record_size : str
         A single record (line, CSV record with its quoted line ends, Parquet row) that is longer is a bad row, so a
         damaged or hostile file cannot fill the memory.
     start : str
-        ``"earliest"`` reads the files that are there at the first start, ``"latest"`` passes over them.
+        ``"earliest"`` reads the files that are there at the first start, ``"latest"`` skips them.
     follow_links : bool
-        Whether symbolic links are followed: whoever can write into the directory can then have any file read.  Without,
-        a link that leads out of the directory is an error.
+        Whether symbolic links are followed: anyone who can write into the directory can then have any file read.
+        Without, a link that leads out of the directory is an error.
     compare : str
-        What a file is held against when it is read: ``"identity"``, its size, and its time of change or version;
+        What is compared when a file is read: ``"identity"``, its size, and its time of change or version;
         ``"size"``, for files that were restored as they were, without their times.
     bounds : str, optional
-        BOOLEAN column of the schema: a row in which it is true is no row but a bound.  No row below its timestamp comes
-        any more, for the key that it names, or for all keys where the key columns are null.  Not a column of the
+        BOOLEAN column of the schema: a row in which it is true is not data but a bound.  No row below its timestamp
+        comes any more, for the key that it names, or for all keys where the key columns are null.  Not a column of the
         stream.
 
     Raises

@@ -1,1 +1,1 @@
-"""What lies in files: JSON lines, CSV and Parquet, parsed into declared types, bad rows told from good ones."""
+"""Formats of files: JSON lines, CSV and Parquet, parsed into declared types, bad rows separated from good ones."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 _NEWLINE, _RETURN, _QUOTE = 10, 13, 34
-_PIECE = 1 << 18  # what is looked at in one go: small enough for the processor's cache
+_PIECE = 1 << 18  # what is scanned at a time: small enough for the processor's cache
 _AROUND_CUT = 1 << 16
 _SCANNED = 1 << 23
 _LONGEST_RECORD = 1 << 26
@@ -38,7 +38,7 @@ def as_bytes(data: bytes) -> Bytes:
 
 
 def line_ends(data: Bytes) -> Offsets:
-    """Return the offset behind each newline."""
+    """Return the offset after each newline."""
     return np.flatnonzero(data == _NEWLINE) + 1
 
 
@@ -48,7 +48,7 @@ def lines(data: bytes, ends: Offsets | None = None) -> tuple[Offsets, Offsets]:
     Parameters
     ----------
     ends : Offsets, optional
-        Offset behind the newline of each line, where not every newline ends one.
+        Offset after the newline of each line, where not every newline ends one.
     """
     view = as_bytes(data)
     ends = np.flatnonzero(view == _NEWLINE) if ends is None else ends - 1
@@ -141,12 +141,12 @@ def _next_boundary(file: BinaryIO, at: int, size: int) -> int:
 
 
 class Quotes(NamedTuple):
-    """How the quotes of a CSV text stand.
+    """The placement of the quotes of a CSV text.
 
     Parameters
     ----------
     ends : Offsets
-        Offset behind each newline that ends a record.
+        Offset after each newline that ends a record.
     is_clean : bool
         Whether every quoted field opens right at a field's start, closes right at its end, and is closed: then
         ``ends`` are exactly the records' ends.
@@ -165,7 +165,7 @@ def quotes(data: bytes, separator: str, *, to_last_end: bool = False) -> Quotes:
     Parameters
     ----------
     to_last_end : bool
-        Judge only what lies before the last record's end: the text goes on behind ``data``.
+        Judge only what is before the last record's end: the text continues after ``data``.
     """
     view = as_bytes(data)
     newlines = np.flatnonzero(view == _NEWLINE)
@@ -176,8 +176,8 @@ def quotes(data: bytes, separator: str, *, to_last_end: bool = False) -> Quotes:
     ends = newlines[~inside] + 1
     if to_last_end:
         marks = marks[: np.searchsorted(marks, ends[-1]) if len(ends) else 0]
-    # Quotes open and close by turns, a doubled quote being a close and an open at once.  That holds exactly when every
-    # opening one stands at a field's start or right behind a closing one, and every closing one at a field's end.
+    # Quotes open and close alternately, a doubled quote being both a close and an open.  That holds exactly when every
+    # opening one is at a field's start or right after a closing one, and every closing one at a field's end.
     opening, closing = marks[0::2], marks[1::2]
     sep = ord(separator)
     opens_well = (opening == 0) | np.isin(view[np.maximum(opening - 1, 0)], (sep, _NEWLINE))
@@ -201,7 +201,7 @@ def cut_counted(
     Returns
     -------
     list of Cut or None
-        None when a quote of a CSV file stands where no quote belongs: then no newline is surely a record's end.
+        None when a quote of a CSV file is misplaced: then no newline is surely a record's end.
 
     Examples
     --------

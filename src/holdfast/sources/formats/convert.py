@@ -1,6 +1,6 @@
 """From what a text holds to the declared type, column by column: times, dates, decimals, and what must not be null.
 
-One rule for times: a text is ISO 8601; without a zone it is UTC; digits behind the microseconds are cut off;
+One rule for times: a text is ISO 8601; without a zone it is UTC; digits after the microseconds are truncated;
 a number is seconds since 1970 in UTC.  TIMESTAMP is that instant, TIMESTAMP_NTZ its date and time in UTC.
 """
 
@@ -77,7 +77,7 @@ def timestamps_from_seconds(seconds: pa.Array, wanted: pa.DataType) -> pa.Array:
     Raises
     ------
     Unfit
-        If some number lies outside the years 0 to 9999: most likely these are milliseconds.
+        If some number is outside the years 0 to 9999: most likely these are milliseconds.
     """
     if not pc.all(pc.less_equal(pc.abs(seconds), LAST_SECOND), skip_nulls=True, min_count=0).as_py():
         raise Unfit(BEYOND)
@@ -111,7 +111,7 @@ def _read_field(field: pa.Field, timestamps: pa.DataType | None, dates: pa.DataT
 
 
 def may_overflow(data_type: pa.DataType) -> bool:
-    """Tell whether Arrow may read another number into a decimal type than the one that is written.
+    """Return whether Arrow may read another number into a decimal type than the one that is written.
 
     It takes as many digits as the type has, then appends those of the scale, modulo 2**128.
     """
@@ -119,7 +119,7 @@ def may_overflow(data_type: pa.DataType) -> bool:
 
 
 def holds_timestamp(data_type: pa.DataType) -> bool:
-    """Tell whether a type has a timestamp in it."""
+    """Return whether a type has a timestamp in it."""
     if pa.types.is_struct(data_type):
         return any(holds_timestamp(member.type) for member in data_type)
     if pa.types.is_list(data_type):
@@ -141,7 +141,7 @@ def to_declared(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         is_text = pa.types.is_string(array.type)
         return timestamps_from_text(array, wanted) if is_text else timestamps_from_seconds(array, wanted)
     if pa.types.is_struct(wanted):
-        # flatten() and not field(): below a null struct the members must be null too, not whatever lies in memory.
+        # flatten() and not field(): below a null struct the members must be null too, not whatever is in memory.
         members = [to_declared(part, field.type) for part, field in zip(array.flatten(), wanted, strict=True)]
         return pa.StructArray.from_arrays(members, fields=list(wanted), mask=array.is_null())
     if pa.types.is_list(wanted):
@@ -198,7 +198,7 @@ def forbidden_null(array: pa.Array, field: pa.Field) -> str | None:
 
 
 def _restricts(data_type: pa.DataType) -> bool:
-    """Tell whether something within a nested type is declared NOT NULL."""
+    """Return whether something within a nested type is declared NOT NULL."""
     if pa.types.is_struct(data_type):
         return any(not member.nullable or _restricts(member.type) for member in data_type)
     if pa.types.is_list(data_type):

@@ -56,10 +56,10 @@ class CsvParser:
         found = blocks.quotes(data, self.separator)
         is_multiline = found.is_multiline or not found.is_clean
         if is_multiline and len(data) > self.longest and blocks.longest(found.ends, len(data)) > self.longest:
-            raise Unreadable(too_long(self.longest))  # or as long as that with its line end: the exact way tells
+            raise Unreadable(too_long(self.longest))  # or as long as that with its line end: the exact way decides
         has_return = b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
         if has_return and not found.is_clean:
-            # For Arrow such a carriage return ends a row behind a quote.  Where another quote stands wrong, two lines
+            # For Arrow such a carriage return ends a row after a quote.  Where another quote is misplaced, two lines
             # may become one as well, and the number of rows, which is compared below, would be right with wrong rows.
             raise Unreadable(csv_verdicts.RETURN)
         # Arrow skips a line of such carriage returns alone.
@@ -84,7 +84,7 @@ class CsvParser:
         return b'"' not in data
 
     def head(self, data: bytes, size: int) -> bytes:
-        """Return the records that end within the first bytes, unless some quote there stands wrong."""
+        """Return the records that end within the first bytes, unless some quote there is misplaced."""
         found = blocks.quotes(data[:size], self.separator, to_last_end=True)
         return data[: found.ends[-1]] if found.is_clean and len(found.ends) else b""
 
@@ -96,8 +96,8 @@ class CsvParser:
         found: list[blocks.Offsets] = []
         problems: dict[int, str] = {}
         count = 0
-        for batch, told in self._walk(data):
-            problems.update(told if not count else {count + at: problem for at, problem in told.items()})
+        for batch, faults in self._walk(data):
+            problems.update(faults if not count else {count + at: problem for at, problem in faults.items()})
             count += len(batch)
             found.append(batch)
         places = np.concatenate(([0], *found))
@@ -112,7 +112,7 @@ class CsvParser:
         return csv_verdicts.judge(contents, self.columns, self.schema, self.separator, self._texts)
 
     def reason(self, record: bytes, error: Unreadable) -> str:
-        """Say why a record cannot be read, naming the column where one is to blame."""
+        """Say why a record cannot be read, naming the column where one is the cause."""
         message = str(error)
         if (counts := _COUNT.search(message)) is not None:
             return f"it has {counts[2]} fields where {counts[1]} are expected"
@@ -122,7 +122,7 @@ class CsvParser:
         return cut_short(message)
 
     def _count(self, data: bytes, found: blocks.Quotes) -> int:
-        """Count records one by one: where newlines stand in quotes, or quotes in the middle of fields."""
+        """Count records one by one: where newlines are in quotes, or quotes in the middle of fields."""
         if not found.is_clean:
             count = start = 0
             for ends, problems in self._walk(data):

@@ -1,6 +1,6 @@
-"""Lines of a CSV text, each looked at as the begin of a record: whether it is all of it, or a quote on it is wrong.
+"""Lines of a CSV text, each considered as the start of a record: whether it is all of it, or a quote on it is wrong.
 
-Vector operations tell it of nearly every line.  The others (a quote in the middle of a field, a field that goes on over
+Vector operations decide it for nearly every line.  The others (a quote in the middle of a field, a field that spans
 lines) are left to the walk (:mod:`holdfast.sources.formats.csv_records`).
 """
 
@@ -16,7 +16,7 @@ from holdfast.sources.formats import blocks
 
 WHOLE, SPOILED, UNKNOWN = 0, 1, 2
 """What a line is if a record begins with it: all of that record; bad, for something else than a separator follows a
-closing quote; or one that has to be looked at closer."""
+closing quote; or one that has to be examined more closely."""
 
 _NEWLINE, _RETURN, _QUOTE = 10, 13, 34
 
@@ -24,12 +24,12 @@ Verdicts = npt.NDArray[np.uint8]
 
 
 class Lines(NamedTuple):
-    """Lines that stand one behind the other.
+    """Contiguous lines.
 
     Parameters
     ----------
     ends : numpy.ndarray
-        Offset in the text behind each line's newline.
+        Offset in the text after each line's newline.
     verdicts : numpy.ndarray
         What each of them is, if a record begins with it.
     """
@@ -62,7 +62,7 @@ def judged(data: bytes, start: int, end: int, separator: str, longest: int) -> L
         first = np.searchsorted(marks, starts)  # of each line's marks
         count = np.diff(first, append=len(marks))
         wrong = _wrong(view, marks, first, count, separator)
-        # The first wrong one tells: what stands behind it may be meant otherwise.
+        # The first wrong one decides: what follows it may be meant otherwise.
         at = np.flatnonzero(wrong)
         lines = np.searchsorted(first, at, side="right") - 1
         is_first = np.diff(lines, prepend=-1) > 0
@@ -78,9 +78,9 @@ def judged(data: bytes, start: int, end: int, separator: str, longest: int) -> L
 def _wrong(
     view: blocks.Bytes, marks: blocks.Offsets, first: blocks.Offsets, count: blocks.Offsets, separator: str
 ) -> Verdicts:
-    """Return what each quote makes of its line, if those before it on the line stand right.
+    """Return what each quote makes of its line, if those before it on the line are well placed.
 
-    Quotes on a line open and close by turns, a doubled one being a close and an open.
+    Quotes on a line open and close alternately, a doubled one being a close and an open.
     """
     opens, closes = _tables(separator)
     is_opening = (np.arange(len(marks)) - np.repeat(first, count)) % 2 == 0
@@ -109,7 +109,7 @@ def _open(
 
 @lru_cache(maxsize=8)
 def _tables(separator: str) -> tuple[Verdicts, Verdicts]:
-    """Return what a byte before an opening quote, and one behind a closing quote, make of a line."""
+    """Return what a byte before an opening quote, and one after a closing quote, make of a line."""
     opens = np.full(256, UNKNOWN, np.uint8)
     opens[[ord(separator), _NEWLINE, _QUOTE]] = WHOLE
     closes = np.full(256, SPOILED, np.uint8)

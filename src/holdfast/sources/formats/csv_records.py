@@ -1,7 +1,7 @@
-"""CSV records of which some are malformed, walked over in a time that grows with the text alone.
+"""CSV records of which some are malformed, walked over in time linear in the text.
 
 A quote in the middle of a field is an ordinary character.  A quoted field that is not closed, or is followed by
-something else than a separator, spoils the line on which it opens; the walk goes on at the next line.
+something other than a separator, spoils the line on which it opens; the walk continues at the next line.
 
 Notes
 -----
@@ -30,15 +30,15 @@ _GOOD, _JUNK, _OPENED = 1, 2, 3  # groups of what matches the fields of a line
 _SHORT = 8  # quoted fields that may as well be sought again
 _FIRST_LINES, _LINES = 1 << 12, 1 << 18  # bytes of lines that are judged in one go: at first, and later
 _NO_LINES = csv_quotes.Lines(np.zeros(0, np.int64), np.zeros(0, np.uint8))
-_RUNS_KEPT = 3  # two searches that differ meet at the next quote, so there are never many
+_RUNS_KEPT = 3  # two different searches join at the next quote, so there are never many
 
 
 class _Run:
     """Quoted fields of a record that could not be ended, and where the search stopped.
 
-    A record that begins on a later line, and meets one of these opening quotes, goes the same way from there on: what
-    is known of it is not sought again.  Otherwise lines such as ``b","x``, each of which leaves a quote open in its own
-    way, would cost the square of their number.
+    A record that begins on a later line, and reaches one of these opening quotes, continues in the same way from there
+    on: what is known of it is not sought again.  Otherwise lines such as ``b","x``, each of which leaves a quote open
+    in its own way, would cost the square of their number.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class _Run:
 
     @property
     def last(self) -> _Run:
-        """The run that knows how it goes on."""
+        """The run that knows the continuation."""
         run = self
         while run._joined is not None:
             run = run._joined
@@ -91,7 +91,7 @@ class Walk:
         self._runs: list[_Run] = []
 
     def records(self) -> Iterator[tuple[int, int, str]]:
-        """Yield (start, end, what is wrong or an empty text); a record's end lies behind its line end."""
+        """Yield (start, end, what is wrong or an empty text); a record's end is after its line end."""
         start = 0
         for ends, problems in self.batches():
             for at, end in enumerate(ends.tolist()):
@@ -117,7 +117,7 @@ class Walk:
         ends, verdicts = lines
         line_ends = ends.tolist()
         is_end = np.ones(len(ends), np.bool_)
-        told: dict[int, str] = {}  # line -> what is wrong with the record that ends there
+        problems: dict[int, str] = {}  # line -> what is wrong with the record that ends there
         behind = []  # the end of a record that ends on none of these lines
         at = 0
         for line in np.flatnonzero(verdicts == csv_quotes.UNKNOWN).tolist() if line_ends else [0]:
@@ -137,16 +137,16 @@ class Walk:
             is_end[line:last] = False
             verdicts[line : last + 1] = csv_quotes.WHOLE
             if problem:
-                told[last] = problem
+                problems[last] = problem
             if last == len(line_ends):
                 behind = [end]
                 break
             at = last + 1
-        told.update(dict.fromkeys(np.flatnonzero(is_end & (verdicts == csv_quotes.SPOILED)).tolist(), FOLLOWED))
+        problems.update(dict.fromkeys(np.flatnonzero(is_end & (verdicts == csv_quotes.SPOILED)).tolist(), FOLLOWED))
         if not is_end.all():
             numbers = np.cumsum(np.append(True, is_end)) - 1
-            told = {int(numbers[line]): problem for line, problem in told.items()}
-        return np.append(ends[is_end], np.array(behind, np.int64)), told
+            problems = {int(numbers[line]): problem for line, problem in problems.items()}
+        return np.append(ends[is_end], np.array(behind, np.int64)), problems
 
     def _record(self, at: int) -> tuple[int, str] | None:
         """Return the end of the record that begins there, and what is wrong with it; None: more must be read."""
@@ -221,7 +221,7 @@ class Walk:
             at, is_inside = closing + 1 if behind == self._sep else line_end, False
 
     def _line_end(self, at: int, limit: int) -> int:
-        """Return the next line end; -1: more must be read, which is not so where it surely lies behind the limit."""
+        """Return the next line end; -1: more must be read, which is not so where it is surely after the limit."""
         found = self._data.find(b"\n", at)
         return len(self._data) if found < 0 and (self._is_whole or limit < len(self._data)) else found
 
@@ -238,7 +238,7 @@ class Walk:
         return problem
 
     def _stopped(self, run: _Run, at: int, is_inside: bool) -> str:
-        """Note where the search of a record that is too long stopped: one that begins later may go further."""
+        """Record where the search of a record that is too long stopped: one that begins later may go further."""
         run.at, run.is_inside = at, is_inside
         self._remember(run)
         return f"a quote is opened and not closed within max_record_size ({self._longest:,} bytes)"
@@ -248,7 +248,7 @@ class Walk:
 def _on_one_line(sep: bytes) -> re.Pattern[bytes]:
     """Return what matches the fields of a record on its first line, in one go and without trying twice.
 
-    Behind them: the end of the line, or what may not follow a closing quote, or a quote that is not closed here.
+    After them: the end of the line, or what may not follow a closing quote, or a quote that is not closed here.
     """
     sep = re.escape(sep)
     field = rb'(?:"(?:[^"\n]++|"")*+"|[^"' + sep + rb"\n][^" + sep + rb"\n]*+|)"

@@ -1,4 +1,4 @@
-"""Which CSV records are surely bad, and why: fields counted, then each column taken as texts and looked at whole."""
+"""Which CSV records are surely bad, and why: fields counted, then each column taken as texts and checked as a whole."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def judge(
     if not some:
         return reasons
     is_text = is_utf8(joined)
-    # Of a text that may be null nothing is to be known but whether it is UTF-8.
+    # Of a nullable text nothing has to be known but whether it is UTF-8.
     names = [f.name for f in schema if not (is_text and f.nullable and pa.types.is_string(f.type))]
     table = _read(read, joined, names or list(schema.names[:1]), len(some))
     if table is None:  # some record has too many fields, or too few
@@ -114,7 +114,7 @@ def _counts(contents: Sequence[bytes], joined: bytes, sep: bytes) -> npt.NDArray
     view = np.frombuffer(joined, np.uint8)
     found = np.flatnonzero(view == ord(sep))
     if _QUOTE in joined:
-        if not blocks.quotes(joined, sep.decode()).is_clean:  # some stand in the middle of fields
+        if not blocks.quotes(joined, sep.decode()).is_clean:  # some are in the middle of fields
             strip = _quoted_fields(sep).sub
             return np.array([strip(rb"\1", content).count(sep) + 1 for content in contents])
         marks = np.flatnonzero(view == ord(_QUOTE))

@@ -30,7 +30,7 @@ class JsonParser:
     Notes
     -----
     Numbers, booleans, texts, decimals and ISO times are read by Arrow itself; dates are read as texts and converted
-    column by column, and so are times that Arrow refuses (digits behind the microseconds, numbers of seconds).
+    column by column, and so are times that Arrow refuses (digits after the microseconds, numbers of seconds).
     """
 
     schema: pa.Schema
@@ -85,7 +85,7 @@ class JsonParser:
         return json_verdicts.judge(contents, self.schema, error)
 
     def reason(self, record: bytes, error: Unreadable) -> str:
-        """Say why a line cannot be read, naming the column where one is to blame."""
+        """Say why a line cannot be read, naming the column where one is the cause."""
         if not is_utf8(record):
             return json_verdicts.NOT_UTF8
         for field in self.schema:

@@ -1,7 +1,8 @@
-"""Which JSON lines are surely bad, and why: each read by itself, its values compared with the declared types.
+"""Which JSON lines are surely bad, and why: each read on its own, its values compared with the declared types.
 
-Python's scanner takes all that Arrow's reader takes, but for a few spellings of NaN and infinity; lines that hold those
-are left to Arrow.  The other way round some is left over too: numbers beyond a DOUBLE, and exponents of a DECIMAL.
+Python's scanner accepts everything that Arrow's reader accepts, except for a few spellings of NaN and infinity; lines
+that hold those are left to Arrow.  The other way round some is left over too: numbers beyond a DOUBLE, and exponents of
+a DECIMAL.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class _Number(str):
 
 
 class _Twice:
-    """Stands for the values of a member that an object names twice."""
+    """Replaces the values of a member that an object names twice."""
 
     __slots__ = ()
 
@@ -69,7 +70,7 @@ _DECODER = json.JSONDecoder(parse_float=_Number, parse_constant=_Number)
 
 
 def _noting_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; what it names twice, which Python's scanner alone does not tell, is not a value of any type."""
+    """Return an object; a repeated name, which Python's scanner does not report, is not a value of any type."""
     found = dict(pairs)
     if len(found) < len(pairs):
         counts = Counter(name for name, _ in pairs)
@@ -110,7 +111,7 @@ def _columns(objects: list[dict[str, Any]], names: list[str]) -> list[Sequence[A
 
 
 def _is_exact(schema: pa.Schema) -> bool:
-    """Whether numbers must be kept as they are written: digits behind the point count in a DECIMAL."""
+    """Whether numbers must be kept as they are written: digits after the point count in a DECIMAL."""
     return any("decimal" in str(field.type) for field in schema)
 
 
@@ -146,8 +147,8 @@ def _read_each(
             reasons[at] = NOT_UTF8
         except (StopIteration, json.JSONDecodeError) as wrong:
             if not _is_of_arrow(content):
-                told = getattr(wrong, "msg", "Expecting value")
-                reasons[at] = _WORDS.get(told, told)
+                message = getattr(wrong, "msg", "Expecting value")
+                reasons[at] = _WORDS.get(message, message)
         except (RecursionError, ValueError):
             pass  # nested too deeply, or a number of too many digits: for Python, not for Arrow
         else:
@@ -167,7 +168,7 @@ def _is_of_arrow(content: bytes) -> bool:
 def _of_column(field: pa.Field, values: Sequence[Any]) -> Iterable[tuple[int, str]]:
     """Yield the places of values that do not fit a column, and why."""
     begin = f"column {field.name!r} is declared {field.type} and holds "
-    told: dict[tuple[type, Any], str] = {}  # a drifted column holds few values, again and again
+    shown_texts: dict[tuple[type, Any], str] = {}  # a drifted column holds few values, repeatedly
     for at, why in _misfits(field.type, values):
         value = values[at]
         if value is _TWICE:
@@ -177,8 +178,8 @@ def _of_column(field: pa.Field, values: Sequence[Any]) -> Iterable[tuple[int, st
             yield at, f"{begin}{shown(value)} ({why})"
             continue
         key = (type(value), value)
-        if (text := told.get(key)) is None:
-            text = told[key] = f"{begin}{shown(value)} ({why})"
+        if (text := shown_texts.get(key)) is None:
+            text = shown_texts[key] = f"{begin}{shown(value)} ({why})"
         yield at, text
     if not field.nullable:
         for at, value in enumerate(values):
@@ -256,7 +257,7 @@ def _none(values: Sequence[Any]) -> Iterable[tuple[int, str]]:
 
 
 def _unlike(kind: type, expected: _Expected) -> str:
-    """Say what stands where something else belongs; empty where a number does not fit by what it is."""
+    """Say what is where something else belongs; empty where a number does not fit by its value."""
     if kind is _Twice:
         return "a member is specified twice"
     if kind in (float, _Number) and expected.word == "number":

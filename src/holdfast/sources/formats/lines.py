@@ -1,8 +1,8 @@
-"""What the formats of lines (JSON, CSV) have in common: records, what parses them, and what is made of the rows.
+"""What the formats of lines (JSON, CSV) have in common: records, what parses them, and what happens to the rows.
 
 Lines are read in two ways (:mod:`holdfast.sources.formats.texts`).  The fast way parses many blocks at once with Arrow
-and counts: as many rows must come out as records went in.  Where it fails, the exact way takes the records apart and
-finds the ones that are wrong.  Both ways give a good row the same values, so it does not matter which rows stand beside
+and counts: there must be as many rows as records.  Where it fails, the exact way separates the records and
+finds the ones that are wrong.  Both ways give a good row the same values, so it does not matter which rows are next to
 it.
 """
 
@@ -20,7 +20,7 @@ from holdfast.sources.files.access import FilePart
 from holdfast.sources.formats.blocks import Offsets
 
 SHOWN = 80
-"""Characters of a value that a reason shows: the row itself is kept whole beside it."""
+"""Characters of a value that a reason shows: the row itself is kept completely."""
 
 _SAID = 200
 _ROW = re.compile(r"in row (\d+)|Row #(\d+)")
@@ -46,7 +46,7 @@ class Records(NamedTuple):
     starts, ends : numpy.ndarray
         Place of each record's content: no line end belongs to it.
     problems : dict
-        Index of a record -> what is wrong with it, as far as is known without parsing it.
+        Index of a record -> what is wrong with it, if known without parsing it.
     """
 
     starts: Offsets
@@ -83,7 +83,7 @@ class Parser(Protocol):
         contents : sequence of bytes
             Records without a known problem.
         error : Unreadable, optional
-            What Arrow said of them, or of the ones before: for what only a closer look can tell.
+            What Arrow said of them, or of the ones before: for what only a closer check can show.
 
         Notes
         -----
@@ -102,7 +102,7 @@ class Text:
     Parameters
     ----------
     part : FilePart
-        Where they come from.
+        Their origin.
     offset : int
         Offset of the first byte of ``data`` in the file, decompressed.
     line : int, optional
@@ -123,7 +123,7 @@ class RefusedRecord:
     Parameters
     ----------
     line : int, optional
-        From 1; 0 stands for the whole file.
+        From 1; 0 means the whole file.
     offset : int
         Where the record begins, when ``line`` is None.
     raw : bytes
@@ -139,7 +139,7 @@ class RefusedRecord:
 
 @dataclass(frozen=True)
 class RowRules:
-    """What is made of rows: the schema that the source yields, and whether bad rows are rejected or fatal."""
+    """The result of rows: the schema that the source yields, and whether bad rows are rejected or fatal."""
 
     schema: pa.Schema
     rejects: bool
@@ -171,7 +171,7 @@ class RowRules:
 
 
 def cut_short(text: str, size: int = _SAID) -> str:
-    """Return a text that somebody else wrote, no longer than is good for a reason or a message."""
+    """Return a foreign text, shortened for a reason or a message."""
     return text if len(text) <= size else text[: size - 3] + "..."
 
 

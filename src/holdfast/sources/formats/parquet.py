@@ -21,7 +21,7 @@ usual size and packed as usual is kept."""
 
 
 class Misfit(ValueError):
-    """A file cannot give the declared columns; the message says why."""
+    """A file cannot provide the declared columns; the message says why."""
 
 
 def cut(part: FilePart, *, block_size: int, rows: int | None) -> list[TextBlock] | None:
@@ -35,7 +35,7 @@ def cut(part: FilePart, *, block_size: int, rows: int | None) -> list[TextBlock]
             groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
             sizes = [(group.num_rows, _compressed_size(group)) for group in groups]
     except (pa.ArrowException, OSError, ValueError):
-        return None  # whoever reads it says so, with the row's fate that the user chose
+        return None  # the reader reports it, and treats the row as the user chose
     cuts: list[TextBlock] = []
     start = taken = size = 0
     for row_count, byte_count in sizes:
@@ -86,7 +86,7 @@ def read(part: FilePart, rows: RowRules, *, longest: int) -> Iterator[pa.RecordB
 
 
 def _verified(part: FilePart, schema: pa.Schema) -> list[pa.RecordBatch] | None:
-    """Decode all of a part before any of it counts: a damaged page may come last.  None: it holds too much to keep."""
+    """Decode all of a part before any of it counts: a damaged page may be last.  None: it holds too much to keep."""
     batches: list[pa.RecordBatch] | None = []
     size = 0
     for batch in _read(part, schema):
@@ -155,7 +155,7 @@ def _read(part: FilePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _groups(metadata: pq.FileMetaData, part: FilePart) -> tuple[list[int], int]:
-    """Return the row groups that hold the part's rows, and how many rows of the first come before them."""
+    """Return the row groups that hold the part's rows, and how many rows of the first precede them."""
     groups: list[int] = []
     skipped = first = 0
     for index in range(metadata.num_row_groups):
@@ -177,7 +177,7 @@ def _check_columns(held: pa.Schema, wanted: pa.Schema) -> None:
 
 
 def _fits(held: pa.DataType, wanted: pa.DataType) -> bool:
-    """Tell whether every value, or every value in range, of one type is a value of the other."""
+    """Return whether every value, or every value in range, of one type is a value of the other."""
     kinds = pa.types
     if held == wanted or kinds.is_null(held):
         return True

@@ -96,7 +96,7 @@ class Cutter:
             offset, rest = len(BYTE_ORDER_MARK), rest.removeprefix(BYTE_ORDER_MARK)
         is_last = False
         while not is_last:
-            # At least as much as is left over: a record that fills many chunks is looked at a few times, not many.
+            # At least as much as is left over: a record that fills many chunks is scanned a few times, not many.
             more = _read(chunks, len(rest))
             is_last = not more
             data = rest + more
@@ -165,7 +165,7 @@ def _behind(line: int | None, data: bytes, start: int, end: int) -> int | None:
 
 
 def _behind_newline(data: bytes, chunks: Iterator[bytes]) -> tuple[int, bytes]:
-    """Return how much was skipped up to and with the next newline, and what was read behind it."""
+    """Return how much was skipped up to and with the next newline, and what was read after it."""
     skipped = 0
     while data and (found := data.find(b"\n")) < 0:
         skipped += len(data)

@@ -1,7 +1,7 @@
 """Rows out of texts: the fast way for all of them, and the exact way for those that hold bad records.
 
-The exact way costs a bounded time for each record, whatever stands in it: records are taken apart once, some thousand
-at a time are parsed with Arrow, and where Arrow refuses them the parser judges each of them by itself.
+The exact way costs a bounded time for each record, whatever it contains: records are separated once, some thousand
+at a time are parsed with Arrow, and where Arrow refuses them the parser judges each of them on its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HEAD_OF = 1 << 20
 
 _PARSED_TOGETHER = 4000
 _TRIED = 2
-"""Bad records that Arrow may name, one after the other, before every record beside them is judged.  Where there were
+"""Bad records that Arrow may name, one after the other, before all records around them are judged.  Where there were
 more, the next records are judged before Arrow sees them."""
 
 _TAKEN_OUT = 3
@@ -130,7 +130,7 @@ class _Chunk:
         return places.part, int(places.lines(starts[at : at + 1])[0])
 
     def positions(self, records: blocks.Offsets) -> pa.Array:
-        """Return file and line of some records, which are given in order."""
+        """Return file and line of some records, which are in order."""
         borders = np.searchsorted(records, np.cumsum([0, *(len(starts) for _, starts in self.texts)]))
         counts = np.diff(borders)
         first = 0
@@ -167,7 +167,7 @@ def _chunks(texts: Sequence[Text]) -> Iterator[_Chunk]:
 
 
 def _contents(data: bytes, starts: blocks.Offsets, ends: blocks.Offsets) -> list[bytes]:
-    """Return records as bytes; those that are lines, one behind the other, in a third of the time."""
+    """Return records as bytes; those that are lines, contiguously, in a third of the time."""
     if int((starts[1:] - ends[:-1]).sum()) == len(starts) - 1:
         lines = data[starts[0] : ends[-1]].split(b"\n")
         if len(lines) == len(starts):
@@ -194,7 +194,7 @@ class _Suspects(NamedTuple):
 
 
 class _Sieve:
-    """Tells good records from bad ones, chunk by chunk: what is wrong with one is likely wrong with the next.
+    """Separates good records from bad ones, chunk by chunk: what is wrong with one is likely wrong with the next.
 
     Parameters
     ----------
@@ -296,7 +296,7 @@ def _mixed(
         return
     is_bad = np.zeros(len(chunk.contents), np.bool_)
     is_bad[bad] = True
-    # Rejected rows stand behind the good ones in the table, and each record names its row.
+    # Rejected rows follow the good ones in the table, and each record names its row.
     table = pa.Table.from_batches([*rows.good(batches), rejected], rows.read_schema).combine_chunks()
     places = np.where(is_bad, np.cumsum(is_bad) - 1 + len(is_bad) - len(bad), np.cumsum(~is_bad) - 1)
     yield from table.take(pa.array(places)).combine_chunks().to_batches()

@@ -1,8 +1,8 @@
-r"""Texts that are surely no value of a declared type, found column by column.
+r"""Texts that are surely not values of a declared type, found column by column.
 
-Arrow converts a column as a whole or not at all: it names one value that does not fit, and looks no further.  Here all
-of them are found at once.  What is found is never a value that Arrow takes; the few kinds of others that are not found
-are left to Arrow itself.
+Arrow converts a column as a whole or not at all: it names one value that does not fit, and stops there.  Here all
+of them are found at once.  What is found is never a value that Arrow accepts; the few kinds of others that are not
+found are left to Arrow itself.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def unfit(texts: pa.Array, kind: pa.DataType) -> Mask:
 
 
 def trimmed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return texts of CSV fields without the spaces that Arrow passes over in fields of a type."""
+    """Return texts of CSV fields without the spaces that Arrow skips in fields of a type."""
     kinds = pa.types
     trims = (kinds.is_integer, kinds.is_floating, kinds.is_decimal, kinds.is_date)
     return pc.ascii_trim(texts, _SPACES) if any(test(kind) for test in trims) else texts
 
 
 def all_fit(texts: pa.Array, kind: pa.DataType) -> bool:
-    """Whether texts are surely all values of a type, which is told in less time; False says nothing."""
+    """Whether texts are surely all values of a type, which takes less time; False says nothing."""
     kinds = pa.types
     if kinds.is_timestamp(kind):
         wanted = [pa.timestamp("us", "UTC"), pa.timestamp("us")]

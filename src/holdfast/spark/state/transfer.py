@@ -24,7 +24,7 @@ from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState, S
 from holdfast.checkpoint.snapshot import Bucket, checked, commit, from_parquet, write_bucket
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.naming import callable_text
-from holdfast.operators.stateful.spec import brought
+from holdfast.operators.stateful.spec import converted
 from holdfast.plan.chunks import bucket_of
 from holdfast.ports import Broadcasting, Clock, Store
 from holdfast.resume.state_upgrade import StateMove, StateUpgrade, TableMove, Way, state_move
@@ -51,7 +51,7 @@ class Transfer:
     state_schemas : mapping of str to StateSchema
         What each of its operators keeps.
     upgrades : mapping of str to StateUpgrade
-        With what tables of another form are brought over.
+        With what tables of another form are converted.
     buckets : int
         Into how many the state of each operator is divided from now on.
     generation : int
@@ -189,26 +189,26 @@ class Transfer:
         except Exception as error:
             raise InvalidPipeline(
                 f"{where} failed: {callable_text(move.migrate)} raised {error!r}.",
-                why=f"it was given state table {move.source!r}, {known[move.source].num_rows} rows with the columns "
+                why=f"it received state table {move.source!r}, {known[move.source].num_rows} rows with the columns "
                 f"{checks.spelled(known[move.source].schema)}.",
-                do="mend the function; nothing has happened yet.",
+                do="fix the function; nothing has happened yet.",
                 pipeline=self.pipeline,
                 participant=name,
             ) from error
         what = f"state table {table!r}"
         if isinstance(given, pa.Table) and set(given.schema.names) < set(declared.schema.names):
             part = pa.schema([column for column in declared.schema if column.name in given.schema.names])
-            grown = self._upgrade(name).grown(table, brought(given, part, what, where), at)
+            grown = self._upgrade(name).grown(table, converted(given, part, what, where), at)
             given = given if grown is None else grown
         if given is None:
             raise InvalidPipeline(
                 f"{where} returned None for {what}.",
-                why="it would lose every row without a word.",
-                do="return the table; to begin without rows, return table.slice(0, 0) with the columns of now.",
+                why="it would silently lose every row.",
+                do="return the table; to begin without rows, return table.slice(0, 0) with the new columns.",
                 pipeline=self.pipeline,
                 participant=name,
             )
-        found = brought(given, declared.schema, what, where)
+        found = converted(given, declared.schema, what, where)
         if joins.distinct_keys(found, declared.key).num_rows < found.num_rows:
             raise InvalidPipeline(
                 f"{where} returned state table {table!r} with two rows of one key.",
@@ -250,7 +250,7 @@ class Transfer:
         if missing:
             raise InvalidPipeline(
                 f"state table {table!r} of operator {name!r} cannot be divided into {self.buckets} buckets.",
-                why=f"it does not hold the key column {missing[0]!r}, so nobody knows to which keys its rows belong.",
+                why=f"it does not hold the key column {missing[0]!r}, so the keys of its rows are unknown.",
                 do="start with the buckets that there are (HOLDFAST_BUCKETS), or add the key columns to the table "
                 "first.",
                 pipeline=self.pipeline,
