@@ -39,7 +39,7 @@ REPORT = "please report this with the log; starting the pipeline again is safe."
 
 
 class HoldfastError(Exception):
-    """An error with its cause and its cure: what happened, why, and what to do.
+    """An error with its cause and its remedy: what happened, why, and what to do.
 
     Parameters
     ----------

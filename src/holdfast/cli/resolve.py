@@ -36,7 +36,7 @@ def resolve(
     pipeline : Pipeline
         The graph; its sinks are connected with the schemas that the last run recorded.
     store, directory : Store, Path
-        The checkpoint, and where it lies.
+        The checkpoint, and its location.
     settings : Settings
         For retries, and the length of the ledger.
     rejected : Rejected, optional
@@ -57,7 +57,7 @@ def resolve(
         named = {name for several in decided_for.values() for name in several}
 
         def on_behind(behind: Collection[str], held: Mapping[str, Held]) -> None:
-            """Refuse as a start does: to resolve forgets what is decided for a sink that is behind."""
+            """Refuse as a start does: resolving forgets what is decided for a sink that is behind."""
             if losing := sorted(named.intersection(behind)):
                 remembered = {name: held[name] for name in remembering}
                 _check_replayable(pipeline, store, directory, losing, remembered)

@@ -176,7 +176,7 @@ def supervise(
     settings: Settings | None = None,
     spare: bool = False,
 ) -> int:
-    """Run a pipeline in a child process, and start it again when it fails; what ``holdfast run --supervise`` does.
+    """Run a pipeline in a child process, and restart it when it fails; what ``holdfast run --supervise`` does.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def supervise(
     checkpoint : str
         Its directory.
     max_restarts : int, optional
-        Restarts in a row, without a finished epoch between them.  Default is the setting ``HOLDFAST_MAX_RESTARTS``.
+        Consecutive restarts, without a finished epoch in between.  Default is the setting ``HOLDFAST_MAX_RESTARTS``.
     arguments : sequence of str
         More arguments for ``holdfast run``, for instance ``["--every", "1s"]``.
     settings : Settings, optional
@@ -202,7 +202,7 @@ def supervise(
 
     Notes
     -----
-    Main thread only: SIGINT, SIGTERM and SIGHUP are passed on to the child meanwhile, and nothing is started after
+    Main thread only: SIGINT, SIGTERM and SIGHUP are forwarded to the child meanwhile, and nothing is started after
     them.
     """
     settings = settings or Settings()

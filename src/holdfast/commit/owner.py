@@ -1,4 +1,4 @@
-"""Who took a pipeline over: noted with each generation, for people, and for whoever must not fence a run that is alive.
+"""Who took a pipeline over: recorded with each generation, for inspection and so that no live run is fenced by mistake.
 
 A process of this host is alive or it is not; of one on another host nothing is known.
 """
@@ -27,7 +27,7 @@ class Owner:
     Parameters
     ----------
     generation : int
-        0 when nobody has.
+        0 when none has.
     at_us : int
         When, microseconds of Unix time.
     host, pid
@@ -71,13 +71,13 @@ def noted_owner(store: Store) -> Owner:
 
 def this_process(at_us: int) -> bytes:
     """Return the record of this process, which takes over now."""
-    # host, pid: for people.  run: tells our own object from another's when the reply to the put was lost.
+    # host, pid: for inspection.  run: distinguishes our own object from another's when the reply to the put was lost.
     who = {"at_us": at_us, "host": socket.gethostname(), "pid": os.getpid(), "run": secrets.token_hex(8)}
     return json.dumps(who).encode()
 
 
 def _is_alive(host: str, pid: int) -> bool | None:
-    """Tell whether a process runs on this host; None when it is another host."""
+    """Return whether a process runs on this host; None when it is another host."""
     if host != socket.gethostname() or pid <= 0:
         return None
     try:

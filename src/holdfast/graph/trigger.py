@@ -45,7 +45,7 @@ def every(interval: str) -> Trigger:
 
 
 def available_now() -> Trigger:
-    """Drain everything that is there now, in as many epochs as the limits of the sources ask for, and stop.
+    """Process everything that is available now, in as many epochs as the limits of the sources require, and stop.
 
     Examples
     --------

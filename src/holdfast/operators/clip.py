@@ -74,7 +74,7 @@ class ClipAnywhere:
 def clip(
     start: Time | None = None, end: Time | None = None, *, timestamp: str | None = None, name: str | None = None
 ) -> ClipAnywhere:
-    """Keep the rows of a span of event time.
+    """Keep the rows of an interval of event time.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ def map(fn: Callable[[DataFrame], DataFrame], *, name: str | None = None) -> Ope
     Notes
     -----
     Columns downstream of ``map`` are not known before the run starts, so names in later operators are checked then, and
-    the timestamp column is forgotten.
+    the timestamp column is not known.
 
     Examples
     --------

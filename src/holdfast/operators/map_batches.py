@@ -52,7 +52,7 @@ def map_batches(
     ----------
     fn : function of a RecordBatch, giving a RecordBatch or Table
         With ``setup`` it takes a second argument: what ``setup`` returned.  It may return more or fewer rows than it
-        takes.  A batch is an arbitrary cut of the rows, so the result must not depend on where it is cut.
+        takes.  Batches have arbitrary boundaries, so the result must not depend on them.
     schema : str, StructType or pyarrow.Schema
         Of what ``fn`` returns; columns are matched by name.
     setup : function of nothing, optional

@@ -122,9 +122,9 @@ def split(*misplaced: Any, otherwise: str | None = None, name: str | None = None
     Parameters
     ----------
     otherwise : str, optional
-        Name of the part for rows of which no predicate is true (false or null).  Without it they are dropped.
+        Name of the part for rows for which no predicate is true (false or null).  Without it they are dropped.
     name : str, optional
-        The first half of the parts' node names: ``<name>_<part>``.
+        The prefix of the parts' node names: ``<name>_<part>``.
     **predicates : str
         Part -> Spark SQL expression.  The order counts.
 

@@ -32,14 +32,14 @@ class CallbackFeed:
     Parameters
     ----------
     directory : str
-        Local directory, created when absent.  Executors must see it under the same path.
+        Local directory, created if absent.  Executors must see it under the same path.
     schema : str, StructType or pyarrow.Schema
         Columns of the rows.
     timestamp : str, optional
         Column that holds event time.
     bounds : str, optional
-        BOOLEAN column of the schema: a row in which it is true is no row but a bound, see :meth:`bound`.  Not a column
-        of the stream.
+        BOOLEAN column of the schema: a row in which it is true is not data but a bound, see :meth:`bound`.  Not a
+        column of the stream.
 
     Notes
     -----

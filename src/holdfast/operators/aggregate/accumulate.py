@@ -256,8 +256,8 @@ def accumulate(
 
     Notes
     -----
-    State is one row per key, kept for ever.  Rows are emitted as they arrived.  Where the stream has a timestamp, a row
-    below a bound that was declared before is late: it changes nothing and goes to ``late``.
+    State is one row per key, kept permanently.  Rows are emitted as they arrived.  Where the stream has a timestamp, a
+    row below a bound that was declared before is late: it changes nothing and goes to ``late``.
 
     Examples
     --------

@@ -170,7 +170,7 @@ def aggregate(
     Parameters
     ----------
     by : str or sequence of str, optional
-        Key columns; without them all rows are of one key.
+        Key columns; without them all rows have the same key.
     window : Window
         ``hf.tumbling``, ``hf.sliding``, ``hf.session``, ``hf.count_window``, ``hf.timer`` or ``hf.total``.
     emit : {"settled", "changes"}
@@ -235,7 +235,7 @@ def reduce(
     Parameters
     ----------
     by : str or sequence of str, optional
-        Key columns; without them all rows are of one key.
+        Key columns; without them all rows have the same key.
     forget_after : str, optional
         Logged time after which a silent key is forgotten; its next row starts again.
     name : str, optional

@@ -305,7 +305,7 @@ def apply(
     state : str, StructType or pyarrow.Schema, optional
         Columns of the state, for instance ``"n BIGINT, total DOUBLE"``.
     forget_after : str, optional
-        Forget a key that had no rows for this long, measured in logged batch time: choose it longer than the longest
+        Forget a key without rows for this long, measured in logged batch time: choose it longer than the longest
         time that the pipeline may be stopped.
     timestamp : str, optional
         Column of ``schema`` that holds the event time of what ``fn`` returns.
@@ -325,10 +325,10 @@ def apply(
     Notes
     -----
     Runs on executors, in Python workers, one call per key and epoch: the cost is in the keys (about 15
-    microseconds each) rather than in the rows.  Where columns can say it, use
+    microseconds each) rather than in the rows.  Where column expressions suffice, use
     ``aggregate``, ``accumulate`` or ``stateful``.
 
-    An epoch is an arbitrary cut of the rows.  What must not depend on the cut is kept in ``state``.
+    Epochs have arbitrary boundaries. What must not depend on them is kept in ``state``.
 
     Examples
     --------

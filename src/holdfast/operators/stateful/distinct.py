@@ -254,7 +254,7 @@ def distinct(
     renamed_from: str | None = None,
     migrate: Migration | Mapping[str, Migration] | None = None,
 ) -> DistinctAnywhere:
-    """Drop duplicates within a horizon of event time; the first to arrive stays.
+    """Drop duplicates within a horizon of event time; the first to arrive is kept.
 
     Parameters
     ----------

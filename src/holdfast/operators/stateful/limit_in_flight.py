@@ -161,7 +161,7 @@ def limit_in_flight(
     per : str, optional
         Instead of ``done``: admit at most ``n`` timestamps per key in each such span of logged batch time.
     forget_after : str, optional
-        Forget a key that nothing was heard of for this long, in logged batch time.
+        Forget a key that was silent for this long, in logged batch time.
     name : str, optional
         The node's name, under which its state is kept.
     renamed_from : str, optional
@@ -183,8 +183,8 @@ def limit_in_flight(
 
     Notes
     -----
-    What is shed depends on the order of arrival, with ``per`` also on how arrivals are cut into epochs.  Decisions are
-    part of the state and rest on the logged batch time alone: a replay sheds the same rows.
+    What is shed depends on the order of arrival, with ``per`` also on how arrivals are divided into epochs.  Decisions
+    are part of the state and depend only on rows and the logged batch time: a replay sheds the same rows.
 
     References
     ----------

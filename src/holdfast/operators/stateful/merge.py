@@ -160,7 +160,7 @@ def merge(
     Parameters
     ----------
     main : Stream
-        Whose rows are completed: each leaves once.
+        The stream to whose rows columns are added; each row is emitted once.
     slow : mapping of str to Stream
         Name -> stream.  The name becomes a column: a struct of the slow row's columns without the key, null where
         there is no row at or before the main row's time.
@@ -174,9 +174,9 @@ def merge(
     disorder : str, int or mapping, optional
         How far rows may be below the newest of their key; for all inputs, or by name.
     idle_after : str, optional
-        A main row that waited this long, in logged batch time, leaves with what is there.
+        A main row that has waited this long, in logged batch time, is emitted with what has arrived.
     forget_after : str, optional
-        Forget a key that nothing was heard of for this long, in logged batch time, and of which nothing waits.
+        Forget a key that was silent for this long, in logged batch time, and has no waiting rows.
     name : str, optional
         The node's name, under which its state is kept.
     renamed_from : str, optional
@@ -199,7 +199,7 @@ def merge(
     -----
     A main row at T is emitted when the bound of its key is above T in each slow input, and no earlier main row can
     arrive. The result depends on timestamps only (among rows of one time, on their order of arrival), not on how
-    arrivals of different inputs interleave or are cut into epochs.
+    arrivals of different inputs interleave or are divided into epochs.
 
     Examples
     --------

@@ -291,7 +291,7 @@ def stateful(
         ``tables`` maps names to Arrow tables, or is None where this bucket has none yet; ``rows`` is an Arrow table of
         this epoch's rows in the order of their arrival; ``at`` has ``epoch`` and ``batch_us``, the only clock.  It
         returns the tables that changed, each whole or as a ``Change`` (None: none changed), and its output rows (or
-        None).  Polars frames are welcome back.  It must depend on its arguments alone: an epoch may be replayed.
+        None).  Polars frames are accepted, too. It must depend only on its arguments: an epoch may be replayed.
     by : str or sequence of str
         Key columns.  All rows of a key are in one bucket; a bucket holds many keys.
     schema : str, StructType or pyarrow.Schema
@@ -299,7 +299,7 @@ def stateful(
     state : mapping of str to schema or StateTable
         Table name -> its columns.  Rows are identified by the columns ``by``; a ``StateTable`` says otherwise.
     forget_after : str, optional
-        Forget a row of state that was not written for this long, measured in logged batch time.
+        Forget a row of state that has not been written for this long, measured in logged batch time.
     timestamp : str, optional
         Column of ``schema`` that holds the event time of the output rows.
     name : str, optional

@@ -73,7 +73,7 @@ class Barrier:
 
 @dataclass(frozen=True)
 class EarlyClose:
-    """Settled, until the first input has ended and is used up."""
+    """Settled, until the first input has ended and is consumed."""
 
     kind: ClassVar[str] = "early_close"
 
@@ -140,13 +140,13 @@ Policy = Settled | SyncSets | Immediate | Barrier | EarlyClose | FixedSize | Mux
 def settled() -> Settled:
     """Return the default policy: all rows of one timestamp as soon as it is settled on every input.
 
-    Nothing is dropped, sets ascend, and the result depends on timestamps alone.
+    Nothing is dropped, sets ascend, and the result depends only on timestamps.
     """
     return Settled()
 
 
 def sync_sets(groups: Sequence[Sequence[str]]) -> SyncSets:
-    """Return the policy that settles groups of inputs by themselves.
+    """Return the policy that settles groups of inputs separately.
 
     Parameters
     ----------
@@ -197,19 +197,19 @@ def barrier() -> Barrier:
 
 
 def early_close() -> EarlyClose:
-    """Return the policy that is settled until the first input has ended and is used up; the rest is dropped."""
+    """Return the policy that is settled until the first input has ended and is consumed; the rest is dropped."""
     return EarlyClose()
 
 
 def fixed_size(trigger: int = 2, target: int = 1, min_size: bool = False) -> FixedSize:
-    """Return the policy that keeps only the newest rows where they pile up.
+    """Return the policy that keeps only the newest rows where they accumulate.
 
     Parameters
     ----------
     trigger : int
         Queue length at which rows are dropped; at least 1.
     target : int
-        Rows that are kept then; from 1 to ``trigger``.
+        Rows that are then kept; from 1 to ``trigger``.
     min_size : bool
         Drop only when every input has ``trigger`` rows, so that each keeps at least ``target``.
 

@@ -200,11 +200,11 @@ def sync(
     disorder : str, int or mapping, optional
         How far a row may be behind the highest timestamp before it: a duration, or ticks where timestamps are BIGINT.
     idle_after : str, optional
-        Duration after which a key waits no longer on a silent input, decided on logged batch time.
+        Duration after which a key no longer waits on a silent input, decided on logged batch time.
     max_waiting_rows : int, optional
-        Waiting rows of one key at which the sources that run ahead are throttled.
+        Number of waiting rows of one key from which the sources that run ahead are throttled.
     forget_after : str, optional
-        Duration after which a key without rows is forgotten; what waits under it goes to the late rows.
+        Duration after which a key without rows is forgotten; its waiting rows go to the late rows.
     name : str, optional
         The node's name: the identity of its state.
     renamed_from : str, optional

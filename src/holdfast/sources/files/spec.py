@@ -248,8 +248,8 @@ def files(
     Parameters
     ----------
     path : str
-        Directory, glob or file; local, or a URL that fsspec knows (``s3://bucket/in/*.json``).  A file's name, relative
-        to the directory, is its identity: it is read once.
+        Directory, glob or file; local, or a URL supported by fsspec (``s3://bucket/in/*.json``).  A file's name,
+        relative to the directory, is its identity: it is read once.
     format : str
         ``"json"`` (one object a line), ``"csv"`` or ``"parquet"``.
     schema : str, StructType or pyarrow.Schema
@@ -263,25 +263,25 @@ def files(
     on_bad_row : str
         ``"fail"`` stops with the file, line and reason; ``"reject"`` sends the row to ``stream.rejects``.
     min_age : str
-        How long a file must have been left alone before it is taken.  ``"0 s"``: files arrive complete, by rename.
+        How long a file must have been unchanged before it is taken.  ``"0 s"``: files arrive complete, by rename.
     bounded : bool
-        Whether the files found at the first start are all there will ever be.  Where there are none, the source has
+        Whether no files follow those found at the first start. Where there are none, the source has
         ended without a row.
     header, separator
         CSV: whether the first line names the columns; the field separator.
     block_size : str
-        Larger files are cut, and their blocks read in parallel.
+        Larger files are split into blocks that are read in parallel.
     max_record_size : str
-        A single record (line, CSV record with its quoted line ends, Parquet row) that is longer is a bad row, so a
+        A longer record (line, CSV record with its quoted line ends, Parquet row) is a bad row, so a
         damaged or hostile file cannot fill the memory.
     start : str
-        ``"earliest"`` reads the files that are there at the first start, ``"latest"`` skips them.
+        ``"earliest"`` reads the files found at the first start, ``"latest"`` skips them.
     follow_links : bool
         Whether symbolic links are followed: anyone who can write into the directory can then have any file read.
         Without, a link that leads out of the directory is an error.
     compare : str
         What is compared when a file is read: ``"identity"``, its size, and its time of change or version;
-        ``"size"``, for files that were restored as they were, without their times.
+        ``"size"``, for files that were restored without their times.
     bounds : str, optional
         BOOLEAN column of the schema: a row in which it is true is not data but a bound.  No row below its timestamp
         comes any more, for the key that it names, or for all keys where the key columns are null.  Not a column of the
@@ -290,7 +290,7 @@ def files(
     Raises
     ------
     InvalidPipeline
-        If an argument makes no sense, or a column's type has no form in the format.
+        If an argument makes no sense, or a column's type does not exist in the format.
 
     Examples
     --------
