@@ -1,4 +1,4 @@
-"""Names of a module that are loaded when they are first asked for (PEP 562); the stub beside it is their only list.
+"""Names of a module that are loaded when they are first used (PEP 562); the stub beside it is their only list.
 
 A stub ``X.pyi`` beside ``X.py`` is what type checkers and editors read.  It has a line for each public name, which says
 where that is defined::

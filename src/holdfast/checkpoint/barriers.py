@@ -1,7 +1,7 @@
 """Barriers: epochs in which the workers write their own part of a snapshot, and what the driver knows of each bucket.
 
-When a snapshot is due the checkpointer *wishes* for a barrier.  The next epoch that begins becomes it: its job says so
-to the workers, and each bucket that is called hands its tables to a thread of its worker (:mod:`holdfast.plan.
+When a snapshot is due the checkpointer *wishes* for a barrier.  The next epoch that begins becomes the barrier: its job
+says so to the workers, and each bucket that is called passes its tables to a thread of its worker (:mod:`holdfast.plan.
 levels.parts`).  In every epoch each called bucket reports its version, its digest and, where they moved, the bounds of
 its feeds.  So at the end of a barrier the driver knows of every bucket whether its files are those of the last
 snapshot, are being written by a worker, or have to be read out of Spark's store: :func:`taken_from` decides that, and
@@ -52,7 +52,7 @@ class Knowledge:
 
     Parameters
     ----------
-    told : mapping of At to KnownBucket
+    reports : mapping of At to KnownBucket
         What buckets reported.
     is_complete : bool
         Whether a bucket that reported nothing has the state of the directory's seed, or none.
@@ -60,7 +60,7 @@ class Knowledge:
         Whose tables a worker writes: those that were called in a barrier.
     """
 
-    told: Mapping[At, KnownBucket] = field(default_factory=dict)
+    reports: Mapping[At, KnownBucket] = field(default_factory=dict)
     is_complete: bool = False
     written: frozenset[At] = frozenset()
 
@@ -108,7 +108,7 @@ class Barriers:
                 for number, bucket in operator.buckets.items():
                     before = reports.get((name, number))
                     if before is None or before.epoch <= epoch:
-                        told[name, number] = KnownBucket(epoch, bucket.version, bucket.digest, bucket.feeds)
+                        reports[name, number] = KnownBucket(epoch, bucket.version, bucket.digest, bucket.feeds)
                     elif before.feeds is None:  # they have not moved since
                         reports[name, number] = replace(before, feeds=bucket.feeds)
             self._now = replace(self._now, reports=reports, is_complete=True)
@@ -138,9 +138,9 @@ class Barriers:
                 rest[bucket] = replace(report, kept=None)
                 operator, _, number = bucket.rpartition("/")
                 at = (operator, int(number))
-                before = told.get(at)
+                before = reports.get(at)
                 feeds = before.feeds if kept.feeds is None and before is not None else kept.feeds
-                told[at] = KnownBucket(self._epoch, kept.version, kept.digest, feeds)
+                reports[at] = KnownBucket(self._epoch, kept.version, kept.digest, feeds)
                 called.add(at)
             self._now = Knowledge(reports, self._now.is_complete, frozenset(called if self._is_barrier else ()))
             return rest

@@ -75,7 +75,7 @@ def _read(store: Store) -> History:
     if data is None:
         return {}
     says = "it says where sources go on that leave the graph and come back"
-    do = f"restore {KEY} from a copy; or remove it, if no source that has left the graph is to come back."
+    do = f"restore {KEY} from a copy; or remove it, if no source that was removed from the graph is to be put back."
     return records.load(History, data, key=KEY, says=says, do=do)
 
 

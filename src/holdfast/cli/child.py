@@ -140,5 +140,5 @@ def told_to_supervisor() -> Iterator[None]:
             try:
                 Path(file).write_text(said)
             except OSError as silence:  # the disk is full: the exit code of the error itself still says the most
-                log.warning("the supervisor is not told how the run has ended: %s", silence)
+                log.warning("the supervisor does not learn how the run has ended: %s", silence)
         raise

@@ -5,8 +5,8 @@ restarts it is another process, which neither starts Spark nor holds rows.  A re
 takes over, asks the sinks, and continues.
 
 What is final (:func:`holdfast.cli.child.is_final`) is not started again.  Anything else, a kill included, is: after
-waits that double, with jitter, up to a number of restarts *in a row*.  A child that finished an epoch ends the row.
-Where a spare waits (:mod:`holdfast.cli.spare`), the first restart of a row waits for nothing.
+waits that double, with jitter, up to a number of *consecutive* restarts.  A child that finished an epoch resets the
+count. Where a spare waits (:mod:`holdfast.cli.spare`), the first restart of a row waits for nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Supervisor:
     retry : Retry
         The waits; ``attempts`` is how many starts in a row may fail.
     note : callable, optional
-        Told, before each wait, how many restarts there were in all, how many in a row, and why.
+        Called before each wait with the total of restarts, the consecutive ones, and the reason.
     has_spare : callable, optional
         Returns whether the next child is ready: then the first restart in a row does not wait.
     """

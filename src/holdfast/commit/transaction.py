@@ -135,7 +135,7 @@ def step(state: State, event: Event, *, story: Sequence[Transition] = ()) -> Sta
     if following is None:
         raise InternalError(
             f"event {event.name} ({event.value}) may not happen in state {state.name} ({state.value}).",
-            why=f"the story so far: {'; '.join(map(str, story)) or 'none'}.",
+            why=f"the history so far: {'; '.join(map(str, story)) or 'none'}.",
             do=REPORT,
             epoch=story[-1].epoch if story else None,
         )

@@ -18,7 +18,7 @@ def diagram(pipeline: Pipeline) -> str:
 
 
 def _lines(everything: tuple[Node | SinkNode, ...]) -> Iterator[str]:
-    identity = {node: f"n{number}" for number, node in enumerate(everything)}  # `end` is no name in Mermaid
+    identity = {node: f"n{number}" for number, node in enumerate(everything)}  # `end` is not a name in Mermaid
     yield "flowchart LR"
     for node, key in identity.items():
         before, after = _shape(node)

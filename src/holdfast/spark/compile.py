@@ -232,7 +232,7 @@ class _WideCompiler:
         add = _lowered(step).wide
         if add is None:
             raise InternalError(
-                f"{step.title} stands behind a fan-out.", why=f"{step.way.name} has no form there.", do=REPORT
+                f"{step.title} is downstream of a fan-out.", why=f"{step.way.name} has no form there.", do=REPORT
             )
         add(self, step, tags)
 
@@ -310,8 +310,8 @@ def _rowwise(apply_to: RowWise) -> _Lowered:
 
 def _hosted(compiler: _Compiler, step: CompileStep, inputs: Sequence[DataFrame]) -> DataFrame:
     raise InternalError(
-        f"{step.title} is no part of a plan of Spark's.",
-        why="what keeps state runs in a level, and what is behind it in the level's worker.",
+        f"{step.title} is not part of a Spark plan.",
+        why="what keeps state runs in a level, and what is downstream of it in the level's worker.",
         do=REPORT,
         participant=step.node.name,
     )

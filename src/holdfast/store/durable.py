@@ -60,7 +60,7 @@ def create(path: str, data: bytes, *, aside: str) -> bool:
     """
     with explained(f"writing {path}"):
         if os.path.lexists(path):  # another writer won, or ours before it died, whose directory sync may lack
-            # Whoever reads the winner's file acts on it: it must be as durable for us as it is for the winner.
+            # Readers of the winner's file act on it: it must be as durable for us as it is for the winner.
             sync_directory(os.path.dirname(path))
             return False
         with _written_aside(data, aside) as (fd, temporary):

@@ -162,7 +162,7 @@ class LocalStore:
         is_key = all(parts) and not any(part.startswith(".") for part in parts) and not any(c in key for c in "\0\\")
         invariant(
             is_key,
-            f"{key!r} is no key of a store.",
+            f"{key!r} is not a key of a store.",
             why="a key is made of names joined by '/'; a name is not empty and does not begin with a dot.",
         )
         return os.path.join(self.directory, *parts)

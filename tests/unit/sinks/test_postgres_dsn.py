@@ -142,7 +142,7 @@ def test_the_user_function_makes_a_sink_node() -> None:
 def test_a_parameter_that_no_server_would_be_asked_with_is_wrong_for_good(text: str, said: str) -> None:
     with pytest.raises(InvalidPipeline, match="the DSN cannot be read") as refused:
         postgres_spec(text, "trips").connect("trips_table", "trips", pa.schema([("x", pa.int64())]))
-    assert refused.value.why == f"what it says of {said} is no value of that parameter."
+    assert refused.value.why == f"its {said} is not a valid value."
     assert SECRET not in str(refused.value)
     assert refused.value.__suppress_context__ or refused.value.__context__ is None, "a log would show the cause"
 

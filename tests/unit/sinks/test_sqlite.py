@@ -139,7 +139,7 @@ def test_names_with_quotes_spaces_and_capitals_are_kept(path: str) -> None:
 
 
 def test_two_columns_that_differ_only_in_capitals_are_refused(path: str) -> None:
-    with pytest.raises(InvalidPipeline, match="differ only in their capitals"):
+    with pytest.raises(InvalidPipeline, match="differ only in case"):
         sqlite_spec(path, "words").connect("w", "words", pa.schema([("a", pa.int64()), ("A", pa.int64())]))
 
 

@@ -2,7 +2,7 @@
 
 Invariants: numbers grow by one; an entry is never changed; of several writers exactly one creates a number,
 so a writer that was overtaken learns it from the very write that would have committed.  The entry that
-commits an epoch names all its renames: whoever opens the log next can finish them.  That entries grow, and follow
+commits an epoch names all its renames: the next run that opens the log can finish them.  That entries grow, and follow
 finished renames only, is asserted by who appends them (:mod:`holdfast.sinks.files.sink`).
 """
 

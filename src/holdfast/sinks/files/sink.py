@@ -126,7 +126,7 @@ class FilesSink:
                 removals=(),
                 back_to=None,
             )
-            if self._append(fence, last):  # else somebody has appended since we read: what they published counts
+            if self._append(fence, last):  # else another process has appended since we read: what it published counts
                 break
         self._generation = run.generation
         self._renames.finish(fence)

@@ -31,7 +31,7 @@ class PostgresTable:
     schema : pa.Schema
         Of the rows.
     mode : TableMode
-        How rows meet it.
+        How rows are written.
     obstacle : str
         Why tasks may not write into it side by side, as one row could wait for another's transaction; empty: they may.
     key_equals : tuple of str
