@@ -9,7 +9,7 @@ Python workers import parts of this package in each executor: they must not pay 
 graph needs, nor for the drivers of systems that they do not write to.  And a graph must need neither pyspark nor Java.
 
 Prior art: Scientific Python's SPEC 1, whose ``lazy_loader`` takes a package's own modules only; ``holdfast.read`` names
-what lies elsewhere.
+what is elsewhere.
 """
 
 from __future__ import annotations

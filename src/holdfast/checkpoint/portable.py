@@ -116,7 +116,7 @@ def find(store: Store, where: str) -> NamedCheckpoint:
     Parameters
     ----------
     store : Store
-        The checkpoint in which a mere name is looked for.
+        The checkpoint in which a plain name is looked up.
     where : str
         A name; or ``<checkpoint directory>/<name>``; or an exported directory.
     """

@@ -1,6 +1,6 @@
-"""Children of a supervisor: processes that run a pipeline, and how they say what became of it.
+"""Children of a supervisor: processes that run a pipeline, and how they report its end.
 
-What is final: ``Fenced`` (two would fence each other for ever), ``InvalidPipeline``, ``BadRow``, ``Diverged`` unless a
+What is final: ``Fenced`` (two would keep fencing each other), ``InvalidPipeline``, ``BadRow``, ``Diverged`` unless a
 sink went back under a live run, and ``Corrupt`` unless it says that the next start restores.
 """
 
@@ -27,7 +27,7 @@ VARIABLE = "HOLDFAST_SUPERVISED"
 
 
 def is_final(error: HoldfastError) -> bool:
-    """Tell whether a start would meet the same error again.
+    """Return whether a restart would hit the same error again.
 
     Examples
     --------
@@ -125,7 +125,7 @@ class ProcessChild:
 
 
 def is_supervised() -> bool:
-    """Tell whether this process is a supervisor's child."""
+    """Return whether this process is a supervisor's child."""
     return VARIABLE in os.environ
 
 

@@ -1,12 +1,12 @@
-"""Spares: beside a supervised run a second process waits, with everything ready that a start needs and nobody owns.
+"""Spares: a second process waits beside a supervised run, with everything ready that a start needs and no run owns.
 
 The spare has loaded the pipeline's file and the engine, and has a JVM with a Spark session.  It has not touched the
-checkpoint, the sources or the sinks: it fences nobody, and holds no rows.  When the run dies, the supervisor lets the
-spare go on: from there it is a start like any other.  Another spare is warmed up once the new run has finished an
+checkpoint, the sources or the sinks: it fences no run, and holds no rows.  When the run dies, the supervisor lets the
+spare continue: from there it is a start like any other.  Another spare is warmed up once the new run has finished an
 epoch, so that the takeover has the machine to itself.
 
-Supervisor and spare talk by the spare's standard input: a line lets it go on, its end (the supervisor is gone, or ends)
-ends it.  A file in the supervisor's directory says that the spare is ready.
+Supervisor and spare communicate by the spare's standard input: a line lets it continue, its end (the supervisor is
+gone, or ends) ends it.  A file in the supervisor's directory says that the spare is ready.
 
 References
 ----------
@@ -37,7 +37,7 @@ VARIABLE = "HOLDFAST_SPARE"
 """Names the file by which a spare says that it is ready."""
 
 POLL_S = 0.5
-"""How often it is looked whether a spare is to be warmed up."""
+"""How often it is checked whether a spare has to be warmed up."""
 WARM_UP_AFTER_S = 60.0
 """A run that has no rows to read finishes no epoch: a spare is warmed up beside it after this time."""
 
@@ -116,7 +116,7 @@ class Spares:
         self._before = progress()
 
     def start(self) -> Child:
-        """Let the spare go on if it is ready; else start a process."""
+        """Let the spare continue if it is ready; else start a process."""
         before = self._progress()
         with self._lock:
             self._before, self._started_at = before, time.monotonic()
@@ -132,7 +132,7 @@ class Spares:
         return ProcessChild(self._command, self._place / "ended.json")
 
     def is_ready(self) -> bool:
-        """Tell whether a spare waits."""
+        """Return whether a spare waits."""
         with self._lock:
             return self._spare is not None and self._spare.is_ready
 
@@ -171,25 +171,25 @@ class Spares:
 
 
 def is_spare() -> bool:
-    """Tell whether this process is to wait until it is needed."""
+    """Return whether this process must wait until it is needed."""
     return VARIABLE in os.environ
 
 
 def wait_until_needed(pipeline: Pipeline, options: dict[str, Any]) -> None:
-    """Make everything ready that a start of the pipeline needs and nobody owns; return when it is to be started.
+    """Make everything ready that a start of the pipeline needs and no run owns; return when it must start.
 
     Parameters
     ----------
     pipeline : Pipeline
         As its file says now.  If that or a module that it imports has changed when the spare is needed, the process is
-        replaced by a new one, which loads it anew.
+        replaced by a new one, which loads it again.
     options : dict of str to Any
         The arguments of its start.
 
     Raises
     ------
     SystemExit
-        If nobody needs it any more.
+        If it is no longer needed.
     """
     ready = Path(os.environ.pop(VARIABLE))
     loaded = _loaded_files()
@@ -198,7 +198,7 @@ def wait_until_needed(pipeline: Pipeline, options: dict[str, Any]) -> None:
     if not sys.stdin.buffer.readline():
         sys.exit(0)
     if _loaded_files(loaded) != loaded:
-        log.info("what the pipeline was loaded from has changed: it is loaded anew")
+        log.info("what the pipeline was loaded from has changed: it is loaded again")
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 

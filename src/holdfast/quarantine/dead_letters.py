@@ -130,7 +130,7 @@ def rejection(letter: Letter, ledger: Mapping[int, Decided | Done]) -> Rejection
     content = ledger.get(letter.epoch)
     if content is None or content.rejected is None:
         return Rejection.MADE
-    if letter.address.ordinal in content.rejected.get(letter.source, ()):  # else the command died behind the letter
+    if letter.address.ordinal in content.rejected.get(letter.source, ()):  # else the command died after the letter
         return Rejection.MADE
     return Rejection.UNDONE if isinstance(content, Done) else Rejection.OPEN
 
@@ -200,7 +200,7 @@ class DeadLetters:
         """
         check_fenced()
         known = {(one.source, one.address) for one in self.letters}
-        if (letter.source, letter.address) not in known:  # else whoever found it before died behind its put
+        if (letter.source, letter.address) not in known:  # else the run that found it before died after its put
             self._put((*self.letters, letter))
 
     def fit(self, sources: Iterable[Node], begins: Positions) -> None:

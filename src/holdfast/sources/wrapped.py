@@ -20,7 +20,7 @@ class WrappedSource:
         self.source = source
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "source" not in self.__dict__:  # while it is unpickled there is nobody inside yet
+        if name.startswith("__") or "source" not in self.__dict__:  # while it is unpickled there is no source yet
             raise AttributeError(name)
         return getattr(self.source, name)
 

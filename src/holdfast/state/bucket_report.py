@@ -1,4 +1,4 @@
-"""What a bucket says to the driver of an epoch in which its step was called; and how that travels, and is kept."""
+"""What a bucket reports to the driver about an epoch in which its step was called; how it is sent, and stored."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class BucketReport:
     counts : mapping of str to int
         What its step counted; adds up over buckets and epochs.
     state_rows, state_bytes : int
-        Its state as it stands.
+        Its present state.
     waiting_rows : int, optional
         Rows that wait in it; None where the operator says nothing of the kind.
     waits : tuple of Wait, optional
-        The longest waits; None where nobody looked.
+        The longest waits; None where they were not computed.
     due_us : int, optional
         The batch time from which an epoch can release something although nothing arrives.
     pressure : Pressure, optional
@@ -92,7 +92,7 @@ class BucketReport:
 
     @classmethod
     def of(cls, result: Result, **others: Any) -> BucketReport:
-        """Return a report with what a call counted; rows that wait are no count, they stand as they are."""
+        """Return a report with what a call counted; waiting rows are not counted but kept as they are."""
         counts = {what: count for what, count in result.counts.items() if what != _WAITING}
         return cls(counts, waiting_rows=result.counts.get(_WAITING), due_us=result.due_us, **others)
 

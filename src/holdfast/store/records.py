@@ -89,9 +89,9 @@ def load(kind: type[T], data: bytes | None, *, key: str, says: str, do: str) -> 
     kind : type
         Of the record.
     data : bytes, optional
-        What lies under the key; None where nothing does.
+        The bytes under the key; None if there are none.
     key : str
-        Where it lies in the checkpoint.
+        Its place in the checkpoint.
     says, do : str
         For the error: what the record says ("it says where ..."), and what to do without it.
 

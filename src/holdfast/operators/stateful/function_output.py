@@ -26,7 +26,7 @@ class FunctionOutput:
     schema : pa.Schema
         Of what the function gives.
     forget_after : str, optional
-        How long what nobody touches is remembered, in logged batch time.
+        How long untouched state is remembered, in logged batch time.
     timestamp : str, optional
         The column of ``schema`` that holds event time.
     """

@@ -23,7 +23,7 @@ from holdfast.sinks.believed import went_back
 from holdfast.store import durable
 
 KEPT = 100
-"""Entries kept behind each epoch that is published.  One would do; a hundred show the history of the last epochs to a
+"""Entries kept after each epoch that is published.  One would do; a hundred show the history of the last epochs to a
 person, and are how far a rewind can go back.  Runs that publish nothing add at most as many."""
 
 

@@ -81,7 +81,7 @@ class Renames:
         self._finished = entry.number
 
     def are_finished(self, entry: LogEntry) -> bool:
-        """Tell whether an entry is the last one that was finished here."""
+        """Return whether an entry is the last one that was finished here."""
         return entry.number == self._finished
 
     def _rename(self, staged: str, final: str) -> None:

@@ -272,7 +272,7 @@ class FilesSink:
         return [rename for handle in handles for rename in self._renames_of(handle)]
 
     def _append(self, entry: LogEntry, last: LogEntry) -> bool:
-        """Append an entry behind the last one; see :meth:`FilesLog.append`."""
+        """Append an entry after the last one; see :meth:`FilesLog.append`."""
         invariant(
             entry.number == last.number + 1 and entry.generation >= last.generation and entry.epoch >= last.epoch,
             f"entry {entry.number} of the log of sink {self.name!r}, of generation {entry.generation} and epoch "
