@@ -25,6 +25,7 @@ from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.launch.early import is_evaluated_outside
 from holdfast.spark.launch.session import run_session, session_of
+from holdfast.spark.launch.warm_workers import warm_workers
 from holdfast.spark.resume.directory import Directory, find_directory
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
@@ -152,6 +153,8 @@ def context_of(asked: StartOptions) -> StartContext:
     )
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
+    if asked.session is None and asked.settings.master.startswith("local"):
+        warm_workers(session, parallelism)
     division = Division(asked.settings.buckets, asked.settings.partitions)
     chosen = find_directory(store, directory, state_fingerprint(pipeline), partial(outgrown, pipeline, store, division))
     before = read_graph(store, chosen.previous) if chosen.is_changed else None

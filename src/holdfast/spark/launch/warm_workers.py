@@ -1,0 +1,42 @@
+"""Spark's first job, run before anybody waits for one: a job of nothing, beside the rest of a start.
+
+The first job of a JVM takes half a second for its classes, and for the first Python worker.  An epoch that executors
+stage would wait for both; while a start compiles its plan and asks the sinks, a core has nothing to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+log = logging.getLogger("holdfast.run")
+
+
+def warm_workers(session: SparkSession, parallelism: int) -> None:
+    """Run a job of nothing in the background, in as many Python workers as tasks can run at a time.
+
+    Parameters
+    ----------
+    session : SparkSession
+        Of the run.
+    parallelism : int
+        Tasks that can run at a time.
+    """
+
+    def run() -> None:
+        try:
+            session.range(0, parallelism, 1, parallelism).mapInArrow(_nothing, "nothing BIGINT").collect()
+        except Exception as error:  # whatever it is, the first epoch meets it too, and says so
+            log.debug("Spark's workers are not warmed up: %s", error)
+
+    threading.Thread(target=run, name="holdfast-warm-workers", daemon=True).start()
+
+
+def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    return iter(())
