@@ -76,7 +76,7 @@ def side_throughput(inputs: str, out: str, rounds: int, epochs: int, rows: int) 
     """Measure both sides in turns."""
     from holdfast.spark.launch.session import create_session
 
-    session = create_session("local[2]", "3g")
+    session = create_session("local[2]", "3g", is_quick=True)  # as a start of these pipelines chooses it
     found: dict[str, list[Any]] = {"off": [], "on": []}
     _throughput(session, Path(inputs), Path(out) / "warm", epochs, 1000)
     for number in range(rounds):
@@ -119,7 +119,7 @@ def side_restore(inputs: str, out: str, keys: int, rows: int) -> dict[str, Any]:
     import holdfast as hf
     from holdfast.spark.launch.session import create_session
 
-    session = create_session("local[2]", "3g")
+    session = create_session("local[2]", "3g", is_quick=True)  # as a start of these pipelines chooses it
     source, target = Path(out) / "inputs", Path(out) / "work"
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(inputs, source)

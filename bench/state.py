@@ -60,7 +60,7 @@ def side_holdfast(inputs: str, out: str, rounds: int, epochs: int) -> dict[str, 
         counted, total = (pc.sum(windows.column(name)).as_py() or 0 for name in ("n", "total"))
         return pa.RecordBatch.from_pydict({"windows": [windows.num_rows], "counted": [counted], "total": [total]})
 
-    session = create_session("local[2]", "3g")
+    session = create_session("local[2]", "3g", is_quick=True)  # as a start of these pipelines chooses it
 
     def run(directory: Path, target: Path) -> Ran:
         rows = hf.read.files(

@@ -50,7 +50,7 @@ def side_holdfast(inputs: str, out: str) -> dict[str, Any]:
             {"keys": [changed.num_rows], "counted": [pc.sum(changed.column("n")).as_py()]}
         )
 
-    session = create_session("local[2]", "3g")
+    session = create_session("local[2]", "3g", is_quick=True)  # as a start of these pipelines chooses it
 
     def run(directory: Path, target: Path) -> Ran:
         rows = hf.read.files(

@@ -74,7 +74,7 @@ def side_holdfast(inputs: str, out: str, rounds: int) -> dict[str, Any]:
             present += len(value) - value.null_count
         return pa.RecordBatch.from_pydict({"sets": [sets.num_rows], "present": [present], "total": [total]})
 
-    session = create_session("local[2]", "3g")
+    session = create_session("local[2]", "3g", is_quick=True)  # as a start of these pipelines chooses it
 
     def run(directory: Path, target: Path) -> Ran:
         streams = {
