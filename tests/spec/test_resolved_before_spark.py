@@ -133,10 +133,10 @@ def _dying_at(wanted: str) -> Callable[[str, int], None]:
 def starts(monkeypatch: pytest.MonkeyPatch, life: Life, pipeline: hf.Pipeline | None = None) -> None:
     """Start until the session is asked for."""
 
-    def create_session(*_: object, **__: object) -> None:
+    def session_of(*_: object, **__: object) -> None:
         raise Asked
 
-    monkeypatch.setattr(context, "create_session", create_session)
+    monkeypatch.setattr(context, "session_of", session_of)
     asked = StartOptions(pipeline or life.pipeline, str(life.work), available_now(), None, True, None, Settings())
     with pytest.raises(Asked):
         context_of(asked)

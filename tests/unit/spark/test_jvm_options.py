@@ -63,8 +63,12 @@ def test_it_can_be_said_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_what_the_user_has_chosen_for_the_jvm_stands() -> None:
-    assert quick_options({"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}) == ()
-    assert quick_options({"JDK_JAVA_OPTIONS": "-Xint"}) == ("-XX:+UseSerialGC",)
+    assert quick_options({"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}, 2) == ()
+    assert quick_options({"JDK_JAVA_OPTIONS": "-Xint"}, 1) == ("-XX:+UseSerialGC",)
+
+
+def test_a_large_machine_keeps_javas_collector() -> None:
+    assert quick_options({}, 16) == ("-XX:TieredStopAtLevel=1",)
 
 
 def test_a_function_that_is_given_frames_has_a_jvm_that_optimises(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def options_for(memory: str, *, is_quick: bool, has_archive: bool) -> JvmOptions
         Whether it may use the archive of Spark's classes.
     """
     plain = plain_options(memory)
-    quick = quick_options(os.environ) if is_quick else ()
+    quick = quick_options(os.environ, os.cpu_count() or 1) if is_quick else ()
     archive = class_archive.options(os.environ) if has_archive else ()
     return JvmOptions(memory, (*plain.for_java, *quick, *archive))
 

@@ -2,7 +2,8 @@
 
 A JVM that plans epochs, writes Spark's logs and hands packets of Arrow on runs little code, and seldom: what its second
 compiler would win is less than what it costs, in a start and (measured with state: ``design/0014``) behind it.  One
-compiler and one collector thread are enough for it.  Where the JVM evaluates rows, Spark's own defaults stay.
+compiler is enough for it, and on a small machine one collector thread.  Where the JVM evaluates rows, Spark's own
+defaults stay.
 """
 
 from __future__ import annotations
@@ -21,24 +22,30 @@ _COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
 _COMPILER = re.compile(r"-XX:[+-]?Tiered\w*|-Xint\b|-Xcomp\b")
 
 
-def quick_options(environment: Mapping[str, str]) -> tuple[str, ...]:
+FEW_PROCESSORS = 4
+"""Up to so many, one collector thread keeps up with the packets that pass through the JVM (measured with two)."""
+
+
+def quick_options(environment: Mapping[str, str], processors: int) -> tuple[str, ...]:
     """Return options for a JVM that evaluates no row, apart from those that the user has chosen.
 
     Parameters
     ----------
     environment : mapping of str to str
         The variables of the process.  A JVM does not start with two collectors.
+    processors : int
+        Of this machine.
 
     Examples
     --------
-    >>> quick_options({})
+    >>> quick_options({}, 2)
     ('-XX:TieredStopAtLevel=1', '-XX:+UseSerialGC')
-    >>> quick_options({"JAVA_TOOL_OPTIONS": "-XX:+UseZGC"})
+    >>> quick_options({"JAVA_TOOL_OPTIONS": "-XX:+UseZGC"}, 2)
     ('-XX:TieredStopAtLevel=1',)
     """
     given = " ".join(environment.get(name, "") for name in OPTIONS_OF_JAVA)
     compiler = () if _COMPILER.search(given) else (ONE_COMPILER,)
-    collector = () if _COLLECTOR.search(given) else (ONE_COLLECTOR,)
+    collector = () if _COLLECTOR.search(given) or processors > FEW_PROCESSORS else (ONE_COLLECTOR,)
     return (*compiler, *collector)
 
 
