@@ -183,14 +183,15 @@ def is_as_if_new(asked: Mapping[str, Any], environment: Mapping[str, str]) -> bo
 def _has_same_modules(environment: Mapping[str, str], servers: Mapping[str, str]) -> bool:
     """Whether modules are sought where the server has found them.
 
-    Spark puts its own package before the rest, as zips: those of the installed one, or else it is another Spark.
+    Spark puts its own package before the rest, as zips: those of the installed one, or else it is another Spark.  It
+    repeats entries, which finds nothing else.
     """
     theirs, ours = (
         [os.path.realpath(entry) for entry in of.get("PYTHONPATH", "").split(os.pathsep) if entry]
         for of in (environment, servers)
     )
     installed = f"{Path(pyspark.__file__).resolve().parent}{os.sep}"
-    return [entry for entry in theirs if not entry.startswith(installed)] == ours
+    return list(dict.fromkeys(entry for entry in theirs if not entry.startswith(installed))) == ours
 
 
 def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:

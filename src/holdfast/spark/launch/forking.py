@@ -9,15 +9,48 @@ import atexit
 import logging
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from holdfast.spark.launch import forked_python
+from holdfast.spark.launch import forked_python, stop_directory
 
 log = logging.getLogger("holdfast.run")
 
 HASH_SEED = "PYTHONHASHSEED"
+
+SOCKET_PLACE_LENGTH_MAX = 25
+"""With our directory's name and Spark's socket's, 76 characters, a path of the kernel's 107, or of macOS's 103."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Where Spark's Python processes of this machine come from.
+
+    Parameters
+    ----------
+    directory : Path
+        For sockets: who may connect is not asked, so nobody else may come there.  Removed with this process, or by a
+        later start.
+    python : str, optional
+        What Spark is to take for Python; None: Python itself.
+    """
+
+    directory: Path
+    python: str | None
+
+
+@cache
+def workers() -> Workers:
+    """Return where this process's Python processes come from; made when it is asked for first."""
+    place = tempfile.gettempdir()
+    directory = stop_directory.create(place if len(place) <= SOCKET_PLACE_LENGTH_MAX else "/tmp")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return Workers(directory, start(directory))
 
 
 def start(directory: Path) -> str | None:

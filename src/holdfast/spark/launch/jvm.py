@@ -30,7 +30,7 @@ from pyspark import SparkConf
 
 import holdfast
 from holdfast.spark import private
-from holdfast.spark.launch import class_archive, command
+from holdfast.spark.launch import class_archive, command, forking
 from holdfast.spark.launch.java import require_java
 from holdfast.spark.launch.jvm_options import JvmOptions, quick_options
 from holdfast.spark.launch.jvm_output import JvmOutput
@@ -129,7 +129,14 @@ def begin(options: JvmOptions) -> None:
         with environment_of_workers(is_local=True):
             line = command.composed(os.environ, options.settings, options.for_java)
             if line:
-                _begun.append(_started(options, line, command.environment_of_scripts(os.environ)))
+                _begun.append(_started(options, line, _environment()))
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of the JVM: what it starts by itself as Python is forked, too."""
+    python = forking.workers().python
+    forked = {} if python is None else {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    return command.environment_of_scripts(os.environ) | forked
 
 
 def _started(options: JvmOptions, line: list[str], environment: Mapping[str, str]) -> _Begun:

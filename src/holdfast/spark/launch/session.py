@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import shlex
-import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
@@ -23,7 +19,7 @@ from holdfast.errors import Unavailable
 from holdfast.spark import private
 from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.failure import summary
-from holdfast.spark.launch import class_archive, forking, jvm_options, stop_directory
+from holdfast.spark.launch import class_archive, forking, jvm_options
 from holdfast.spark.launch.java import require_java
 from holdfast.spark.launch.jvm import JvmEnded, environment_of_workers, launch, options_for, plain_options
 from holdfast.spark.launch.jvm_options import JvmOptions
@@ -93,9 +89,6 @@ SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
 On one machine: another one of a cluster does not have the directory of the driver's.
 """
 
-SOCKET_PLACE_LENGTH_MAX = 25
-"""With our directory's name and Spark's socket's, 76 characters, a path of the kernel's 107, or of macOS's 103."""
-
 LOCAL_TASK_FAILURES = 4
 """As on a cluster: a failed task is tried again before the epoch fails (local mode would not)."""
 
@@ -158,9 +151,9 @@ def create_session(
     python = None
     with environment_of_workers(is_local=is_local):
         if is_local:
-            directory = _socket_directory()
-            options[SOCKET_DIRECTORY] = str(directory)
-            python = forking.start(directory)
+            workers = forking.workers()
+            options[SOCKET_DIRECTORY] = str(workers.directory)
+            python = workers.python
         try:
             session = _started(options, jvm)
         except Exception as error:
@@ -178,14 +171,6 @@ def create_session(
     for name in TOLD_TWICE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return session
-
-
-def _socket_directory() -> Path:
-    """Return a new directory of this process for Spark's sockets; removed with it, or by a later start."""
-    place = tempfile.gettempdir()
-    directory = stop_directory.create(place if len(place) <= SOCKET_PLACE_LENGTH_MAX else "/tmp")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return directory
 
 
 def _started(options: dict[str, str], jvm: JvmOptions) -> SparkSession:
