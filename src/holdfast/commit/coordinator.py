@@ -29,9 +29,7 @@ from holdfast.commit.retry import Patience, PatientStore, Retry
 from holdfast.commit.story import RunFailures, Stories
 from holdfast.commit.takeover import OnRefused, OpenDecisions, Resumption, confirm_done, take_over
 from holdfast.commit.transaction import Event, Transition
-from holdfast.config import Settings
 from holdfast.errors import HoldfastError, invariant
-from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Clock, EpochRecord, Held, Part, Publication, RunIdentity, Sink, Store
 from holdfast.positions import Positions
 
@@ -44,7 +42,6 @@ __all__ = [
     "Resumption",
     "Retry",
     "Statistics",
-    "coordinator_of",
 ]
 
 T = TypeVar("T")
@@ -387,28 +384,3 @@ class Coordinator:
             self._failures.last_error,
             self._patience.waits_for,
         )
-
-
-def coordinator_of(
-    pipeline: Pipeline,
-    store: Store,
-    sinks: Sequence[Sink],
-    settings: Settings,
-    *,
-    clock: Clock,
-    commit_every_ticks: int | None = None,
-    commit_thread: bool = False,
-) -> Coordinator:
-    """Return the coordinator of a pipeline, as its settings have it; the rest as for :class:`Coordinator`."""
-    return Coordinator(
-        pipeline=pipeline.name,
-        store=store,
-        sinks=sinks,
-        clock=clock,
-        retry=Retry(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s),
-        commit_every_ticks=commit_every_ticks,
-        commit_thread=commit_thread,
-        queue_size=settings.commit_queue,
-        ledger_keep=settings.ledger_keep,
-        backfilled=[sink.name for sink in pipeline.sinks if sink.backfill],
-    )

@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from holdfast.errors import Corrupt
 from holdfast.ports import Store
@@ -33,7 +34,9 @@ class Owner:
     host, pid
         Where.
     is_alive : bool, optional
-        Whether a process of that number runs on this host; None when it is another host.
+        Whether that process runs on this host; None when it is another host.
+    is_of_this_machine : bool
+        Whether it ran where we run, not only under the same name: since the same boot, in the same container.
     """
 
     generation: int = 0
@@ -41,6 +44,7 @@ class Owner:
     host: str = ""
     pid: int = 0
     is_alive: bool | None = None
+    is_of_this_machine: bool = False
 
 
 def noted_owner(store: Store) -> Owner:
@@ -59,6 +63,7 @@ def noted_owner(store: Store) -> Owner:
     try:
         who = {} if data is None else checked_json.load(data)  # pruned between listing and reading
         host, pid, at_us = str(who.get("host", "")), int(who.get("pid", 0)), int(who.get("at_us", 0))
+        machine, began = str(who.get("machine", "")), str(who.get("began", ""))
     except (ValueError, TypeError) as error:
         raise Corrupt(
             f"{key!r} in the checkpoint cannot be read.",
@@ -66,18 +71,21 @@ def noted_owner(store: Store) -> Owner:
             do=f"restore {key!r} from a copy of the checkpoint; delete nothing.",
             participant=key,
         ) from error
-    return Owner(generation, at_us, host, pid, _is_alive(host, pid))
+    is_here = machine != "" and machine == _machine()
+    return Owner(generation, at_us, host, pid, _is_alive(host, pid, began if is_here else ""), is_here)
 
 
 def this_process(at_us: int) -> bytes:
     """Return the record of this process, which takes over now."""
-    # host, pid: for inspection.  run: distinguishes our own object from another's when the reply to the put was lost.
+    # host, pid: for inspection.  machine, began: to know whether that process is alive, in containers too, where hosts
+    # have equal names and processes get numbers again.  run: distinguishes our own object from another's when the reply
+    # to the put was lost.
     who = {"at_us": at_us, "host": socket.gethostname(), "pid": os.getpid(), "run": secrets.token_hex(8)}
-    return json.dumps(who).encode()
+    return json.dumps({**who, "machine": _machine(), "began": _began(os.getpid())}).encode()
 
 
-def _is_alive(host: str, pid: int) -> bool | None:
-    """Return whether a process runs on this host; None when it is another host."""
+def _is_alive(host: str, pid: int, began: str) -> bool | None:
+    """Return whether a process that began then runs on this host; None when it is another host."""
     if host != socket.gethostname() or pid <= 0:
         return None
     try:
@@ -85,5 +93,22 @@ def _is_alive(host: str, pid: int) -> bool | None:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return True
+        pass
+    return not began or _began(pid) in ("", began)  # else the number is another process's
+
+
+def _machine() -> str:
+    """Return what tells this boot of this machine, and this container on it, from every other; empty: nobody says."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _began(pid: int) -> str:
+    """Return when a process began, in the kernel's ticks since the boot; empty: nobody says."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""

@@ -1,25 +1,26 @@
-"""What is in doubt, resolved without a run: by ``holdfast resolve``, a rewind, and a start that has no session yet.
+"""A pipeline's coordinator, and what is in doubt, resolved without a run.
 
-The sinks are connected with the schemas that the last run noted, so neither Spark nor Java is needed.
+By ``holdfast resolve``, a rewind, and a start that has no session yet.  The sinks are connected with the schemas that
+the last run noted, so neither Spark nor Java is needed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.clock import SystemClock
-from holdfast.commit.coordinator import Coordinator, coordinator_of
+from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.owner import noted_owner
 from holdfast.commit.records import Decided
-from holdfast.commit.takeover import Resumption
+from holdfast.commit.retry import Retry
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
-from holdfast.ports import Held, Inspectable, Outcome, Sink, Store
+from holdfast.ports import Clock, Held, Inspectable, Outcome, Sink, Store
 from holdfast.resume.directory_header import newest_directory
 from holdfast.resume.graph_record import read_graph
 
@@ -30,17 +31,13 @@ class _LeftToTheStart(Exception):
     """Whether it may be resolved only the rest of the start can tell."""
 
 
-def resolve_dead_run(pipeline: Pipeline, store: Store, settings: Settings) -> Resumption | None:
+def resolve_dead_run(pipeline: Pipeline, store: Store, settings: Settings) -> None:
     """Resolve what a dead run of this graph left, before there is a session: prepared rows hold their locks until then.
 
-    A start does so first.  What is not done here it does when the graph is compiled, as ever (design/0002).
-
-    Returns
-    -------
-    Resumption, optional
-        None where nothing was resolved: nothing is in doubt; or the run that took over last is not known to be dead
-        (a start that is refused must not fence it); or it was of another graph, whose sinks may be others; or a sink
-        has lost what is done in it, and only the sources can tell whether that can be given to it again.
+    A start does so first (design/0002).  What is not done here it does when the graph is compiled: where nothing is in
+    doubt; where the run that took over last is not known to be dead, because a start that is refused must not fence it;
+    where it was of another graph, whose sinks may be others; and where a sink has lost what is done in it, because only
+    the sources can tell whether that can be given to it again.
 
     Raises
     ------
@@ -49,20 +46,22 @@ def resolve_dead_run(pipeline: Pipeline, store: Store, settings: Settings) -> Re
     """
     with ExitStack() as closing:
         try:
-            if noted_owner(store).is_alive is not False or not _ran_last(pipeline, store):
-                return None
+            owner = noted_owner(store)
+            is_dead = owner.is_alive is False and owner.is_of_this_machine
+            if not is_dead or not _ran_last(pipeline, store):
+                return
             coordinator, sinks = closing.enter_context(coordinator_alone(pipeline, store, settings))
-            if not _is_in_doubt(store, sinks):
-                return None
+            # Somebody may have taken over while the sinks were connected.
+            if not _is_in_doubt(store, sinks) or noted_owner(store) != owner:
+                return
         except HoldfastError as error:  # where it matters, the rest of the start meets it again
             log.info("what is in doubt is not resolved before there is a session: %s", error.what)
-            return None
+            return
         try:
             resumption = coordinator.open(on_behind=_leave_to_the_start)
         except _LeftToTheStart:
-            return None
+            return
         log.info("generation %d has resolved what a dead run left, before there is a session", resumption.generation)
-        return resumption
 
 
 def _ran_last(pipeline: Pipeline, store: Store) -> bool:
@@ -87,6 +86,37 @@ def _has_staged(sink: Sink) -> bool:
 
 def _leave_to_the_start(behind: Collection[str], held: Mapping[str, Held]) -> None:
     raise _LeftToTheStart
+
+
+def coordinator_of(
+    pipeline: Pipeline,
+    store: Store,
+    sinks: Sequence[Sink],
+    settings: Settings,
+    *,
+    clock: Clock,
+    commit_every_ticks: int | None = None,
+    commit_thread: bool = False,
+) -> Coordinator:
+    """Return the coordinator of a pipeline, as its settings have it: of a run, or alone.
+
+    Parameters
+    ----------
+    pipeline, store, sinks, settings, clock, commit_every_ticks, commit_thread
+        As for :class:`~holdfast.commit.coordinator.Coordinator`.
+    """
+    return Coordinator(
+        pipeline=pipeline.name,
+        store=store,
+        sinks=sinks,
+        clock=clock,
+        retry=Retry(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s),
+        commit_every_ticks=commit_every_ticks,
+        commit_thread=commit_thread,
+        queue_size=settings.commit_queue,
+        ledger_keep=settings.ledger_keep,
+        backfilled=[sink.name for sink in pipeline.sinks if sink.backfill],
+    )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from pathlib import Path
 
@@ -119,6 +120,22 @@ def test_an_attempt_that_fails_leaves_a_note_and_no_archive(
     assert {each.suffix for each in path.parent.iterdir()} == {".failed", ".lock"}
 
 
+@pytest.mark.parametrize("error", [subprocess.TimeoutExpired("java", 600), OSError("no room")])
+def test_an_attempt_that_takes_too_long_or_finds_no_java_is_not_repeated_at_each_start(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    path = archive_of(environment)
+
+    def raised(place: Path, archive: Path) -> str:
+        archive.write_text("half")
+        raise error
+
+    monkeypatch.setattr(class_archive, "_run_pipeline", raised)
+    assert not class_archive.make(path)
+    assert path.with_suffix(".failed").read_text() == str(error)
+    assert not path.with_suffix(".new").exists()
+
+
 def test_an_archive_that_java_does_not_take_is_none(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,3 +162,67 @@ def test_archives_of_installations_that_are_gone_are_removed(environment: dict[s
     class_archive._remove_unused(path.parent)
     assert path.exists()
     assert not other.exists()
+
+
+def test_the_lesser_of_the_machines_and_the_containers_counts(tmp_path: Path) -> None:
+    assert class_archive.available_bytes(tmp_path, tmp_path) == class_archive._UNKNOWN
+    (tmp_path / "meminfo").write_text("MemTotal: 8000 kB\nMemAvailable:    4000 kB\n")
+    assert class_archive.available_bytes(tmp_path, tmp_path) == 4000 << 10
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("1000000\n")
+    assert class_archive.available_bytes(tmp_path, tmp_path) == 4000 << 10
+    (tmp_path / "memory.max").write_text("3000000\n")
+    assert class_archive.available_bytes(tmp_path, tmp_path) == 2_000_000
+
+
+def test_an_archive_that_others_could_have_written_is_not_used(environment: dict[str, str]) -> None:
+    path = put_archive(environment)
+    path.chmod(0o666)
+    assert class_archive.options(environment) == ()
+    path.chmod(0o600)
+    path.parent.chmod(0o777)
+    assert class_archive.options(environment) == ()
+    path.parent.chmod(0o700)
+    assert class_archive.options(environment)
+
+
+def test_none_is_made_where_others_may_write_or_memory_is_short(
+    environment: dict[str, str], begun: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = archive_of(environment)
+    path.parent.mkdir(parents=True)
+    path.parent.chmod(0o777)
+    class_archive._begin(path)
+    assert not class_archive.make(path)
+    path.parent.chmod(0o700)
+    monkeypatch.setattr(class_archive, "available_bytes", lambda: 2 << 30)
+    class_archive._begin(path)
+    assert begun == []
+
+
+def test_an_attempt_that_is_killed_is_not_repeated_at_each_start(
+    environment: dict[str, str], begun: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = archive_of(environment)
+
+    class KilledError(BaseException):
+        pass
+
+    def killed(place: Path, archive: Path) -> str:
+        raise KilledError
+
+    monkeypatch.setattr(class_archive, "_run_pipeline", killed)
+    with pytest.raises(KilledError):
+        class_archive.make(path)
+    class_archive.make_later()
+    assert begun == []
+
+
+def test_what_a_link_of_somebody_else_leads_to_is_not_written(environment: dict[str, str], tmp_path: Path) -> None:
+    path = archive_of(environment)
+    path.parent.mkdir(parents=True)
+    (tmp_path / "victim").write_text("mine")
+    path.with_suffix(".lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic links"):
+        class_archive.make(path)
+    assert (tmp_path / "victim").read_text() == "mine"

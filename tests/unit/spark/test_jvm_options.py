@@ -11,7 +11,7 @@ import holdfast as hf
 from holdfast.config import Settings
 from holdfast.graph.trigger import available_now
 from holdfast.spark.launch import class_archive, jvm, session
-from holdfast.spark.launch.early import begin, is_evaluated_outside
+from holdfast.spark.launch.early import begin, is_evaluated_outside, warm_up
 from holdfast.spark.launch.jvm import JvmEnded, options_for, plain_options
 from holdfast.spark.launch.jvm_options import JvmOptions, quick_options
 from holdfast.spark.resume.context import StartOptions, context_of
@@ -136,3 +136,26 @@ def test_a_jvm_is_begun_for_a_start_unless_the_start_has_a_session_or_hooks_come
     begin(pipeline, {"settings": settings, "master": "spark://host:7077"})
     begin(hf.Pipeline("p", IN_ARROW | sink, hooks=hf.Hooks(on_setup=lambda: None)), {"settings": settings})
     assert begun == []
+
+
+def test_a_jvm_that_cannot_be_begun_is_the_starts_business(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def begin_nothing(options: JvmOptions) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(jvm, "begin", begin_nothing)
+    begin(hf.Pipeline("p", IN_ARROW | hf.write.sqlite(tmp_path / "p.db", table="t", name="t")), {})
+
+
+def test_a_spare_has_a_session_with_a_local_master_only_and_not_before_a_hook(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(jvm, "begin", lambda options: None)
+    monkeypatch.setattr(session, "session_of", lambda settings, **_: made.append(settings.master))
+    monkeypatch.setattr(session, "run_session", lambda base, parallelism: None)
+    sink = hf.write.sqlite(tmp_path / "p.db", table="t", name="t")
+    warm_up(hf.Pipeline("p", IN_ARROW | sink), {"master": "spark://host:7077"})
+    warm_up(hf.Pipeline("p", IN_ARROW | sink, hooks=hf.Hooks(on_setup=lambda: None)), {"master": "local[1]"})
+    assert made == []
+    warm_up(hf.Pipeline("p", IN_ARROW | sink), {"master": "local[1]"})
+    assert made == ["local[1]"]

@@ -8,9 +8,9 @@ that finds it unfit (other jars, another heap layout, wrong checksums) starts wi
 started again without, and the archive is removed.
 
 What each crash leaves: the archive is written under another name and renamed, so that a part of one is never used; the
-lock on that name goes with its process.  An attempt that failed is noted, and not repeated for a day.
+lock on that name goes with its process.  An attempt that failed or was killed is noted, and not repeated for a day.
 
-Imports nothing of PySpark: the archive is looked for before PySpark is imported.
+What is in it is code: it is used only from a directory, and a file, that nobody else can write.
 
 References
 ----------
@@ -25,12 +25,13 @@ import hashlib
 import logging
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,11 @@ QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 _CHOSEN = "-XX:SharedArchiveFile"
 """A JVM takes one; the user's stands."""
+
+MEMORY_BYTES = 3 << 30
+"""What must be free: making it takes 1.3 GB, and what the kernel ends for lack of memory may be the run."""
+
+HEAP = "512 MiB"
 
 MAKE_TIMEOUT_S = 600
 LATER_S = 30.0
@@ -94,7 +100,7 @@ def options(environment: Mapping[str, str]) -> tuple[str, ...]:
     if any(_CHOSEN in environment.get(name, "") for name in OPTIONS_OF_JAVA):
         return ()
     path = path_for(environment)
-    if path is None or not path.exists():
+    if path is None or not path.exists() or not _is_ours(path.parent) or not _is_ours(path):
         return ()
     with suppress(OSError):  # somebody else's cache: whether it is still used is theirs to know
         if time.time() - path.stat().st_mtime > RETRY_S:
@@ -102,12 +108,22 @@ def options(environment: Mapping[str, str]) -> tuple[str, ...]:
     return (f"-XX:SharedArchiveFile={path}", *CHECKED, *QUIET)
 
 
-def forget(environment: Mapping[str, str]) -> None:
-    """Remove the archive: a JVM did not start with it."""
-    path = path_for(environment)
-    if path is not None:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
+def _is_ours(path: Path) -> bool:
+    """Tell whether nobody else can have written a file or directory: what is in an archive is code for our JVM."""
+    try:
+        found = path.stat(follow_symlinks=False)
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def forget(for_java: Iterable[str]) -> None:
+    """Remove the archive that options of Java name: a JVM did not start with them."""
+    for option in for_java:
+        name, _, path = option.partition("=")
+        if name == _CHOSEN:
+            with suppress(OSError):
+                Path(path).unlink(missing_ok=True)
 
 
 def make_later() -> None:
@@ -133,14 +149,20 @@ def _begin(path: Path) -> None:
     try:
         if path.exists() or (failed.exists() and time.time() - failed.stat().st_mtime < RETRY_S):
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if available_bytes() < MEMORY_BYTES:
+            log.debug("no archive of Spark's classes is made: the run may need the memory")
+            return
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not _is_ours(path.parent):
+            log.debug("no archive of Spark's classes is made: others may write %s", path.parent)
+            return
         subprocess.Popen(
             [sys.executable, "-m", MODULE, os.fspath(path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=_environment(),
-            cwd=path.parent,
+            cwd="/",
         )
     except OSError as error:
         log.debug("no archive of Spark's classes is made: %s", error)
@@ -149,11 +171,40 @@ def _begin(path: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "SPARK_", "PYSPARK_"))
-    }
+    # A port that an option of Java names (of an agent, of a debugger) is the run's.
+    others = ("HOLDFAST_", "SPARK_", "PYSPARK_", *OPTIONS_OF_JAVA)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     roots = [entry for entry in sys.path if entry and Path(entry, "holdfast", "__init__.py").exists()]
     return {**kept, "PYTHONPATH": os.pathsep.join(roots), "HOLDFAST_CLASS_ARCHIVE": OFF}
+
+
+_UNKNOWN = 1 << 62
+"""Where the system does not say (macOS): much."""
+
+
+def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return how much memory this process could take: of the machine's, and of its container's (cgroup v2).
+
+    Parameters
+    ----------
+    proc, cgroup : Path
+        Where the kernel tells.
+    """
+    return min(_of_machine(proc), _of_container(cgroup))
+
+
+def _of_machine(proc: Path) -> int:
+    with suppress(OSError, ValueError):
+        for line in (proc / "meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) << 10
+    return _UNKNOWN
+
+
+def _of_container(cgroup: Path) -> int:
+    with suppress(OSError, ValueError):  # "max": no limit
+        return int((cgroup / "memory.max").read_text()) - int((cgroup / "memory.current").read_text())
+    return _UNKNOWN
 
 
 # --- the process that makes it ----------------------------------------------------------------------------------------
@@ -167,27 +218,37 @@ def make(path: Path) -> bool:
     path : Path
         Where it is to be.  Another process that makes the same one is not waited for.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not _is_ours(path.parent):
+        return False
+    flags = os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path.with_suffix(".lock"), flags, 0o600), "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False
         if path.exists():
             return True
+        # Noted beforehand: one that is killed (for its memory, mostly) is not repeated at each start either.
+        failed = path.with_suffix(".failed")
+        failed.unlink(missing_ok=True)
+        failed.write_text("it was begun, and has not ended")
         with tempfile.TemporaryDirectory(prefix="holdfast-classes-") as place:
             # Beside its place: a rename does not cross file systems.
             made = path.with_suffix(".new")
             made.unlink(missing_ok=True)
-            why = _run_pipeline(Path(place), made) or _verify(made)
+            try:
+                why = _run_pipeline(Path(place), made) or _verify(made)
+            except (OSError, subprocess.SubprocessError) as error:  # it takes too long, or there is no Java any more
+                why = str(error)
         if why:
             made.unlink(missing_ok=True)
-            path.with_suffix(".failed").write_text(why)
+            failed.write_text(why)
             return False
         with made.open("rb") as file:
             os.fsync(file.fileno())
         made.replace(path)
-        path.with_suffix(".failed").unlink(missing_ok=True)
+        failed.unlink(missing_ok=True)
     _remove_unused(path.parent)
     return True
 
@@ -224,7 +285,8 @@ def _load_classes() -> None:
             hf.Pipeline("beside", rows | hf.filter("n > 1", name="some") | _table(place, "beside")),
             hf.Pipeline("state", counted | _table(place, "state")),
         ):
-            checkpoint, settings = place / pipeline.name, Settings(carry_max=carry_max)
+            checkpoint = place / pipeline.name
+            settings = Settings(carry_max=carry_max, driver_memory=HEAP)
             pipeline.run(checkpoint=str(checkpoint), trigger=hf.available_now(), master="local[2]", settings=settings)
     private.end_jvm(MAKE_TIMEOUT_S)
 
@@ -263,6 +325,8 @@ def _remove_unused(cache: Path) -> None:
 def _step_back() -> None:
     """Let everybody else go first: this process has no hurry, and goes with the run if that is killed."""
     os.nice(19)
+    with suppress(OSError):  # on Linux: the first to be ended where memory is short, with what it starts
+        Path("/proc/self/oom_score_adj").write_text("1000")
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 

@@ -5,7 +5,7 @@ becomes the JVM that was asked for: a third of a second or more.  What they arri
 that an installed PySpark does not have unless a user has made them.  Where there are none, the command is composed
 here; where there is one, or Spark is another version than the one this was compared with, the scripts are run.
 
-Imports nothing of PySpark: the JVM starts before it is imported.  ``tests/spark/test_command.py`` compares the command
+``tests/spark/test_command.py`` compares the command
 with what Spark's launcher prints.
 """
 
@@ -116,9 +116,14 @@ def spark_home() -> Path | None:
 def _is_as_installed(home: Path, environment: Mapping[str, str]) -> bool:
     """Tell whether Spark's scripts have nothing to read: no configuration, and no variable that they know."""
     theirs = {name for name in environment if name.startswith(_OF_SPARK)}
+    try:
+        version = importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:  # Spark's own directory is on the path
+        return False
     return (
-        importlib.metadata.version("pyspark").startswith(f"{SEEN_IN}.")
+        version.startswith(f"{SEEN_IN}.")
         and theirs <= _HARMLESS
+        and any((home / "jars").glob(f"spark-core_*-{version}.jar"))
         and not (home / "conf").exists()
-        and not (home.parent / "RELEASE").exists()
+        and not (home / "spark-distribution").exists()
     )

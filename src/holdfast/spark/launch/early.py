@@ -30,8 +30,9 @@ def begin(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
     """
     # Hooks may set variables that Spark reads; they are called first.
     if options.get("session") is not None or pipeline.hooks.on_setup is not None:
+        jvm.discard()
         return
-    with suppress(HoldfastError):  # a wrong setting, no Java: the start says so
+    with suppress(HoldfastError, OSError):  # a wrong setting, no Java, a full disk: the start says so
         settings = options.get("settings") or Settings()
         if str(options.get("master") or settings.master).startswith("local"):
             jvm.begin(jvm_options(pipeline, settings))
@@ -76,6 +77,8 @@ def warm_up(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
     settings = options.get("settings") or Settings()
     if master := options.get("master"):
         settings = Settings(**{**settings.model_dump(), "master": master})
+    if not settings.master.startswith("local"):
+        return  # it would be an application of its own there, and hold executors
     session = importlib.import_module("holdfast.spark.launch.session")
     # A session of a run is made and dropped: the first one has Spark look for Python data sources, in a process.
     base = session.session_of(settings, is_evaluated_outside=is_evaluated_outside(pipeline, settings))

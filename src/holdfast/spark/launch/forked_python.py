@@ -40,9 +40,12 @@ def main(path: str, arguments: list[str]) -> None:
     """
     if arguments[:1] == ["-m"] and arguments[1:2] and arguments[1] in MODULES:
         server = socket.socket(socket.AF_UNIX)
+        # A signal that comes before there is somebody to pass it on to waits: else this process would end alone.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         process = _forked(server, path, arguments[1:])
         if process:
             _stand_for(process, server)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     os.execv(sys.executable, [sys.executable, *arguments])
 
 
@@ -73,6 +76,7 @@ def _stand_for(process: int, server: socket.socket) -> None:
     for number in SIGNALS:
         if not _is_ignored(number):
             signal.signal(number, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     for stream in (0, 1, 2):
         os.close(stream)
     try:

@@ -28,7 +28,7 @@ SOCKET_PLACE_LENGTH_MAX = 25
 
 
 @dataclass(frozen=True)
-class Workers:
+class PythonWorkers:
     """Where Spark's Python processes of this machine come from.
 
     Parameters
@@ -45,12 +45,12 @@ class Workers:
 
 
 @cache
-def workers() -> Workers:
+def workers() -> PythonWorkers:
     """Return where this process's Python processes come from; made when it is asked for first."""
     place = tempfile.gettempdir()
     directory = stop_directory.create(place if len(place) <= SOCKET_PLACE_LENGTH_MAX else "/tmp")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return Workers(directory, start(directory))
+    return PythonWorkers(directory, start(directory))
 
 
 def start(directory: Path) -> str | None:

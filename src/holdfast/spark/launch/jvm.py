@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +93,8 @@ def options_for(memory: str, *, is_quick: bool, has_archive: bool) -> JvmOptions
 class _Begun:
     """A JVM that comes up."""
 
-    options: JvmOptions
+    line: list[str]
+    environment: dict[str, str]
     process: subprocess.Popen[bytes]
     output: JvmOutput
     place: Path
@@ -101,6 +102,10 @@ class _Begun:
     @property
     def connection(self) -> Path:
         return self.place / "connection"
+
+    def is_started_like(self, line: list[str], environment: dict[str, str]) -> bool:
+        """Tell whether it is what these would start: variables may have been set since, for Spark or for workers."""
+        return (self.line, self.environment) == (line, environment)
 
 
 _begun: list[_Begun] = []
@@ -111,6 +116,8 @@ _lock = threading.Lock()
 
 def begin(options: JvmOptions) -> None:
     """Start the JVM that :func:`launch` will ask for, if its command line is known; does not wait for it.
+
+    One that was begun for a start that was refused is used, unless it would be started differently now.
 
     Parameters
     ----------
@@ -124,22 +131,36 @@ def begin(options: JvmOptions) -> None:
     """
     require_java()
     with private.jvm_is_to_be_launched() as is_ours, _lock:
-        if _begun or not is_ours:
-            return
         with environment_of_workers(is_local=True):
-            line = command.composed(os.environ, options.settings, options.for_java)
-            if line:
-                _begun.append(_started(options, line, _environment()))
+            line, environment = _composed(options)
+        if not is_ours or not (_begun and _begun[0].is_started_like(line, environment)):
+            _discard_begun()
+            if is_ours and line:
+                _begun.append(_started(line, environment))
 
 
-def _environment() -> dict[str, str]:
-    """Return the variables of the JVM: what it starts by itself as Python is forked, too."""
+def discard() -> None:
+    """End a JVM that was begun: none will be asked for."""
+    with _lock:
+        _discard_begun()
+
+
+def has_begun() -> bool:
+    """Tell whether a JVM was begun and is not taken yet."""
+    return bool(_begun)
+
+
+def _composed(options: JvmOptions) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and the variables of a JVM: what it starts by itself as Python is forked, too."""
+    line = command.composed(os.environ, options.settings, options.for_java)
+    if not line:
+        return line, {}
     python = forking.workers().python
     forked = {} if python is None else {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-    return command.environment_of_scripts(os.environ) | forked
+    return line, command.environment_of_scripts(os.environ) | forked
 
 
-def _started(options: JvmOptions, line: list[str], environment: Mapping[str, str]) -> _Begun:
+def _started(line: list[str], environment: dict[str, str]) -> _Begun:
     place = Path(tempfile.mkdtemp(prefix="holdfast-jvm-"))
     output = JvmOutput()
     process = subprocess.Popen(
@@ -150,7 +171,7 @@ def _started(options: JvmOptions, line: list[str], environment: Mapping[str, str
         env={**environment, command.CONNECTION: str(place / "connection")},
     )
     output.is_launched()
-    begun = _Begun(options, process, output, place)
+    begun = _Begun(line, environment, process, output, place)
     atexit.register(_discard, begun)
     return begun
 
@@ -176,26 +197,33 @@ def launch(conf: SparkConf, options: JvmOptions) -> JvmOutput | None:
         If it ends before it is ready.
     """
     with private.jvm_is_to_be_launched() as is_ours, _lock:
-        begun = _begun.pop() if _begun else None
-        if begun is not None and not (is_ours and begun.options == options):
-            _discard(begun)
-            begun = None
+        if not is_ours or not (_begun and _begun[0].is_started_like(*_composed(options))):
+            _discard_begun()
         if not is_ours:
             return None
-        return _launched_by_scripts(conf) if begun is None else _connected(begun)
+        return _connected(_begun.pop()) if _begun else _launched_by_scripts(conf)
 
 
 def _connected(begun: _Begun) -> JvmOutput:
-    end = time.monotonic() + READY_TIMEOUT_S
-    while not begun.connection.exists():
-        if begun.process.poll() is not None or time.monotonic() > end:
-            _discard(begun)
-            raise JvmEnded(begun.output.last_lines())
-        time.sleep(POLL_S)
-    private.adopt_jvm(private.connected_jvm(begun.connection, begun.process))
+    try:
+        end = time.monotonic() + READY_TIMEOUT_S
+        while not begun.connection.exists():
+            if begun.process.poll() is not None or time.monotonic() > end:
+                begun.process.kill()
+                raise JvmEnded(begun.output.last_lines())
+            time.sleep(POLL_S)
+        private.adopt_jvm(private.connected_jvm(begun.connection, begun.process))
+    except BaseException:  # an interruption, too: nobody else would end it
+        _discard(begun)
+        raise
     atexit.unregister(_discard)
     shutil.rmtree(begun.place, ignore_errors=True)
     return begun.output
+
+
+def _discard_begun() -> None:
+    while _begun:
+        _discard(_begun.pop())
 
 
 def _discard(begun: _Begun) -> None:

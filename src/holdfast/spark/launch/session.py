@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 import signal
 import threading
@@ -21,7 +20,7 @@ from holdfast.spark.datasource import HoldfastDataSource
 from holdfast.spark.failure import summary
 from holdfast.spark.launch import class_archive, forking, jvm_options
 from holdfast.spark.launch.java import require_java
-from holdfast.spark.launch.jvm import JvmEnded, environment_of_workers, launch, options_for, plain_options
+from holdfast.spark.launch.jvm import JvmEnded, environment_of_workers, has_begun, launch, options_for, plain_options
 from holdfast.spark.launch.jvm_options import JvmOptions
 
 log = logging.getLogger("holdfast.run")
@@ -174,17 +173,18 @@ def create_session(
 
 
 def _started(options: dict[str, str], jvm: JvmOptions) -> SparkSession:
-    """Return a session; if its JVM does not start with options of ours, with one that has none of them."""
+    """Return a session; if the JVM that was begun for it, or has options of ours, does not start, with another one."""
     plain = plain_options(jvm.memory)
+    was_begun = has_begun()
     try:
         return _started_with(options, jvm)
     except JvmEnded as ended:
-        if jvm == plain:
+        if jvm == plain and not was_begun:
             raise
         # A collector was chosen where we cannot see it (in spark-defaults.conf, or in a file java-opts); or a damaged
         # archive of classes, which the JVM should have refused.
         log.info("the JVM does not start with %s, and is started without: %s", " ".join(jvm.for_java), ended.lines[-1:])
-        class_archive.forget(os.environ)
+        class_archive.forget(jvm.for_java)
     return _started_with(options, plain)
 
 

@@ -14,7 +14,7 @@ from holdfast.checkpoint import named
 from holdfast.checkpoint.descriptions import note_description
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
-from holdfast.commit.coordinator import Coordinator, Resumption, coordinator_of
+from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.commit.delivery import remembers
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.hooks import Lifecycle
@@ -24,6 +24,7 @@ from holdfast.resume.decide import StartWay
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import state_fingerprint, write_graph
+from holdfast.resume.in_doubt import coordinator_of
 from holdfast.resume.refusals import check_change
 from holdfast.resume.rewind import check_none_holds_withdrawn
 from holdfast.spark.launch.exposure import exposed
