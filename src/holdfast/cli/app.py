@@ -13,7 +13,7 @@ from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
 from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve, resolving_would_reject
-from holdfast.cli.spare import is_spare, wait_until_needed
+from holdfast.cli.spare import Waiting, is_spare
 from holdfast.cli.supervision import supervise
 from holdfast.cli.target import load_target
 from holdfast.graph.event_time import check_commit_every, common_unit
@@ -138,6 +138,7 @@ def run(
                     spare=spare,
                 )
             raise typer.Exit(code)
+        waiting = Waiting() if is_spare() else None
         pipeline = load_target(target)
         given = {
             "master": master,
@@ -149,8 +150,8 @@ def run(
             "on_poison": on_poison,
         }
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        if is_spare():
-            wait_until_needed(pipeline, {**options, "settings": settings})
+        if waiting is not None:
+            waiting.until_needed(pipeline, {**options, "settings": settings})
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"run {target}")
             frame.note_settings(settings)

@@ -17,16 +17,18 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.child import Child, ProcessChild
+from holdfast.cli.target import loaded_files
 
 if TYPE_CHECKING:
     from holdfast.graph.pipeline import Pipeline
@@ -36,8 +38,13 @@ log = logging.getLogger("holdfast.supervisor")
 VARIABLE = "HOLDFAST_SPARE"
 """Names the file by which a spare says that it is ready."""
 
+JVM_POLL_S = 1.0
+"""How often a spare looks whether its JVM is alive: idle and large, it is what a system without memory ends first."""
+
 POLL_S = 0.5
 """How often it is checked whether a spare has to be warmed up."""
+RETRY_S = 60.0
+"""How long a spare that has died is not followed by another one."""
 WARM_UP_AFTER_S = 60.0
 """A run that has no rows to read finishes no epoch: a spare is warmed up beside it after this time."""
 
@@ -101,9 +108,19 @@ class Spares:
         For the files by which children say something.
     progress : callable
         Returns another value whenever an epoch was finished.
+    is_wanted : callable, optional
+        Returns whether another child may still be started.
     """
 
-    def __init__(self, command: Sequence[str], place: Path, progress: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        place: Path,
+        progress: Callable[[], Any],
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._is_wanted = is_wanted
+        self._not_before = 0.0
         self._command = command
         self._place = place
         self._progress = progress
@@ -148,23 +165,30 @@ class Spares:
     def _keep_warm(self) -> None:
         while not self._has_ended.wait(POLL_S):
             with self._lock:
-                waited_s = time.monotonic() - self._started_at
                 if self._spare is not None and not self._spare.is_alive:
-                    # What kills a spare (memory, mostly) is given time to pass.
-                    log.warning("the spare has ended, and another one is started in %.0f s", WARM_UP_AFTER_S)
                     self._spare.dismiss()
-                    self._spare, self._started_at, self._before = None, time.monotonic(), self._progress()
-                elif self._spare is None and (self._progress() != self._before or waited_s > WARM_UP_AFTER_S):
+                    self._spare = None
+                    self._wait("the spare has ended")
+                elif self._spare is None and self._is_due():
                     self._spare = self._warmed_up()
+
+    def _is_due(self) -> bool:
+        now = time.monotonic()
+        has_begun = self._progress() != self._before or now - self._started_at > WARM_UP_AFTER_S
+        return has_begun and now >= self._not_before and self._is_wanted()
 
     def _warmed_up(self) -> SpareChild | None:
         self._count += 1
         try:
             return SpareChild(self._command, self._place / f"ended-{self._count}.json", self._place / "ready")
         except OSError as error:
-            log.warning("no spare could be started: %s", error.strerror or error)
-            self._started_at, self._before = time.monotonic(), self._progress()
+            self._wait(f"no spare could be started ({error.strerror or error})")
             return None
+
+    def _wait(self, why: str) -> None:
+        """Give time to pass to what ends spares: memory, mostly; or a port of Java's that the run has."""
+        log.warning("%s, and another one is started in %.0f s", why, RETRY_S)
+        self._not_before = time.monotonic() + RETRY_S
 
 
 # --- the spare's side -------------------------------------------------------------------------------------------------
@@ -175,42 +199,52 @@ def is_spare() -> bool:
     return VARIABLE in os.environ
 
 
-def wait_until_needed(pipeline: Pipeline, options: dict[str, Any]) -> None:
-    """Make everything ready that a start of the pipeline needs and no run owns; return when it must start.
+class Waiting:
+    """The process that waits until it is needed.  Made before anything of the user's is loaded."""
 
-    Parameters
-    ----------
-    pipeline : Pipeline
-        As its file says now.  If that or a module that it imports has changed when the spare is needed, the process is
-        replaced by a new one, which loads it again.
-    options : dict of str to Any
-        The arguments of its start.
+    def __init__(self) -> None:
+        self._ready = Path(os.environ.pop(VARIABLE))
+        # What the user's modules set must not outlast them: a new version of theirs is loaded into what they found.
+        self._environment = dict(os.environ)
+        self._directory = os.getcwd()
 
-    Raises
-    ------
-    SystemExit
-        If it is no longer needed.
-    """
-    ready = Path(os.environ.pop(VARIABLE))
-    loaded = _loaded_files()
-    import_module("holdfast.spark.launch.early").warm_up(pipeline, options)
-    ready.touch()
-    if not sys.stdin.buffer.readline():
-        sys.exit(0)
-    if _loaded_files(loaded) != loaded:
-        log.info("what the pipeline was loaded from has changed: it is loaded again")
-        sys.stdout.flush()
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    def until_needed(self, pipeline: Pipeline, options: dict[str, Any]) -> None:
+        """Make everything ready that a start of the pipeline needs and no run owns; return when it must start.
+
+        Parameters
+        ----------
+        pipeline : Pipeline
+            As its file says now.  If that or any module that was imported has changed when the spare is needed, the
+            process is replaced by a new one, which loads it again.
+        options : dict of str to Any
+            The arguments of its start.
+
+        Raises
+        ------
+        SystemExit
+            If it is no longer needed, or its JVM has died: then it is no spare.
+        """
+        loaded = changed_at(loaded_files())
+        early = import_module("holdfast.spark.launch.early")
+        early.warm_up(pipeline, options)
+        self._ready.touch()
+        while not select.select([sys.stdin], [], [], JVM_POLL_S)[0]:
+            if not early.is_warm():
+                self._ready.unlink(missing_ok=True)
+                sys.exit(1)
+        if not sys.stdin.buffer.readline():
+            sys.exit(0)
+        if changed_at(loaded) != loaded:
+            log.info("what the pipeline was loaded from has changed: it is loaded again")
+            sys.stdout.flush()
+            os.chdir(self._directory)
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], self._environment)
 
 
-def _loaded_files(names: Sequence[str] | dict[str, int] | None = None) -> dict[str, int]:
-    """Return the files of the user's own modules, and when each was changed."""
-    if names is None:
-        files = [getattr(module, "__file__", None) for module in [*sys.modules.values()]]
-        own = [file for file in files if file and not file.startswith((sys.prefix, sys.base_prefix))]
-        names = [*own, *(str(path) for path in import_module("holdfast.cli.target").loaded_files())]
+def changed_at(files: Iterable[str]) -> dict[str, int]:
+    """Return when each of these files was changed; those that are gone are left out."""
     changed: dict[str, int] = {}
-    for name in names:
+    for file in files:
         with suppress(OSError):
-            changed[name] = os.stat(name).st_mtime_ns
+            changed[file] = os.stat(file).st_mtime_ns
     return changed

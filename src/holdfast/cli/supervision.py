@@ -101,6 +101,11 @@ class Supervisor:
         else:
             self._undelivered = number
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether a signal has asked for the end: nothing is started after it."""
+        return self._is_asked
+
     def run(self) -> int:
         """Run until a child has ended well, finally, or too often; return the exit code."""
         total = in_a_row = 0
@@ -212,7 +217,9 @@ def supervise(
     with tempfile.TemporaryDirectory(prefix="holdfast-supervisor-") as place:
         command = [sys.executable, "-m", "holdfast", "run", target, "--checkpoint", checkpoint, *arguments]
         retry = Retry(limit + 1, settings.restart_first_s, settings.restart_cap_s)
-        spares = Spares(command, Path(place), lambda: finished(directory)) if spare else None
+        spares = None
+        if spare:
+            spares = Spares(command, Path(place), lambda: finished(directory), lambda: not supervisor.is_asked)
         supervisor = Supervisor(
             (lambda: ProcessChild(command, Path(place) / "ended.json")) if spares is None else spares.start,
             lambda: finished(directory),

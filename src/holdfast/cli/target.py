@@ -52,9 +52,11 @@ def load_target(target: str) -> Pipeline:
     return _only(module, place, Pipeline)
 
 
-def loaded_files() -> list[Path]:
-    """Return the files from which pipelines were loaded: modules that Python does not know by their names."""
-    return [Path(module.__file__) for module in _loaded if module.__file__ is not None]
+def loaded_files() -> list[str]:
+    """Return the files of all modules that this process has loaded, the pipelines' own among them."""
+    modules = [*sys.modules.values(), *_loaded]  # a pipeline's is not known by its name
+    files = [getattr(module, "__file__", None) for module in modules]
+    return [file for file in files if file]
 
 
 def _split(target: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import product
 
-from holdfast.errors import InternalError
+from holdfast.errors import REPORT, InternalError
 
 
 class Spark(Enum):
@@ -138,7 +138,7 @@ def decide(found: Situation) -> ResumeCase:
     """Return the one row of what was found."""
     rows = [case for case in CASES if case.is_met_by(found)]
     if len(rows) != 1:
-        raise InternalError(f"{len(rows)} rows of the table of starts are of {found}.", do="report it, with the log.")
+        raise InternalError(f"{len(rows)} rows of the table of starts are of {found}.", do=REPORT)
     return rows[0]
 
 

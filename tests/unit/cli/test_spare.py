@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -99,8 +100,9 @@ def test_a_run_that_dies_before_its_spare_is_ready_is_followed_by_a_new_process(
 
 
 def test_a_spare_that_dies_is_no_spare_and_another_one_comes_later(tmp_path, spares, progress, monkeypatch, caplog):
-    monkeypatch.setattr(spare, "WARM_UP_AFTER_S", 0.1)
+    monkeypatch.setattr(spare, "RETRY_S", 0.5)
     first = spares.start()
+    progress.epochs += 1
     try:
         until(spares.is_ready)
         dead = pid_of(spares._spare)
@@ -109,6 +111,35 @@ def test_a_spare_that_dies_is_no_spare_and_another_one_comes_later(tmp_path, spa
         until(lambda: spares.is_ready() and pid_of(spares._spare) != dead)
     finally:
         killed(first)
+
+
+def test_a_spare_that_cannot_live_is_not_started_after_each_epoch(tmp_path, progress, monkeypatch, caplog):
+    monkeypatch.setattr(spare, "POLL_S", 0.01)
+    dying = Spares([sys.executable, "-c", "raise SystemExit(1)"], tmp_path, progress)
+    first = dying.start()
+    try:
+        for _ in range(100):
+            progress.epochs += 1
+            time.sleep(0.01)
+        until(lambda: "the spare has ended" in caplog.text)
+        assert dying._count == 1
+    finally:
+        first.wait()
+        dying.end()
+
+
+def test_none_is_started_once_a_stop_is_asked_for(tmp_path, progress, monkeypatch):
+    monkeypatch.setattr(spare, "POLL_S", 0.01)
+    asked: list[int] = []
+    stopping = Spares([sys.executable, "-c", CHILD, str(tmp_path)], tmp_path, progress, lambda: bool(asked.append(1)))
+    first = stopping.start()
+    progress.epochs += 1
+    try:
+        until(lambda: len(asked) > 3)
+        assert stopping._count == 0
+    finally:
+        killed(first)
+        stopping.end()
 
 
 def test_the_end_of_the_supervisor_ends_the_spare(tmp_path, spares, progress):
@@ -138,20 +169,63 @@ def test_a_supervisor_that_was_killed_leaves_no_spare(tmp_path, spares, progress
         killed(first)
 
 
-def test_files_that_a_pipeline_was_loaded_from_are_known_with_the_time_of_their_change(tmp_path, monkeypatch):
-    from holdfast.cli.target import load_target
+PROGRAM = """
+import os, sys
+import holdfast as hf, beside
+os.environ["FOUND"] = os.environ.get("FOUND", "nothing")  # as load_dotenv() leaves what is there
+os.chdir("/")
+print(beside.VERSION, os.environ["FOUND"], os.environ.pop("HOLDFAST_SPARE", "no spare"), flush=True)
+os.environ["FOUND"] = "what the first version set"
+rows = hf.read.rows([{"n": 1}], schema="n BIGINT", name="rows")
+pipeline = hf.Pipeline("trips", rows | hf.write.sqlite("/nowhere/t.db", table="t"))
+"""
 
-    program = tmp_path / "trips.py"
-    program.write_text(
-        "import holdfast as hf, beside\n"
-        "rows = hf.read.rows([{'n': 1}], schema='n BIGINT', name='rows')\n"
-        f"pipeline = hf.Pipeline('trips', rows | hf.write.sqlite({str(tmp_path / 't.db')!r}, table='t'))\n"
+WARM = """
+import sys, types
+early = sys.modules["holdfast.spark.launch.early"] = types.ModuleType("early")
+early.warm_up = lambda pipeline, options: None
+early.is_warm = lambda: {is_warm}
+import importlib
+sys.orig_argv[1:] = ["-c", "import runpy, sys; sys.argv = ['t', *sys.argv[1:]]; from holdfast.cli.target import "
+                     "load_target; load_target(sys.argv[1])", sys.argv[1]]
+from holdfast.cli.spare import Waiting
+from holdfast.cli.target import load_target
+waiting = Waiting()
+waiting.until_needed(load_target(sys.argv[1]), {{}})
+print("goes on as it is", flush=True)
+"""
+
+
+def a_spare(tmp_path: Path, *, is_warm: bool = True) -> subprocess.Popen[str]:
+    (tmp_path / "trips.py").write_text(PROGRAM)
+    (tmp_path / "beside.py").write_text("VERSION = 1")
+    child = subprocess.Popen(
+        [sys.executable, "-c", WARM.format(is_warm=is_warm), "trips.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, spare.VARIABLE: str(tmp_path / "ready"), "PYTHONDONTWRITEBYTECODE": "1"},
     )
-    (tmp_path / "beside.py").write_text("")
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    load_target(str(program))
-    before = spare._loaded_files()
-    assert {str(program), str(tmp_path / "beside.py")} <= before.keys()
-    assert spare._loaded_files(before) == before
-    os.utime(tmp_path / "beside.py", ns=(1, 1))
-    assert spare._loaded_files(before) != before
+    until(lambda: (tmp_path / "ready").exists() or child.poll() is not None)
+    return child
+
+
+def test_a_spare_goes_on_as_it_is(tmp_path: Path) -> None:
+    child = a_spare(tmp_path)
+    out, _ = child.communicate("go on\n", timeout=60)
+    assert out.splitlines() == ["1 nothing no spare", "goes on as it is"]
+
+
+def test_a_spare_whose_files_have_changed_loads_them_again_as_a_new_process_would(tmp_path: Path) -> None:
+    child = a_spare(tmp_path)
+    (tmp_path / "beside.py").write_text("VERSION = 2")
+    out, _ = child.communicate("go on\n", timeout=60)
+    assert out.splitlines() == ["1 nothing no spare", "2 nothing no spare"]
+
+
+def test_a_spare_whose_jvm_has_died_is_none(tmp_path: Path) -> None:
+    child = a_spare(tmp_path, is_warm=False)
+    assert child.wait(60) == 1
+    assert not (tmp_path / "ready").exists()
+    child.communicate()

@@ -83,3 +83,8 @@ def warm_up(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
     # A session of a run is made and dropped: the first one has Spark look for Python data sources, in a process.
     base = session.session_of(settings, is_evaluated_outside=is_evaluated_outside(pipeline, settings))
     session.run_session(base, 1)
+
+
+def is_warm() -> bool:
+    """Tell whether what :func:`warm_up` has made ready can still be used."""
+    return not jvm.has_ended()

@@ -111,6 +111,9 @@ class _Begun:
 _begun: list[_Begun] = []
 """At most one."""
 
+_adopted: list[subprocess.Popen[bytes]] = []
+"""The one that PySpark was given; at most one."""
+
 _lock = threading.Lock()
 
 
@@ -212,13 +215,23 @@ def _connected(begun: _Begun) -> JvmOutput:
                 begun.process.kill()
                 raise JvmEnded(begun.output.last_lines())
             time.sleep(POLL_S)
-        private.adopt_jvm(private.connected_jvm(begun.connection, begun.process))
+        _adopt(private.connected_jvm(begun.connection, begun.process))
     except BaseException:  # an interruption, too: nobody else would end it
         _discard(begun)
         raise
     atexit.unregister(_discard)
     shutil.rmtree(begun.place, ignore_errors=True)
     return begun.output
+
+
+def _adopt(gateway: Any) -> None:
+    private.adopt_jvm(gateway)
+    _adopted[:] = [gateway.proc]
+
+
+def has_ended() -> bool:
+    """Tell whether the JVM that PySpark was given here has ended; false where it was given none."""
+    return any(process.poll() is not None for process in _adopted)
 
 
 def _discard_begun() -> None:
@@ -244,7 +257,7 @@ def _launched_by_scripts(conf: SparkConf) -> JvmOutput:
         output.is_launched()
         raise JvmEnded(output.last_lines()) from error
     output.is_launched()
-    private.adopt_jvm(gateway)
+    _adopt(gateway)
     return output
 
 

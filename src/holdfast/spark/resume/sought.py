@@ -13,7 +13,7 @@ from typing import cast
 
 from holdfast.checkpoint.manifest import decode
 from holdfast.checkpoint.source_history import stood
-from holdfast.errors import Diverged, InternalError, InvalidPipeline
+from holdfast.errors import REPORT, Diverged, InternalError, InvalidPipeline
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held, SourceSpec
 from holdfast.positions import Positions
@@ -229,7 +229,7 @@ def refusal(beginning: Beginning, findings: Findings) -> Exception:
     if findings.holders:
         return _state_is_gone(beginning, findings)
     letter = findings.case.letter
-    return InternalError(f"case {letter} of the table of starts has no error.", do="report it, with the log.")
+    return InternalError(f"case {letter} of the table of starts has no error.", do=REPORT)
 
 
 def check_no_backfill(beginning: Beginning, held: Mapping[str, Held]) -> None:
