@@ -1,1 +1,1 @@
-"""How a start goes on: what changed in the graph, where state, sources and sinks stand, and what is replayed."""
+"""How a start continues: what changed in the graph, where state, sources and sinks stand, and what is replayed."""

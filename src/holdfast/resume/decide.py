@@ -1,4 +1,4 @@
-"""How a start goes on: one table from what was found to what is done.
+"""How a start continues: one table from what was found to what is done.
 
 Four things are looked at, each a word of :class:`Spark`, :class:`Sinks`, :class:`Begin` and :class:`StateSource`;
 together they give one lettered case.  ``start`` performs it, ``holdfast plan`` prints it, and the table in
@@ -24,8 +24,8 @@ class Spark(Enum):
     NONE = "none has begun, or all of it is lost"
     GOOD = "the newest one is whole, and of this graph"
     DAMAGED = "the newest one, or the state in it, cannot be read, and there are snapshots"
-    LEFT = "a start has left the newest one, for sinks that had lost what it published"
-    REWOUND = "a rewind has withdrawn what the newest one published behind its target"
+    LEFT = "a start has abandoned the newest one, for sinks that had lost what it published"
+    REWOUND = "a rewind has withdrawn what the newest one published after its target"
     OTHER = "the newest one is of other state, other sources or another number of buckets"
     FILLING = "as other, and a new sink gets everything from the beginning (backfill=True)"
 
@@ -47,7 +47,7 @@ class Sinks(Enum):
     LEVEL = "sinks hold epochs, and none lacks what was published in it"
     BEHIND = "a sink lacks what was published in it, and all of that can be read again"
     LOST = "a sink lacks what was published in it, and not all of that can be read again"
-    UNORDERED = "sinks hold positions of which neither lies before the other"
+    UNORDERED = "the positions of two sinks have no order"
     CONTRADICTING = "a sink was emptied, or holds what a rewind withdrew, or more than the checkpoint knows of"
 
 
@@ -62,24 +62,24 @@ class Begin(Enum):
 class StateSource(Enum):
     """Where state can come from without Spark's directory.  The value is the definition."""
 
-    NONE = "the graph keeps none, or the case does not turn on it: to look costs reading snapshots"
-    SNAPSHOT = "a good snapshot that no sink lies before"
+    NONE = "the graph keeps none, or the case does not depend on it: to look costs reading snapshots"
+    SNAPSHOT = "a good snapshot that is not ahead of any sink"
     EVERY_EPOCH = "no snapshot, and the ends of all epochs since the beginning are known"
     GONE = "nowhere"
 
 
 class StartWay(Enum):
-    """What is done.  The value is what people are told."""
+    """What is done.  The value is its description for people."""
 
     NEW = "begins at the beginning"
     FORK = "begins at the time or the named checkpoint that was asked for"
     AGAIN = "begins where the first start noted"
-    ON = "goes on"
-    SEEK = "goes on where the sinks are"
-    RESTORE = "goes on from a snapshot"
-    RECOMPUTE = "goes on with state that is computed again from the beginning"
-    LEAVE = "leaves Spark's directory, and gives the sinks again what they lack"
-    MOVE = "goes on with the changed graph, from the end of the last epoch"
+    ON = "continues"
+    SEEK = "continues where the sinks are"
+    RESTORE = "continues from a snapshot"
+    RECOMPUTE = "continues with state that is recomputed from the beginning"
+    LEAVE = "abandons Spark's directory, and replays to the sinks what they lack"
+    MOVE = "continues with the changed graph, from the end of the last epoch"
     FILL = "reads everything again for the sink that is new"
     REFUSE = "is refused"
 
@@ -234,7 +234,7 @@ CASES: tuple[ResumeCase, ...] = (
         "from the earliest position that a sink holds; the first epochs end where the others are",
         "each gets what it does not hold",
         "above all that are known",
-        "Spark's directory was lost or damaged; or a start has left it (K); or `holdfast rewind` went back.",
+        "Spark's directory was lost or damaged; or a start has abandoned it (K); or `holdfast rewind` was used.",
     ),
     ResumeCase(
         "F",
@@ -243,11 +243,11 @@ CASES: tuple[ResumeCase, ...] = (
         _UNASKED,
         (StateSource.SNAPSHOT,),
         StartWay.RESTORE,
-        "from the newest good snapshot; the epochs behind it are evaluated again as they were",
+        "from the newest good snapshot; the epochs after it are evaluated again as they were",
         "from the end of the snapshot's epoch",
         "each gets what it does not hold",
         "above all that are known",
-        "As E, with state; or the state of a bucket could not be read, and the run that met it has noted that.",
+        "As E, with state; or the state of a bucket could not be read, and the run that found it has noted that.",
     ),
     ResumeCase(
         "G",
@@ -256,11 +256,11 @@ CASES: tuple[ResumeCase, ...] = (
         _UNASKED,
         (StateSource.EVERY_EPOCH,),
         StartWay.RECOMPUTE,
-        "computed again, by the same epochs at the same times",
+        "recomputed, by the same epochs at the same times",
         "from where the directory before began",
         "each gets what it does not hold",
         "above all that are known",
-        "A start has left Spark's directory (K) before a snapshot was made.",
+        "A start has abandoned Spark's directory (K) before a snapshot was made.",
     ),
     _refused(
         "H",
@@ -286,10 +286,10 @@ CASES: tuple[ResumeCase, ...] = (
         tuple(StateSource),
         StartWay.ON,
         "as Spark's directory has it",
-        "from where Spark's log is; an epoch that was planned and not finished comes again",
+        "from where Spark's log is; an epoch that was planned and not finished is evaluated again",
         "each gets what it does not hold",
-        "as Spark's log goes on",
-        "A stop, or a run that died anywhere behind its first start.",
+        "continue those of Spark's log",
+        "A stop, or a run that died anywhere after its first start.",
     ),
     ResumeCase(
         "K",
@@ -310,7 +310,7 @@ CASES: tuple[ResumeCase, ...] = (
         (Sinks.LOST,),
         _UNASKED,
         tuple(StateSource),
-        "As K, and a source has let go of what the sink lacks, or nothing has the state of before it.",
+        "As K, and a source no longer has what the sink lacks, or nothing has the state of before it.",
     ),
     ResumeCase(
         "M",
@@ -332,7 +332,7 @@ CASES: tuple[ResumeCase, ...] = (
         _UNASKED,
         tuple(StateSource),
         StartWay.FILL,
-        "computed again by the new graph",
+        "recomputed by the new graph",
         "from their beginning",
         "the new one gets everything, the others what they do not hold",
         "above all that are known",
@@ -344,7 +344,7 @@ CASES: tuple[ResumeCase, ...] = (
         _LACKING,
         _UNASKED,
         tuple(StateSource),
-        "As K, and the graph has changed as well: what the old graph published is for the old graph to give again.",
+        "As K, and the graph has changed as well: what the old graph published only the old graph can replay.",
     ),
     _refused(
         "P",

@@ -292,13 +292,13 @@ _EFFECT_OF_NEW = {
 }
 
 _EFFECT_OF_CHANGED = {
-    Role.SOURCE: "goes on at its position",
+    Role.SOURCE: "continues at its position",
     Role.OPERATOR: "holds for the rows from here on",
-    Role.SINK: "keeps its rows and goes on",
+    Role.SINK: "keeps its rows and continues",
 }
 
 _EFFECT_OF_ANOTHER_TARGET = (
-    "goes on with another target: the rows so far stay where they are, and do not come to the new one"
+    "continues with another target: the rows so far stay where they are, and do not come to the new one"
 )
 
 _EFFECT_OF_GONE = {

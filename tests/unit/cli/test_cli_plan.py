@@ -107,7 +107,7 @@ def test_a_changed_graph_is_told_node_by_node():
         "~ changed  stateful operator per_city: keeps its state; what it does with it is the new arguments'",
         "             it read rides, and reads long_rides",
         "  kept     sink trips",
-        "start    row M: the pipeline goes on with the changed graph, from the end of the last epoch",
+        "start    row M: the pipeline continues with the changed graph, from the end of the last epoch",
         "         state: kept, renamed, migrated, new or dropped, operator by operator",
         "         sources: from the end of the last epoch that the old graph finished",
         "         sinks: each gets what comes from there on",
@@ -275,7 +275,7 @@ def test_a_sink_that_gets_everything_is_told_or_refused(tmp_path):
         "  kept     sink trips",
         "+ new      sink everything: gets everything from the beginning",
         "start    row N: the pipeline reads everything again for the sink that is new",
-        "         state: computed again by the new graph",
+        "         state: recomputed by the new graph",
         "         sources: from their beginning",
         "         sinks: the new one gets everything, the others what they do not hold",
     ]
@@ -311,7 +311,7 @@ def test_a_plan_says_where_a_start_goes_on_whose_spark_directory_is_lost(tmp_pat
     open_store("ckpt").put("identity.json", b'{"pipeline": "trips", "format": 1}')
     shutil.rmtree(tmp_path / "ckpt/spark")
     code, text, error = planned("plain")
-    assert "start    row E: the pipeline goes on where the sinks are" in text, error
+    assert "start    row E: the pipeline continues where the sinks are" in text, error
     assert (code, error) == (0, "")
 
 

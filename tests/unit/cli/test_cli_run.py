@@ -152,7 +152,7 @@ def test_a_supervised_run_is_started_again_after_a_kill_and_its_options_reach_it
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.count("started trips") == 3
     assert answer.stdout.count('every("250 ms")') == 3
-    assert "the run killed by SIGKILL; restart 2 (2 of at most 10 in a row)" in answer.stderr
+    assert "the run killed by SIGKILL; restart 2 (2 of at most 10 consecutive)" in answer.stderr
     shown = holdfast("inspect", "--checkpoint", "ckpt", cwd=tmp_path)
     assert "supervisor  2 restarts, the last one" in shown.stdout
     assert "the run killed by SIGKILL" in shown.stdout

@@ -178,12 +178,12 @@ def test_a_sink_with_another_target_is_not_said_to_keep_its_rows_there() -> None
         (sink,) = [node for node in compare(writing("a.db"), after).nodes if node.name == "table"]
         return sink.effect, sink.details
 
-    moved = "goes on with another target: the rows so far stay where they are, and do not come to the new one"
+    moved = "continues with another target: the rows so far stay where they are, and do not come to the new one"
     assert told(writing("a.db", "u")) == (moved, ('table: "t" -> "u"',))
     assert told(writing("b.db"))[0] == moved
-    assert told(writing("./a.db"))[0] == "keeps its rows and goes on"
+    assert told(writing("./a.db"))[0] == "keeps its rows and continues"
     more = told(writing("a.db", rewindable=True))
-    assert more == ("keeps its rows and goes on", ("rewindable: not given -> true",))
+    assert more == ("keeps its rows and continues", ("rewindable: not given -> true",))
 
 
 def test_a_sink_that_was_renamed_is_told_and_is_not_filled_again() -> None:

@@ -129,7 +129,7 @@ class Rewinding:
             number, record = newest_directory(self.store), self._unfinished()
             if record is None or last_epoch > record.epoch:
                 return None  # epochs were published behind it: its directory was there, and is lost
-            log.warning("the rewind to epoch %d, decided as epoch %d, goes on", record.rewound_to, record.epoch)
+            log.warning("the rewind to epoch %d, decided as epoch %d, continues", record.rewound_to, record.epoch)
             self._begin(record, number, coordinator.check_fenced)
             return record
 
