@@ -226,3 +226,17 @@ def test_what_a_link_of_somebody_else_leads_to_is_not_written(environment: dict[
     with pytest.raises(OSError, match="symbolic links"):
         class_archive.make(path)
     assert (tmp_path / "victim").read_text() == "mine"
+
+
+def test_the_runs_that_make_an_archive_make_no_other_one(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[dict[str, str]] = []
+
+    def run(*_: object, env: dict[str, str], **__: object) -> subprocess.CompletedProcess[str]:
+        given.append(env)
+        return subprocess.CompletedProcess([], 1, "", "no")
+
+    monkeypatch.setattr(class_archive.subprocess, "run", run)
+    assert class_archive._run_pipeline(Path(), Path("classes.jsa")) == "no"
+    assert given[0]["HOLDFAST_CLASS_ARCHIVE"] == "off"

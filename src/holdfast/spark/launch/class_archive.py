@@ -259,7 +259,7 @@ def _run_pipeline(place: Path, archive: Path) -> str:
     given = f"{ONE_COMPILER} {ONE_COLLECTOR} -XX:ArchiveClassesAtExit={archive}"
     done = subprocess.run(
         [sys.executable, "-c", f"from {MODULE} import _load_classes; _load_classes()", os.fspath(place)],
-        env={**os.environ, "SPARK_SUBMIT_OPTS": given},
+        env={**os.environ, "SPARK_SUBMIT_OPTS": given, "HOLDFAST_CLASS_ARCHIVE": OFF},  # one is made here
         capture_output=True,
         text=True,
         timeout=MAKE_TIMEOUT_S,
