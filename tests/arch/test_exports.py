@@ -20,6 +20,7 @@ AGGREGATES = ["collect", "count", "distinct_count", "first", "last", "max", "mea
 AGGREGATES += ["sum", "variance"]
 POLICIES = [
     "barrier",
+    "custom",
     "early_close",
     "fixed_size",
     "immediate",

@@ -16,10 +16,13 @@ from holdfast.operators.stateful.distinct import distinct
 from holdfast.operators.stateful.limit_in_flight import limit_in_flight
 from holdfast.operators.stateful.merge import merge
 from holdfast.operators.stateful.spec import stateful
+from holdfast.operators.sync import policy
+from holdfast.operators.sync.spec import sync
 from holdfast.state.step import Arrivals, Change, Result, StateTable, StepTime
 from holdfast.testing import step_contract
 from holdfast.testing.given import Bound
 from holdfast.testing.step_contract import StepCase
+from tests.unit.operators.test_custom_policy import bursts, quorum
 
 SCHEMA = "k STRING, t BIGINT, v BIGINT"
 ARROW = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.int64())])
@@ -108,6 +111,11 @@ CASES = [
     StepCase("stateful", step_of(source() | stateful(newest, "k", schema=SCHEMA, state={"newest": SCHEMA})),
              events_for("rows")),
     *aggregations(),
+    StepCase("sync custom, by time", step_of(sync({"a": source("a"), "b": source("b")}, by="k", timestamps="ascending",
+             policy=policy.custom(bursts, delay=6, many=True))), events_for("a", "b")),
+    StepCase("sync custom, by arrival", step_of(sync({name: source(name) for name in "abc"}, by="k",
+             timestamps="ascending", policy=policy.custom(quorum, many=True))), events_for("a", "b", "c"),
+             depends_on_cut=True),
 ]  # fmt: skip
 
 

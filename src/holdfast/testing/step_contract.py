@@ -4,7 +4,7 @@ Give a :class:`StepCase` to each of :data:`CHECKS`::
 
     @pytest.mark.parametrize("check", step_contract.CHECKS, ids=lambda check: check.__name__)
     def test_my_step_keeps_the_contract(check):
-        check(StepCase("mine", my_step, my_events))
+        check(StepCase("mine", step_of(my_stream), my_events))
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.nodes import Stream
+from holdfast.ports import StatefulSpec
 from holdfast.state import encoding, joins, tables
 from holdfast.state.call import call
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Change, Result, Step, StepTime
@@ -49,6 +52,30 @@ class StepCase:
     step: Step
     events: Callable[[random.Random, int, int], Sequence[Event]] = field(repr=False)
     depends_on_cut: bool = False
+
+
+def step_of(stream: Stream) -> Step:
+    """Return the step of a stream's operator: with the function, key and state that it was given.
+
+    Parameters
+    ----------
+    stream : Stream
+        What an operator with state gives, of streams that are read as they are.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the operator has no state, or takes anything but the rows of sources, whose schemas are known.
+    """
+    node = stream.node
+    if not isinstance(node.spec, StatefulSpec) or not all(before.is_source for before in node.inputs):
+        raise InvalidPipeline(
+            f"{node.kind} {node.name!r} is no step over the rows of sources.",
+            why="a step needs state, and the schemas of its inputs.",
+            do="give it the stream of an operator with state that takes its rows from sources: hf.read.rows([], ...).",
+        )
+    schemas = [before.source_spec.schema for before in node.inputs]
+    return node.spec.step(dict(zip(node.spec.input_names, schemas, strict=True)))
 
 
 def arrivals_of(step: Step, events: Sequence[Event]) -> dict[str, Arrivals]:

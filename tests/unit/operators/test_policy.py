@@ -21,6 +21,7 @@ EVERY = [
     policies.mux("c", "choice"),
     policies.timestamp_align("a"),
     policies.within("20 ms", base="b"),
+    policies.custom(len, delay="6 s"),
 ]
 
 

@@ -12,6 +12,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import a_type
 from holdfast.graph.nodes import Stream
 from holdfast.operators.sync import policy as policies
+from holdfast.operators.sync.custom import Custom
 from holdfast.operators.sync.policy import Barrier, FixedSize, Immediate, Mux, Policy, TimestampAlign
 from holdfast.types import units
 
@@ -142,8 +143,14 @@ def check_together(
         raise InvalidPipeline(
             f"idle_after= and the policy {policy.kind} do not go together.",
             why="the idle rule is for policies that wait on the bounds of all inputs: settled, sync_sets, early_close, "
-            "within.",
+            "within, and custom with a delay.",
             do="leave idle_after= out; a source may send bounds instead.",
+        )
+    if idle_after is not None and isinstance(policy, Custom) and policy.delay is None:
+        raise InvalidPipeline(
+            f"idle_after= and the policy custom({policy.name}) without delay= do not go together.",
+            why="the idle rule raises bounds until what waits is settled, and without a delay nobody knows when it is.",
+            do='write for instance hf.policy.custom(..., delay="6 s"), or leave idle_after= out.',
         )
 
 

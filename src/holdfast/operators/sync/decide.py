@@ -15,10 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadRow
-from holdfast.operators.sync import queues
+from holdfast.operators.sync import ask, queues
+from holdfast.operators.sync.custom import DROPS, WAITS, Custom
 from holdfast.operators.sync.epoch import SENT, Epoch, Pool, offset_column, whole
 from holdfast.operators.sync.nearest import mutual_nearest
-from holdfast.operators.sync.policy import Barrier, EarlyClose, FixedSize, Immediate, Mux, TimestampAlign, Within
+from holdfast.operators.sync.policy import (
+    Barrier,
+    EarlyClose,
+    FixedSize,
+    Immediate,
+    Mux,
+    TimestampAlign,
+    Within,
+)
 from holdfast.state import checks, joins, timeline
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints
 
@@ -81,6 +90,8 @@ def decide(step: SyncStep, epoch: Epoch) -> SetDecision:
             return _timestamp_align(step, step.policy, epoch)
         case Within():
             return _within(step, step.policy, epoch)
+        case Custom():
+            return _custom(step, step.policy, epoch)
         case _:
             return _settled(step, epoch)
 
@@ -393,7 +404,7 @@ def _within(step: SyncStep, policy: Within, epoch: Epoch) -> SetDecision:
     base = 0 if policy.base is None else list(step.inputs).index(policy.base)
     settled = timeline.settled_before(epoch.bounds)
     # Whether two rows are each other's nearest is known when all is known up to twice the tolerance beyond them.
-    final = timeline.shifted(settled, -2 * step.tolerance)
+    final = timeline.shifted(settled, -step.reach)
     sent = [np.asarray(pool.table.column(SENT)).astype(bool) for pool in pools]
     set_at = [pool.at.copy() for pool in pools]
     set_order = [pool.order.copy() for pool in pools]
@@ -414,14 +425,27 @@ def _within(step: SyncStep, policy: Within, epoch: Epoch) -> SetDecision:
         # The set of a base row and all its matches has the base's number; a single row has its own.
         of = np.where(matched[i][rows[i]], base, i)
         ranks.append((when, pools[i].key[rows[i]], np.where(of == base, 0, of + 1), set_order[i][rows[i]]))
-    forget = timeline.shifted(final, -2 * step.tolerance)
+    forget = timeline.shifted(final, -step.reach)
     for i, pool in enumerate(pools):
         gone = (fates[i] != EMIT) & sent[i] & (pool.at < forget[pool.key])
         fates[i][gone] = FORGET
     unsent = [np.where(sent[i] | (fates[i] == EMIT), EMIT, fate).astype(np.int8) for i, fate in enumerate(fates)]
-    waiting = timeline.shifted(_first_waiting(epoch, unsent), 2 * step.tolerance)
+    waiting = timeline.shifted(_first_waiting(epoch, unsent), step.reach)
     needs = np.repeat(np.where(waiting == CLOSED, UNBOUNDED, waiting)[:, None], len(pools), axis=1)
     return SetDecision(fates, rows, ranks, chosen_at, final, needs)
+
+
+def _custom(step: SyncStep, policy: Custom, epoch: Epoch) -> SetDecision:
+    answers = ask.answers(step, policy, epoch)
+    fates = [np.where(at == WAITS, WAIT, np.where(at == DROPS, DROP, EMIT)).astype(np.int8) for at in answers]
+    rows = _emitted(fates)
+    times = [at[chosen] for at, chosen in zip(answers, rows, strict=True)]
+    keys = [pool.key[chosen] for pool, chosen in _each(epoch.pools, rows)]
+    ranks = [(when, whose) for when, whose in zip(_from_zero(times), keys, strict=True)]
+    settled = timeline.shifted(timeline.settled_before(epoch.bounds), -step.reach)
+    waits = ask.needs(step, epoch, [fate == WAIT for fate in fates])
+    because = f"custom: {policy.name} lets it leave in no set"
+    return SetDecision(fates, rows, ranks, times, settled, waits, dropped_because=because)
 
 
 def _fate(goes: Bools) -> Fates:

@@ -12,6 +12,7 @@ policy                  a set is                                            depe
 ``barrier``             the next row of each input, whatever its timestamp  the order within each input
 ``immediate``           what has arrived                                     arrival
 ``fixed_size``          as settled, keeping only the newest                 arrival
+``custom``              what a function of yours says                       what it looks at
 ======================  ==================================================  =====================================
 """
 
@@ -23,7 +24,24 @@ from typing import Any, ClassVar
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import a_type
+from holdfast.operators.sync.custom import DROPS, WAITS, Custom, WaitingRows, custom
 from holdfast.types import units
+
+__all__ = [
+    "DROPS",
+    "WAITS",
+    "WaitingRows",
+    "barrier",
+    "custom",
+    "early_close",
+    "fixed_size",
+    "immediate",
+    "mux",
+    "settled",
+    "sync_sets",
+    "timestamp_align",
+    "within",
+]
 
 
 @dataclass(frozen=True)
@@ -134,7 +152,7 @@ class Within:
         return {"tolerance": self.tolerance, "base": self.base}
 
 
-Policy = Settled | SyncSets | Immediate | Barrier | EarlyClose | FixedSize | Mux | TimestampAlign | Within
+Policy = Settled | SyncSets | Immediate | Barrier | EarlyClose | FixedSize | Mux | TimestampAlign | Within | Custom
 
 
 def settled() -> Settled:

@@ -27,6 +27,7 @@ from holdfast.operators.sync.checks import (
     ticks,
     time_of,
 )
+from holdfast.operators.sync.custom import Custom
 from holdfast.operators.sync.policy import Mux, Policy, Within
 from holdfast.operators.sync.step import SyncStep
 from holdfast.state.timeline import Promise
@@ -132,6 +133,7 @@ class Sync:
             for stamps, late in zip(self.timestamps, self.disorder, strict=True)
         )
         tolerance = ticks(self.policy.tolerance, is_ticks, "tolerance") if isinstance(self.policy, Within) else 0
+        delay = self.policy.delay if isinstance(self.policy, Custom) else None
         return SyncStep(
             pa.schema([schemas[first].field(column) for column in self.by]),
             schemas,
@@ -144,6 +146,7 @@ class Sync:
             self.idle_us,
             self.max_waiting_rows,
             self.forget_us,
+            None if delay is None else ticks(delay, is_ticks, "delay"),
         )
 
     def _mux_column(self, schemas: Mapping[str, pa.Schema]) -> str:

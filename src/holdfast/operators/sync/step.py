@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.operators.sync import output
+from holdfast.operators.sync.custom import Custom
 from holdfast.operators.sync.decide import DROP, EMIT, WAIT, SetDecision, decide
 from holdfast.operators.sync.epoch import (
     INPUTS,
@@ -27,7 +28,15 @@ from holdfast.operators.sync.epoch import (
 )
 from holdfast.operators.sync.forget import ACTIVE, forget, forgetting_due
 from holdfast.operators.sync.intake import gather
-from holdfast.operators.sync.policy import Barrier, EarlyClose, FixedSize, Immediate, Policy, TimestampAlign, Within
+from holdfast.operators.sync.policy import (
+    Barrier,
+    EarlyClose,
+    FixedSize,
+    Immediate,
+    Policy,
+    TimestampAlign,
+    Within,
+)
 from holdfast.state import joins, tables, timeline
 from holdfast.state.step import Arrivals, Change, Result, StateTable, StepTime
 from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints, Promise
@@ -63,6 +72,8 @@ class SyncStep:
         Waiting rows of one key at which the host is asked to throttle.
     forget_us : int, optional
         Microseconds after which a key without rows is forgotten.
+    delay : int, optional
+        Ticks, of the policy ``custom``.
     """
 
     key: pa.Schema
@@ -76,12 +87,25 @@ class SyncStep:
     idle_us: int | None = None
     max_waiting_rows: int | None = None
     forget_us: int | None = None
+    delay: int | None = None
     for_all_keys: ClassVar[Mapping[str, str]] = {INPUTS: ""}
 
     @property
     def has_time_order(self) -> bool:
         """Whether timestamps count at all."""
         return not isinstance(self.policy, Barrier)
+
+    @property
+    def reach(self) -> int:
+        """Ticks by which the time of a set may lie below what is settled when it comes out."""
+        return self.delay or 2 * self.tolerance
+
+    @property
+    def ascends(self) -> bool:
+        """Whether sets ascend by time: then bounds of the output follow from what is settled."""
+        if isinstance(self.policy, Immediate | Barrier | FixedSize) or len(self.groups) > 1:
+            return False
+        return not isinstance(self.policy, Custom) or self.delay is not None
 
     @property
     def time_type(self) -> pa.DataType:
@@ -124,13 +148,17 @@ class SyncStep:
         for name, promise in zip(self.inputs, self.promises, strict=True):
             kind = struct_of(self, name)
             late.append(pa.field(name, pa.struct(list(self.inputs[name]))))  # the whole row, as in every ``late``
-            is_one = promise.is_strict or isinstance(self.policy, Within | Barrier)
-            columns.append(pa.field(name, kind if is_one else pa.list_(kind)))
+            columns.append(pa.field(name, kind if self._holds_one(promise) else pa.list_(kind)))
         reason = [pa.field("input", pa.string()), pa.field("reason", pa.string())]
         return {
             "rows": pa.schema([*self.key, time, *columns]),
             "late": pa.schema([*self.key, time, *reason, *late]),
         }
+
+    def _holds_one(self, promise: Promise) -> bool:
+        if isinstance(self.policy, Within | Barrier):
+            return True
+        return promise.is_strict and not (isinstance(self.policy, Custom) and self.policy.many)
 
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Return the sets that the epoch settles."""
@@ -181,7 +209,7 @@ def struct_of(step: SyncStep, name: str) -> pa.StructType:
     place = list(step.inputs).index(name)
     rest = [column for column in step.inputs[name] if column.name not in step.key.names]
     others = [column for column in rest if column.name != step.times[place]]
-    keeps_time = isinstance(step.policy, Within | Barrier | TimestampAlign) or not others
+    keeps_time = isinstance(step.policy, Within | Barrier | TimestampAlign | Custom) or not others
     return pa.struct(rest if keeps_time else others)
 
 
@@ -223,7 +251,7 @@ def _after_idling(step: SyncStep, epoch: Epoch, is_idle: Bools) -> Epoch:
         latest = np.full(epoch.keys.num_rows, UNBOUNDED, np.int64)
         for i in members:
             np.maximum.at(latest, epoch.pools[i].key, epoch.pools[i].at)
-        reached = timeline.shifted(latest, 1 + 2 * step.tolerance)
+        reached = timeline.shifted(latest, 1 + step.reach)
         raised = timeline.idle_raised(bounds[:, members], is_idle[:, members], reached)
         # Silence is no end: rows below are late then, but the input continues.
         raised = np.where(raised == CLOSED, np.maximum(bounds[:, members], reached[:, None]), raised)
@@ -311,7 +339,7 @@ def _waiting_changes(step: SyncStep, epoch: Epoch, decision: SetDecision) -> dic
 
 def _bounds(step: SyncStep, state: Mapping[str, pa.Table], epoch: Epoch, decision: SetDecision) -> pa.Table | None:
     """Return the bounds of the output that rose."""
-    if isinstance(step.policy, Immediate | Barrier | FixedSize) or len(step.groups) > 1:
+    if not step.ascends:
         return _end(step, epoch)
     keys, bounds = epoch.keys, decision.settled
     rose = np.flatnonzero((bounds > UNBOUNDED) & epoch.touched.any(axis=1) | (bounds > _settled_before(step, epoch)))
@@ -329,14 +357,14 @@ def _bounds(step: SyncStep, state: Mapping[str, pa.Table], epoch: Epoch, decisio
 
 
 def _settled_before(step: SyncStep, epoch: Epoch) -> Ints:
-    return timeline.shifted(timeline.settled_before(epoch.before), -2 * step.tolerance)
+    return timeline.shifted(timeline.settled_before(epoch.before), -step.reach)
 
 
 def _for_all(step: SyncStep, bounds: Ints) -> int:
     """Return the bound of the output that follows for every key, also for those not yet seen."""
     if isinstance(step.policy, TimestampAlign) and not (bounds == CLOSED).all():
         return UNBOUNDED
-    return int(timeline.shifted(timeline.settled_before(bounds[None, :]), -2 * step.tolerance)[0])
+    return int(timeline.shifted(timeline.settled_before(bounds[None, :]), -step.reach)[0])
 
 
 def _end(step: SyncStep, epoch: Epoch) -> pa.Table | None:
@@ -355,7 +383,7 @@ def _quiet_keys(step: SyncStep, state: Mapping[str, pa.Table], epoch: Epoch, for
     own = np.column_stack([whole(known.column(bound_column(name)), UNBOUNDED) for name in step.inputs])
     before = timeline.settled_before(np.maximum(own, epoch.all_before))
     after = timeline.settled_before(np.maximum(own, epoch.all_bounds))
-    before, after = (timeline.shifted(bound, -2 * step.tolerance) for bound in (before, after))
+    before, after = (timeline.shifted(bound, -step.reach) for bound in (before, after))
     rose = (after > before) & (after > for_all)
     rows = np.flatnonzero(rose)
     keys = known.select(step.key.names).take(pa.array(rows))
