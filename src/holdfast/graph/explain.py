@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from holdfast.graph import unused
 from holdfast.graph.nodes import is_stateful
 from holdfast.ports import Guarantee
 
 if TYPE_CHECKING:
-    from holdfast.graph.nodes import Node, SinkNode
+    from holdfast.graph.nodes import Node, Shape, SinkNode
     from holdfast.graph.pipeline import Pipeline
 
 _TEXT_LENGTH_MAX = 100
@@ -31,6 +31,22 @@ def explain(pipeline: Pipeline) -> str:
         Lines without secrets; the same text for the same program.
     """
     return "\n".join(_lines(pipeline)) + "\n"
+
+
+@runtime_checkable
+class BoundsEnding(Protocol):
+    """What an operator's declaration may say: that bounds of its inputs, but for the end, do not hold behind it."""
+
+    def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
+        """Return why, for people; None where they hold."""
+
+
+def bounds_end(node: Node) -> str | None:
+    """Return why bounds do not come through an operator; None where they do, or none are known to reach it."""
+    shapes = [before.shape for before in node.inputs]
+    if not isinstance(node.spec, BoundsEnding) or all(shape.timestamp is None for shape in shapes):
+        return None
+    return node.spec.bounds_end(shapes)
 
 
 def sinks_behind(pipeline: Pipeline) -> dict[Node, tuple[str, ...]]:
@@ -74,6 +90,7 @@ def derived_names(pipeline: Pipeline) -> list[str]:
 def _lines(pipeline: Pipeline) -> Iterator[str]:
     operators = [node for node in pipeline.nodes if not node.is_source]
     behind = sinks_behind(pipeline)
+    heard = _before_state(pipeline)
     yield f"pipeline {pipeline.name!r}, built at {pipeline.origin}, fingerprint {pipeline.fingerprint()}"
     yield f"  guarantee: {_whole_guarantee(pipeline)}"
     for title, nodes in (("sources", pipeline.sources), ("operators", operators)):
@@ -81,7 +98,7 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
             yield ""
             yield title
         for node in nodes:
-            yield from _node_lines(node, behind[node])
+            yield from _node_lines(node, behind[node], is_heard=node in heard)
     yield ""
     yield "sinks"
     for sink in pipeline.sinks:
@@ -101,7 +118,7 @@ def _whole_guarantee(pipeline: Pipeline) -> str:
     return f"exactly-once, except at-least-once where {_listed(weak)} takes part"
 
 
-def _node_lines(node: Node, sinks: tuple[str, ...]) -> Iterator[str]:
+def _node_lines(node: Node, sinks: tuple[str, ...], *, is_heard: bool) -> Iterator[str]:
     yield _head(node)
     if text := arguments_text(node.arguments()):
         yield f"      {text}"
@@ -111,8 +128,19 @@ def _node_lines(node: Node, sinks: tuple[str, ...]) -> Iterator[str]:
     yield f"      columns {columns}" + (f"; timestamp {node.timestamp}" if node.timestamp else "")
     if is_stateful(node):
         yield "      keeps state under its name"
+    if is_heard and (why := bounds_end(node)) is not None:
+        yield f"      bounds end here, but for the end itself: {why}"
     if len(sinks) > 1:
         yield f"      shared by the sinks {_listed(sinks)}: computed once for all of them"
+
+
+def _before_state(pipeline: Pipeline) -> set[Node]:
+    """Return the nodes whose bounds an operator with state hears, through whatever stands between."""
+    found: set[Node] = set()
+    for node in reversed(pipeline.nodes):  # inputs stand before
+        if is_stateful(node) or node in found:
+            found.update(node.inputs)
+    return found
 
 
 def _sink_lines(sink: SinkNode) -> Iterator[str]:

@@ -6,10 +6,13 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from holdfast.errors import InvalidPipeline
 from holdfast.expressions import text as expressions
 from holdfast.graph.checks import a_type, require_columns
 from holdfast.graph.naming import callable_text
+from holdfast.types import units
 
 
 def check_text(text: Any, argument: str, *, right: str) -> str:
@@ -79,6 +82,52 @@ def check_callable(function: Any, argument: str, takes: Sequence[str], *, right:
         ) from error
     except ValueError:  # a built-in without a signature: it shows when it is called
         return
+
+
+def check_offset(offset: Any) -> None:
+    """Check a distance of event time that may be negative: text with a unit, or ticks.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is neither.
+    """
+    if isinstance(offset, str):
+        units.duration_us(offset.strip().removeprefix("-"), argument="timestamp_offset")
+    elif offset is not None and (not isinstance(offset, int) or isinstance(offset, bool)):
+        raise InvalidPipeline(
+            f"timestamp_offset={offset!r} is no distance in time.",
+            why=f"{a_type(offset)} was given.",
+            do='write timestamp_offset=0 where timestamps stay as they are, or "-1 s" (ticks of a BIGINT).',
+        )
+
+
+def offset_ticks(offset: str | int, kind: pa.DataType) -> int:
+    """Return an offset in the ticks of timestamps of a type.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it has a unit and they have none, or the other way round; 0 is 0 in both.
+
+    Examples
+    --------
+    >>> offset_ticks("-1 s", pa.timestamp("us")), offset_ticks(-7, pa.int64())
+    (-1000000, -7)
+    """
+    is_ticks = kind == pa.int64()
+    if offset and isinstance(offset, str) == is_ticks:
+        right = "-1000" if is_ticks else '"-1 s"'
+        raise InvalidPipeline(
+            f"timestamp_offset={offset!r} does not fit timestamps of type {kind}.",
+            why="the unit of a BIGINT is the user's own." if is_ticks else "a TIMESTAMP needs a unit.",
+            do=f"write for instance timestamp_offset={right}",
+        )
+    if isinstance(offset, int):
+        return offset
+    text = offset.strip()
+    distance = units.duration_us(text.removeprefix("-"), argument="timestamp_offset")
+    return -distance if text.startswith("-") else distance
 
 
 def condition_text(condition: str | Callable[..., Any]) -> str:

@@ -66,7 +66,8 @@ class BoundsBehind(Enum):
     OF_STEP = "those that its step tells"
     SAME = "every one that holds before it: it drops rows, and changes none"
     WHERE_TIMED = "every one that holds before it, where its inputs have the same timestamp column"
-    SELECTED = "those of the keys and the timestamp that it passes on as they are (items)"
+    SELECTED = "those of the keys and the timestamp that it passes on as they are (items_read)"
+    MOVED = "those for all keys, moved by how far it says that its rows lie behind (offset); else only the end"
     END = "only the end of the stream: it may do anything to the timestamp"
 
 
@@ -104,8 +105,8 @@ _SIDE_OUTPUT = Lowering(InSpark.HOSTED, InArrow.SIDE_OUTPUT, BoundsBehind.END)
 LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     # kind             in Spark          in Arrow            bounds after it
     "map": Lowering(InSpark.FUNCTION, InArrow.SPARK_ONLY, BoundsBehind.END),
-    "sql": Lowering(InSpark.SQL, InArrow.SPARK_ONLY, BoundsBehind.END),
-    "map_batches": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsBehind.END),
+    "sql": Lowering(InSpark.SQL, InArrow.SPARK_ONLY, BoundsBehind.SELECTED),
+    "map_batches": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsBehind.MOVED),
     "select": Lowering(InSpark.SELECT, InArrow.COMPUTE, BoundsBehind.SELECTED),
     "filter": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsBehind.SAME, counts_dropped=True),
     "split": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsBehind.SAME),

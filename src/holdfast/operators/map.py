@@ -32,6 +32,10 @@ class Map:
         """Return that nothing is known: a function may do anything to the columns."""
         return Shape()
 
+    def bounds_end(self, inputs: Sequence[Shape]) -> str:
+        """Return why no bound holds behind it."""
+        return "a function may do anything to the timestamp; select and sql show what they do to it"
+
 
 def map(fn: Callable[[DataFrame], DataFrame], *, name: str | None = None) -> Operator:
     """Transform the stream as a Spark DataFrame.

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import building
 from holdfast.graph.naming import callable_text
 from holdfast.graph.nodes import Operator, Shape
-from holdfast.operators.arguments import check_callable
+from holdfast.operators.arguments import check_callable, check_offset, offset_ticks
 from holdfast.types.schema import to_arrow
 
 
@@ -22,13 +23,15 @@ class MapBatches:
     fn: Callable[..., pa.RecordBatch | pa.Table]
     schema: pa.Schema
     setup: Callable[[], Any] | None = None
+    timestamp_offset: str | int | None = None
     kind: ClassVar[str] = "map_batches"
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the functions' names and hashes, and the schema."""
         schema = [f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in self.schema]
         setup = {} if self.setup is None else {"setup": callable_text(self.setup)}
-        return {"fn": callable_text(self.fn), "schema": schema, **setup}
+        offset = {} if self.timestamp_offset is None else {"timestamp_offset": self.timestamp_offset}
+        return {"fn": callable_text(self.fn), "schema": schema, **setup, **offset}
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return the columns of the schema; the timestamp stays where a column of its name and of event time does."""
@@ -36,7 +39,27 @@ class MapBatches:
         index = -1 if timestamp is None else self.schema.get_field_index(timestamp)
         kind = self.schema.field(index).type if index >= 0 else pa.null()
         stays = pa.types.is_timestamp(kind) or kind == pa.int64()
+        if self.timestamp_offset is not None and not stays:
+            raise InvalidPipeline(
+                f"timestamp_offset={self.timestamp_offset!r} has no timestamp to be about.",
+                why="the stream has none." if timestamp is None else f"schema= has no time in {timestamp!r}.",
+                do='write timestamp="..." where the source is built, and keep the column in schema=; '
+                "or leave timestamp_offset= out.",
+            )
+        self.offset(timestamp)
         return Shape(tuple(self.schema.names), timestamp if stays else None)
+
+    def offset(self, timestamp: str | None) -> int | None:
+        """Return by how many ticks of the timestamp a row may lie behind what it comes of; None: anything."""
+        if self.timestamp_offset is None or timestamp is None:
+            return None
+        return offset_ticks(self.timestamp_offset, self.schema.field(timestamp).type)
+
+    def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
+        """Return why no bound holds behind it."""
+        if self.timestamp_offset is not None:
+            return None
+        return "fn may do anything to the timestamp; timestamp_offset=0 says that it keeps it"
 
 
 def map_batches(
@@ -44,6 +67,7 @@ def map_batches(
     schema: str | pa.Schema | Any,
     *,
     setup: Callable[[], Any] | None = None,
+    timestamp_offset: str | int | None = None,
     name: str | None = None,
 ) -> Operator:
     """Transform the stream batch by batch, as Arrow.
@@ -57,13 +81,18 @@ def map_batches(
         Of what ``fn`` returns; columns are matched by name.
     setup : function of nothing, optional
         Runs once per Python worker, before its first batch: the place to load a model.
+    timestamp_offset : str or int, optional
+        A promise: no row has a timestamp lower than the lowest of the batch it comes of, moved by this.  ``0`` where
+        ``fn`` keeps timestamps; ``"-1 s"``, or ticks where they are BIGINT, where it may go back as far.  Bounds for
+        all keys then hold behind it, moved so; without it operators behind hear the end alone.
     name : str, optional
         The node's name.
 
     Raises
     ------
     InvalidPipeline
-        If the functions do not take these arguments, or the schema cannot be read.
+        If the functions do not take these arguments, or the schema cannot be read; in a run, if a row breaks the
+        promise of ``timestamp_offset``.
 
     Notes
     -----
@@ -85,4 +114,5 @@ def map_batches(
             right = "def fn(batch, loaded): ... and hf.map_batches(fn, schema, setup=load)"
             check_callable(fn, "fn", ["batch", "loaded"], right=right)
             check_callable(setup, "setup", [], right="setup=lambda: load_model()")
-        return Operator(MapBatches(fn, to_arrow(schema), setup), name, built_at)
+        check_offset(timestamp_offset)
+        return Operator(MapBatches(fn, to_arrow(schema), setup, timestamp_offset), name, built_at)

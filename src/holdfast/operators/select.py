@@ -29,7 +29,22 @@ class Select:
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return the columns of the items, after checking those that they read."""
-        return selected([item_of(text) for text in self.items], list(self.items), inputs[0])
+        return selected(self.items_read(), list(self.items), inputs[0])
+
+    def items_read(self) -> list[Item]:
+        """Return what each item reads and gives."""
+        return [item_of(text) for text in self.items]
+
+    def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
+        """Return why no bound holds behind it."""
+        return unless_timed(self.shape(inputs), inputs[0])
+
+
+def unless_timed(behind: Shape, before: Shape) -> str | None:
+    """Return why no bound holds behind items that do not pass the timestamp on."""
+    if before.columns is None:
+        return "what columns come is not known before the run"
+    return f"{before.timestamp!r} is left out or computed" if behind.timestamp is None else None
 
 
 def selected(items: Sequence[Item], texts: Sequence[str], before: Shape) -> Shape:

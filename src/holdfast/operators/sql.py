@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 from holdfast.errors import InvalidPipeline
 from holdfast.expressions import text
+from holdfast.expressions.text import Item
 from holdfast.graph.checks import building, require_columns
 from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import looks_across
-from holdfast.operators.select import selected
+from holdfast.operators.select import selected, unless_timed
 
 _RIGHT = 'hf.sql("select origin, dep_delay / 60 as hours from input where dep_delay > 15")'
 TABLE = "input"
@@ -37,6 +38,17 @@ class Sql:
         if inputs[0].columns is not None:
             require_columns(sorted(known.reads or ()), inputs[0].columns, "the condition of the query")
         return selected(known.items, ["of the query"] * len(known.items), inputs[0])
+
+    def items_read(self) -> Sequence[Item] | None:
+        """Return what each item of the select list reads and gives; None where the query is not simple enough."""
+        known = text.query_of(self.query)
+        return None if known is None else known.items
+
+    def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
+        """Return why no bound holds behind it."""
+        if self.items_read() is None:
+            return "the query is not simple enough to tell what becomes of the timestamp"
+        return unless_timed(self.shape(inputs), inputs[0])
 
 
 def sql(query: str, *, name: str | None = None) -> Operator:

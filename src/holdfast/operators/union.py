@@ -31,6 +31,10 @@ class Union:
         timestamps = {shape.timestamp for shape in inputs}
         return Shape(inputs[0].columns, inputs[0].timestamp if len(timestamps) == 1 else None)
 
+    def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
+        """Return why no bound holds behind it."""
+        return None if len({shape.timestamp for shape in inputs}) == 1 else "its inputs have different timestamps"
+
 
 def _check_same(first: tuple[str, ...], other: tuple[str, ...]) -> None:
     only_first = [column for column in first if column.lower() not in {name.lower() for name in other}]

@@ -26,6 +26,63 @@ def forget(run: str) -> None:
 
 
 @dataclass(frozen=True)
+class TimePromise:
+    """What a function promises of timestamps: none lies below the lowest of its batch by more than an offset.
+
+    Parameters
+    ----------
+    before, behind : str
+        The timestamp column of what it takes, and of what it gives.
+    offset : int
+        Ticks; negative where it may go back.
+    """
+
+    before: str
+    behind: str
+    offset: int
+
+    def check(self, batch: pa.RecordBatch, result: pa.RecordBatch, operator: str) -> None:
+        """Refuse rows that break it: operators behind were told bounds by it.
+
+        Raises
+        ------
+        InvalidPipeline
+            If there are any.
+        """
+        kinds = batch.column(self.before).type, result.column(self.behind).type
+        if pa.types.is_timestamp(kinds[0]) != pa.types.is_timestamp(kinds[1]):
+            raise InvalidPipeline(
+                f"map_batches {operator!r} takes {self.before!r} as {kinds[0]}, and gives {kinds[1]}.",
+                why="with timestamp_offset= bounds are passed on, and these have no unit in common.",
+                do="declare the type of the column that it takes, or leave timestamp_offset= out.",
+                participant=operator,
+            )
+        lowest, found = _lowest(batch.column(self.before)), _lowest(result.column(self.behind))
+        if lowest is None or found is None or found >= lowest + self.offset:
+            return
+        raise InvalidPipeline(
+            f"map_batches {operator!r} returned a row whose {self.behind!r} lies {lowest - found} before its batch.",
+            why=f"it promises timestamp_offset={self.offset}, by which operators behind were told bounds "
+            "(in microseconds, or ticks of a BIGINT).",
+            do=f"write timestamp_offset={found - lowest} or lower, or leave it out: "
+            "then operators behind hear the end alone.",
+            participant=operator,
+        )
+
+
+def promise_of(node: Any) -> TimePromise | None:
+    """Return what the function of a node promises of timestamps; None: nothing."""
+    behind = node.shape.timestamp
+    offset = node.spec.offset(behind)
+    return None if offset is None else TimePromise(node.inputs[0].shape.timestamp, behind, offset)
+
+
+def _lowest(column: pa.Array) -> int | None:
+    ticks: int | None = pc.min(column.cast(pa.int64())).as_py()
+    return ticks
+
+
+@dataclass(frozen=True)
 class BatchFunction:
     """A user's function with its set-up and output schema.  Picklable; called by ``mapInArrow``.
 
@@ -41,6 +98,8 @@ class BatchFunction:
         Name of the node, for errors.
     token : str
         Unique for the run: a worker that served an older run sets up again.
+    promise : TimePromise, optional
+        What its rows are held to.
     """
 
     fn: Callable[..., Any]
@@ -48,6 +107,7 @@ class BatchFunction:
     schema: pa.Schema
     operator: str
     token: str
+    promise: TimePromise | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the function's output for every batch that has rows."""
@@ -66,7 +126,10 @@ class BatchFunction:
         if result is None:
             return
         for part in result.to_batches() if isinstance(result, pa.Table) else [result]:
-            yield self._checked(part)
+            checked = self._checked(part)
+            if self.promise is not None:
+                self.promise.check(batch, checked, self.operator)
+            yield checked
 
     def _checked(self, result: Any) -> pa.RecordBatch:
         if isinstance(result, pa.RecordBatch) and sorted(result.schema.names) == sorted(self.schema.names):

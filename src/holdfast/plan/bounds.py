@@ -20,7 +20,7 @@ from holdfast.plan.chunks import divided
 from holdfast.sources.bounds import marks_of
 from holdfast.state import joins, tables
 from holdfast.state.step import ALL_KEYS, BOUND
-from holdfast.state.timeline import CLOSED, UNBOUNDED, bounds_before
+from holdfast.state.timeline import CLOSED, UNBOUNDED, bounds_before, shifted
 
 Bools = npt.NDArray[np.bool_]
 
@@ -39,11 +39,14 @@ class BoundTarget:
     is_direct : bool
         Whether rows come as the source's reader packed them.  Those that are packed anew on their way have no order
         with bounds any more: there bounds come behind all rows of the epoch.
+    offset : int
+        By how many ticks bounds are moved on the way.
     """
 
     number: int
     key: tuple[str, ...] | None
     is_direct: bool = True
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,12 @@ class Bounding:
         self, bounds: Sequence[pa.RecordBatch], target: BoundTarget, key: pa.Schema, buckets: int
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield (bucket, bounds) of bound rows for one target: the highest for each key, and for all keys."""
+        for bucket, said in self._said(bounds, target, key, buckets):
+            yield bucket, moved(said, target.offset)
+
+    def _said(
+        self, bounds: Sequence[pa.RecordBatch], target: BoundTarget, key: pa.Schema, buckets: int
+    ) -> Iterator[tuple[int, pa.Table]]:
         told = pa.Table.from_batches(bounds)
         schema = tables.bounds_schema(key)
         restricting = [np.asarray(pc.is_valid(told.column(name))) for name in self.scope]
@@ -153,6 +162,14 @@ class Bounding:
             if told[row] > (told[cuts[-1]] if cuts else 0):
                 cuts.append(row)
         return cuts
+
+
+def moved(bounds: pa.Table, offset: int) -> pa.Table:
+    """Return bounds moved by some ticks; that of the end stays."""
+    if not offset or not bounds.num_rows:
+        return bounds
+    ticks = shifted(np.asarray(bounds.column(BOUND)), offset)
+    return bounds.set_column(bounds.schema.get_field_index(BOUND), bounds.schema.field(BOUND), pa.array(ticks))
 
 
 def all_keys(key: pa.Schema, bound: int) -> pa.Table:

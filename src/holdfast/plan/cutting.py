@@ -193,7 +193,7 @@ class _Cutting:
             if not isinstance(node.spec, MarkedSpec) or node.spec.timestamp is None:
                 continue
             targets = [
-                BoundTarget(one.targets[name], feed.key(one.step.key.names), self._depth[before] == 0)
+                BoundTarget(one.targets[name], feed.key(one.step.key.names), self._depth[before] == 0, feed.offset)
                 for one in hosted
                 for (name, feeds), before in zip(one.feeds.items(), self._operators[one.number].inputs, strict=True)
                 for feed in feeds
@@ -322,14 +322,16 @@ class _Cutting:
     def _with_onward(self, stage: Stage) -> Stage:
         hosted = {}
         for one in stage.hosted.values():
-            onward = tuple(
-                (self._numbers[other, ordinal], with_key(feed, one.step.key.names))
+            ways = [
+                (self._numbers[other, ordinal], feed)
                 for other in self._operators
                 for ordinal in range(len(other.inputs))
                 for feed in heard(other, ordinal)
                 if feed.is_operator and feed.source == one.name
-            )
-            hosted[one.name] = replace(one, onward=onward)
+            ]
+            onward = tuple((number, with_key(feed, one.step.key.names)) for number, feed in ways)
+            offsets = {number: feed.offset for number, feed in ways if feed.offset}
+            hosted[one.name] = replace(one, onward=onward, offsets=offsets)
         return Stage(stage.program, stage.relays, hosted)
 
 

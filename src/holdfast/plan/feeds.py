@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.expressions.text import Item, item_of
+from holdfast.expressions.text import Item
 from holdfast.graph.nodes import Node
 from holdfast.operators.lowering import BoundsBehind, entry_of, lowering_of
 from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed
@@ -70,12 +70,21 @@ def _where_timed(feed: Feed, before: Node, node: Node) -> Feed:
 
 def _selected(feed: Feed, before: Node, node: Node) -> Feed:
     spec: Any = node.spec
-    if node.shape.timestamp is None or before.shape.columns is None:
+    items = spec.items_read()
+    if node.shape.timestamp is None or before.shape.columns is None or items is None:
         return _end(feed, before, node)
-    chosen = _unchanged([item_of(text) for text in spec.items], before.shape.columns)
+    chosen = _unchanged(items, before.shape.columns)
     return replace(
         feed, columns=tuple((name, origin) for name, of in chosen if (origin := feed.column(of)) is not None)
     )
+
+
+def _moved(feed: Feed, before: Node, node: Node) -> Feed:
+    spec: Any = node.spec
+    offset = spec.offset(node.shape.timestamp)
+    if offset is None or before.shape.timestamp is None:
+        return _end(feed, before, node)
+    return replace(feed, columns=(), offset=feed.offset + offset)  # what becomes of keys, nobody says
 
 
 def _end(feed: Feed, before: Node, node: Node) -> Feed:
@@ -100,6 +109,7 @@ WAYS: Mapping[BoundsBehind, Callable[[Node], list[Feed]]] = {
     BoundsBehind.SAME: _through(_same),
     BoundsBehind.WHERE_TIMED: _through(_where_timed),
     BoundsBehind.SELECTED: _through(_selected),
+    BoundsBehind.MOVED: _through(_moved),
     BoundsBehind.END: _through(_end),
 }
 """What becomes of bounds -> a node's feeds."""

@@ -11,7 +11,7 @@ from holdfast.expressions.compile import columnar, columnar_items
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InArrow, entry_of, lowering_of
-from holdfast.plan.batches import BatchFunction
+from holdfast.plan.batches import BatchFunction, promise_of
 from holdfast.plan.laziness import Evaluations, after_filter, after_select, after_union, at_border
 from holdfast.plan.program import (
     Bad,
@@ -228,7 +228,7 @@ def _unite(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | Non
 def _call(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
     spec: Any = node.spec
     output = builder.normal(spec.schema)
-    function = BatchFunction(spec.fn, spec.setup, output, node.name, builder.token + node.name)
+    function = BatchFunction(spec.fn, spec.setup, output, node.name, builder.token + node.name, promise_of(node))
     return Call(function), output, at_border(output.names)
 
 

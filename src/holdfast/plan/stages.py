@@ -40,12 +40,15 @@ class Feed:
     columns : tuple of (str, str), optional
         The input's columns that are the feed's as they are: (name at the input, name at the feed).  None: every one,
         under its own name.
+    offset : int
+        By how many ticks its bounds are moved on the way.
     """
 
     source: str
     is_operator: bool
     bounds: str
     columns: tuple[tuple[str, str], ...] | None = None
+    offset: int = 0
 
     def column(self, name: str) -> str | None:
         """Return the feed's column that a column of the input is; None where it is computed."""
@@ -77,6 +80,8 @@ class Hosted:
         Targets that its bounds hold for, and which of them.
     sources : mapping of str to frozenset of str
         Input -> the sources that its rows come from in the end.
+    offsets : mapping of int to int
+        Target -> by how many ticks its bounds are moved on the way there, where they are.
     """
 
     name: str
@@ -86,6 +91,7 @@ class Hosted:
     feeds: Mapping[str, tuple[Feed, ...]]
     onward: tuple[tuple[int, str], ...] = ()
     sources: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    offsets: Mapping[int, int] = field(default_factory=dict)
 
     def heard(self, of_sources: Mapping[str, int]) -> dict[str, int]:
         """Return for each input the time up to which its silence says nothing, from what holds of the sources.

@@ -19,7 +19,7 @@ from holdfast.errors import REPORT, InternalError, InvalidPipeline
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InSpark, entry_of
-from holdfast.plan.batches import BatchFunction, BranchFunction
+from holdfast.plan.batches import BatchFunction, BranchFunction, promise_of
 from holdfast.plan.cutting import FirstStage
 from holdfast.plan.routes import STEP, TAG, Routes, struct_name
 from holdfast.spark import apply, private
@@ -137,7 +137,8 @@ class _Compiler:
     def _batch_function(self, step: CompileStep) -> BatchFunction:
         spec: Any = step.node.spec
         schema = private.arrow_schema(private.spark_schema(spec.schema))
-        return BatchFunction(spec.fn, spec.setup, schema, step.node.name, f"{self._token}/{step.number}")
+        token = f"{self._token}/{step.number}"
+        return BatchFunction(spec.fn, spec.setup, schema, step.node.name, token, promise_of(step.node))
 
     # --- branches that share a prefix ---------------------------------------------------------------
 

@@ -1,7 +1,10 @@
 """The pipeline in words."""
 
+import pytest
+
 import holdfast as hf
 from holdfast.graph.explain import arguments_text, sinks_behind, warnings
+from holdfast.plan import feeds
 from holdfast.ports import Guarantee
 from tests.graphs import paper, source
 
@@ -83,3 +86,46 @@ def test_it_says_who_keeps_state_and_minds_a_derived_name_for_it():
     (warning,) = warnings(hf.Pipeline("p", unnamed | paper("table")))
     assert "keeps state and has no name of its own" in warning
     assert str(unnamed.origin) in warning
+
+
+MARKED = hf.read.rows(
+    [], schema="origin STRING, time_hour TIMESTAMP, dep_delay INT, said BOOLEAN",
+    timestamp="time_hour", bounds="said", name="flights",
+)  # fmt: skip
+
+
+def _same(batch):
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("through", "why"),
+    [
+        (hf.filter("dep_delay > 1"), None),
+        (hf.select("origin", "time_hour"), None),
+        (hf.select("origin", time_hour="time_hour + interval 1 hour"), "'time_hour' is left out or computed"),
+        (hf.sql("select * from input where dep_delay > 1"), None),
+        (hf.sql("select origin from input"), "'time_hour' is left out or computed"),
+        (hf.map(lambda df: df), "a function may do anything to the timestamp; select and sql show what they do to it"),
+        (
+            hf.map_batches(_same, "origin STRING, time_hour TIMESTAMP"),
+            "fn may do anything to the timestamp; timestamp_offset=0 says that it keeps it",
+        ),
+        (hf.map_batches(_same, "origin STRING, time_hour TIMESTAMP", timestamp_offset=0), None),
+    ],
+)
+def test_it_says_where_bounds_end_and_why(through, why):
+    running = MARKED | through | hf.accumulate(by="origin", n=hf.count(), name="n")
+    said = [
+        line.strip()
+        for line in hf.Pipeline("p", running | paper("table")).explain().splitlines()
+        if "bounds end" in line
+    ]
+    assert said == ([] if why is None else [f"bounds end here, but for the end itself: {why}"])
+    (feed,) = feeds.heard(running.node, 0)
+    assert (feed.bounds == "closed") == (why is not None)
+
+
+def test_nobody_is_told_of_bounds_that_nobody_hears():
+    mapped = MARKED | hf.map_batches(_same, "origin STRING, time_hour TIMESTAMP")
+    assert "bounds end" not in hf.Pipeline("p", mapped | paper("table")).explain()

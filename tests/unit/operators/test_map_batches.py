@@ -37,6 +37,28 @@ def test_the_timestamp_stays_when_a_timestamp_column_of_its_name_does():
 
 
 @pytest.mark.parametrize(
+    ("offset", "schema", "says"),
+    [
+        ("-1 s", "time_hour BIGINT", "does not fit timestamps of type int64"),
+        (5, "time_hour TIMESTAMP", "does not fit timestamps of type timestamp"),
+        ("soon", "time_hour TIMESTAMP", "not a number with a unit"),
+        (0.5, "time_hour TIMESTAMP", "no distance in time"),
+        (0, "origin STRING", "has no timestamp to be about"),
+    ],
+)
+def test_an_offset_that_cannot_be_is_refused_with_its_cure(offset, schema, says):
+    with pytest.raises(hf.InvalidPipeline, match=says) as raised:
+        source(timestamp="time_hour") | hf.map_batches(same, schema, timestamp_offset=offset)
+    assert raised.value.do
+
+
+def test_an_offset_is_part_of_what_is_compared_and_its_absence_is_not():
+    without, with_one = (hf.map_batches(same, "a INT", timestamp_offset=offset).spec for offset in (None, 0))
+    assert "timestamp_offset" not in without.arguments()
+    assert with_one.arguments()["timestamp_offset"] == 0
+
+
+@pytest.mark.parametrize(
     ("arguments", "text"),
     [
         ((with_model, "a INT"), r"cannot be called with \(batch\)"),

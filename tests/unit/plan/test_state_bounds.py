@@ -7,17 +7,19 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.errors import BadRow
+from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.operators.aggregate.aggregates import count
 from holdfast.operators.aggregate.spec import aggregate
 from holdfast.operators.aggregate.window import tumbling
 from holdfast.operators.stateful.merge import merge
 from holdfast.operators.sync.spec import sync
+from holdfast.plan import feeds
 from holdfast.plan.chunks import BOUNDS, PLACED, ROWS, Chunk, from_batch, in_order
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of
@@ -152,6 +154,58 @@ def test_bounds_pass_where_key_and_timestamp_come_through_unchanged() -> None:
     assert passes(lambda s: s | hf.select("* except (k)", "k AS k", name="starred")) == both
     renamed = hf.select("k AS who", "t AS at", name="renamed")
     assert passes(lambda s: s | renamed | hf.select("who AS k", "at", name="back")) == both
+
+
+def with_offset(offset: Any) -> Any:
+    mapped = hf.map_batches(lambda batch: batch, "k STRING, t BIGINT", timestamp_offset=offset, name="mapped")
+    return lambda stream: stream | mapped
+
+
+def test_bounds_for_all_keys_pass_a_function_that_says_how_far_it_goes_back() -> None:
+    """What becomes of keys, nobody says: a bound of one key does not pass."""
+    assert passes(with_offset(0)) == [("for all", 2)]
+    assert passes(with_offset(-5)) == [("for all", -3)]
+    assert passes(lambda s: with_offset(7)(s) | hf.filter("t > 0", name="kept")) == [("for all", 9)]
+    assert passes(with_offset(None)) == []
+
+
+def test_bounds_pass_a_query_where_key_and_timestamp_come_through_unchanged() -> None:
+    def through(query: str) -> Any:
+        both = sync({"x": MARKED | hf.sql(query, name="queried"), "y": PLAIN}, by="k", name="both")
+        (feed,) = feeds.heard(both.node, 0)
+        return feed.bounds, feed.key(["k"])
+
+    assert through("select t, k, t * 2 as twice from input where t > 3") == ("every", ("k",))
+    assert through("select t, upper(k) as k from input") == ("every", None)
+
+
+def test_a_bound_that_passed_a_function_settles_what_waits_behind_it() -> None:
+    def back(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([batch.column("k"), pc.subtract(batch.column("t"), 1)], names=["k", "t"])
+
+    mapped = PLAIN | hf.map_batches(back, "k STRING, t BIGINT", timestamp_offset=-1, name="mapped")
+    sums = mapped | aggregate(by="k", window=tumbling(10), n=count(), name="sums")
+    told = {"plain": [[{"k": "a", "t": 3}], [bound(10)], [bound(11)]]}
+    assert [[row["n"] for row in rows] for rows in drive(sums, told)] == [[], [], [1]]
+
+
+def test_bounds_of_an_operator_pass_a_function_behind_it() -> None:
+    first = PLAIN | aggregate(by="k", window=tumbling(5), n=count(), name="first")
+    schema = "k STRING, window_start BIGINT, window_end BIGINT, n BIGINT"
+    kept = first | hf.map_batches(lambda batch: batch, schema, timestamp_offset=-2, name="kept")
+    second = kept | aggregate(by="k", window=tumbling(10), n=count(), name="second")
+    told = {"plain": [[{"k": "a", "t": 3}], [bound(10)], [bound(11)], [bound(15)]]}
+    assert [[row["n"] for row in rows] for rows in drive(second, told, buckets=2)] == [[], [], [], [1]]
+
+
+def test_a_function_that_breaks_its_promise_is_stopped_before_anything_is_visible() -> None:
+    def back(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([batch.column("k"), pc.subtract(batch.column("t"), 5)], names=["k", "t"])
+
+    mapped = PLAIN | hf.map_batches(back, "k STRING, t BIGINT", timestamp_offset=0, name="mapped")
+    with pytest.raises(InvalidPipeline, match="'t' lies 5 before its batch") as raised:
+        drive(mapped, {"plain": [[{"k": "a", "t": 3}]]})
+    assert "timestamp_offset=-5" in str(raised.value.do)
 
 
 def test_a_computed_key_hears_bounds_for_all_keys_only() -> None:

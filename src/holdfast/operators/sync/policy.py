@@ -352,3 +352,10 @@ def groups_of(policy: Policy, inputs: Sequence[str]) -> tuple[tuple[int, ...], .
     rest = tuple(place for place, name in enumerate(inputs) if name not in named)
     groups = tuple(tuple(inputs.index(name) for name in group) for group in policy.groups)
     return (*groups, rest) if rest else groups
+
+
+def ascends(policy: Policy, groups: int) -> bool:
+    """Return whether a policy's sets ascend by time, where inputs settle in so many groups."""
+    if isinstance(policy, Immediate | Barrier | FixedSize) or groups > 1:
+        return False
+    return not isinstance(policy, Custom) or policy.delay is not None

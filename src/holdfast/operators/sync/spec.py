@@ -109,6 +109,12 @@ class Sync:
             require_columns(self.by, shape.columns, f"by= (input {name!r})")
         return Shape((*self.by, "timestamp", *self.names), "timestamp")
 
+    def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
+        """Return why no bound holds behind it."""
+        if not policies.ascends(self.policy, len(policies.groups_of(self.policy, self.names))):
+            return f"sets of the policy {self.policy.kind} need not ascend"
+        return None
+
     def step(self, inputs: Mapping[str, pa.Schema]) -> SyncStep:
         """Return the step for inputs of these schemas.
 

@@ -32,10 +32,10 @@ from holdfast.operators.sync.policy import (
     Barrier,
     EarlyClose,
     FixedSize,
-    Immediate,
     Policy,
     TimestampAlign,
     Within,
+    ascends,
 )
 from holdfast.state import joins, tables, timeline
 from holdfast.state.step import Arrivals, Change, Result, StateTable, StepTime
@@ -103,9 +103,7 @@ class SyncStep:
     @property
     def ascends(self) -> bool:
         """Whether sets ascend by time: then bounds of the output follow from what is settled."""
-        if isinstance(self.policy, Immediate | Barrier | FixedSize) or len(self.groups) > 1:
-            return False
-        return not isinstance(self.policy, Custom) or self.delay is not None
+        return ascends(self.policy, len(self.groups))
 
     @property
     def time_type(self) -> pa.DataType:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint.snapshot import Bucket
 from holdfast.operators.waits import longest_waits
+from holdfast.plan.bounds import moved
 from holdfast.plan.chunks import ROWS, Chunk, Packer, Routing, decode, in_order, rank_of
 from holdfast.plan.counts import Counts
 from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of, bounds_for
@@ -219,7 +220,8 @@ class Level:
         hosted = bucket.hosted
         for number, passes in hosted.onward:
             target = self._routing.targets[number]
-            for to, bounds in bounds_for(result.bounds, hosted.step.key, target.key, passes, self._routing.buckets):
+            said = moved(result.bounds, hosted.offsets.get(number, 0))
+            for to, bounds in bounds_for(said, hosted.step.key, target.key, passes, self._routing.buckets):
                 yield packer.bounds(number, to, bucket.name, bounds)
 
     def _report(self, bucket: _Bucket, result: Result, record: Record, state: Mapping[str, pa.Table]) -> BucketReport:
