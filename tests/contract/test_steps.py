@@ -60,6 +60,11 @@ def running(key, rows, state):
         yield {"k": key, "n": state.get("n")}
 
 
+def bounding(key, rows, state):
+    state.bound(rows[-1]["t"] - 1)
+    return rows
+
+
 def newest(tables, rows, at):
     """Keep the newest row of each key, and give rows that are newer than those before."""
     known = {} if tables is None else {row["k"]: row for row in tables["newest"].to_pylist()}
@@ -110,6 +115,8 @@ CASES = [
              events_for("rows")),
     StepCase("stateful", step_of(source() | stateful(newest, "k", schema=SCHEMA, state={"newest": SCHEMA})),
              events_for("rows")),
+    StepCase("apply with bounds", step_of(source() | apply(bounding, "k", schema=SCHEMA, timestamp="t",
+             timestamp_offset=-1)), events_for("rows")),
     *aggregations(),
     StepCase("sync custom, by time", step_of(sync({"a": source("a"), "b": source("b")}, by="k", timestamps="ascending",
              policy=policy.custom(bursts, delay=6, many=True))), events_for("a", "b")),

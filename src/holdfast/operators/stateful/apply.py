@@ -16,8 +16,9 @@ from holdfast.graph.evolution import Migration, past_of
 from holdfast.graph.naming import callable_text
 from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import check_callable
+from holdfast.operators.stateful import own_bounds
 from holdfast.operators.stateful.function_output import FunctionOutput
-from holdfast.state import checks, growth, input_bounds, joins, keyed, tables
+from holdfast.state import checks, growth, joins, keyed, tables
 from holdfast.state.call import StepFailed
 from holdfast.state.step import PLACE, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.types.schema import to_arrow
@@ -41,9 +42,10 @@ class KeyState:
         The epoch and the batch time that Spark logged: the only clock there is.
     """
 
-    __slots__ = ("_values", "at")
+    __slots__ = ("_bound", "_values", "at")
 
     def __init__(self, values: dict[str, Any], at: StepTime) -> None:
+        self._bound: Any = None
         self._values = values
         self.at = at
 
@@ -68,6 +70,13 @@ class KeyState:
         """
         for name, value in values.items():
             self._values[self._known(name)] = value
+
+    def bound(self, at: Any) -> None:
+        """Promise that ``fn`` gives no row of this key below a time any more: operators behind need not wait for it.
+
+        The time is one of the declared ``timestamp=``: a datetime, or ticks.  The last call in an epoch counts.
+        """
+        self._bound = at
 
     def clear(self) -> None:
         """Forget everything of this key."""
@@ -115,11 +124,16 @@ class Apply:
             "schema": checks.spelled(self.output.schema),
             "state": checks.spelled(self.state),
             "forget_after": self.output.forget_after,
+            **self.output.promise,
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return that of the output."""
         return self.output.shape(inputs)
+
+    def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
+        """Return why no bound holds behind it."""
+        return self.output.bounds_end("state.bound")
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> ApplyStep:
         """Return the step for rows of a schema."""
@@ -132,7 +146,8 @@ class Apply:
                 do="leave it out: fn receives the key.",
             )
         out, forget_us = self.output.schema, self.output.forget_us
-        return ApplyStep(self.fn, name, schema, key, out, self.state, self.is_one_column, forget_us)
+        time, offset = self.output.timestamp, self.output.offset
+        return ApplyStep(self.fn, name, schema, key, out, self.state, self.is_one_column, forget_us, time, offset)
 
 
 @dataclass(frozen=True)
@@ -147,6 +162,8 @@ class ApplyStep:
     state: pa.Schema
     is_one_column: bool
     forget_us: int | None
+    time: str | None = None
+    offset: int | None = None
 
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:
@@ -174,19 +191,22 @@ class ApplyStep:
         given: list[Mapping[str, Any]] = []
         values: list[dict[str, Any]] = []
         gone: list[dict[str, Any]] = []
+        told: list[dict[str, Any]] = []
         remembered = self._remembered(state, old, rows)
         for key, of_key in _groups(rows, self.key.names):
             named = dict(zip(self.key.names, key, strict=True))
             one = KeyState(remembered.get(key) or dict.fromkeys(self.state.names), at)
             given += self._called(key, of_key, one)
+            if one._bound is not None:
+                told.append({**named, own_bounds.COLUMN: one._bound})
             if not one.is_empty:
                 values.append({**named, **one._values, TOUCHED: at.batch_us})
             elif key in remembered:
                 gone.append(named)
         outputs = {"rows": _table(given, self.out, "what fn returned")}
-        end = input_bounds.end_of(arrivals[self.name].bounds)
+        bounds = self._bounds(arrivals[self.name].bounds, told)
         if not self.tables:
-            return Result(outputs, bounds=end)
+            return Result(outputs, bounds=bounds)
         declared = self.tables["keys"]
         deletes = _table(gone, tables.key_schema(declared), "a key")
         if old is not None:
@@ -194,7 +214,14 @@ class ApplyStep:
         change = Change(_table(values, declared.schema, "what fn set in the state"), deletes)
         is_change = change.upserts.num_rows or change.deletes.num_rows
         forgotten = {} if self.forget_us is None else {"forgotten": 0 if old is None else old.num_rows}
-        return Result(outputs, {"keys": change} if is_change else {}, end, forgotten)
+        return Result(outputs, {"keys": change} if is_change else {}, bounds, forgotten)
+
+    def _bounds(self, given: pa.Table, told: Sequence[Mapping[str, Any]]) -> pa.Table | None:
+        passed = own_bounds.passed_on(given, self.offset)
+        if not told:
+            return passed
+        own = _table(told, own_bounds.schema_of(self.key, self.out, self.time), "what fn told by state.bound")
+        return own_bounds.united(self.key, passed, own)
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return the table with nulls in what was not declared before: ``get`` returns its default."""
@@ -286,6 +313,7 @@ def apply(
     state: str | pa.Schema | Any | None = None,
     forget_after: str | None = None,
     timestamp: str | None = None,
+    timestamp_offset: str | int | None = None,
     name: str | None = None,
     renamed_from: str | None = None,
     migrate: Migration | Mapping[str, Migration] | None = None,
@@ -309,6 +337,9 @@ def apply(
         time that the pipeline may be stopped.
     timestamp : str, optional
         Column of ``schema`` that holds the event time of what ``fn`` returns.
+    timestamp_offset : str or int, optional
+        A promise: what ``fn`` returns for a key lies at or above the bounds that its input had before, plus this: a
+        duration, or ticks of a BIGINT; also negative.  Bounds of the input then hold behind it, shifted so.
     name : str, optional
         The node's name, under which its state is kept.
     renamed_from : str, optional
@@ -343,7 +374,7 @@ def apply(
     """
     with building(Apply.kind, name) as built_at:
         check_callable(fn, "fn", ["key", "rows", "state"], right=_RIGHT)
-        output = FunctionOutput.of(by, schema, forget_after, timestamp)
+        output = FunctionOutput.of(by, schema, forget_after, timestamp, timestamp_offset)
         kept = pa.schema([]) if state is None else to_arrow(state, argument="state")
         spec = Apply(fn, output, kept, isinstance(by, str))
         return Operator(spec, name, built_at, past_of(renamed_from, migrate, kind=Apply.kind, built_at=built_at))

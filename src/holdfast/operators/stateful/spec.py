@@ -16,8 +16,9 @@ from holdfast.graph.evolution import Migration, past_of
 from holdfast.graph.naming import callable_text
 from holdfast.graph.nodes import Operator, Shape
 from holdfast.operators.arguments import check_callable
+from holdfast.operators.stateful import own_bounds
 from holdfast.operators.stateful.function_output import FunctionOutput
-from holdfast.state import checks, growth, input_bounds, joins, keyed, tables
+from holdfast.state import checks, growth, joins, keyed, tables
 from holdfast.state.call import StepFailed
 from holdfast.state.step import PLACE, Arrivals, Change, Result, StateTable, StepTime
 from holdfast.types.schema import to_arrow
@@ -64,17 +65,23 @@ class Stateful:
                 for name, table in self.state.items()
             },
             "forget_after": self.output.forget_after,
+            **self.output.promise,
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return that of the output."""
         return self.output.shape(inputs)
 
+    def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
+        """Return why no bound holds behind it."""
+        return self.output.bounds_end("a third table that it returns")
+
     def step(self, inputs: Mapping[str, pa.Schema]) -> StatefulStep:
         """Return the step for rows of a schema."""
         ((name, schema),) = inputs.items()
         key = keyed.key_schema(schema, self.output.by)
-        return StatefulStep(self.fn, name, schema, key, self.output.schema, self.state, self.output.forget_us)
+        out, time, offset = self.output.schema, self.output.timestamp, self.output.offset
+        return StatefulStep(self.fn, name, schema, key, out, self.state, self.output.forget_us, time, offset)
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,8 @@ class StatefulStep:
     out: pa.Schema
     state: Mapping[str, StateTable]
     forget_us: int | None
+    time: str | None = None
+    offset: int | None = None
 
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:
@@ -114,19 +123,19 @@ class StatefulStep:
         old = self._forgotten(state, at)
         counts = {} if self.forget_us is None else {"forgotten": sum(table.num_rows for table in old.values())}
         changes = {name: self._delete(name, table) for name, table in old.items() if table.num_rows}
-        end = input_bounds.end_of(arrivals[self.name].bounds)
+        passed = own_bounds.passed_on(arrivals[self.name].bounds, self.offset)
         if rows.num_rows == 0:
-            return Result({}, changes, end, counts)
+            return Result({}, changes, passed, counts)
         seen = {name: self._seen(name, state[name], old.get(name)) for name in self.state}
         has_seen = any(table.num_rows for table in seen.values())
-        given, out = self._called(seen if has_seen else None, rows, at)
+        given, out, own = self._called(seen if has_seen else None, rows, at)
         for name, after in given.items():
             change = self._change(name, seen[name], after, at)
             if name in changes:  # what was forgotten and written again is written: deletes come first
                 change = Change(change.upserts, pa.concat_tables([changes[name].deletes, change.deletes]))
             if change.upserts.num_rows or change.deletes.num_rows:
                 changes[name] = change
-        return Result({"rows": out}, changes, end, counts)
+        return Result({"rows": out}, changes, own_bounds.united(self.key, passed, own), counts)
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return a table with nulls in columns that it did not have; a table that was not there is empty."""
@@ -141,18 +150,19 @@ class StatefulStep:
 
         return growth.grown(known, declared, fill)
 
-    def _called(self, seen: Tables | None, rows: pa.Table, at: StepTime) -> tuple[dict[str, Any], pa.Table]:
+    def _called(self, seen: Tables | None, rows: pa.Table, at: StepTime) -> tuple[dict[str, Any], pa.Table, Any]:
         try:
             given = self.fn(seen, rows, at)
         except Exception as error:
             raise StepFailed(rows, f"step {callable_text(self.fn)!r}") from error
-        if not isinstance(given, tuple) or len(given) != 2:
+        if not isinstance(given, tuple) or len(given) not in (2, 3):
             raise InvalidPipeline(
                 f"the step returned {a_type(given)}.",
-                why="a step returns two things: its tables (or None when none changed), and its rows (or None).",
+                why="a step returns two things: its tables (or None when none changed), and its rows (or None); "
+                "and bounds as a third where it has any.",
                 do="write return {'totals': totals}, rows",
             )
-        changed, out = given
+        changed, out, *bounds = given
         if changed is not None and not isinstance(changed, Mapping):
             raise InvalidPipeline(
                 f"the step returned {a_type(changed)} for its tables.",
@@ -166,7 +176,10 @@ class StatefulStep:
                 why=f"declared: {', '.join(self.state) or 'none'}.",
                 do=f"declare it: state={{{unknown[0]!r}: ...}}.",
             )
-        return found, converted(out, self.out, "its rows")
+        own = None
+        if bounds and bounds[0] is not None:
+            own = converted(bounds[0], own_bounds.schema_of(self.key, self.out, self.time), "its bounds")
+        return found, converted(out, self.out, "its rows"), own
 
     def _change(self, name: str, before: pa.Table, after: Any, at: StepTime) -> Change:
         declared = self.state[name]
@@ -279,6 +292,7 @@ def stateful(
     state: Mapping[str, str | pa.Schema | StateTable | Any],
     forget_after: str | None = None,
     timestamp: str | None = None,
+    timestamp_offset: str | int | None = None,
     name: str | None = None,
     renamed_from: str | None = None,
     migrate: Migration | Mapping[str, Migration] | None = None,
@@ -291,7 +305,9 @@ def stateful(
         ``tables`` maps names to Arrow tables, or is None where this bucket has none yet; ``rows`` is an Arrow table of
         this epoch's rows in the order of their arrival; ``at`` has ``epoch`` and ``batch_us``, the only clock.  It
         returns the tables that changed, each whole or as a ``Change`` (None: none changed), and its output rows (or
-        None).  Polars frames are accepted, too. It must depend only on its arguments: an epoch may be replayed.
+        None); and, as a third, bounds of its output: key columns and ``bound``, the lowest timestamp that rows of the
+        key may still have.  Polars frames are accepted, too. It must depend only on its arguments: an epoch may be
+        replayed.
     by : str or sequence of str
         Key columns.  All rows of a key are in one bucket; a bucket holds many keys.
     schema : str, StructType or pyarrow.Schema
@@ -302,6 +318,9 @@ def stateful(
         Forget a row of state that has not been written for this long, measured in logged batch time.
     timestamp : str, optional
         Column of ``schema`` that holds the event time of the output rows.
+    timestamp_offset : str or int, optional
+        A promise: output rows of a key lie at or above the bounds that its input had before, plus this: a duration, or
+        ticks of a BIGINT; also negative.  Bounds of the input then hold behind it, shifted so.
     name : str, optional
         The node's name, under which its state is kept.
     renamed_from : str, optional
@@ -333,7 +352,7 @@ def stateful(
     """
     with building(Stateful.kind, name) as built_at:
         check_callable(step, "step", ["tables", "rows", "at"], right=_RIGHT)
-        output = FunctionOutput.of(by, schema, forget_after, timestamp)
+        output = FunctionOutput.of(by, schema, forget_after, timestamp, timestamp_offset)
         declared = _declared(state, output.by)
         past = past_of(renamed_from, migrate, kind=Stateful.kind, built_at=built_at)
         return Operator(Stateful(step, output, declared), name, built_at, past)

@@ -1,0 +1,68 @@
+"""Bounds of what a user's function gives: those of its input, moved as it promises, and those that it tells itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import InvalidPipeline
+from holdfast.state import checks, tables
+from holdfast.state.input_bounds import end_of
+from holdfast.state.step import ALL_KEYS, BOUND, PLACE
+from holdfast.state.timeline import shifted
+
+COLUMN = "bound"
+"""Column of the bounds that a function tells, beside the key: no row of the key lies below it any more."""
+
+
+def schema_of(key: pa.Schema, out: pa.Schema, timestamp: str | None) -> pa.Schema:
+    """Return the schema of the bounds that a function tells.
+
+    Raises
+    ------
+    InvalidPipeline
+        If its rows have no timestamp.
+    """
+    if timestamp is None:
+        raise InvalidPipeline(
+            "it returned a bound, but its rows have no timestamp.",
+            why="a bound is the lowest timestamp that its rows may still have.",
+            do='declare the column that holds event time: timestamp="...".',
+        )
+    return pa.schema([*key, pa.field(COLUMN, out.field(timestamp).type)])
+
+
+def passed_on(bounds: pa.Table, offset: int | None) -> pa.Table | None:
+    """Return the bounds of an input as they hold behind the function; without an offset that is its end alone."""
+    if offset is None:
+        return end_of(bounds)
+    if not bounds.num_rows:
+        return None
+    ticks = pa.array(shifted(np.asarray(bounds.column(BOUND)), offset))
+    plain = bounds.drop_columns([PLACE])
+    return plain.set_column(plain.schema.get_field_index(BOUND), plain.schema.field(BOUND), ticks)
+
+
+def united(key: pa.Schema, passed: pa.Table | None, own: pa.Table | None) -> pa.Table | None:
+    """Return both kinds of bounds as a step returns them; None where there are none.
+
+    Raises
+    ------
+    BadRow
+        If one that the function tells has no key or no value.
+    """
+    if own is None or not own.num_rows:
+        return passed
+    checks.require_values(own, own.schema.names, "bounds")
+    schema = tables.bounds_schema(key)
+    columns: Sequence[Any] = [
+        *(own.column(name) for name in key.names),
+        pa.array(np.zeros(own.num_rows, np.bool_)),
+        own.column(COLUMN).cast(pa.int64()),
+    ]
+    told = pa.Table.from_arrays(columns, schema=schema)
+    assert schema.names[-2:] == [ALL_KEYS, BOUND], schema
+    return told if passed is None else pa.concat_tables([tables.fitted(passed, schema), told])
