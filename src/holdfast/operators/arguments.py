@@ -84,6 +84,15 @@ def check_callable(function: Any, argument: str, takes: Sequence[str], *, right:
         return
 
 
+def checked_limit(limit: Any) -> int | None:
+    """Return ``max_waiting_rows``."""
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise InvalidPipeline(
+            f"max_waiting_rows={limit!r} is not a number of rows.", do="write for instance max_waiting_rows=10_000"
+        )
+    return limit
+
+
 def check_offset(offset: Any) -> None:
     """Check a distance of event time that may be negative: text with a unit, or ticks.
 

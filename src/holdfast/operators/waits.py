@@ -111,6 +111,48 @@ def merge_waits(step: MergeStep, state: Mapping[str, pa.Table]) -> pa.Table:
     )
 
 
+def merge_fullness(step: MergeStep, state: Mapping[str, pa.Table]) -> tuple[pa.Table, Any, Any]:
+    """Return how many rows of each input wait under each key of a merge, and which inputs run ahead there.
+
+    A main row waits for the slow inputs; a slow row above the bound of the main input waits for main rows.
+
+    Parameters
+    ----------
+    step : MergeStep
+        The step.
+    state : mapping of str to pa.Table
+        All its tables of one bucket.
+
+    Returns
+    -------
+    keys : pa.Table
+        The keys with waiting rows.
+    counts : array of int64, keys x inputs
+        Their waiting rows.
+    is_ahead : array of bool, keys x inputs
+        The inputs that have waiting rows and delay no other.
+    """
+    names, inputs = step.key.names, list(step.inputs)
+    held = [state["waiting"] if name == MAIN else state[f"slow_{name}"] for name in inputs]
+    keys = joins.distinct_keys(pa.concat_tables([table.select(names) for table in held]), names)
+    bounds = _bounds(step, state, keys)
+    counts = np.zeros((keys.num_rows, len(inputs)), np.int64)
+    is_blocked = np.zeros(counts.shape, bool)
+    place_of_main = inputs.index(MAIN)
+    for place, (name, table) in enumerate(zip(inputs, held, strict=True)):
+        codes, times = joins.index_in(table, keys, names), keyed.ticks(table.column(step.times[name]))
+        if name != MAIN:
+            codes = codes[times > bounds[:, place_of_main][codes]]
+        else:
+            for other in range(len(inputs)):
+                bound = bounds[:, other][codes]
+                is_blocked[codes[times > bound if other == place else times >= bound], other] = True
+        counts[:, place] = np.bincount(codes, minlength=keys.num_rows)
+    # Without main rows it is the main input that slow rows wait for.
+    is_blocked[:, place_of_main] |= counts[:, place_of_main] == 0
+    return keys, counts, (counts > 0) & ~is_blocked
+
+
 def _bounds(step: MergeStep, state: Mapping[str, pa.Table], keys: pa.Table) -> Any:
     """Return the bounds of keys, keys x inputs, with those that hold for all keys."""
     inputs = list(step.inputs)

@@ -19,8 +19,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.operators.sync import report as sync_report
 from holdfast.operators.sync.step import SyncStep
+from holdfast.operators.waits import merge_fullness
 from holdfast.plan.holds import write_held
 from holdfast.plan.stages import Stages
 from holdfast.state.bucket_report import BucketReport, Pressure
@@ -54,8 +56,12 @@ def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> Pressure | None:
     -----
     A scan of the waiting rows, but only where there are as many as one key may have.
     """
-    if not isinstance(step, SyncStep) or step.max_waiting_rows is None:
+    if limit_of(step) is None:
         return None
+    if isinstance(step, MergeStep):
+        return _pressure_of_merge(step, state)
+    assert isinstance(step, SyncStep)
+    assert step.max_waiting_rows is not None
     if sum(state[f"waiting_{name}"].num_rows for name in step.inputs) < step.max_waiting_rows:
         return Pressure()
     counts = sync_report.waiting_rows(step, state).column("waiting_rows")
@@ -67,6 +73,28 @@ def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> Pressure | None:
         pc.max(counts).as_py(),
         tuple(name for name in step.inputs if name in ahead),
         tuple(name for name in step.inputs if ahead.count(name) < full),
+    )
+
+
+def limit_of(step: Step) -> int | None:
+    """Return how many rows may wait under one key of an operator; None: it has no limit."""
+    return step.max_waiting_rows if isinstance(step, SyncStep | MergeStep) else None
+
+
+def _pressure_of_merge(step: MergeStep, state: Mapping[str, pa.Table]) -> Pressure:
+    assert step.max_waiting_rows is not None
+    tables = ["waiting", *(f"slow_{name}" for name in step.slow)]
+    if sum(state[table].num_rows for table in tables) < step.max_waiting_rows:
+        return Pressure()
+    _, counts, is_ahead = merge_fullness(step, state)
+    is_full = counts.sum(axis=1) >= step.max_waiting_rows
+    if not is_full.any():
+        return Pressure()
+    ahead = list(zip(step.inputs, is_ahead[is_full].T, strict=True))
+    return Pressure(
+        int(counts.sum(axis=1).max()),
+        tuple(name for name, mine in ahead if mine.any()),
+        tuple(name for name, mine in ahead if not mine.all()),
     )
 
 
@@ -94,8 +122,8 @@ def limited_operators(stages: Stages) -> dict[str, Limited]:
     hosted = {name: one for stage in stages.stages for name, one in stage.hosted.items()}
     found = {}
     for name, one in hosted.items():
-        if isinstance(one.step, SyncStep) and one.step.max_waiting_rows is not None:
-            found[name] = Limited(one.step.max_waiting_rows, one.sources)
+        if (limit := limit_of(one.step)) is not None:
+            found[name] = Limited(limit, one.sources)
     return found
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.operators.sync.step import SyncStep
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.holds import is_held
@@ -47,13 +48,14 @@ class Bucket:
         self.step = step_of(limit)
         self.state = tables.empty_state(self.step)
         self.epoch = 0
+        self.inputs = ("x", "y")
 
     def run(self, x: Sequence[int], y: Sequence[int]) -> list[dict[str, Any]]:
         """Take timestamps on both inputs; return the sets."""
         self.epoch += 1
         arrivals = {}
         place = 0
-        for name, times in (("x", x), ("y", y)):
+        for name, times in zip(self.inputs, (x, y), strict=True):
             rows = [{"k": "a", "t": t, PLACE: place + at} for at, t in enumerate(times)]
             place += len(times)
             bounds = tables.bounds_schema(self.step.key).append(pa.field(PLACE, pa.int64())).empty_table()
@@ -105,6 +107,56 @@ def test_a_bucket_says_who_is_ahead_and_who_lags() -> None:
     bucket.run([3], [])
     assert pressure_of(bucket.step, bucket.state) == Pressure(3, ("x",), ("y",))
     assert pressure_of(step_of(None), bucket.state) is None
+
+
+def merging(limit: int | None) -> MergeStep:
+    spec: Any = hf.merge(FAST, {"y": SLOW}, by="k", max_waiting_rows=limit).node.spec
+    step: MergeStep = spec.step({"main": ROW, "y": ROW})
+    return step
+
+
+def test_a_merge_says_who_is_ahead_and_who_lags() -> None:
+    """Main rows wait for the slow input; slow rows wait for the main input."""
+    bucket = Bucket(3)
+    bucket.step = merging(3)  # type: ignore[assignment]
+    bucket.state = tables.empty_state(bucket.step)
+    bucket.inputs = ("main", "y")
+    bucket.run([1, 2], [0])
+    assert pressure_of(bucket.step, bucket.state) == Pressure()
+    bucket.run([3], [])
+    assert pressure_of(bucket.step, bucket.state) == Pressure(3, ("main",), ("y",))
+    assert [row["t"] for row in bucket.run([], [9])] == [1, 2, 3]
+    assert pressure_of(bucket.step, bucket.state) == Pressure()
+    bucket.run([], [10, 11])
+    assert pressure_of(bucket.step, bucket.state) == Pressure(3, ("y",), ("main",))
+    assert pressure_of(merging(None), bucket.state) is None
+
+
+def test_a_merge_holds_the_source_that_runs_ahead_and_gives_the_same_rows(tmp_path: Path) -> None:
+    def read(limit: int | None) -> tuple[list[Any], int]:
+        lists = {
+            "main": [list(range(at, at + 10)) for at in range(0, 60, 10)],
+            "y": [[at, at + 1] for at in range(0, 60, 2)],
+        }
+        path = str(tmp_path / f"merge-{limit}")
+        limits = {} if limit is None else {"both": Limited(limit, {"main": frozenset({"main"}), "y": frozenset({"y"})})}
+        pressure, bucket = BackPressure(limits, path, is_bounded=True), Bucket(limit)
+        bucket.step, bucket.inputs = merging(limit), ("main", "y")  # type: ignore[assignment]
+        bucket.state = tables.empty_state(bucket.step)
+        rows, most = [], 0
+        while any(lists.values()):
+            given = {name: [] if is_held(path, name) or not left else left.pop(0) for name, left in lists.items()}
+            rows += bucket.run(given["main"], given["y"])
+            most = max(most, bucket.state["waiting"].num_rows)
+            said = BucketReport(pressure=pressure_of(bucket.step, bucket.state))
+            pressure.note({"both/0": said}, [name for name, part in given.items() if part], bucket.epoch)
+        return rows, most
+
+    free, most_free = read(None)
+    held, most_held = read(LIMIT)
+    assert held == free
+    assert most_free >= 45
+    assert most_held < LIMIT + 10
 
 
 LATE = BucketReport({"late": 0})

@@ -13,6 +13,7 @@ from holdfast.graph.checks import a_type, building, require_columns
 from holdfast.graph.evolution import Migration, past_of
 from holdfast.graph.nodes import Shape, Stream
 from holdfast.graph.nodes import apply as put
+from holdfast.operators.arguments import checked_limit
 from holdfast.operators.stateful.merge_step import MAIN, MergeStep
 from holdfast.state import keyed
 from holdfast.state.timeline import Promise
@@ -40,6 +41,8 @@ class Merge:
         Inputs that do not ascend -> by how much not.
     idle_after, forget_after : str, optional
         Durations of logged batch time.
+    max_waiting_rows : int, optional
+        Waiting rows of one key at which sources that run ahead are throttled.
     """
 
     by: tuple[str, ...]
@@ -49,6 +52,7 @@ class Merge:
     disorder: Mapping[str, str | int]
     idle_after: str | None
     forget_after: str | None
+    max_waiting_rows: int | None = None
     kind: ClassVar[str] = "merge"
     side_outputs: ClassVar[tuple[str, ...]] = ("late",)
 
@@ -74,6 +78,7 @@ class Merge:
 
     def arguments(self) -> Mapping[str, Any]:
         """Return every argument."""
+        limit = {} if self.max_waiting_rows is None else {"max_waiting_rows": self.max_waiting_rows}
         return {
             "by": list(self.by),
             "times": dict(self.times),
@@ -82,6 +87,7 @@ class Merge:
             "disorder": dict(self.disorder),
             "idle_after": self.idle_after,
             "forget_after": self.forget_after,
+            **limit,
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -124,7 +130,10 @@ class Merge:
             for name in inputs
         }
         tolerance = None if self.tolerance is None else keyed.duration_ticks(self.tolerance, time, "tolerance")
-        step = MergeStep(dict(inputs), key, times, promises, tolerance, _us(self.idle_after), _us(self.forget_after))
+        idle_us, forget_us = _us(self.idle_after), _us(self.forget_after)
+        step = MergeStep(
+            dict(inputs), key, times, promises, tolerance, idle_us, forget_us, max_waiting_rows=self.max_waiting_rows
+        )
         _ = step.outputs  # says now which names clash
         return step
 
@@ -150,6 +159,7 @@ def merge(
     timestamps: str | Mapping[str, str] = "ascending",
     disorder: str | int | Mapping[str, str | int] | None = None,
     idle_after: str | None = None,
+    max_waiting_rows: int | None = None,
     forget_after: str | None = None,
     name: str | None = None,
     renamed_from: str | None = None,
@@ -175,6 +185,9 @@ def merge(
         How far rows may be below the newest of their key; for all inputs, or by name.
     idle_after : str, optional
         A main row that has waited this long, in logged batch time, is emitted with what has arrived.
+    max_waiting_rows : int, optional
+        Number of waiting rows of one key, of all inputs together, from which the sources that run ahead are throttled;
+        without it any number may wait.  A main row waits for the slow inputs, a slow row for the main input.
     forget_after : str, optional
         Forget a key that was silent for this long, in logged batch time, and has no waiting rows.
     name : str, optional
@@ -227,7 +240,9 @@ def merge(
         for amount in allowed.values():
             keyed.check_duration(amount, "disorder", least=0)
         promised = {each: orders.get(each, "ascending") for each in streams}
-        spec = Merge(keys, times, tolerance, promised, allowed, idle_after, forget_after)
+        spec = Merge(
+            keys, times, tolerance, promised, allowed, idle_after, forget_after, checked_limit(max_waiting_rows)
+        )
         past = past_of(renamed_from, migrate, kind=Merge.kind, built_at=built_at)
     return put(spec, tuple(streams.values()), name=name, built_at=built_at, past=past)
 

@@ -53,6 +53,7 @@ class MergeStep:
     tolerance: int | None
     idle_us: int | None
     forget_us: int | None
+    max_waiting_rows: int | None = None
     for_all_keys: ClassVar[Mapping[str, str]] = {"inputs": ""}
 
     @property

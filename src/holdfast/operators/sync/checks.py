@@ -165,15 +165,6 @@ def time_of(name: str, stream: Stream) -> str:
     return stream.timestamp
 
 
-def checked_limit(limit: Any) -> int | None:
-    """Return ``max_waiting_rows``."""
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise InvalidPipeline(
-            f"max_waiting_rows={limit!r} is not a number of rows.", do="write for instance max_waiting_rows=10_000"
-        )
-    return limit
-
-
 def duration(text: Any, argument: str) -> int | None:
     """Return a duration in microseconds, None where there is none."""
     return None if text is None else units.duration_us(text, argument=argument)

@@ -12,6 +12,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import building, require_columns
 from holdfast.graph.evolution import Migration, past_of
 from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.operators.arguments import checked_limit
 from holdfast.operators.sync import policy as policies
 from holdfast.operators.sync.checks import (
     check_disorder,
@@ -21,7 +22,6 @@ from holdfast.operators.sync.checks import (
     check_together,
     checked_inputs,
     checked_keys,
-    checked_limit,
     duration,
     of_each,
     ticks,
