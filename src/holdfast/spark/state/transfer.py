@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState, StateSchema
+from holdfast.checkpoint.manifest import BucketState, EpochEnd, Manifest, OperatorState, StateSchema
 from holdfast.checkpoint.snapshot import Bucket, checked, commit, from_parquet, write_bucket
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.naming import callable_text
@@ -125,6 +125,29 @@ class Transfer:
         made = Manifest(
             self.pipeline, self.generation, self.clock.now_us(), self.graph, manifest.ended, self.buckets, operators
         )
+        commit(self.store, made)
+        return made
+
+    def begun_with(self, given: Mapping[str, Mapping[str, pa.Table]], ended: EpochEnd) -> Manifest:
+        """Write state that was given, and return the snapshot that holds it.
+
+        Parameters
+        ----------
+        given : mapping of str to mapping of str to pa.Table
+            Operator -> every table of its state.
+        ended : EpochEnd
+            The epoch at whose end it stands.  Its number is not 0: buckets have versions, and 0 is that of nothing.
+
+        Raises
+        ------
+        InvalidPipeline
+            If rows cannot be given to buckets.
+        """
+        operators = {
+            name: OperatorState(self.state_schemas[name], self._written(name, state, ended.step_epoch, {}))
+            for name, state in given.items()
+        }
+        made = Manifest(self.pipeline, self.generation, self.clock.now_us(), self.graph, ended, self.buckets, operators)
         commit(self.store, made)
         return made
 
