@@ -49,15 +49,18 @@ class NamedCheckpoint:
     manifest : Manifest
         Its manifest, with keys in that store.
     below : str
-        The prefix of its objects in the store; empty where they are as in every checkpoint.
+        The prefix of its sources' records in the store; empty where they are as in every checkpoint.
     shown : str
         What people call it.
+    own : str
+        The prefix of the files that belong to this name alone: imported ones, edited ones.
     """
 
     store: Store
     manifest: Manifest
     below: str
     shown: str
+    own: str = ""
 
     def workspaces(self) -> Iterator[tuple[str, bytes]]:
         """Yield what the sources remember: key as in every checkpoint, bytes.
@@ -87,12 +90,12 @@ class NamedCheckpoint:
             except Corrupt as error:
                 error.do = f"restore {file.key!r} from a copy; or choose another named checkpoint."
                 raise
-            yield file.key.removeprefix(self.below), data
+            yield file.key.removeprefix(self.own), data
 
     @property
     def plain(self) -> Manifest:
         """The manifest with the keys that files have in every checkpoint."""
-        return _moved(self.manifest, self.below, "")
+        return _moved(self.manifest, self.own, "")
 
 
 def kept(store: Store, name: str) -> NamedCheckpoint:
@@ -106,8 +109,22 @@ def kept(store: Store, name: str) -> NamedCheckpoint:
         If its manifest is damaged.
     """
     manifest = named.read_named(store, name)
-    is_imported = store.get(f"{PREFIX}{name}/{LIST}") is not None
-    return NamedCheckpoint(store, manifest, f"{PREFIX}{name}/" if is_imported else "", name)
+    is_imported = store.get(f"{below(name)}{LIST}") is not None
+    return NamedCheckpoint(store, manifest, below(name) if is_imported else "", name, below(name))
+
+
+def below(name: str) -> str:
+    """Return the prefix of what belongs to one name alone; nothing is pruned there."""
+    return f"{PREFIX}{name}/"
+
+
+def taken_along(store: Store, found: NamedCheckpoint, name: str) -> Manifest:
+    """Copy what belongs to one name alone to another name of the same store; return the manifest over it."""
+    for key in store.keys(found.own):
+        data = store.get(key)
+        if data is not None:
+            store.put(below(name) + key.removeprefix(found.own), data)
+    return _moved(found.manifest, found.own, below(name))
 
 
 def find(store: Store, where: str) -> NamedCheckpoint:
@@ -214,25 +231,25 @@ def import_from(store: Store, directory: Path, name: str | None) -> str:
 
 
 def _import_claimed(store: Store, directory: Path, name: str, found: NamedCheckpoint, listed: _List) -> None:
-    below = f"{PREFIX}{name}/"
+    place = below(name)
     for key, (size, digest) in sorted(listed.objects.items()):
         data = found.store.get(key)
         if data is None or len(data) != size or hashlib.sha256(data).hexdigest() != digest:
             raise damaged(str(directory / key), "it is missing" if data is None else "its checksum does not match")
         if key != MANIFEST:
-            store.put(f"{below}{key}", data)
+            store.put(f"{place}{key}", data)
     missing = [file.key for file in found.manifest.files if file.key not in listed.objects]
     if missing:
         raise damaged(str(directory / missing[0]), f"the manifest names it, and {LIST} does not")
-    store.put(f"{below}{LIST}", found.store.get(LIST) or b"")
-    named.put_claimed(store, name, _moved(found.manifest, "", below))
+    store.put(f"{place}{LIST}", found.store.get(LIST) or b"")
+    named.put_claimed(store, name, _moved(found.manifest, "", place))
 
 
 def _moved(manifest: Manifest, before: str, after: str) -> Manifest:
     """Return a manifest whose files are elsewhere."""
 
     def moved(file: TableFile) -> TableFile:
-        return replace(file, key=after + file.key.removeprefix(before))
+        return replace(file, key=after + file.key.removeprefix(before)) if file.key.startswith(before) else file
 
     operators = {
         name: OperatorState(

@@ -52,11 +52,11 @@ class Bucket:
     tables: Mapping[str, pa.Table]
 
 
-def write_bucket(store: Store, bucket: Bucket) -> BucketState:
+def write_bucket(store: Store, bucket: Bucket, below: str = "") -> BucketState:
     """Write the tables of a bucket as Parquet files, and return what the manifest says of it.
 
     A table without rows has no file.  A file that is there already is replaced by the same bytes: it may be damaged.
-    Its name says of what they are: see :func:`file_key`.
+    Its name says of what they are: see :func:`file_key`; ``below`` stands before it.
     """
     files = {}
     for name, table in bucket.tables.items():
@@ -64,7 +64,7 @@ def write_bucket(store: Store, bucket: Bucket) -> BucketState:
             continue
         data = to_parquet(table)
         checksum = hashlib.sha256(data).hexdigest()
-        key = file_key(bucket, name, checksum)
+        key = below + file_key(bucket, name, checksum)
         store.put(key, data)
         files[name] = TableFile(key, checksum, len(data), table.num_rows)
     return BucketState(bucket.version, bucket.digest, bucket.feeds, files)

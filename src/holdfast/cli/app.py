@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -16,10 +17,13 @@ from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve
 from holdfast.cli.spare import Waiting, is_spare
 from holdfast.cli.supervision import supervise
 from holdfast.cli.target import load_target
+from holdfast.config import Settings
 from holdfast.graph.event_time import check_commit_every, common_unit
 from holdfast.graph.explain import derived_names
+from holdfast.graph.pipeline import Pipeline
 from holdfast.graph.trigger import Trigger, available_now
 from holdfast.observe.configuration import configuration
+from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_lines
 from holdfast.resume.refusals import check_change
 from holdfast.status import as_json as inspected_json
 from holdfast.store.local import open_store
@@ -86,6 +90,10 @@ def run(
     at: Annotated[
         str | None, typer.Option(metavar="TIME", help="First start: begin at a time (ISO 8601, or ticks).")
     ] = None,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATH", help="First start: the state of an operator (Parquet; see inspect TARGET)."),
+    ] = None,
     on_poison: Annotated[
         str | None, typer.Option(metavar="stop|isolate", help="What happens to rows that crash the run repeatedly.")
     ] = None,
@@ -110,6 +118,7 @@ def run(
             check_commit_every(grouping, argument="--commit-every")
         if at is not None and not at.isdigit():
             time_us(at, argument="--at")
+        initial = _initial_state(state or ())
         directory = checkpoint_directory(checkpoint)
         if max_restarts is not None and not supervised:
             raise typer.BadParameter("--max-restarts belongs to --supervise.")
@@ -128,6 +137,7 @@ def run(
             arguments = [part for name, value in words_of_child.items() if value is not None for part in (name, value)]
             arguments += [name for name, is_given in flags.items() if is_given]
             arguments += [part for name in drop_state or () for part in ("--drop-state", name)]
+            arguments += [part for each in state or () for part in ("--state", each)]
             with frame.log_file(directory, settings, as_json, another_rotates=True):
                 code = supervise(
                     target,
@@ -147,6 +157,7 @@ def run(
             "drop_state": drop_state or None,
             "from_checkpoint": from_checkpoint,
             "at": at,
+            "state": initial or None,
             "on_poison": on_poison,
         }
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -174,7 +185,10 @@ def inspect(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a checkpoint and its sinks hold.  Changes nothing, and may run while the pipeline does."""
+    """Show what a checkpoint and its sinks hold, or with TARGET alone what its operators would keep.
+
+    Changes nothing, and may run while the pipeline does.
+    """
     with frame.settings(as_json) as settings:
         if config:
             shown = configuration(settings)
@@ -183,8 +197,12 @@ def inspect(
             else:
                 frame.print_lines(words.configuration_lines(shown))
             return
+        if checkpoint is None and target is not None:
+            kept = _kept(load_target(target), settings)
+            frame.answer({"schemas": inspected_json(kept)}, schema_lines(kept), as_json)
+            return
         if checkpoint is None:
-            raise typer.BadParameter("--checkpoint DIR is missing; without it, only --config can be answered.")
+            raise typer.BadParameter("--checkpoint DIR is missing; without it, --config and TARGET can be answered.")
         inspection = frame.inspected(checkpoint, None if target is None else load_target(target))
         if as_json:
             frame.print_json(inspected_json(inspection))
@@ -335,6 +353,24 @@ def explain(
             frame.print_json(answer | ({"diagram": pipeline.diagram()} if diagram else {}))
         else:
             frame.print_lines([pipeline.diagram() if diagram else pipeline.explain()])
+
+
+def _initial_state(given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for each in given:
+        name, equals, path = each.partition("=")
+        if not (name and equals and path):
+            raise typer.BadParameter(f"--state {each}: write NAME=PATH, an operator and a Parquet file.")
+        if name in found:
+            raise typer.BadParameter(f"--state names {name} twice.")
+        found[name] = path
+    return found
+
+
+def _kept(pipeline: Pipeline, settings: Settings) -> tuple[OperatorSchema, ...]:
+    from holdfast.spark.resume.plan import state_schemas
+
+    return operator_schemas(state_schemas(pipeline, settings))
 
 
 def _trigger(interval: str | None, drain: bool) -> Trigger | None:

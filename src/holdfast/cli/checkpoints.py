@@ -9,17 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.checkpoint import named, portable
+from holdfast.checkpoint.given_state import given_states
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.snapshot import verify
+from holdfast.checkpoint.snapshot import to_parquet, verify
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
 from holdfast.clock import SystemClock
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.observe.inspection import Inspection
+from holdfast.observe.schemas import operator_schemas
 from holdfast.observe.times import utc
 from holdfast.ports import Store
+from holdfast.status import as_json as as_json_value
 from holdfast.store.local import open_store
-from holdfast.store.paths import checkpoint_directory
+from holdfast.store.paths import checked_place, checkpoint_directory
 
 app = typer.Typer(
     help="Named checkpoints: snapshots of a pipeline that stay until they are deleted.", no_args_is_help=True
@@ -78,10 +81,17 @@ def export_(
     name: CheckpointName,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Empty or missing.")],
     checkpoint: Checkpoint,
+    operator: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Write its state tables alone: TABLE.parquet for each.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a named checkpoint into a directory that needs nothing else."""
+    """Write a named checkpoint into a directory that needs nothing else; or the state of one operator."""
     with frame.settings(as_json):
+        if operator is not None:
+            files = write_state(frame.existing_store(checkpoint), name, operator, directory.expanduser().absolute())
+            frame.answer({"name": name, "operator": operator, "tables": files}, state_lines(files), as_json)
+            return
         found = portable.export(frame.existing_store(checkpoint), name, directory.expanduser().absolute())
         value = described(name, found.manifest)
         frame.answer(value, [f"{name} is exported: {directory}"], as_json)
@@ -99,6 +109,27 @@ def import_(
         store = open_store(str(checkpoint_directory(checkpoint)))
         taken = portable.import_from(store, directory.expanduser().absolute(), name)
         found = shown(store, taken)
+        frame.answer(found, list_lines([found]), as_json)
+
+
+@app.command("edit")
+def edit_(
+    name: CheckpointName,
+    checkpoint: Checkpoint,
+    operator: Annotated[str, typer.Option(metavar="NAME", help="Whose state is replaced.")],
+    given: Annotated[
+        Path, typer.Option("--with", metavar="FILE", help="Parquet: its rows, all of them; or a directory, by table.")
+    ],
+    new_name: Annotated[str, typer.Option("--as", metavar="NEWNAME", help="The name of the checkpoint that is made.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a named checkpoint of another one, with the state of one operator replaced; the old one stays."""
+    with frame.settings(as_json):
+        from holdfast.plan.levels.edited import edited
+
+        store = frame.existing_store(checkpoint)
+        (state,) = given_states({operator: given})
+        found = described(new_name, edited(store, name, state, new_name))
         frame.answer(found, list_lines([found]), as_json)
 
 
@@ -161,7 +192,38 @@ def shown(store: Store, name: str) -> dict[str, Any]:
     """
     manifest = named.read_named(store, name)
     verify(store, manifest)
-    return described(name, manifest)
+    return {**described(name, manifest), "schemas": as_json_value(operator_schemas(manifest.state_schemas))}
+
+
+def write_state(store: Store, name: str, operator: str, directory: Path) -> dict[str, dict[str, Any]]:
+    """Write the state tables of one operator as Parquet files; return what each is.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the directory is not empty, or there is no such state.
+    """
+    from holdfast.plan.levels.edited import state_of
+
+    tables = state_of(store, name, operator)
+    if checked_place(directory, "an export").exists() and any(directory.iterdir()):
+        raise InvalidPipeline(
+            f"{directory} is not empty.",
+            why="whoever edits what is in it takes every file there for a state table.",
+            do="name a directory that is empty, or not there yet.",
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    for table, rows in tables.items():
+        (directory / f"{table}.parquet").write_bytes(to_parquet(rows))
+    return {
+        table: {"rows": rows.num_rows, "path": str(directory / f"{table}.parquet")} for table, rows in tables.items()
+    }
+
+
+def state_lines(files: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Say what was written."""
+    for table, each in files.items():
+        yield f"{table}  {each['rows']:,} rows: {each['path']}"
 
 
 def delete(store: Store, name: str) -> None:
@@ -217,4 +279,7 @@ def show_lines(each: Mapping[str, Any]) -> Iterator[str]:
         yield f"  source {source}  " + "  ".join(f"{s}={p}" if s else str(p) for s, p in segments.items())
     for operator, of in each["operators"].items():
         yield f"  operator {operator}  {of['kind']}, {of['rows']:,} rows"
+    for kept in each["schemas"]:
+        for table in kept["tables"]:
+            yield f"  {kept['operator']}, table {table['name']}  {table['columns']}"
     yield "  every file is whole."

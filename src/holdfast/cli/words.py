@@ -13,6 +13,7 @@ from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.configuration import Configuration
 from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport, StateReport
 from holdfast.observe.operators import state_text, wait_text
+from holdfast.observe.schemas import schema_lines
 from holdfast.observe.times import utc
 from holdfast.ports import Held
 from holdfast.positions import Positions
@@ -45,6 +46,7 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
         yield f"supervisor  {noted['restarts']} restarts, the last one {utc(noted['at_us'])}: the run {noted['why']}"
     if inspection.state is not None:
         yield from _state(inspection.state)
+    yield from schema_lines(inspection.schemas)
     for sink in inspection.sinks:
         is_behind = sink.name in {each.sink for each in inspection.behind}
         yield from _sink(sink, inspection.owner, is_behind=is_behind)

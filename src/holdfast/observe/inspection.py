@@ -18,6 +18,7 @@ from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import CASES, Decision, Verdict
 from holdfast.errors import Corrupt
 from holdfast.graph.event_time import TimeUnit
+from holdfast.observe.schemas import OperatorSchema, schemas_in
 from holdfast.ports import Held, Outcome, Staged, Store
 from holdfast.positions import Positions
 from holdfast.resume.spark_log import ended, last_logged, newest_positions
@@ -177,6 +178,8 @@ class Inspection:
     """What ``run --supervise`` noted at its last restart: ``pid``, ``restarts``, ``in_a_row``, ``why``, ``at_us``."""
     behind: tuple[BehindReport, ...] = ()
     """Sinks that have lost what was published in them; searched when no run is alive."""
+    schemas: tuple[OperatorSchema, ...] = ()
+    """What the operators keep of the graph that ran last."""
 
     @property
     def open_epochs(self) -> tuple[int, ...]:
@@ -219,7 +222,15 @@ def inspect_checkpoint(location: str, store: Store, directory: Path) -> Inspecti
         spark=tuple(_spark_heads(directory)),
         state=_state(store),
         supervisor=json_object(store, "supervisor.json") or None,
+        schemas=_schemas(store),
     )
+
+
+def _schemas(store: Store) -> tuple[OperatorSchema, ...]:
+    try:
+        return schemas_in(store)
+    except Corrupt:
+        return ()  # for reading only; the next start says what is damaged
 
 
 def _summary(entry: LedgerEntry) -> DecisionSummary:

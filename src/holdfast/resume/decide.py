@@ -55,8 +55,8 @@ class Begin(Enum):
     """Where the pipeline is to begin.  The value is the definition."""
 
     START = "at the beginning of its sources"
-    NOTED = "at a time or a named checkpoint, as an earlier start has noted"
-    ASKED = "at a time or a named checkpoint, as this start is asked for the first time"
+    NOTED = "at a time, a named checkpoint or with given state, as an earlier start has noted"
+    ASKED = "at a time, a named checkpoint or with given state, as this start is asked for the first time"
 
 
 class StateSource(Enum):
@@ -72,7 +72,7 @@ class StartWay(Enum):
     """What is done.  The value is its description for people."""
 
     NEW = "begins at the beginning"
-    FORK = "begins at the time or the named checkpoint that was asked for"
+    FORK = "begins at the time, the named checkpoint or with the state that was asked for"
     AGAIN = "begins where the first start noted"
     ON = "continues"
     SEEK = "continues where the sinks are"
@@ -191,11 +191,12 @@ CASES: tuple[ResumeCase, ...] = (
         (Begin.ASKED,),
         tuple(StateSource),
         StartWay.FORK,
-        "that of the named checkpoint; at a time: empty",
+        "that of the named checkpoint, or the given one; else empty",
         "from there",
         "get what comes from there on",
         "above the checkpoint's",
-        "The first start with `at=` or `from_checkpoint=`; or that start died before it had noted where it begins.",
+        "The first start with `at=`, `from_checkpoint=` or `state=`; or that start died before it had noted where it "
+        "begins.",
     ),
     ResumeCase(
         "C",
@@ -208,7 +209,8 @@ CASES: tuple[ResumeCase, ...] = (
         "from where the first start noted",
         "get what comes from there on",
         "above all that are known",
-        "A run with `at=` or `from_checkpoint=` died, or Spark's directory was lost, before a sink held an epoch.",
+        "A run with `at=`, `from_checkpoint=` or `state=` died, or Spark's directory was lost, before a sink held an "
+        "epoch.",
     ),
     ResumeCase(
         "D",
@@ -352,7 +354,7 @@ CASES: tuple[ResumeCase, ...] = (
         (*_HOLDING, Sinks.UNORDERED),
         (Begin.ASKED,),
         tuple(StateSource),
-        "`at=` or `from_checkpoint=` with a new checkpoint, and a sink that holds epochs of this pipeline.",
+        "`at=`, `from_checkpoint=` or `state=` with a new checkpoint, and a sink that holds epochs of this pipeline.",
     ),
     _refused(
         "Q",
@@ -360,7 +362,7 @@ CASES: tuple[ResumeCase, ...] = (
         _ANSWERING,
         (Begin.ASKED,),
         tuple(StateSource),
-        "`at=` or `from_checkpoint=` for a pipeline that has begun otherwise.",
+        "`at=`, `from_checkpoint=` or `state=` for a pipeline that has begun otherwise.",
     ),
     _refused(
         "R",

@@ -234,7 +234,7 @@ def converted(value: Any, schema: pa.Schema, what: str, who: str = "the step") -
         value = pa.table(value)
     if sorted(value.schema.names) == sorted(schema.names):
         value = value.select(schema.names)
-        fits = [_is_alike(found, wanted) for found, wanted in zip(value.schema.types, schema.types, strict=True)]
+        fits = [is_alike(found, wanted) for found, wanted in zip(value.schema.types, schema.types, strict=True)]
         if all(fits):
             columns = [column.cast(field.type) for column, field in zip(value.columns, schema, strict=True)]
             return pa.Table.from_arrays(columns, schema=schema)
@@ -245,7 +245,8 @@ def converted(value: Any, schema: pa.Schema, what: str, who: str = "the step") -
     )
 
 
-def _is_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
+def is_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Tell whether two types hold the same values: only their form in memory may differ."""
     if found == wanted or pa.types.is_null(found):
         return True
     texts = (pa.string(), pa.large_string(), pa.string_view())
@@ -253,10 +254,10 @@ def _is_alike(found: pa.DataType, wanted: pa.DataType) -> bool:
     if (found in texts and wanted in texts) or (found in blobs and wanted in blobs):
         return True
     if (pa.types.is_list(found) or pa.types.is_large_list(found)) and pa.types.is_list(wanted):
-        return _is_alike(found.value_type, wanted.value_type)
+        return is_alike(found.value_type, wanted.value_type)
     if pa.types.is_struct(found) and pa.types.is_struct(wanted):
         return [field.name for field in found] == [field.name for field in wanted] and all(
-            _is_alike(one.type, other.type) for one, other in zip(found, wanted, strict=True)
+            is_alike(one.type, other.type) for one, other in zip(found, wanted, strict=True)
         )
     return False
 

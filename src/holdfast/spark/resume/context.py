@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from holdfast.checkpoint.given_state import GivenState
 from holdfast.checkpoint.portable import NamedCheckpoint, find
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
@@ -48,6 +49,7 @@ class StartOptions:
     settings: Settings
     from_checkpoint: str | None = None
     at_us: int | None = None
+    state: tuple[GivenState, ...] = ()
 
     @property
     def is_stateful(self) -> bool:
@@ -186,7 +188,7 @@ def program_of(pipeline: Pipeline, settings: Settings, token: str) -> Program | 
 
 
 def _begins(asked: StartOptions, store: Store) -> StartAt | None:
-    wanted = StartAt(asked.from_checkpoint, asked.at_us)
+    wanted = StartAt(asked.from_checkpoint, asked.at_us, asked.state)
     if wanted == StartAt():
         return None
     wanted.check_sources(asked.pipeline)

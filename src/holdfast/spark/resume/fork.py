@@ -1,19 +1,25 @@
-"""How a pipeline begins that does not begin at the beginning: at a named checkpoint (a *fork*), at a time, or both.
+"""How a pipeline begins that does not begin at the beginning: at a named checkpoint (a *fork*), at a time, with state.
 
-Durable writes: 1. of a fork, what the sources of the checkpoint remember, and its files; 2. its manifest, as a snapshot
-of this pipeline; 3. ``beginning.json``: from here on the pipeline begins there, whatever becomes of Spark's directory
-before the first epoch is published.  A crash before leaves objects that the next try writes again.
+Durable writes: 1. of a fork, what the sources of the checkpoint remember, and its files; of given state, its files;
+2. the
+manifest, as a snapshot of this pipeline; 3. ``beginning.json``: from here on the pipeline begins there, whatever
+becomes of Spark's directory before the first epoch is published.  A crash before leaves objects that the next try
+writes again; a start that begins at the beginning instead removes such a snapshot.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
-from holdfast.checkpoint.manifest import StateSchema
+import pyarrow as pa
+
+from holdfast.checkpoint.given_state import GivenState
+from holdfast.checkpoint.manifest import EpochEnd, StateSchema
 from holdfast.checkpoint.portable import NamedCheckpoint
 from holdfast.checkpoint.snapshot import commit
 from holdfast.errors import InvalidPipeline
@@ -30,6 +36,7 @@ from holdfast.sources import from_time
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.state_change import told
 from holdfast.spark.state.transfer import Transfer
+from holdfast.state.step import StepTime
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -44,14 +51,19 @@ class StartAt:
         The named checkpoint, as the user wrote it.
     at_us : int, optional
         The time, microseconds of Unix time.
+    state : tuple of GivenState
+        The state of operators.
     """
 
     where: str | None = None
     at_us: int | None = None
+    state: tuple[GivenState, ...] = ()
 
     def __str__(self) -> str:
         parts = [] if self.where is None else [f"from_checkpoint={self.where!r}"]
-        return ", ".join([*parts, *([] if self.at_us is None else [f"at={self.at_us}"])])
+        parts += [] if self.at_us is None else [f"at={self.at_us}"]
+        given = "; ".join(f"{each.operator}: {each.shown}" for each in self.state)
+        return ", ".join([*parts, *([f"state=({given})"] if given else [])])
 
     def is_due(self, store: Store, pipeline: str, *, has_begun: bool) -> bool:
         """Tell whether the pipeline still has to begin.
@@ -77,6 +89,31 @@ class StartAt:
             "targets.",
             pipeline=pipeline,
         )
+
+    def tables(
+        self, pipeline: str, state_schemas: Mapping[str, StateSchema], upgrades: Mapping[str, StateUpgrade], now_us: int
+    ) -> dict[str, dict[str, pa.Table]]:
+        """Return operator -> its state tables, as they were given.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the graph has no such operator, or a table does not fit it.
+        """
+        at = StepTime(0, now_us)
+        found = {}
+        for each in self.state:
+            if each.operator not in state_schemas:
+                raise InvalidPipeline(
+                    f"state= names the operator {each.operator!r}, which keeps no state in pipeline {pipeline!r}.",
+                    why=f"operators with state are: {', '.join(state_schemas) or 'none'}.",
+                    do="name one of those.",
+                    pipeline=pipeline,
+                    participant=each.operator,
+                )
+            upgrade = upgrades.get(each.operator, StateUpgrade())
+            found[each.operator] = each.tables(state_schemas[each.operator], partial(_grown, upgrade, at))
+        return found
 
     def check_sources(self, pipeline: Pipeline) -> None:
         """Refuse sources that cannot begin at a time.
@@ -124,6 +161,8 @@ class Fork:
         Whether operators may begin without state where theirs does not fit.
     drop_state : frozenset of str
         Operators whose state is not wanted.
+    given_state : mapping of str to mapping of str to pa.Table
+        Operator -> state tables that it begins with.
     """
 
     begins: StartAt
@@ -137,6 +176,7 @@ class Fork:
     transfer: Transfer
     is_forced: bool
     drop_state: frozenset[str] = frozenset()
+    given_state: Mapping[str, Mapping[str, pa.Table]] = field(default_factory=dict)
 
     @property
     def given(self) -> str:
@@ -156,7 +196,8 @@ class Fork:
         began = replace(header, from_us=self.begins.at_us)
         if self.found is not None:
             return self._fork(began, self.found)
-        return replace(began, seek=(self._access_points(),))
+        began = replace(began, seek=(self._access_points(),))
+        return self._with_state(began) if self.begins.state else began
 
     def refusal(self, held: Mapping[str, Held]) -> InvalidPipeline:
         """Return why a pipeline that has begun, or sinks that hold epochs of it, stand against it."""
@@ -173,11 +214,24 @@ class Fork:
         )
 
     def _access_points(self) -> Positions:
-        """Return where each source begins: at its random access point at or before the time."""
+        """Return where each source begins: at its random access point at or before the time, or at its beginning.
+
+        Where Spark reads a source alone, its positions are nobody else's; it is refused at a time.
+        """
         return {
             node.name: dict(self.reader.spec(node).open(node.name, self.reader.workspace(node)).initial())
             for node in self.pipeline.sources
+            if node.kind != "spark"
         }
+
+    def _with_state(self, header: DirectoryHeader) -> DirectoryHeader:
+        """Make a snapshot of what was given: the end of an epoch of its own, before the first one."""
+        ended = EpochEnd(header.base, header.base, header.start, self.transfer.clock.now_us())
+        made = self.transfer.begun_with(self.given_state, ended)
+        log.warning(
+            "pipeline %r begins with state: %s, %d rows", self.pipeline.name, ", ".join(made.operators), made.rows
+        )
+        return replace(header, base=header.base + 1, seed=made.key.path, kept=tuple(made.operators))
 
     def _fork(self, header: DirectoryHeader, found: NamedCheckpoint) -> DirectoryHeader:
         ended = found.manifest.ended
@@ -237,3 +291,7 @@ def stateful_change(
     inputs = {name: new[now[name]].inputs if name in now else () for name in before}  # of then they are not known
     old = {name: Described(Role.STATEFUL, of.kind, of.arguments, inputs[name]) for name, of in before.items()}
     return compare(Graph("", old, before), Graph("", new, after.state_schemas), upgrades=upgrades)
+
+
+def _grown(upgrade: StateUpgrade, at: StepTime, table: str, part: pa.Table) -> pa.Table | None:
+    return upgrade.grown(table, part, at)

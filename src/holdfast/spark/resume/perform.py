@@ -20,11 +20,12 @@ from datetime import UTC, datetime
 
 from holdfast.checkpoint.manifest import decode
 from holdfast.checkpoint.retention import lower_floor
+from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.checkpoint.source_history import note_stood, stood, stood_at
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.ports import Held
 from holdfast.positions import Positions, covers_all
-from holdfast.resume.decide import StartWay
+from holdfast.resume.decide import Spark, StartWay
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, note_beginning, read_origin
 from holdfast.resume.logged_epochs import left_at
 from holdfast.resume.restore import Restoration
@@ -91,7 +92,19 @@ def _made(beginning: Beginning, findings: Findings, prepared: Prepared) -> Direc
         check_can_seek(beginning, findings, header)
     elif prepared.seed is not None:
         header = _seeded(beginning, prepared.seed, prepared.sources, header)
+    elif way is StartWay.NEW and findings.found.spark is Spark.NONE:
+        _forget_unbegun(beginning)
     return header
+
+
+def _forget_unbegun(beginning: Beginning) -> None:
+    """Remove snapshots in which this pipeline did not begin: a start with other options died, and was given up.
+
+    They would be taken for state of rows that sinks hold, once these hold any.
+    """
+    beginning.check_fenced()
+    for key in snapshot_keys(beginning.store):
+        beginning.store.delete(key.path)
 
 
 def _seeded(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.participation import Participation
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
@@ -132,6 +133,12 @@ def plan(
     except HoldfastError as error:
         return replace(planned, refusal=error)
     return planned
+
+
+def state_schemas(pipeline: Pipeline, settings: Settings) -> dict[str, StateSchema]:
+    """Return what each stateful operator of a graph would keep."""
+    stages = _stages(pipeline, settings)
+    return {} if stages is None else state_schemas_of(pipeline, stages)
 
 
 def _stages(pipeline: Pipeline, settings: Settings) -> Stages | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from holdfast.checkpoint.given_state import GivenState, given_states
 from holdfast.config import Settings, mistaken_variables
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.event_time import begin_at, commit_every_ticks
@@ -41,6 +42,7 @@ def start(
     drop_state: Sequence[str] | None = None,
     from_checkpoint: str | None = None,
     at: str | datetime | int | None = None,
+    state: Mapping[str, Any] | None = None,
     on_poison: str | None = None,
 ) -> Run:
     """Start a pipeline: take it over, resolve what is in doubt, then run epochs.
@@ -87,6 +89,10 @@ def start(
         BIGINTs): each source at its random access point at or before it, and no row whose timestamp lies before it is
         delivered.  For the first start, with new
         sinks; every source needs ``timestamp=``.
+    state : mapping of str to table, path, or mapping of str to these, optional
+        Operator -> the state that it begins with, by the schema that ``holdfast inspect`` prints: a Parquet file, a
+        directory of them, a pyarrow.Table, or a frame that speaks Arrow; for an operator of several state tables a
+        mapping of their names to these.  For the first start, with new sinks.
     on_poison : str, optional
         ``"isolate"`` makes dead letters of rows that kill the run again and again; ``"stop"`` does not.  Default is the
         setting ``HOLDFAST_ON_POISON``.
@@ -130,6 +136,7 @@ def start(
         settings=settings,
         from_checkpoint=from_checkpoint,
         at_us=begin_at(at, pipeline.sources),
+        state=_initial(state, from_checkpoint),
     )
     starting = Starting(asked, lifecycle)
     lifecycle.set_up()
@@ -141,6 +148,18 @@ def start(
     finally:
         if not starting.has_begun:
             lifecycle.tear_down()
+
+
+def _initial(state: Mapping[str, Any] | None, from_checkpoint: str | None) -> tuple[GivenState, ...]:
+    if state is None:
+        return ()
+    if from_checkpoint is not None:
+        raise InvalidPipeline(
+            "state= and from_checkpoint= exclude each other.",
+            why="a named checkpoint holds the state of every operator.",
+            do="edit it: holdfast checkpoint edit NAME --operator X --with FILE --as NEWNAME; then begin with NEWNAME.",
+        )
+    return given_states(state)
 
 
 def start_all(pipelines: Sequence[Pipeline], *, checkpoint: str, **options: Any) -> list[Run]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.checkpoint import named
@@ -81,6 +82,7 @@ class Starting:
             self._warn_of_exposure(context)
             physical = assemble(self.asked, context)
             change = self._change(context, physical)
+            given_state = self._given_state(context, physical)
             sinks = self._connected(context, physical)
             coordinator = coordinator_of(
                 pipeline,
@@ -94,7 +96,9 @@ class Starting:
             try:
                 remembering = [name for name, sink in sinks.items() if remembers(sink)]
                 participation = Participation(pipeline.name, context.store, remembering)
-                owned = _Owned(self.asked, context, physical, change, sinks, coordinator, participation, remembering)
+                owned = _Owned(
+                    self.asked, context, physical, change, sinks, coordinator, participation, remembering, given_state
+                )
                 resumption = coordinator.open(on_behind=owned.check_replayable)
                 header = owned.settled(resumption)
                 held = resumption.held.values()
@@ -129,6 +133,13 @@ class Starting:
                 Backfill(pipeline, context.directory, self.asked.is_stateful).check(change)
         return change
 
+    def _given_state(self, context: StartContext, physical: PhysicalPlan) -> dict[str, dict[str, pa.Table]]:
+        """Return the state that the pipeline begins with; refuse what does not fit, before anybody is fenced."""
+        if context.begins is None:
+            return {}
+        now_us = context.clock.now_us()
+        return context.begins.tables(self.asked.pipeline.name, physical.state_schemas, physical.upgrades, now_us)
+
     def _connected(self, context: StartContext, physical: PhysicalPlan) -> dict[str, Sink]:
         pipeline = self.asked.pipeline
         sinks: dict[str, Sink] = {}
@@ -152,6 +163,7 @@ class _Owned:
     coordinator: Coordinator
     participation: Participation
     remembering: Sequence[str]
+    given_state: Mapping[str, Mapping[str, pa.Table]]
 
     def check_replayable(self, behind: Collection[str], held: Mapping[str, Held]) -> None:
         """Refuse sinks that have lost what is done in them, all of it too, if it cannot be replayed.
@@ -264,6 +276,7 @@ class _Owned:
             transfer,
             self.asked.settings.force_graph_change,
             self.asked.settings.dropped,
+            self.given_state,
         )
 
 

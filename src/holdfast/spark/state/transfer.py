@@ -12,24 +12,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState, StateSchema
+from holdfast.checkpoint.manifest import BucketState, EpochEnd, Manifest, OperatorState, StateSchema
 from holdfast.checkpoint.snapshot import Bucket, checked, commit, from_parquet, write_bucket
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.naming import callable_text
 from holdfast.operators.stateful.spec import converted
-from holdfast.plan.chunks import bucket_of
-from holdfast.ports import Broadcasting, Clock, Store
+from holdfast.plan.levels.division import StateDivision
+from holdfast.ports import Clock, Store
 from holdfast.resume.state_upgrade import StateMove, StateUpgrade, TableMove, Way, state_move
 from holdfast.state import checks, encoding, joins
-from holdfast.state.step import ALL_KEYS, StateTable, StepTime
+from holdfast.state.step import StepTime
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -131,6 +128,29 @@ class Transfer:
         commit(self.store, made)
         return made
 
+    def begun_with(self, given: Mapping[str, Mapping[str, pa.Table]], ended: EpochEnd) -> Manifest:
+        """Write state that was given, and return the snapshot that holds it.
+
+        Parameters
+        ----------
+        given : mapping of str to mapping of str to pa.Table
+            Operator -> every table of its state.
+        ended : EpochEnd
+            The epoch at whose end it stands.  Its number is not 0: buckets have versions, and 0 is that of nothing.
+
+        Raises
+        ------
+        InvalidPipeline
+            If rows cannot be given to buckets.
+        """
+        operators = {
+            name: OperatorState(self.state_schemas[name], self._written(name, state, ended.step_epoch, {}))
+            for name, state in given.items()
+        }
+        made = Manifest(self.pipeline, self.generation, self.clock.now_us(), self.graph, ended, self.buckets, operators)
+        commit(self.store, made)
+        return made
+
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _upgrade(self, name: str) -> StateUpgrade:
@@ -143,7 +163,7 @@ class Transfer:
         if not before.buckets:
             return {}
         known = {
-            table: _united(self._read(before, table), of, self._flag(name, table, of.schema))
+            table: self._division(name, before.schema).united(table, of, self._read(before, table))
             for table, of in before.schema.tables.items()
         }
         state = {table: self._brought(name, table, each, known, at) for table, each in move.tables.items()}
@@ -155,8 +175,12 @@ class Transfer:
             log.warning("state table %r of operator %r is dropped, with %d rows", table, was, known[table].num_rows)
         version = max(of.version for of in before.buckets.values())
         of_all = feeds.united([of.feeds for of in before.buckets.values()])
+        return self._written(name, state, version, of_all)
+
+    def _written(self, name: str, state: Mapping[str, pa.Table], version: int, of_all: Feeds) -> dict[int, BucketState]:
+        """Write all state of an operator into the buckets of now."""
         written = {}
-        for number, parts in self._divided(name, state):
+        for number, parts in self._division(name, self.state_schemas[name]).divided(state, self.buckets):
             digest = hashlib.blake2b(encoding.encode(parts), digest_size=8).hexdigest()
             written[number] = write_bucket(self.store, Bucket(name, number, version, digest, of_all, parts))
         rows_held = sum(table.num_rows for table in state.values())
@@ -219,69 +243,8 @@ class Transfer:
             )
         return found
 
-    def _flag(self, name: str, table: str, schema: pa.Schema) -> str | None:
-        """Return the column that marks rows for all keys; empty where all rows are such, None where none is."""
-        step = self._upgrade(name).step
-        if isinstance(step, Broadcasting) and table in step.for_all_keys:
-            return step.for_all_keys[table]
-        return ALL_KEYS if ALL_KEYS in schema.names else None
-
-    def _divided(self, name: str, state: Mapping[str, pa.Table]) -> Iterator[tuple[int, dict[str, pa.Table]]]:
-        """Yield every bucket that gets rows, with all tables."""
-        schema = self.state_schemas[name]
-        places = {}
-        for table, rows in state.items():
-            is_shared = _is_shared(rows, self._flag(name, table, rows.schema))
-            numbers = np.zeros(rows.num_rows, np.int64)
-            if not is_shared.all() and len(schema.key):
-                numbers = bucket_of(self._keys(name, table, rows, schema.key), schema.key, self.buckets)
-            places[table] = (numbers, is_shared)
-        for number in range(self.buckets):
-            parts = {
-                table: rows.filter(pa.array((places[table][0] == number) | places[table][1])).combine_chunks()
-                for table, rows in state.items()
-            }
-            if any(part.num_rows for part in parts.values()):
-                yield number, parts
-
-    def _keys(self, name: str, table: str, rows: pa.Table, key: pa.Schema) -> pa.Table:
-        there = {column.lower(): column for column in rows.schema.names}
-        missing = [column for column in key.names if column.lower() not in there]
-        if missing:
-            raise InvalidPipeline(
-                f"state table {table!r} of operator {name!r} cannot be divided into {self.buckets} buckets.",
-                why=f"it does not hold the key column {missing[0]!r}, so the keys of its rows are unknown.",
-                do="start with the buckets that there are (HOLDFAST_BUCKETS), or add the key columns to the table "
-                "first.",
-                pipeline=self.pipeline,
-                participant=name,
-            )
-        columns = [rows.column(there[field.name.lower()]).cast(field.type) for field in key]
-        return pa.Table.from_arrays(columns, names=key.names)
-
-
-def _united(parts: Sequence[pa.Table], table: StateTable, flag: str | None) -> pa.Table:
-    """Return the rows of all buckets; of those that hold for all keys one each, with the greatest values."""
-    rows = pa.concat_tables(parts) if parts else table.schema.empty_table()
-    is_shared = _is_shared(rows, flag)
-    if not is_shared.any():
-        return rows
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows.filter(pa.array(is_shared)).to_pylist():  # a few for each bucket
-        known = found.setdefault(tuple(row[name] for name in table.key), row)
-        known.update({name: _greater(known[name], row[name]) for name in row if name not in table.key})
-    shared = pa.Table.from_pylist(list(found.values()), schema=table.schema)
-    return pa.concat_tables([rows.filter(pa.array(~is_shared)), shared])
-
-
-def _greater(one: Any, other: Any) -> Any:
-    return other if one is None else one if other is None else max(one, other)
-
-
-def _is_shared(rows: pa.Table, flag: str | None) -> npt.NDArray[np.bool_]:
-    if not flag:
-        return np.full(rows.num_rows, flag is not None)
-    return np.asarray(rows.column(flag).cast(pa.bool_()))
+    def _division(self, name: str, schema: StateSchema) -> StateDivision:
+        return StateDivision.of(name, schema, self._upgrade(name).step, self.pipeline)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,208 @@
+"""State that people give: tables and Parquet files, read as the state of one operator and checked column by column."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.checkpoint.manifest import StateSchema
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.checks import a_type
+from holdfast.operators.stateful.spec import is_alike
+from holdfast.state import checks, joins
+from holdfast.state.step import StateTable
+
+Fill = Callable[[str, pa.Table], "pa.Table | None"]
+"""A table's name and a part of its columns -> the whole table; None where nobody knows what the others begin with."""
+
+
+@dataclass(frozen=True)
+class GivenState:
+    """The state of one operator, as somebody gives it.
+
+    Parameters
+    ----------
+    operator : str
+        Whose.
+    given : pa.Table, Path, or mapping of str to one of them
+        The rows of its only state table; a Parquet file, or a directory of them; or state table -> one of these.  A
+        directory in which files are named after the state tables (``keys.parquet``) gives each its own.
+    shown : str
+        What people call it: a path as it was written, a table by its size and digest.
+    """
+
+    operator: str
+    given: Any = field(repr=False, compare=False)
+    shown: str
+
+    def tables(self, schema: StateSchema, fill: Fill = lambda table, part: None) -> dict[str, pa.Table]:
+        """Return every state table of the operator; one that is not given is empty.
+
+        Parameters
+        ----------
+        schema : StateSchema
+            What the operator keeps.
+        fill : callable, optional
+            Asked for columns that are not given.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a file cannot be read, or a table does not fit what the operator keeps.  Names the column.
+        """
+        found = {name: of.schema.empty_table() for name, of in schema.tables.items()}
+        for name, given in self._by_table(schema).items():
+            rows = _read(given, self.operator) if isinstance(given, Path) else given
+            found[name] = self._fitted(name, schema.tables[name], rows, fill)
+        return found
+
+    def _by_table(self, schema: StateSchema) -> Mapping[str, Any]:
+        names = list(schema.tables)
+        given = self.given
+        if isinstance(given, Path) and given.is_dir():
+            named = {path.stem: path for path in sorted(given.glob("*.parquet"))}
+            if named and named.keys() <= set(names):
+                return named
+        if isinstance(given, Mapping):
+            odd = next((name for name in given if name not in names), None)
+            if odd is None:
+                return given
+            raise self._refused(f"it has no state table {odd!r}; it has {', '.join(names) or 'none'}.")
+        if len(names) != 1:
+            several = f"it keeps {len(names)} state tables: {', '.join(names)}." if names else "it keeps no state."
+            raise self._refused(several, "give a mapping of table names to tables, or a directory of <table>.parquet.")
+        return {names[0]: given}
+
+    def _fitted(self, name: str, table: StateTable, rows: pa.Table, fill: Fill) -> pa.Table:
+        wanted = table.schema
+        reasons = list(_misfits(rows.schema, wanted))
+        known = [column for column in wanted if column.name in rows.schema.names]
+        if reasons:
+            raise self._refused(f"of table {name!r}: {'; '.join(reasons)}.", _CURE, wanted)
+        columns = [_plain(rows.column(column.name)).cast(column.type) for column in known]
+        part = pa.Table.from_arrays(columns, schema=pa.schema(known))
+        if len(known) < len(wanted):
+            whole = fill(name, part) if {*table.key} <= {*part.schema.names} else None
+            if whole is None:
+                missing = ", ".join(f"{each.name} {each.type}" for each in wanted if each not in known)
+                raise self._refused(f"of table {name!r}: not given: {missing}.", _CURE, wanted)
+            part = whole
+        for column in wanted:
+            if not column.nullable and part.column(column.name).null_count:
+                raise self._refused(f"of table {name!r}: column {column.name!r} has nulls, which it never has.", _CURE)
+        distinct = joins.distinct_keys(part, table.key).num_rows
+        if distinct < part.num_rows:
+            key = ", ".join(table.key) or "empty: it holds one row"
+            raise self._refused(f"of table {name!r}: {part.num_rows} rows, and {distinct} keys; its key is {key}.")
+        return part.combine_chunks()
+
+    def _refused(self, why: str, do: str = "", wanted: pa.Schema | None = None) -> InvalidPipeline:
+        says = "" if wanted is None else f" It keeps: {checks.spelled(wanted)}."
+        return InvalidPipeline(
+            f"what is given ({self.shown}) is no state of operator {self.operator!r}.",
+            why=why + says,
+            do=do or "give rows by the schema that holdfast inspect prints.",
+            participant=self.operator,
+        )
+
+
+_CURE = "give the columns by the schema that holdfast inspect prints: CAST(column AS type), for instance."
+
+
+def given_states(state: Any) -> tuple[GivenState, ...]:
+    """Return the state that somebody gives, by operator.
+
+    Parameters
+    ----------
+    state : mapping of str to table, path, or mapping of str to these
+        Operator -> its state.  A table is a pyarrow.Table, or a frame of another library that speaks Arrow.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is none of these.
+
+    Examples
+    --------
+    >>> given_states({"counts": "counts.parquet"})
+    (GivenState(operator='counts', shown="'counts.parquet'"),)
+    """
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+        raise InvalidPipeline(
+            f"state= is {a_type(state)}.",
+            why="it says for each operator, by its name, with what state it begins.",
+            do='write for instance state={"counts": "counts.parquet"}.',
+        )
+    return tuple(_given(name, state[name]) for name in sorted(state))
+
+
+def _given(operator: str, given: Any) -> GivenState:
+    if isinstance(given, Mapping):
+        parts = {name: _one(operator, each) for name, each in sorted(given.items())}
+        shown = ", ".join(f"{name}: {shown}" for name, (_, shown) in parts.items())
+        return GivenState(operator, {name: each for name, (each, _) in parts.items()}, shown)
+    return GivenState(operator, *_one(operator, given))
+
+
+def _one(operator: str, given: Any) -> tuple[pa.Table | Path, str]:
+    if isinstance(given, str | Path):
+        return Path(given).expanduser().absolute(), repr(str(given))
+    if not isinstance(given, pa.Table):
+        if not hasattr(given, "__arrow_c_stream__"):
+            raise InvalidPipeline(
+                f"the state of operator {operator!r} is given as {a_type(given)}.",
+                why="state is a set of tables.",
+                do="give a Parquet file, a pyarrow.Table, a polars or pandas frame, or a mapping of table names to "
+                "these.",
+                participant=operator,
+            )
+        given = pa.table(given)
+    return given, f"{given.num_rows} rows, {_digest(given)}"
+
+
+def _digest(table: pa.Table) -> str:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table.combine_chunks())
+    return hashlib.sha256(out.getvalue()).hexdigest()[:8]
+
+
+def _read(path: Path, operator: str) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    files: Sequence[Path] = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    try:
+        if not files:
+            raise FileNotFoundError(f"{path} holds no *.parquet")
+        return pa.concat_tables([pq.ParquetFile(file).read() for file in files])
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidPipeline(
+            f"the state of operator {operator!r} cannot be read from {path}.",
+            why=f"{' '.join(str(error).split())}.",
+            do="name a Parquet file, or a directory of Parquet files of one schema.",
+            participant=operator,
+        ) from error
+
+
+def _misfits(found: pa.Schema, wanted: pa.Schema) -> Iterator[str]:
+    names = {column.name for column in wanted}
+    for column in found:
+        if column.name not in names:
+            yield f"column {column.name!r} is none of it"
+        elif found.names.count(column.name) > 1:
+            yield f"column {column.name!r} is there twice"
+        elif not is_alike(_plain_type(column.type), kept := wanted.field(column.name).type):
+            yield f"column {column.name!r} is {column.type}, and the state has {kept}"
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(_plain_type(column.type))

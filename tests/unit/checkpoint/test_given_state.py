@@ -1,0 +1,100 @@
+"""State that people give: read, and compared with what an operator keeps, column by column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast.checkpoint.given_state import GivenState, given_states
+from holdfast.checkpoint.manifest import StateSchema
+from holdfast.errors import InvalidPipeline
+from holdfast.state.step import StateTable
+
+KEY = pa.schema([("k", pa.string())])
+COUNTS = StateTable(pa.schema([*KEY, ("n", pa.int64()), pa.field("sure", pa.bool_(), nullable=False)]), ("k",))
+SEEN = StateTable(pa.schema([*KEY, ("at", pa.timestamp("us", "UTC"))]), ("k",))
+ONE = StateSchema("stateful", "{}", KEY, {"counts": COUNTS})
+TWO = StateSchema("stateful", "{}", KEY, {"counts": COUNTS, "seen": SEEN})
+ROWS = {"k": ["a", "b"], "n": [1, 2], "sure": [True, False]}
+
+
+def given(state: Any) -> GivenState:
+    (found,) = given_states({"counted": state})
+    return found
+
+
+@pytest.mark.parametrize("way", ["table", "frame", "file", "directory", "by table"])
+def test_a_table_is_given_in_any_of_these_ways(way: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table(ROWS), tmp_path / "counts.parquet")
+    ways: dict[str, Any] = {
+        "table": pa.table(ROWS).select(["sure", "k", "n"]),
+        "frame": pl.DataFrame(ROWS),
+        "file": str(tmp_path / "counts.parquet"),
+        "directory": tmp_path,
+        "by table": {"counts": tmp_path / "counts.parquet"},
+    }
+    found = given(ways[way]).tables(ONE)
+    assert found["counts"].schema.equals(COUNTS.schema)
+    assert found["counts"].to_pydict() == ROWS
+    if way in ("directory", "by table"):
+        two = given(ways[way]).tables(TWO)
+        assert (two["counts"].num_rows, two["seen"].num_rows) == (2, 0), "what is not given is empty"
+
+
+def test_a_directory_of_parts_is_one_table(tmp_path: Path) -> None:
+    for number in range(2):
+        pq.write_table(pa.table(ROWS).slice(number, 1), tmp_path / f"part-{number}.parquet")
+    assert given(tmp_path).tables(ONE)["counts"].to_pydict() == ROWS
+
+
+def test_columns_that_are_left_out_are_asked_of_the_operator() -> None:
+    def fill(table: str, part: pa.Table) -> pa.Table:
+        assert (table, part.schema.names) == ("counts", ["k", "n"])
+        return part.append_column(COUNTS.schema.field("sure"), pa.array([True] * part.num_rows)).cast(COUNTS.schema)
+
+    rows = pa.table({"k": ["a"], "n": [1]})
+    assert given(rows).tables(ONE, fill)["counts"].to_pydict() == {"k": ["a"], "n": [1], "sure": [True]}
+    with pytest.raises(InvalidPipeline, match=r"table 'counts': not given: sure bool.*It keeps: k string, n int64"):
+        given(rows).tables(ONE)
+    with pytest.raises(InvalidPipeline, match="not given: k string"):
+        given(pa.table({"n": [1], "sure": [True]})).tables(ONE, fill)
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (ROWS | {"n": ["1", "2"]}, "column 'n' is string, and the state has int64"),
+        (ROWS | {"m": [1, 2]}, "column 'm' is none of it"),
+        (ROWS | {"k": ["a", "a"]}, "2 rows, and 1 keys; its key is k"),
+        (ROWS | {"sure": [True, None]}, "column 'sure' has nulls"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_the_column(rows: Any, why: str) -> None:
+    with pytest.raises(InvalidPipeline, match=why) as caught:
+        given(pa.table(rows)).tables(ONE)
+    assert "is no state of operator 'counted'" in caught.value.what
+
+
+def test_what_is_no_state_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.parquet").write_text("no")
+    with pytest.raises(InvalidPipeline, match="state= is a str"):
+        given_states("counts.parquet")
+    with pytest.raises(InvalidPipeline, match="given as a list"):
+        given([ROWS])
+    for path in ("text.parquet", "absent.parquet"):
+        with pytest.raises(InvalidPipeline, match=f"cannot be read from .*{path}"):
+            given(tmp_path / path).tables(ONE)
+    with pytest.raises(InvalidPipeline, match="it keeps 2 state tables: counts, seen"):
+        given(pa.table(ROWS)).tables(TWO)
+    with pytest.raises(InvalidPipeline, match="no state table 'count'; it has counts"):
+        given({"count": pa.table(ROWS)}).tables(ONE)
+
+
+def test_what_was_given_has_one_name_as_long_as_it_is_the_same() -> None:
+    assert given("counts.parquet") == given("counts.parquet") != given("other.parquet")
+    assert given(pa.table(ROWS)).shown == given(pa.table(ROWS)).shown != given(pa.table(ROWS | {"n": [1, 3]})).shown
