@@ -49,9 +49,9 @@ from holdfast.operators.map_batches import map_batches as map_batches
 from holdfast.operators.select import select as select
 from holdfast.operators.split import split as split
 from holdfast.operators.sql import sql as sql
-from holdfast.operators.stateful.apply import KeyState as KeyState
 from holdfast.operators.stateful.apply import apply as apply
 from holdfast.operators.stateful.distinct import distinct as distinct
+from holdfast.operators.stateful.key_state import KeyState as KeyState
 from holdfast.operators.stateful.limit_in_flight import limit_in_flight as limit_in_flight
 from holdfast.operators.stateful.merge import merge as merge
 from holdfast.operators.stateful.spec import stateful as stateful

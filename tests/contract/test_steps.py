@@ -65,6 +65,14 @@ def bounding(key, rows, state):
     return rows
 
 
+def quiet(key, rows, state):
+    """Say when a key had no row for five ticks; what rows behind a timer do must not show when it fires."""
+    for row in rows:
+        state.timer(row["t"] + 5)
+    if state.fired is not None:
+        yield {"k": key, "t": state.fired.at}
+
+
 def newest(tables, rows, at):
     """Keep the newest row of each key, and give rows that are newer than those before."""
     known = {} if tables is None else {row["k"]: row for row in tables["newest"].to_pylist()}
@@ -113,6 +121,13 @@ CASES = [
     ),
     StepCase("apply", step_of(source() | apply(running, "k", state="n BIGINT", schema="k STRING, n BIGINT")),
              events_for("rows")),
+    StepCase("apply with event timers",
+             step_of(source() | apply(quiet, "k", state="last BIGINT", schema="k STRING, t BIGINT", timers="event")),
+             events_for("rows")),
+    StepCase("apply with timers of its own rows",
+             step_of(source() | apply(quiet, "k", schema="k STRING, t BIGINT", timers=["event", "batch"], disorder=4,
+                                      state="last BIGINT")),
+             events_for("rows", disorder=3)),
     StepCase("stateful", step_of(source() | stateful(newest, "k", schema=SCHEMA, state={"newest": SCHEMA})),
              events_for("rows")),
     StepCase("apply with bounds", step_of(source() | apply(bounding, "k", schema=SCHEMA, timestamp="t",

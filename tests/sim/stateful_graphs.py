@@ -467,6 +467,37 @@ def _grown(flow: Flow) -> Lines:
     return lines
 
 
+def _alarm(graph: Graph) -> None:
+    """A function that asks to be called again some time behind each row, and says when it is."""
+    flow = _pick(graph, _is_ordered)
+    if flow is None:
+        return
+    gap = graph.chance.choice((0, 1, 4))
+    # A late row would ask for a time that is over, maybe once more: then rows must promise nothing.
+    promises = not flow.judged()[1] and graph.chance.random() < 0.6
+    stream = flow.stream | apply(
+        partial(_ring, flow.time, gap),
+        by="k",
+        schema="k STRING, t BIGINT, v BIGINT",
+        state="rung BIGINT" if graph.chance.random() < 0.5 else None,
+        timestamp="t",
+        timers="event",
+        disorder=flow.disorder if promises else None,
+        name=graph.name("alarm"),
+    )
+    lines = {
+        key: [{"k": key, "t": at, "v": at} for at in sorted({row[flow.time] + gap for row in rows})]
+        for key, rows in flow.lines.items()
+    }
+    graph.flows.append(Flow(stream, lines, is_strict=True))
+
+
+def _ring(time: str, gap: int, key: str, rows: list[Row], state: hf.KeyState) -> list[Row]:
+    for row in rows:
+        state.timer(row[time] + gap)
+    return [] if state.fired is None else [{"k": key, "t": state.fired.at, "v": state.fired.at}]
+
+
 def _limit(graph: Graph) -> None:
     flow = _pick(graph, _is_ordered)
     if flow is None:
@@ -511,6 +542,7 @@ MAKERS: Sequence[Callable[[Graph], None]] = (
     _accumulate,
     _stateful,
     _apply,
+    _alarm,
     _limit,
 )
 """Operators with state more often than those without."""

@@ -112,7 +112,7 @@ def test_no_crash_loses_doubles_or_changes_a_row_behind_state() -> None:
 def test_no_crash_among_hundreds_of_graphs_loses_doubles_or_changes_a_row_behind_state(count: int) -> None:
     outcomes = live_all(range(count))
     kinds = Counter(kind for outcome in outcomes for kind in set(outcome.graph.kinds))
-    asked = {"aggregate", "sync", "merge", "distinct", "accumulate", "apply", "limit_in_flight", "stateful"}
+    asked = {"aggregate", "sync", "merge", "distinct", "accumulate", "apply", "alarm", "limit_in_flight", "stateful"}
     assert set(kinds) == asked | {"filter", "select", "union"}
     assert min(kinds.values()) > count // 16, f"some operators hardly ever: {kinds}"
     deaths = Counter(death.split()[1] for outcome in outcomes for death in outcome.deaths)

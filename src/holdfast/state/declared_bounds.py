@@ -17,6 +17,7 @@ from holdfast.state.input_bounds import reported
 from holdfast.state.keyed import Ticks
 from holdfast.state.keys import coded, found, numbers
 from holdfast.state.step import ALL_KEYS, BOUND, UNBOUNDED, Arrivals, Change, StateTable
+from holdfast.state.timeline import Promise
 
 WHY = "that was declared before"
 """What the bound of a late row follows from."""
@@ -48,7 +49,14 @@ def declared(key: pa.Schema) -> StateTable:
     return StateTable(schema, (*key.names, ALL_KEYS))
 
 
-def limits(table: pa.Table, given: Arrivals, key: pa.Schema, time: str, needless: int = UNBOUNDED) -> DeclaredLimits:
+def limits(
+    table: pa.Table,
+    given: Arrivals,
+    key: pa.Schema,
+    time: str,
+    needless: int = UNBOUNDED,
+    promise: Promise | None = None,
+) -> DeclaredLimits:
     """Return what the declared bounds say about an epoch's rows.
 
     Parameters
@@ -63,8 +71,10 @@ def limits(table: pa.Table, given: Arrivals, key: pa.Schema, time: str, needless
         Timestamp column.
     needless : int
         Bounds of keys up to this need not be kept: something else holds all keys to it.
+    promise : Promise, optional
+        What a key's rows say about those to come; None: nothing.
     """
-    if not table.num_rows and not given.bounds.num_rows:
+    if not table.num_rows and not given.bounds.num_rows and promise is None:
         return DeclaredLimits(np.full(given.rows.num_rows, UNBOUNDED, np.int64), UNBOUNDED, None)
     names = key.names
     everywhere = pc.max(table.column(BOUND).filter(table.column(ALL_KEYS))).as_py()
@@ -77,7 +87,7 @@ def limits(table: pa.Table, given: Arrivals, key: pa.Schema, time: str, needless
     positions, codes = found(table, keys)
     is_own = ~np.asarray(table.column(ALL_KEYS).take(pa.array(positions))).astype(bool)
     before[codes[is_own]] = numbers(table.column(BOUND).take(pa.array(positions[is_own])))
-    news = reported(given, time, None, keys, before, everywhere)
+    news = reported(given, time, promise, keys, before, everywhere)
     floor = max(news.everywhere, needless)
     risen = np.flatnonzero((news.bounds > before) & (news.bounds > floor))
     return DeclaredLimits(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from holdfast.state import joins
-from holdfast.state.step import ALL_KEYS, BOUND, Change, StateTable, Step
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, Change, StateTable, Step
 
 
 def empty(schema: pa.Schema) -> pa.Table:
@@ -85,6 +85,11 @@ def key_schema(declared: StateTable) -> pa.Schema:
 def empty_state(step: Step) -> dict[str, pa.Table]:
     """Return the tables of a bucket that has seen nothing."""
     return {name: empty(table.schema) for name, table in step.tables.items()}
+
+
+def end_for_all(key: pa.Schema) -> pa.Table:
+    """Return the bound that says that no row follows, of any key."""
+    return pa.Table.from_pylist([{ALL_KEYS: True, BOUND: CLOSED}], schema=bounds_schema(key))
 
 
 def bounds_schema(key: pa.Schema) -> pa.Schema:

@@ -11,6 +11,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
+from holdfast.operators.stateful import own_bounds
+from holdfast.state import tables
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED
 from holdfast.testing import bound, close, drive
 
 SCHEMA = "k STRING, t BIGINT"
@@ -183,3 +186,18 @@ def test_explain_says_what_operators_behind_it_hear() -> None:
     assert said(applied(passed)) == [told]
     untimed = GIVEN | hf.apply(passed, by="k", schema=SCHEMA, name="own")
     assert said(untimed) == ["it declares no timestamp"]
+
+
+def test_no_end_is_told_as_long_as_a_timer_may_fire() -> None:
+    key = pa.schema([("k", pa.string())])
+    schema = tables.bounds_schema(key)
+    told = [{"k": None, ALL_KEYS: True, BOUND: CLOSED}, {"k": "a", ALL_KEYS: False, BOUND: 7}]
+    bounds = pa.Table.from_pylist(told, schema=schema)
+    waiting = own_bounds.with_end(bounds, key, is_done=False)
+    assert waiting is not None
+    assert waiting.to_pylist() == told[1:]
+    done = own_bounds.with_end(bounds, key, is_done=True)
+    assert done is not None
+    assert done.to_pylist() == told[::-1]
+    assert own_bounds.with_end(None, key, is_done=False) is None
+    assert own_bounds.with_end(bounds.slice(0, 1), key, is_done=False) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,13 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.checks import building
-from holdfast.graph.evolution import Migration, past_of
-from holdfast.graph.naming import callable_text
-from holdfast.graph.nodes import Operator, Shape
+from holdfast.graph.checks import building, require_columns
+from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
+from holdfast.graph.naming import Origin, callable_text
+from holdfast.graph.nodes import Operator, Shape, Stream
+from holdfast.graph.nodes import apply as applied
 from holdfast.operators.arguments import check_callable
 from holdfast.operators.stateful import own_bounds
 from holdfast.operators.stateful.function_output import FunctionOutput
+from holdfast.operators.stateful.key_state import KeyState
+from holdfast.operators.stateful.timers import BATCH, EVENT, EpochTimers, TimerRules, TimerTable, checked_clocks
 from holdfast.state import checks, growth, joins, keyed, tables
 from holdfast.state.call import StepFailed
 from holdfast.state.step import PLACE, Arrivals, Change, Result, StateTable, StepTime
@@ -28,69 +31,7 @@ TOUCHED = "__touched_us__"
 
 _RIGHT = 'hf.apply(fn, by="origin", state="n BIGINT", schema="origin STRING, n BIGINT") with def fn(key, rows, state)'
 
-Function = Callable[[Any, list[dict[str, Any]], "KeyState"], Iterable[Mapping[str, Any]] | None]
-
-
-class KeyState:
-    """What ``fn`` of ``hf.apply`` remembers of one key: named values.
-
-    Parameters
-    ----------
-    values : dict
-        Name -> value; None where nothing was set.
-    at : StepTime
-        The epoch and the batch time that Spark logged: the only clock there is.
-    """
-
-    __slots__ = ("_bound", "_values", "at")
-
-    def __init__(self, values: dict[str, Any], at: StepTime) -> None:
-        self._bound: Any = None
-        self._values = values
-        self.at = at
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a value, or the default where nothing was set.
-
-        Raises
-        ------
-        KeyError
-            If the state was not declared with this name.
-        """
-        value = self._values[self._known(name)]
-        return default if value is None else value
-
-    def set(self, **values: Any) -> None:
-        """Set values: ``state.set(n=3, total=1.5)``.  None sets a value back to nothing.
-
-        Raises
-        ------
-        KeyError
-            If the state was not declared with such a name.
-        """
-        for name, value in values.items():
-            self._values[self._known(name)] = value
-
-    def bound(self, at: Any) -> None:
-        """Promise that ``fn`` gives no row of this key below a time any more: operators behind need not wait for it.
-
-        The time is one of the declared ``timestamp=``: a datetime, or ticks.  The last call in an epoch counts.
-        """
-        self._bound = at
-
-    def clear(self) -> None:
-        """Forget everything of this key."""
-        self._values.update(dict.fromkeys(self._values))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is set."""
-        return all(value is None for value in self._values.values())
-
-    def _known(self, name: str) -> str:
-        if name not in self._values:
-            raise KeyError(f"the state has no {name!r}; it is declared with {', '.join(self._values) or 'nothing'}")
-        return name
+Function = Callable[[Any, list[dict[str, Any]], KeyState], Iterable[Mapping[str, Any]] | None]
 
 
 @dataclass(frozen=True)
@@ -101,20 +42,25 @@ class Apply:
     output: FunctionOutput
     state: pa.Schema
     is_one_column: bool
+    timers: TimerRules | None = None
     kind: ClassVar[str] = "apply"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
     side_outputs: ClassVar[tuple[str, ...]] = ()
-    wakes: ClassVar[bool] = False
 
     @property
     def time_columns(self) -> tuple[str | None, ...]:
-        """Those of the output."""
-        return self.output.time_columns
+        """That of event timers, or those of the output: behind it the end alone is told."""
+        return self.output.time_columns if self.timers is None or not self.timers.time else (self.timers.time,)
+
+    @property
+    def wakes(self) -> bool:
+        """Whether a timer goes by batch time."""
+        return self.timers is not None and BATCH in self.timers.clocks
 
     @property
     def watches_clock(self) -> bool:
-        """Whether keys are forgotten."""
-        return bool(self.output.forget_after)
+        """Whether keys are forgotten, or a timer goes by batch time."""
+        return bool(self.output.forget_after) or self.wakes
 
     def arguments(self) -> Mapping[str, Any]:
         """Return the function's name and hash, key, schemas and TTL."""
@@ -125,10 +71,13 @@ class Apply:
             "state": checks.spelled(self.state),
             "forget_after": self.output.forget_after,
             **self.output.promise,
+            **({} if self.timers is None else self.timers.arguments()),
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return that of the output."""
+        if self.timers is not None and self.timers.time is not None:
+            require_columns((self.timers.time,), inputs[0].columns, "event_time=")
         return self.output.shape(inputs)
 
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
@@ -147,12 +96,18 @@ class Apply:
             )
         out, forget_us = self.output.schema, self.output.forget_us
         time, offset = self.output.timestamp, self.output.offset
-        return ApplyStep(self.fn, name, schema, key, out, self.state, self.is_one_column, forget_us, time, offset)
+        timers = None if self.timers is None else self.timers.table(name, schema, key)
+        return ApplyStep(
+            self.fn, name, schema, key, out, self.state, self.is_one_column, forget_us, time, offset, timers
+        )
 
 
 @dataclass(frozen=True)
 class ApplyStep:
-    """The step of :class:`Apply`.  State: ``keys``, one row per key with the declared columns."""
+    """The step of :class:`Apply`.
+
+    State: ``keys``, one row per key with the declared columns; ``timers``, and the ``bounds`` that they go by.
+    """
 
     fn: Function
     name: str
@@ -164,6 +119,7 @@ class ApplyStep:
     forget_us: int | None
     time: str | None = None
     offset: int | None = None
+    timers: TimerTable | None = None
 
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:
@@ -172,11 +128,12 @@ class ApplyStep:
 
     @property
     def tables(self) -> Mapping[str, StateTable]:
-        """``keys``; none where no state is declared."""
+        """``keys`` where state is declared, ``timers`` and ``bounds`` where there are timers."""
+        of_timers = {} if self.timers is None else self.timers.declared
         if not len(self.state):
-            return {}
+            return of_timers
         columns = [*self.key, *(field.with_nullable(True) for field in self.state), pa.field(TOUCHED, pa.int64())]
-        return {"keys": StateTable(pa.schema(columns), tuple(self.key.names))}
+        return {"keys": StateTable(pa.schema(columns), tuple(self.key.names)), **of_timers}
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
@@ -184,37 +141,27 @@ class ApplyStep:
         return {"rows": self.out}
 
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
-        """Call the function for each key that has rows, in the order in which the keys first arrived."""
+        """Call the function for each key that has rows, in the order in which they first arrived, then for timers."""
         rows = arrivals[self.name].rows
-        checks.require_values(rows, self.key.names, self.name)
-        old = self._forgotten(state, at)
-        given: list[Mapping[str, Any]] = []
-        values: list[dict[str, Any]] = []
-        gone: list[dict[str, Any]] = []
-        told: list[dict[str, Any]] = []
-        remembered = self._remembered(state, old, rows)
+        timed = [] if self.timers is None or self.timers.time is None else [self.timers.time.name]
+        checks.require_values(rows, [*self.key.names, *timed], self.name)
+        timers = None if self.timers is None else self.timers.opened(state, arrivals[self.name], at)
+        old = self._forgotten(state, at, timers)
+        keys = rows if timers is None else timers.keys
+        calls = _Calls(self, at, timers, self._remembered(state, old, keys))
         for key, of_key in _groups(rows, self.key.names):
-            named = dict(zip(self.key.names, key, strict=True))
-            one = KeyState(remembered.get(key) or dict.fromkeys(self.state.names), at)
-            given += self._called(key, of_key, one)
-            if one._bound is not None:
-                told.append({**named, own_bounds.COLUMN: one._bound})
-            if not one.is_empty:
-                values.append({**named, **one._values, TOUCHED: at.batch_us})
-            elif key in remembered:
-                gone.append(named)
-        outputs = {"rows": _table(given, self.out, "what fn returned")}
-        bounds = self._bounds(arrivals[self.name].bounds, told)
-        if not self.tables:
-            return Result(outputs, bounds=bounds)
-        declared = self.tables["keys"]
-        deletes = _table(gone, tables.key_schema(declared), "a key")
-        if old is not None:
-            deletes = pa.concat_tables([deletes, tables.fitted(old.select(self.key.names), deletes.schema)])
-        change = Change(_table(values, declared.schema, "what fn set in the state"), deletes)
-        is_change = change.upserts.num_rows or change.deletes.num_rows
-        forgotten = {} if self.forget_us is None else {"forgotten": 0 if old is None else old.num_rows}
-        return Result(outputs, {"keys": change} if is_change else {}, bounds, forgotten)
+            calls.rows(key, of_key)
+        if timers is not None:
+            calls.fire(timers)
+        outputs = {"rows": _table(calls.given, self.out, "what fn returned")}
+        bounds = self._bounds(arrivals[self.name].bounds, calls.told())
+        counts = {} if self.forget_us is None else {"forgotten": 0 if old is None else old.num_rows}
+        changes = {} if "keys" not in self.tables else self._changes(calls, old)
+        if timers is None:
+            return Result(outputs, changes, bounds, counts)
+        due_us, is_done = timers.outlook()
+        bounds = own_bounds.with_end(bounds, self.key, is_done=is_done)
+        return Result(outputs, changes | timers.changes(), bounds, counts | {"fired": calls.fired_count}, due_us)
 
     def _bounds(self, given: pa.Table, told: Sequence[Mapping[str, Any]]) -> pa.Table | None:
         passed = own_bounds.passed_on(given, self.offset)
@@ -222,6 +169,15 @@ class ApplyStep:
             return passed
         own = _table(told, own_bounds.schema_of(self.key, self.out, self.time), "what fn told by state.bound")
         return own_bounds.united(self.key, passed, own)
+
+    def _changes(self, calls: _Calls, old: pa.Table | None) -> dict[str, Change]:
+        declared = self.tables["keys"]
+        values, gone = calls.states()
+        deletes = _table(gone, tables.key_schema(declared), "a key")
+        if old is not None:
+            deletes = pa.concat_tables([deletes, tables.fitted(old.select(self.key.names), deletes.schema)])
+        change = Change(_table(values, declared.schema, "what fn set in the state"), deletes)
+        return {"keys": change} if change.upserts.num_rows or change.deletes.num_rows else {}
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return the table with nulls in what was not declared before: ``get`` returns its default."""
@@ -235,7 +191,8 @@ class ApplyStep:
 
         return growth.grown(known, declared, fill)
 
-    def _called(self, key: tuple[Any, ...], of_key: pa.Table, state: KeyState) -> list[Mapping[str, Any]]:
+    def called(self, key: tuple[Any, ...], of_key: pa.Table, state: KeyState) -> list[Mapping[str, Any]]:
+        """Return the rows that the function returns for a key."""
         shown = key[0] if self.is_one_column else key
         try:
             given = list(self.fn(shown, of_key.to_pylist(), state) or ())
@@ -243,20 +200,22 @@ class ApplyStep:
                 if not isinstance(row, Mapping):
                     raise TypeError(f"fn gave {row!r}, a {type(row).__name__}; it must return rows as dicts, or None")
         except Exception as error:
-            raise StepFailed(of_key, f"function {callable_text(self.fn)!r} for key {shown!r}") from error
+            why = "" if state.fired is None else f" and the timer of {state.fired.at}"
+            raise StepFailed(of_key, f"function {callable_text(self.fn)!r} for key {shown!r}{why}") from error
         return given
 
-    def _forgotten(self, state: Mapping[str, pa.Table], at: StepTime) -> pa.Table | None:
-        """Return the rows of state that nothing has touched for too long."""
-        if self.forget_us is None or not self.tables:
+    def _forgotten(self, state: Mapping[str, pa.Table], at: StepTime, timers: EpochTimers | None) -> pa.Table | None:
+        """Return the rows of state that nothing has touched for too long; a key that waits for a timer stays."""
+        if self.forget_us is None or "keys" not in self.tables:
             return None
         keys = state["keys"]
-        return keys.filter(pc.less_equal(keys.column(TOUCHED), at.batch_us - self.forget_us))
+        old = keys.filter(pc.less_equal(keys.column(TOUCHED), at.batch_us - self.forget_us))
+        return old if timers is None else timers.untimed(old)
 
     def _remembered(
         self, state: Mapping[str, pa.Table], old: pa.Table | None, rows: pa.Table
     ) -> dict[tuple[Any, ...], dict[str, Any]]:
-        if not self.tables or not rows.num_rows:
+        if "keys" not in self.tables or not rows.num_rows:
             return {}
         names = self.key.names
         known = joins.semi_join(state["keys"], joins.distinct_keys(rows, names), names)
@@ -266,6 +225,71 @@ class ApplyStep:
             tuple(row[name] for name in names): {name: row[name] for name in self.state.names}
             for row in known.to_pylist()
         }
+
+
+class _Calls:
+    """The calls of one epoch, what they returned, and the state of each key that was called."""
+
+    def __init__(
+        self,
+        step: ApplyStep,
+        at: StepTime,
+        timers: EpochTimers | None,
+        remembered: Mapping[tuple[Any, ...], dict[str, Any]],
+    ) -> None:
+        self._step = step
+        self._at = at
+        self._timers = timers
+        self._remembered = remembered
+        self._states: dict[tuple[Any, ...], KeyState] = {}
+        self.given: list[Mapping[str, Any]] = []
+        self.fired_count = 0
+
+    def rows(self, key: tuple[Any, ...], of_key: pa.Table) -> None:
+        """Call the function for the rows of a key, then for its timers that are due."""
+        self.given += self._step.called(key, of_key, self._state(key))
+        if self._timers is not None:
+            self._fire(key, self._timers)
+
+    def fire(self, timers: EpochTimers) -> None:
+        """Call the function for the timers of keys without rows."""
+        for key in timers.silent({*self._states}):
+            self._fire(key, timers)
+
+    def states(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the rows of state after the calls, and the keys of which none is left."""
+        values, gone = [], []
+        for key, state in self._states.items():
+            named = dict(zip(self._step.key.names, key, strict=True))
+            if not state.is_empty:
+                values.append({**named, **state._values, TOUCHED: self._at.batch_us})
+            elif key in self._remembered:
+                gone.append(named)
+        return values, gone
+
+    def told(self) -> list[dict[str, Any]]:
+        """Return the bounds that the function has told, beside their keys."""
+        names = self._step.key.names
+        of = self._states.items()
+        return [
+            {**dict(zip(names, key, strict=True)), own_bounds.COLUMN: state._bound}
+            for key, state in of
+            if state._bound is not None
+        ]
+
+    def _state(self, key: tuple[Any, ...]) -> KeyState:
+        values = self._remembered.get(key)
+        values = dict.fromkeys(self._step.state.names) if values is None else dict(values)
+        self._states[key] = KeyState(values, self._at, None if self._timers is None else self._timers.of(key))
+        return self._states[key]
+
+    def _fire(self, key: tuple[Any, ...], timers: EpochTimers) -> None:
+        no_rows = self._step.schema.empty_table()
+        for fired in timers.of(key).firing():
+            state = self._states.get(key) or self._state(key)
+            state.fired = fired
+            self.given += self._step.called(key, no_rows, state)
+            self.fired_count += 1
 
 
 def _groups(rows: pa.Table, key: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
@@ -305,6 +329,24 @@ def _table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema, what: str) -> p
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+@dataclass(frozen=True)
+class ApplyAnywhere:
+    """An ``apply`` with event timers that has no input yet: its event time is the stream's."""
+
+    spec: Apply
+    name: str | None
+    origin: Origin
+    past: Evolution = NOTHING
+
+    def attach(self, stream: Stream) -> Stream:
+        """Return the stream of what the function returns."""
+        with building(Apply.kind, self.name, self.origin):
+            rules = self.spec.timers
+            assert rules is not None
+            timed = replace(self.spec, timers=replace(rules, time=keyed.timestamp_of(stream, rules.time)))
+        return applied(timed, (stream,), name=self.name, built_at=self.origin, past=self.past)
+
+
 def apply(
     fn: Function,
     by: str | Sequence[str],
@@ -314,10 +356,13 @@ def apply(
     forget_after: str | None = None,
     timestamp: str | None = None,
     timestamp_offset: str | int | None = None,
+    timers: str | Sequence[str] | None = None,
+    event_time: str | None = None,
+    disorder: str | int | None = None,
     name: str | None = None,
     renamed_from: str | None = None,
     migrate: Migration | Mapping[str, Migration] | None = None,
-) -> Operator:
+) -> Operator | ApplyAnywhere:
     """Call a Python function for each key that has rows in an epoch, with a state of its own.
 
     Parameters
@@ -340,6 +385,15 @@ def apply(
     timestamp_offset : str or int, optional
         A promise: what ``fn`` returns for a key lies at or above the bounds that its input had before, plus this: a
         duration, or ticks of a BIGINT; also negative.  Bounds of the input then hold behind it, shifted so.
+    timers : str or sequence of str, optional
+        ``"event"``, ``"batch"`` or both: ``fn`` may call ``state.timer(at)`` to be called again for its key, without
+        rows and with ``state.fired``.
+    event_time : str, optional
+        With event timers, the input's column of event time; by default the one that the source declares.
+    disorder : str or int, optional
+        With event timers: a row of a key is at most this far behind the key's newest one, so that its own rows let its
+        timers fire.  Without it they fire by bounds alone: those that a source declares, those of an operator before,
+        and the end.
     name : str, optional
         The node's name, under which its state is kept.
     renamed_from : str, optional
@@ -376,5 +430,18 @@ def apply(
         check_callable(fn, "fn", ["key", "rows", "state"], right=_RIGHT)
         output = FunctionOutput.of(by, schema, forget_after, timestamp, timestamp_offset)
         kept = pa.schema([]) if state is None else to_arrow(state, argument="state")
-        spec = Apply(fn, output, kept, isinstance(by, str))
-        return Operator(spec, name, built_at, past_of(renamed_from, migrate, kind=Apply.kind, built_at=built_at))
+        past = past_of(renamed_from, migrate, kind=Apply.kind, built_at=built_at)
+        clocks = () if timers is None else checked_clocks(timers)
+        if EVENT not in clocks and (event_time, disorder) != (None, None):
+            raise InvalidPipeline(
+                "event_time= and disorder= are for event timers.",
+                why="without timers='event' nothing goes by the event time of the input.",
+                do='write timers="event", or leave them out.',
+            )
+        if disorder is not None:
+            keyed.check_duration(disorder, "disorder", least=0)
+        rules = TimerRules(clocks, event_time, disorder) if clocks else None
+        spec = Apply(fn, output, kept, isinstance(by, str), rules)
+        if EVENT in clocks:
+            return ApplyAnywhere(spec, name, built_at, past)
+        return Operator(spec, name, built_at, past)

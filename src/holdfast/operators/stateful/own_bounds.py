@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
 from holdfast.state import checks, tables
 from holdfast.state.input_bounds import end_of
-from holdfast.state.step import ALL_KEYS, BOUND, PLACE
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE
 from holdfast.state.timeline import shifted
 
 COLUMN = "bound"
@@ -66,3 +67,22 @@ def united(key: pa.Schema, passed: pa.Table | None, own: pa.Table | None) -> pa.
     told = pa.Table.from_arrays(columns, schema=schema)
     assert schema.names[-2:] == [ALL_KEYS, BOUND], schema
     return told if passed is None else pa.concat_tables([tables.fitted(passed, schema), told])
+
+
+def with_end(bounds: pa.Table | None, key: pa.Schema, *, is_done: bool) -> pa.Table | None:
+    """Return bounds with the end of everything if nothing follows, and without any end as long as a timer may fire.
+
+    Parameters
+    ----------
+    bounds : pyarrow.Table, optional
+        As a step returns them; None where there are none.
+    key : pyarrow.Schema
+        Of the step.
+    is_done : bool
+        Whether the input has ended and no timer is left.
+    """
+    kept = None if bounds is None else bounds.filter(pc.not_equal(bounds.column(BOUND), CLOSED))
+    if not is_done:
+        return kept if kept is not None and kept.num_rows else None
+    end = tables.end_for_all(key)
+    return end if kept is None else pa.concat_tables([tables.fitted(kept, end.schema), end])
