@@ -14,6 +14,7 @@ from holdfast.errors import InDoubt as InDoubt
 from holdfast.errors import InternalError as InternalError
 from holdfast.errors import InvalidPipeline as InvalidPipeline
 from holdfast.errors import Unavailable as Unavailable
+from holdfast.graph.commit_at import pts as pts
 from holdfast.graph.hooks import Hooks as Hooks
 from holdfast.graph.nodes import SinkNode as SinkNode
 from holdfast.graph.nodes import Stream as Stream

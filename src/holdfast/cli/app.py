@@ -247,7 +247,13 @@ def resolve_(
             resumption = resolve(pipeline, store, directory, settings, rejected)
         lines = [
             *rejected_lines(rejected, dry_run=False),
-            *words.resumption_lines(pipeline.name, resumption, epoch, common_unit(pipeline.sources)),
+            *words.resumption_lines(
+                pipeline.name,
+                resumption,
+                epoch,
+                common_unit(pipeline.sources),
+                is_at_pts=pipeline.commit_at is not None,
+            ),
         ]
         frame.answer({"dry_run": False, **inspected_json(resumption), **rejected_json(rejected)}, lines, as_json)
 

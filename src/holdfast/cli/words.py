@@ -20,6 +20,7 @@ from holdfast.positions import Positions
 from holdfast.resume.decide import StartWay
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.rewind import Rewound
+from holdfast.state.timeline import CLOSED
 from holdfast.status import as_json
 
 if TYPE_CHECKING:
@@ -216,7 +217,12 @@ def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
 
 
 def resumption_lines(
-    pipeline: str, resumption: Resumption, epoch: int | None, pts_unit: TimeUnit | None
+    pipeline: str,
+    resumption: Resumption,
+    epoch: int | None,
+    pts_unit: TimeUnit | None,
+    *,
+    is_at_pts: bool = False,
 ) -> Iterator[str]:
     """Say what recovery did, and where the pipeline is now."""
     for each in resumption.resolved:
@@ -228,7 +234,7 @@ def resumption_lines(
     if not any(each.decision is Decision.COMMIT for each in resumption.resolved):
         yield "no epoch was in doubt."
     for sink, held in resumption.held.items():
-        yield f"{sink} {_held(held, pts_unit)}"
+        yield f"{sink} {_held(held, pts_unit, is_at_pts=is_at_pts)}"
     yield f"{pipeline} is resolved, as generation {resumption.generation}. The next run continues from here."
 
 
@@ -268,7 +274,7 @@ def _sink(sink: SinkReport, owner: Owner, *, is_behind: bool) -> Iterator[str]:
         yield f"  not asked: {sink.problem}" if not sink.staging else f"  no answer: {sink.problem}"
         return
     if sink.held is not None:
-        yield f"  {_held(sink.held, sink.pts_unit)}"
+        yield f"  {_held(sink.held, sink.pts_unit, is_at_pts=sink.is_at_pts)}"
         for line in _positions(sink.held.positions):
             yield f"    {line}"
     if sink.orphans:
@@ -319,17 +325,28 @@ def _done(verdict: Verdict) -> str:
     return done.get(verdict, verdict.name.lower())
 
 
-def _held(held: Held, pts_unit: TimeUnit | None) -> str:
+def _held(held: Held, pts_unit: TimeUnit | None, *, is_at_pts: bool = False) -> str:
     if not held.epoch:
         return "holds nothing yet"
     generation = f", opened last by generation {held.generation}" if held.generation else ""
+    if is_at_pts and held.pts is not None:
+        upto = f"up to epoch {held.epoch}{generation}"
+        if held.pts == CLOSED:
+            return f"holds everything of every input: all have ended, {upto}"
+        return f"holds exactly what lies before {_pts(held.pts, pts_unit)}, of every input, {upto}"
     pts = f", pts {_pts(held.pts, pts_unit)}" if held.pts is not None else ""
     return f"holds everything up to epoch {held.epoch}{generation}{pts}"
 
 
 def _pts(pts: int, unit: TimeUnit | None) -> str:
     """Return the minimum timestamp over the inputs in words; BIGINT ticks as they are, their unit is unknown."""
-    return utc(pts) if unit is TimeUnit.MICROSECONDS else f"{pts:,} ticks" if unit is TimeUnit.TICKS else str(pts)
+    return (
+        utc(pts, is_exact=True)
+        if unit is TimeUnit.MICROSECONDS
+        else f"{pts:,} ticks"
+        if unit is TimeUnit.TICKS
+        else str(pts)
+    )
 
 
 def _positions(positions: Positions) -> Sequence[str]:

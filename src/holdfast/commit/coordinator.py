@@ -96,6 +96,8 @@ class Coordinator:
         Publish several epochs in one transaction of each sink, once the minimum timestamp over the inputs has moved by
         this much since the last time.  Every epoch is decided immediately.  While an input has not had a timestamp yet,
         epochs are published immediately.
+    commit_at_pts : bool
+        Publish only when that minimum, pts, has changed: epochs in which it has not have no rows.
     commit_thread : bool
         Publish in the background where that is safe: the epoch has a decision and all its parts are staged.  A pipeline
         with one sink and without grouping needs no decisions, and so has no thread either.
@@ -127,6 +129,7 @@ class Coordinator:
         clock: Clock,
         retry: Retry | None = None,
         commit_every_ticks: int | None = None,
+        commit_at_pts: bool = False,
         commit_thread: bool = True,
         queue_size: int = 4,
         carried_limit_bytes: int = 64_000_000,
@@ -148,7 +151,7 @@ class Coordinator:
             retry or Retry(), clock, on_retry=self._failures.note_retry, may_go_on=lambda: not self._is_closing
         )
         self._ledger = Ledger(PatientStore(store, self._patience), pipeline, keep=ledger_keep)
-        self._group = CommitGroup(commit_every_ticks, carried_limit_bytes)
+        self._group = CommitGroup(commit_every_ticks, carried_limit_bytes, is_at_pts=commit_at_pts)
         self._delivery = Delivery(pipeline, by_name, self._patience, self._stories, is_grouped=self._group.is_used)
         lane = lane or (ThreadLane(f"holdfast-commit-{pipeline}", queue_size) if commit_thread else None)
         self._publisher = Publisher(self._delivery, self._ledger, self._stories, self._failures, self._group, lane)

@@ -40,10 +40,13 @@ class CommitGroup:
         A group is due when the minimum timestamp over the inputs has advanced by this much since the last one.
     carried_limit_bytes : int
         And at the latest when the driver holds this many bytes of its rows.
+    is_at_pts : bool
+        Whether epochs in which pts has not changed have no rows: then they wait for one in which it has.
     """
 
-    def __init__(self, every_ticks: int | None, carried_limit_bytes: int) -> None:
-        self._every_ticks = every_ticks
+    def __init__(self, every_ticks: int | None, carried_limit_bytes: int, *, is_at_pts: bool = False) -> None:
+        self._every_ticks = 1 if every_ticks is None and is_at_pts else every_ticks
+        self._is_at_pts = is_at_pts
         self._carried_limit_bytes = carried_limit_bytes
         self._waiting: list[Underway] = []
         self._waiting_bytes = 0
@@ -69,13 +72,16 @@ class CommitGroup:
         self._waiting_bytes += epoch.decided.carried_bytes
         pts = epoch.record.pts
         is_due = (
-            pts is None  # some input has not had a row yet: there is nothing to measure by
-            or self._published_pts is None
-            or pts - self._published_pts >= self._every_ticks
+            self._has_moved(pts, self._every_ticks)
             or self._waiting_bytes >= self._carried_limit_bytes
             or len(self._waiting) >= GROUP_EPOCHS_MAX
         )
         return self.take() if is_due else []
+
+    def _has_moved(self, pts: int | None, every_ticks: int) -> bool:
+        if pts is None:  # some input has not had a row yet: there is nothing to measure by
+            return not self._is_at_pts
+        return self._published_pts is None or pts - self._published_pts >= every_ticks
 
     def take(self) -> list[Underway]:
         """Return the epochs that wait, and begin a new group."""

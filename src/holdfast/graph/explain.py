@@ -93,6 +93,8 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
     heard = _before_state(pipeline)
     yield f"pipeline {pipeline.name!r}, built at {pipeline.origin}, fingerprint {pipeline.fingerprint()}"
     yield f"  guarantee: {_whole_guarantee(pipeline)}"
+    if pipeline.commit_at is not None:
+        yield "  commits at pts: each sink holds exactly what lies before it, of every input; later rows wait"
     for title, nodes in (("sources", pipeline.sources), ("operators", operators)):
         if nodes:
             yield ""

@@ -9,10 +9,11 @@ import hashlib
 import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.graph import checks, explain, mermaid, naming
 from holdfast.graph import unused as forgotten
+from holdfast.graph.commit_at import CommitAtPts, commit_at_of
 from holdfast.graph.hooks import NONE, Hooks
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SinkNode, Stream
@@ -36,6 +37,10 @@ class Pipeline:
         Streams that intentionally have no sink.
     hooks : Hooks
         What is called at the beginning and the end of each run, and at checkpoints.  No part of the graph.
+    commit_at : str or CommitAtPts, optional
+        ``"pts"`` (or :func:`~holdfast.graph.commit_at.pts`, which says more): commit only what lies strictly before
+        pts, the minimum over all inputs of the next timestamp that may still come, and only when pts has changed.
+        By default each epoch commits what it gives.
 
     Raises
     ------
@@ -57,14 +62,30 @@ class Pipeline:
     unused: tuple[Stream, ...]
     origin: Origin
     hooks: Hooks
+    commit_at: CommitAtPts | None
 
-    def __init__(self, name: str, *sinks: SinkNode, unused: Iterable[Stream] = (), hooks: Hooks = NONE) -> None:
+    def __init__(
+        self,
+        name: str,
+        *sinks: SinkNode,
+        unused: Iterable[Stream] = (),
+        hooks: Hooks = NONE,
+        commit_at: Literal["pts"] | CommitAtPts | None = None,
+    ) -> None:
         built_at = naming.origin()
         listed = tuple(unused)
         checks.check_arguments(name, sinks, built_at, stream_type=Stream, sink_type=SinkNode)
         checks.check_hooks(name, hooks, built_at, hooks_type=Hooks)
         nodes = _in_order(sinks)
         checks.check_graph(name, nodes, sinks)
+        boundary = commit_at_of(commit_at, name)
+        forgotten.adopt(sinks)
+        if boundary is not None:
+            # The second seam, found by name like the engine: what gates a graph knows operators and their bounds.
+            gating = importlib.import_module("holdfast.plan.gating")
+            sinks = gating.gated(name, nodes, sinks, boundary, built_at)
+            nodes = _in_order(sinks)
+            checks.check_graph(name, nodes, sinks)
         for attribute, value in {
             "name": name,
             "sinks": tuple(sinks),
@@ -72,6 +93,7 @@ class Pipeline:
             "unused": listed,
             "origin": built_at,
             "hooks": hooks,
+            "commit_at": boundary,
         }.items():
             object.__setattr__(self, attribute, value)
         forgotten.adopt((*nodes, *sinks))

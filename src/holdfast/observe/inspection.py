@@ -124,6 +124,8 @@ class SinkReport:
         Why it did not answer.
     pts_unit : TimeUnit, optional
         What ``held.pts`` counts; None where the sources have no unit in common.
+    is_at_pts : bool
+        Whether the pipeline commits at pts: then the sink holds exactly what lies before it, of every input.
     """
 
     name: str
@@ -135,6 +137,7 @@ class SinkReport:
     answers: tuple[Answer, ...] = ()
     problem: str = ""
     pts_unit: TimeUnit | None = None
+    is_at_pts: bool = False
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,9 @@ def inspect_sinks(pipeline: Pipeline, store: Store, inspection: Inspection) -> t
     -----
     Sinks are connected and not opened: no run is fenced.  A sink that does not answer is reported as such.
     """
-    unit = common_unit(pipeline.sources)
-    return tuple(replace(_ask(node, pipeline.name, store, inspection), pts_unit=unit) for node in pipeline.sinks)
+    unit, is_at_pts = common_unit(pipeline.sources), pipeline.commit_at is not None
+    asked = [_ask(node, pipeline.name, store, inspection) for node in pipeline.sinks]
+    return tuple(replace(each, pts_unit=unit, is_at_pts=is_at_pts) for each in asked)
 
 
 def sinks_behind(

@@ -56,6 +56,7 @@ class InArrow(Enum):
     UNITE = "the rows of several streams"
     STEP = "a step over state (a StatefulSpec)"
     SIDE_OUTPUT = "what a step gives besides its rows (output)"
+    LATEST = "of each batch the row with the latest time (column), or none (is_silent)"
     SPARK_ONLY = "not at all: a function of a frame, or a statement, is Spark's to evaluate"
 
 
@@ -112,13 +113,16 @@ LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     "split": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsBehind.SAME),
     "clip": Lowering(InSpark.SPAN, InArrow.BETWEEN, BoundsBehind.SAME, counts_dropped=True),
     "union": Lowering(InSpark.UNION, InArrow.UNITE, BoundsBehind.WHERE_TIMED),
+    "clock": Lowering(InSpark.SELECT, InArrow.LATEST, BoundsBehind.SAME),
     "rejects": Lowering(InSpark.REJECTS, InArrow.REJECTS, BoundsBehind.END),
     "late": _SIDE_OUTPUT,
     "shed": _SIDE_OUTPUT,
+    "released": _SIDE_OUTPUT,
     "accumulate": _STATEFUL,
     "aggregate": _STATEFUL,
     "apply": _STATEFUL,
     "distinct": _STATEFUL,
+    "gate": _STATEFUL,
     "limit_in_flight": _STATEFUL,
     "merge": _STATEFUL,
     "stateful": _STATEFUL,

@@ -13,13 +13,15 @@ from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import SIDE_OUTPUTS, Node, SideOutput, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InArrow, lowering_of
+from holdfast.operators.stateful.gate import Released
+from holdfast.operators.stateful.gate_step import GateStep
 from holdfast.plan.bounds import Bounding, BoundTarget
 from holdfast.plan.chunks import ChunkTarget, Routing
 from holdfast.plan.feeds import heard, with_key
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import Builder, has_user_code
 from holdfast.plan.routes import Routes
-from holdfast.plan.stages import EVERY, Feed, Hosted, Stage, Stages
+from holdfast.plan.stages import EVERY, Feed, Hosted, Stage, Stages, Telling
 from holdfast.ports import ClockDriven
 from holdfast.sources.bounds import MarkedSpec
 
@@ -184,6 +186,7 @@ class _Cutting:
             ),
             any(_wakes(by_name[one.name]) for stage in stages for one in stage.hosted.values()),
             self._bounding([one for stage in stages for one in stage.hosted.values()]),
+            self._telling([one for stage in stages for one in stage.hosted.values()]),
         )
 
     def _bounding(self, hosted: Sequence[Hosted]) -> dict[str, Bounding]:
@@ -209,6 +212,25 @@ class _Cutting:
                     tuple(targets),
                     tuple(name for name in others if name in scope or not is_known),
                 )
+        return found
+
+    def _telling(self, hosted: Sequence[Hosted]) -> dict[str, Telling]:
+        """Return whom the rows of each source tell how far it is: operators by event time before a gate."""
+        step = next((one.step for one in hosted if isinstance(one.step, GateStep)), None)
+        if step is None:
+            return {}
+        found = {}
+        for name in (node.name for node in self._pipeline.sources if step.clocks[node.name].by_rows):
+            targets = tuple(
+                (one.targets[input_], feed.offset)
+                for one in hosted
+                if one.step is not step
+                for input_, feeds in one.feeds.items()
+                for feed in feeds
+                if not feed.is_operator and feed.source == name and feed.bounds == EVERY
+            )
+            if targets:
+                found[name] = Telling(targets, step.clocks[name].disorder)
         return found
 
     # --- where rows go ------------------------------------------------------------------------------------------
@@ -353,7 +375,7 @@ def _is_side_output(node: Node) -> bool:
 
 def _output_name(node: Node) -> str:
     """Return which of a step's outputs a node's rows are."""
-    return node.spec.output if isinstance(node.spec, SideOutput) else "rows"
+    return node.spec.output if isinstance(node.spec, SideOutput | Released) else "rows"
 
 
 def _depths(nodes: Sequence[Node]) -> dict[Node, int]:

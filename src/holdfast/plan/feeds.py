@@ -10,7 +10,6 @@ from holdfast.expressions.text import Item
 from holdfast.graph.nodes import Node
 from holdfast.operators.lowering import BoundsBehind, entry_of, lowering_of
 from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed
-from holdfast.sources.bounds import MarkedSpec
 
 
 def heard(node: Node, ordinal: int) -> list[Feed]:
@@ -36,7 +35,7 @@ def _feeds(node: Node) -> list[Feed]:
 
 
 def _of_source(node: Node) -> list[Feed]:
-    return [Feed(node.name, False, EVERY if isinstance(node.spec, MarkedSpec) else CLOSED_ONLY)]
+    return [Feed(node.name, False, EVERY)]  # whatever it tells, by bound rows or for a commit at pts: often nothing
 
 
 def _of_step(node: Node) -> list[Feed]:

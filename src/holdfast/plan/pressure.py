@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.operators.stateful.gate_step import GateStep, bounds_in, waiting_for
 from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.operators.sync import report as sync_report
 from holdfast.operators.sync.step import SyncStep
@@ -26,7 +27,7 @@ from holdfast.operators.waits import merge_fullness
 from holdfast.plan.holds import write_held
 from holdfast.plan.stages import Stages
 from holdfast.state.bucket_report import BucketReport, Pressure
-from holdfast.state.step import Step
+from holdfast.state.step import UNBOUNDED, Step
 
 log = logging.getLogger("holdfast.run")
 
@@ -60,6 +61,8 @@ def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> Pressure | None:
         return None
     if isinstance(step, MergeStep):
         return _pressure_of_merge(step, state)
+    if isinstance(step, GateStep):
+        return _pressure_of_gate(step, state)
     assert isinstance(step, SyncStep)
     assert step.max_waiting_rows is not None
     if sum(state[f"waiting_{name}"].num_rows for name in step.inputs) < step.max_waiting_rows:
@@ -78,7 +81,7 @@ def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> Pressure | None:
 
 def limit_of(step: Step) -> int | None:
     """Return how many rows may wait under one key of an operator; None: it has no limit."""
-    return step.max_waiting_rows if isinstance(step, SyncStep | MergeStep) else None
+    return step.max_waiting_rows if isinstance(step, SyncStep | MergeStep | GateStep) else None
 
 
 def _pressure_of_merge(step: MergeStep, state: Mapping[str, pa.Table]) -> Pressure:
@@ -98,6 +101,17 @@ def _pressure_of_merge(step: MergeStep, state: Mapping[str, pa.Table]) -> Pressu
     )
 
 
+def _pressure_of_gate(step: GateStep, state: Mapping[str, pa.Table]) -> Pressure:
+    """Return how full the gate is: everyone waits for the input whose bound pts is, and the others run ahead."""
+    waiting = sum(state[waiting_for(sink)].num_rows for sink in step.times)
+    if waiting < step.max_waiting_rows:
+        return Pressure()
+    bounds = bounds_in(state)
+    lowest = min(bounds.get(name, UNBOUNDED) for name in step.clocks)
+    lagging = tuple(name for name in step.clocks if bounds.get(name, UNBOUNDED) == lowest)
+    return Pressure(waiting, tuple(name for name in step.clocks if name not in lagging), lagging)
+
+
 # --- on the driver --------------------------------------------------------------------------------------------------
 
 
@@ -108,7 +122,7 @@ class Limited:
     Parameters
     ----------
     limit : int
-        Waiting rows of one key.
+        Waiting rows of one key; of the gate before the sinks, all of them.
     sources : mapping of str to frozenset of str
         Input -> the sources that its rows come from.
     """

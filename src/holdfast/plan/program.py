@@ -172,6 +172,25 @@ class Between:
 
 
 @dataclass(frozen=True)
+class Latest:
+    """Of each batch the time of its latest row, or nothing."""
+
+    column: str
+    schema: pa.Schema
+    is_silent: bool
+
+    def apply(self, inputs: Sequence[Batches]) -> Batches:
+        """Return the step's output."""
+        if self.is_silent:
+            return []
+        found = [
+            pc.max(batch.column(self.column).cast(pa.int64())) for batch in inputs[0]
+        ]  # ticks: no datetime has all
+        arrays = [pa.array([latest.as_py()], pa.int64()) for latest in found if latest.is_valid]
+        return [pa.RecordBatch.from_arrays([one.cast(self.schema.field(0).type)], schema=self.schema) for one in arrays]
+
+
+@dataclass(frozen=True)
 class Unite:
     """Put the rows of several streams together, by column name."""
 

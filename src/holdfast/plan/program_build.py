@@ -19,6 +19,7 @@ from holdfast.plan.program import (
     Call,
     Compute,
     Keep,
+    Latest,
     Operation,
     Pass,
     Program,
@@ -218,6 +219,13 @@ def _cut_to_span(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made
     return between, inputs[0].schema, after
 
 
+def _latest(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
+    spec: Any = node.spec
+    field = inputs[0].schema.field(spec.column).with_nullable(True)
+    output = builder.normal(pa.schema([field]))
+    return Latest(field.name, output, spec.is_silent), output, at_border(output.names)
+
+
 def _unite(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
     united = _united([before.schema for before in inputs])
     if united is None:
@@ -267,6 +275,7 @@ WAYS: Mapping[InArrow, Callable[[Builder, Node], int | None]] = {
     InArrow.BETWEEN: _computed(_cut_to_span),
     InArrow.CALL: _computed(_call),
     InArrow.UNITE: _computed(_unite),
+    InArrow.LATEST: _computed(_latest),
     InArrow.STEP: _from_elsewhere,
     InArrow.SIDE_OUTPUT: _from_elsewhere,
     InArrow.SPARK_ONLY: _from_elsewhere,

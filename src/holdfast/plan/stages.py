@@ -126,6 +126,22 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Telling:
+    """What a source's rows say for a commit at pts, behind each epoch, to operators by event time.  Picklable.
+
+    Parameters
+    ----------
+    targets : tuple of (int, int)
+        The inputs that it holds for, each with how far its rows are moved in time on their way.
+    disorder : int
+        Ticks by which a row may lie behind the highest timestamp of the epochs before.
+    """
+
+    targets: tuple[tuple[int, int], ...]
+    disorder: int
+
+
+@dataclass(frozen=True)
 class Stages:
     """A pipeline with state.
 
@@ -147,6 +163,8 @@ class Stages:
         Whether epochs must come also when nothing arrives.
     bounding : mapping of str to Bounding
         Source -> how its bound rows are read, where it gives any and somebody hears them.
+    telling : mapping of str to Telling
+        Source -> whom its rows tell how far it is, where the pipeline commits at pts.
     """
 
     stages: tuple[Stage, ...]
@@ -157,6 +175,7 @@ class Stages:
     waking: tuple[int, ...]
     ticks: bool
     bounding: Mapping[str, Bounding] = field(default_factory=dict)
+    telling: Mapping[str, Telling] = field(default_factory=dict)
 
     @property
     def levels(self) -> int:

@@ -112,6 +112,7 @@ def coordinator_of(
         clock=clock,
         retry=Retry(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s),
         commit_every_ticks=commit_every_ticks,
+        commit_at_pts=pipeline.commit_at is not None,
         commit_thread=commit_thread,
         queue_size=settings.commit_queue,
         ledger_keep=settings.ledger_keep,

@@ -20,7 +20,7 @@ from holdfast import faults
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.plan.counts import Observed
+from holdfast.plan.counts import EpochReport, Observed
 from holdfast.plan.levels.due import Dues
 from holdfast.plan.pressure import BackPressure
 from holdfast.plan.report import OperatorReports
@@ -77,6 +77,8 @@ class EpochLoop:
         Sizes and intervals.
     pts : int, optional
         Minimum timestamp over the inputs that earlier runs had reached.
+    is_at_pts : bool
+        Whether the gate before the sinks says what pts is.
     timed_sources : sequence of str
         Sources that declare a timestamp.
     reports : OperatorReports
@@ -106,6 +108,7 @@ class EpochLoop:
         pts: int | None,
         reports: OperatorReports,
         due_file: str,
+        is_at_pts: bool = False,
         pressure: BackPressure | None = None,
         note_parts: Callable[[Iterable[str], int], None] = lambda sinks, epoch: None,
         note_end: Callable[[Positions, EpochEnd], None] | None = None,
@@ -123,6 +126,8 @@ class EpochLoop:
         self._pressure = pressure
         self._note_parts = note_parts
         self._note_end = note_end
+        self._is_at_pts = is_at_pts
+        self._pts = pts
         self._reached: dict[str, int | None] = dict.fromkeys(timed_sources, pts)
         self._last_sweep_us = clock.now_us()
         self.failure: HoldfastError | None = None
@@ -182,7 +187,7 @@ class EpochLoop:
             epoch=epoch,
             generation=self._coordinator.generation,
             positions=end.positions,
-            pts=self._advance_pts(report.observed),
+            pts=self._pts_of(report),
         )
         self._coordinator.commit(claim, record, parts)
         # NB not left to a repetition of the epoch: that one has no parts any more.
@@ -270,6 +275,14 @@ class EpochLoop:
             raise
 
     # --- progress -----------------------------------------------------------------------------------
+
+    def _pts_of(self, report: EpochReport) -> int | None:
+        """Return the pts of an epoch: what the gate says of it, as part of the state of logged positions."""
+        if not self._is_at_pts:
+            return self._advance_pts(report.observed)
+        told = [bucket.pts for bucket in report.buckets.values() if bucket.pts is not None]
+        self._pts = max([*told, *([] if self._pts is None else [self._pts])], default=None)
+        return self._pts
 
     def _advance_pts(self, observed: Mapping[str, Observed]) -> int | None:
         """Return the minimum over the inputs of the highest timestamp seen; None until every timed input has one."""

@@ -96,6 +96,7 @@ class Wiring:
             ),
             timed_sources=timed,
             pts=pts,
+            is_at_pts=self.asked.pipeline.commit_at is not None,
             reports=reports,
             due_file=due_file(self.context.stop_file),
             pressure=self._pressure(),

@@ -71,6 +71,8 @@ class BucketReport:
         How full it is, where its operator has a limit.
     kept : KeptVersion, optional
         For the checkpointer.
+    pts : int, optional
+        Of the gate before the sinks: the time below which everything has left it.
 
     Examples
     --------
@@ -89,12 +91,13 @@ class BucketReport:
     due_us: int | None = None
     pressure: Pressure | None = None
     kept: KeptVersion | None = None
+    pts: int | None = None
 
     @classmethod
     def of(cls, result: Result, **others: Any) -> BucketReport:
         """Return a report with what a call counted; waiting rows are not counted but kept as they are."""
         counts = {what: count for what, count in result.counts.items() if what != _WAITING}
-        return cls(counts, waiting_rows=result.counts.get(_WAITING), due_us=result.due_us, **others)
+        return cls(counts, waiting_rows=result.counts.get(_WAITING), due_us=result.due_us, pts=result.pts, **others)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values; what is not said is left out."""
@@ -110,6 +113,8 @@ class BucketReport:
             value["pressure"] = [self.pressure.most, list(self.pressure.ahead), list(self.pressure.lagging)]
         if self.kept is not None:
             value["kept"] = [self.kept.version, self.kept.digest, self.kept.feeds]
+        if self.pts is not None:
+            value["pts"] = self.pts
         return value
 
     @classmethod
@@ -133,6 +138,7 @@ class BucketReport:
             value.get("due_us"),
             None if pressure is None else Pressure(pressure[0], tuple(pressure[1]), tuple(pressure[2])),
             None if kept is None else KeptVersion(*kept),
+            value.get("pts"),
         )
 
 

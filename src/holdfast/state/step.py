@@ -121,6 +121,8 @@ class Result:
         The earliest batch time after this one at which something leaves although nothing arrives; None: at none.  An
         epoch without rows is made then, and only then: state that is forgotten, and of which nothing leaves, waits for
         the next one.
+    pts : int, optional
+        Of the gate before the sinks: the time below which everything has left it; None: nothing has, or it is no gate.
     """
 
     outputs: Mapping[str, pa.Table] = field(default_factory=dict)
@@ -128,6 +130,7 @@ class Result:
     bounds: pa.Table | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     due_us: int | None = None
+    pts: int | None = None
 
 
 class Step(Protocol):

@@ -294,7 +294,7 @@ class _LevelEngine:
         program = stages.stages[0].program
         assert program is not None, "what Spark computes is refused"
         self._packings = packings(
-            program, stages.routing, timestamps, stages.closing, stages.waking, None, stages.bounding
+            program, stages.routing, timestamps, stages.closing, stages.waking, None, stages.bounding, stages.telling
         )
         self._outlets = Outlets.of(stages)
         self._stored: Stored = {}

@@ -60,3 +60,23 @@ def test_epochs_of_a_group_ascend_and_have_a_decision():
     with pytest.raises(InternalError, match="without a decision"):
         group.due(replace(epoch(3), key=None))
     assert [each.record.epoch for each in group.take()] == [2]
+
+
+def at(number, pts):
+    return Underway(Counted(EpochRecord("trips", number, 1, {}, pts), {"table": (Carried(ROWS),)}), Key(number, 1))
+
+
+def test_a_group_at_pts_is_due_when_pts_has_changed_and_not_while_it_is_unknown():
+    """Design/0015, section 3: an epoch in which pts stands still has no rows, and no commit."""
+    group = CommitGroup(None, 2**30, is_at_pts=True)
+    group.begin([None])
+    assert group.is_used
+    due = [[each.record.epoch for each in group.due(at(number, pts))] for number, pts in enumerate((None, 5, 5, 6), 1)]
+    assert due == [[], [1, 2], [], [3, 4]]
+
+
+def test_with_commit_every_a_group_at_pts_is_due_when_pts_has_moved_by_so_much():
+    group = CommitGroup(10, 2**30, is_at_pts=True)
+    group.begin([0])
+    due = [[each.record.epoch for each in group.due(at(number, pts))] for number, pts in enumerate((9, 10, 19, 25), 1)]
+    assert due == [[], [1, 2], [], [3, 4]]

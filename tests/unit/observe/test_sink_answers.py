@@ -73,6 +73,7 @@ class FakePipeline:
     sinks: list
     name: str = "trips"
     sources: tuple = ()
+    commit_at: object = None
 
 
 def a_store():

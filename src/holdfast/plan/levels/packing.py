@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.plan.bounds import Bounding, all_keys
 from holdfast.plan.chunks import Chunk, Packer, Routing, rank_of
 from holdfast.plan.counts import Counts
 from holdfast.plan.program import Program
+from holdfast.plan.stages import Telling
 from holdfast.ports import Source, Span
 from holdfast.sources.bounds import MarkedSource
 from holdfast.state.step import CLOSED, UNBOUNDED
+from holdfast.state.timeline import shifted
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class Packing:
         An epoch without rows is planned after so long without any; None: never.
     bounding : Bounding, optional
         How bound rows are read, where the source gives any.
+    telling : Telling, optional
+        Whom its rows tell how far it is.
     """
 
     source: str
@@ -51,6 +56,7 @@ class Packing:
     waking: tuple[int, ...]
     tick_us: int | None = None
     bounding: Bounding | None = None
+    telling: Telling | None = None
 
     def read(self, source: Source, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span, with its bound rows where the source gives any."""
@@ -78,6 +84,7 @@ class Packing:
                     told.append(bounds)
                     highest = max(highest, self.bounding.highest(bounds))
         yield from self._sent(self._bounds(packer, told))
+        yield from self._sent(self._told_by_rows(packer, counts))
         if counts.found:
             yield from self._sent([packer.report("", counts.report())])
 
@@ -103,6 +110,19 @@ class Packing:
                 chunks.append(packed(target.number, bucket, self.source, bounds))
         return chunks
 
+    def _told_by_rows(self, packer: Packer, counts: Counts) -> list[Chunk]:
+        """Return what the rows of a span say about the epochs to come: it stands behind all rows of this one."""
+        seen = counts.found.get(self.source)
+        if self.telling is None or seen is None or seen.timestamp_max is None:
+            return []
+        latest = np.array([seen.timestamp_max], np.int64)
+        return [
+            packer.bounds(target, bucket, self.source, all_keys(self.routing.targets[target].key, int(bound)))
+            for target, offset in self.telling.targets
+            for bound in shifted(latest, offset - self.telling.disorder)
+            for bucket in range(self.routing.buckets)
+        ]
+
     def _sent(self, chunks: Sequence[Chunk]) -> Iterator[pa.RecordBatch]:
         if chunks:
             yield self.routing.to_batch(chunks, 1)
@@ -116,6 +136,7 @@ def packings(
     waking: tuple[int, ...],
     tick_us: int | None,
     bounding: Mapping[str, Bounding],
+    telling: Mapping[str, Telling] | None = None,
 ) -> dict[str, Packing]:
     """Return the packing of each source; the first one makes epochs when nothing arrives."""
     return {
@@ -129,6 +150,7 @@ def packings(
             waking,
             tick_us if number == 0 else None,
             bounding.get(name),
+            None if telling is None else telling.get(name),
         )
         for number, name in enumerate(timestamps)
     }

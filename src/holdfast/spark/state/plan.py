@@ -179,6 +179,21 @@ def _refuse_lost_bounds(pipeline: Pipeline) -> None:
             )
 
 
+def _refuse_untold(pipeline: Pipeline, stages: Stages) -> None:
+    """Refuse operators by event time before the sinks of a commit at pts that would not hear how far sources are."""
+    by_target = {target.number: target.operator for target in stages.routing.targets}
+    for source, telling in stages.telling.items():
+        raise InvalidPipeline(
+            f"{by_target[telling.targets[0][0]]!r} would never hear how far source {source!r} is.",
+            why=f"pipeline {pipeline.name!r} commits at pts, and Spark's plan computes what stands before the state: "
+            "some operator there is map or sql, or has an expression that Arrow does not evaluate, or the setting "
+            "columnar is off.",
+            do="write the operators before the state as filter, select, split, clip or union; "
+            "pipeline.explain() shows them.",
+            pipeline=pipeline.name,
+        )
+
+
 @dataclass(frozen=True)
 class StatefulPlan:
     """A pipeline with state as Spark will run it.
@@ -249,6 +264,7 @@ def compile_stateful(
     if compiled:
         log.info("pipeline %r: Spark's plan computes what is upstream of the state", pipeline.name)
         _refuse_lost_bounds(pipeline)
+        _refuse_untold(pipeline, stages)
         frame, routes = compiled[0]
         chunks = frame.mapInArrow(PackTask(routes, stages.routing), CHUNKS)
         ending = [node.name for node in pipeline.sources if isinstance(node.spec, Bounded) and node.spec.bounded]
@@ -262,6 +278,8 @@ def compile_stateful(
         assert program is not None
         timestamps = {node.name: timestamp_of(node) for node in pipeline.sources}
         tick_us = TICK_US if stages.ticks else None
-        each = packings(program, stages.routing, timestamps, stages.closing, stages.waking, tick_us, stages.bounding)
+        each = packings(
+            program, stages.routing, timestamps, stages.closing, stages.waking, tick_us, stages.bounding, stages.telling
+        )
         chunks = reduce(DataFrame.union, [reader.read(node, each[node.name]) for node in pipeline.sources])
     return StatefulPlan(with_levels(chunks, stages.stages, stages.routing, token, seeds, parts), stages)

@@ -21,7 +21,6 @@ from holdfast.ports import Carried, EpochRecord, Part, Sink, Staged, Store, Task
 from holdfast.positions import Positions
 from holdfast.testing.simulation.evaluation import NumberedRows, SimulatedEvaluation, TaskRun
 from holdfast.testing.simulation.process import Process, SimulatedCrash
-from holdfast.testing.simulation.rows import ROW_US
 
 SOURCE = "numbers"
 
@@ -169,7 +168,7 @@ class SimulatedEngine:
         self._coordinator.commit(claim, self._record(epoch, positions, end), parts)
 
     def _record(self, epoch: int, positions: Positions, end: int) -> EpochRecord:
-        return EpochRecord(self._pipeline, epoch, self._coordinator.generation, positions, (end - 1) * ROW_US)
+        return EpochRecord(self._pipeline, epoch, self._coordinator.generation, positions, self._evaluation.pts(end))
 
     def _stage(self, epoch: int, start: int, end: int, missing: frozenset[str]) -> dict[str, tuple[Part, ...]]:
         """Run the tasks; when one fails, now and then the whole stage again with another layout."""

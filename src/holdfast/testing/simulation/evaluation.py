@@ -11,7 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from holdfast.testing.simulation.process import Process
-from holdfast.testing.simulation.rows import rows_between
+from holdfast.testing.simulation.rows import ROW_US, rows_between
 
 TaskRun = Callable[[frozenset[str]], Mapping[str, pa.Table]]
 """One task of an epoch: called once per attempt with the sinks that lack the epoch, it returns the rows of each."""
@@ -31,6 +31,9 @@ class SimulatedEvaluation(Protocol):
 
     def mute(self, epoch: int, start: int, end: int) -> None:
         """Evaluate an epoch that every sink holds: for the state's sake alone."""
+
+    def pts(self, end: int) -> int | None:
+        """Return the pts of the epoch that was evaluated last, which ends there."""
 
 
 class Workload(Protocol):
@@ -70,3 +73,7 @@ class NumberedRows:
 
     def mute(self, epoch: int, start: int, end: int) -> None:
         """Do nothing: there is no state."""
+
+    def pts(self, end: int) -> int | None:
+        """Return the timestamp of the last row."""
+        return (end - 1) * ROW_US

@@ -41,6 +41,7 @@ from holdfast.sources.rows import to_batch
 from holdfast.testing.cells import DictionaryCells, Stored
 from holdfast.testing.simulation.evaluation import TaskRun
 from holdfast.testing.simulation.process import Process
+from holdfast.testing.simulation.rows import ROW_US
 
 Event = tuple[str, Mapping[str, Any] | None]
 """Source, and a row of it; None: it has ended."""
@@ -188,7 +189,7 @@ class StatefulEvaluation:
         sources = {node.name: node for node in workload.pipeline.sources}
         timestamps = {name: node.timestamp for name, node in sources.items()}
         self._packings: dict[str, Packing] = packings(
-            program, stages.routing, timestamps, stages.closing, stages.waking, None, stages.bounding
+            program, stages.routing, timestamps, stages.closing, stages.waking, None, stages.bounding, stages.telling
         )
         self._sources: dict[str, Any] = {name: node.spec for name, node in sources.items()}
         self._outlets = Outlets.of(stages)
@@ -223,6 +224,13 @@ class StatefulEvaluation:
             self.carry(epoch, start, end, frozenset())
             if self._workload.barriers is not None:
                 self._workload.barriers.forget()
+
+    def pts(self, end: int) -> int | None:
+        """Return what the gate before the sinks said; without one, a time that grows with the events."""
+        if self._workload.pipeline.commit_at is None:
+            return (end - 1) * ROW_US
+        told = [bucket.pts for bucket in united(self._reports).buckets.values() if bucket.pts is not None]
+        return max(told, default=None)
 
     # --- inside -------------------------------------------------------------------------------------------------
 

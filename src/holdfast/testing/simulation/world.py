@@ -104,6 +104,7 @@ class Setting:
     load: Load = field(default_factory=Load)
     commit_thread: bool = False
     commit_every_ticks: int | None = None
+    commit_at_pts: bool = False
     ledger_keep: int = 100
     queue_size: int = 4
     retry: Retry = field(default_factory=lambda: Retry(seed=0))
@@ -226,6 +227,7 @@ class World:
             clock=self.clock,
             retry=setting.retry,
             commit_every_ticks=setting.commit_every_ticks,
+            commit_at_pts=setting.commit_at_pts,
             commit_thread=False,
             ledger_keep=setting.ledger_keep,
             on_transition=self._note,

@@ -1,0 +1,184 @@
+"""``commit_at="pts"``: the graph with a gate before its sinks (design/0015).
+
+What a pipeline says becomes part of its graph here, so that everything else (state, snapshots, graph change, explain,
+simulation) has one operator more and nothing to know of commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph import naming
+from holdfast.graph.commit_at import CommitAtPts
+from holdfast.graph.event_time import common_unit
+from holdfast.graph.evolution import Evolution
+from holdfast.graph.naming import Origin
+from holdfast.graph.nodes import Node, SideOutput, SinkNode, Stream, is_stateful
+from holdfast.operators.stateful.gate import NAME, ClockArguments, ClockSpec, Gate, Released
+from holdfast.plan.feeds import heard
+from holdfast.plan.stages import CLOSED_ONLY
+from holdfast.sources.bounds import MarkedSpec
+
+_EVENT_TIME = frozenset({"sync", "merge", "accumulate", "distinct", "limit_in_flight", "aggregate"})
+"""Stateful operators that tell how far they are; ``apply`` and ``stateful`` give what a function of the user gives."""
+
+_BY_TIME = frozenset({"tumbling", "sliding", "session"})
+
+
+def gated(
+    pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode], commit_at: CommitAtPts, built_at: Origin
+) -> tuple[SinkNode, ...]:
+    """Return the sinks of a pipeline behind its gate.
+
+    Parameters
+    ----------
+    pipeline : str
+        Its name.
+    nodes : sequence of Node
+        Its graph, inputs first.
+    sinks : sequence of SinkNode
+        As the user built them.
+    commit_at : CommitAtPts
+        What was said.
+    built_at : Origin
+        The pipeline's line.
+
+    Raises
+    ------
+    InvalidPipeline
+        If pts is not known: a source, or the rows of a sink, have no timestamp, or nobody says how far an operator is.
+    """
+    sources = [node for node in nodes if node.is_source]
+    _check_sources(pipeline, sources, commit_at)
+    clocks: dict[str, ClockArguments] = {}
+    clock_nodes: list[Node] = []
+    for node in nodes:
+        if node.is_source:
+            by_rows = not isinstance(node.spec, MarkedSpec)
+            clocks[node.name] = ClockArguments(str(node.timestamp), _disorder(commit_at, node.name, by_rows), by_rows)
+        elif tells(node):
+            _check_hears(pipeline, node)
+            clocks[node.name] = ClockArguments(str(node.timestamp), 0, by_rows=False)
+        else:
+            continue
+        clock_nodes.append(_clock(node, clocks[node.name], built_at))
+    times = {sink.name: _time_of(pipeline, sink) for sink in sinks}
+    spec = Gate(times, clocks, commit_at.max_waiting_rows)
+    # A sink that is gone takes along what waited for it: nobody is asked for a migration.
+    past = Evolution(migrate={})
+    before = tuple(sink.inputs[0] for sink in sinks)
+    gate = Node(spec, (*before, *clock_nodes), NAME, True, built_at, spec.shape([]), past)
+    return tuple(_behind(gate, sink) for sink in sinks)
+
+
+def gate_of(nodes: Sequence[Node]) -> Node | None:
+    """Return the gate of a graph; None where it commits at the end of each epoch."""
+    return next((node for node in nodes if isinstance(node.spec, Gate)), None)
+
+
+def tells(node: Node) -> bool:
+    """Tell whether an operator says, by event time, which of its rows are still to come."""
+    if not is_stateful(node) or node.kind not in _EVENT_TIME or node.timestamp is None:
+        return False
+    spec: Any = node.spec
+    return node.kind != "aggregate" or spec.window.kind in _BY_TIME
+
+
+def _behind(gate: Node, sink: SinkNode) -> SinkNode:
+    before = sink.inputs[0]
+    spec = Released(sink.name, before.columns, before.timestamp)
+    released = Node(spec, (gate,), naming.extended(sink.name, "rows"), True, sink.origin, spec.shape([]))
+    return SinkNode(sink.spec, Stream(released), sink.name, sink.is_named, sink.origin, sink.backfill)
+
+
+def _clock(node: Node, clock: ClockArguments, built_at: Origin) -> Node:
+    spec = ClockSpec(clock.column, is_silent=not clock.by_rows)
+    return Node(spec, (node,), naming.extended(node.name, "clock"), True, built_at, spec.shape([]))
+
+
+def _disorder(commit_at: CommitAtPts, source: str, by_rows: bool) -> str | int:
+    if not by_rows:  # its bound rows say how far it is
+        return 0
+    return commit_at.disorder.get(source, 0) if isinstance(commit_at.disorder, Mapping) else commit_at.disorder
+
+
+def _check_sources(pipeline: str, sources: Sequence[Node], commit_at: CommitAtPts) -> None:
+    untimed = [source for source in sources if source.timestamp is None]
+    if untimed:
+        raise InvalidPipeline(
+            f'commit_at="pts" of pipeline {pipeline!r} needs timestamps, and source {untimed[0].name!r}, built at '
+            f"{untimed[0].origin}, declares none.",
+            why="pts is the minimum over all inputs of the next timestamp that may still come.",
+            do=f'declare timestamp="<column>" on {", ".join(repr(each.name) for each in untimed)}, '
+            "or leave commit_at out.",
+            pipeline=pipeline,
+            participant=untimed[0].name,
+        )
+    if common_unit(sources) is None:
+        raise InvalidPipeline(
+            f'commit_at="pts" of pipeline {pipeline!r}: some sources have BIGINT timestamps, others TIMESTAMPs.',
+            why="pts is the minimum over all inputs, and these have no unit in common.",
+            do="declare all of them as TIMESTAMP, or all as BIGINT; or leave commit_at out.",
+            pipeline=pipeline,
+        )
+    known = [source.name for source in sources]
+    unknown = (
+        [name for name in commit_at.disorder if name not in known] if isinstance(commit_at.disorder, Mapping) else []
+    )
+    if unknown:
+        raise InvalidPipeline(
+            f"disorder= names {unknown[0]!r}, which is no source of pipeline {pipeline!r}.",
+            why=f"its sources are {', '.join(known)}.",
+            do=f'name one of them: hf.pts(disorder={{"{known[0]}": "5 s"}}).',
+            pipeline=pipeline,
+        )
+
+
+def _check_hears(pipeline: str, node: Node) -> None:
+    """Refuse an operator by event time that cannot know how far its sources are: pts would stand still."""
+    for ordinal, before in enumerate(node.inputs):
+        for feed in heard(node, ordinal):
+            if feed.bounds == CLOSED_ONLY or (feed.is_operator and not _is_told_by(before, feed.source)):
+                raise InvalidPipeline(
+                    f'commit_at="pts" of pipeline {pipeline!r}: {node.kind} {node.name!r}, built at {node.origin}, '
+                    f"cannot know how far {feed.source!r} is.",
+                    why="between them stands what may change timestamps (map, sql, map_batches, a computed time "
+                    "column), or a function of yours with state; so rows could leave behind pts.",
+                    do=f"move it behind {node.name!r}, or write it as filter, select, split, clip or union; "
+                    "or leave commit_at out.",
+                    pipeline=pipeline,
+                    participant=node.name,
+                )
+
+
+def _is_told_by(before: Node, operator: str) -> bool:
+    waiting = [before]
+    while waiting:
+        node = waiting.pop()
+        if node.name == operator:
+            return tells(node)
+        waiting += node.inputs
+    return False
+
+
+def _time_of(pipeline: str, sink: SinkNode) -> str | None:
+    """Return the timestamp column of a sink's rows; None of rows that have no place in time: bad ones, late ones."""
+    node = sink.inputs[0]
+    if node.timestamp is not None:
+        return node.timestamp
+    first = node
+    while first.inputs and first.kind in ("filter", "select", "split"):
+        first = first.inputs[0]
+    if first.kind == "rejects" or (isinstance(first.spec, SideOutput) and first.spec.output == "late"):
+        return None
+    raise InvalidPipeline(
+        f'commit_at="pts" of pipeline {pipeline!r}: the rows of sink {sink.name!r}, built at {sink.origin}, have no '
+        "known timestamp column.",
+        why=f"{node.kind} {node.name!r} before it has hidden it: whether a row lies before pts could not be told.",
+        do="keep the source's timestamp column under its name: write map and sql as select or map_batches with that "
+        "column in its schema; or leave commit_at out.",
+        pipeline=pipeline,
+        participant=sink.name,
+    )
