@@ -64,6 +64,11 @@ def build_program(pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], 
     return Program(schemas, tuple(builder.steps), ends, routes, has_user_code(pipeline.nodes))
 
 
+def as_it_is(schema: pa.Schema) -> pa.Schema:
+    """Return a schema: for what Spark makes of it, where there is no Spark and no result depends on that."""
+    return schema
+
+
 def has_user_code(nodes: Iterable[Node]) -> bool:
     """Tell whether a program of these nodes calls functions of the user."""
     return any(lowering_of(node).in_arrow is InArrow.CALL for node in nodes)

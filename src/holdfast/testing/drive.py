@@ -29,7 +29,7 @@ from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
 from holdfast.plan.levels.outlets import Outlets
 from holdfast.plan.levels.packing import packings
 from holdfast.plan.levels.store import Cache, Record, load
-from holdfast.plan.program_build import Builder, build_program
+from holdfast.plan.program_build import Builder, as_it_is, build_program
 from holdfast.plan.report import Pace
 from holdfast.ports import Source, Span
 from holdfast.sinks.memory import MemorySpec
@@ -254,7 +254,7 @@ class _ProgramEngine:
         timestamps: Mapping[str, str | None],
         token: str,
     ) -> None:
-        program = build_program(pipeline, _as_it_is, token)
+        program = build_program(pipeline, as_it_is, token)
         if program is None:
             raise _needs_spark(pipeline.nodes)
         self._program = program
@@ -284,7 +284,7 @@ class _LevelEngine:
         buckets: int,
         given: Mapping[str, Sequence[Sequence[Item]]],
     ) -> None:
-        stages = build_stages(pipeline, _as_it_is, token, buckets=buckets, partitions=1, prefix=_refuse)
+        stages = build_stages(pipeline, as_it_is, token, buckets=buckets, partitions=1, prefix=_refuse)
         self._stages = stages
         self._sources = sources
         self._given = given
@@ -335,17 +335,13 @@ class _LevelEngine:
                 yield from from_batch(batch)
 
 
-def _as_it_is(schema: pa.Schema) -> pa.Schema:
-    return schema
-
-
 def _refuse(part: FirstStage) -> Sequence[pa.Schema]:
     raise _needs_spark(part.nodes)
 
 
 def _needs_spark(nodes: Sequence[Node]) -> InvalidPipeline:
     """Return the error for what Arrow does not evaluate: the first such operator is named."""
-    builder = Builder(_as_it_is, "")
+    builder = Builder(as_it_is, "")
     for node in nodes:
         if node.is_source:
             builder.source(node)

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import pyarrow as pa
-
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.cutting import has_state, stages_in_arrow
-from holdfast.plan.program_build import build_program
-from holdfast.spark.launch import jvm
+from holdfast.plan.program_build import as_it_is, build_program
+from holdfast.spark.launch import class_archive, jvm
 from holdfast.spark.launch.jvm_options import JvmOptions, is_quick
 
 
@@ -43,7 +41,7 @@ def jvm_options(pipeline: Pipeline, settings: Settings) -> JvmOptions:
     return jvm.options_for(
         f"{settings.driver_memory_mib}m",
         is_quick=is_quick(settings.jvm, is_evaluated_outside=is_evaluated_outside(pipeline, settings)),
-        has_archive=settings.class_archive != "off",
+        has_archive=settings.class_archive != class_archive.OFF,
     )
 
 
@@ -53,13 +51,8 @@ def is_evaluated_outside(pipeline: Pipeline, settings: Settings) -> bool:
     if is_given_frames or not settings.columnar:
         return False
     if has_state(pipeline):
-        return stages_in_arrow(pipeline, _as_it_is, "", is_columnar=True) is not None
-    return build_program(pipeline, _as_it_is, "") is not None
-
-
-def _as_it_is(schema: pa.Schema) -> pa.Schema:
-    """Stand for what Spark makes of a schema: no program depends on it."""
-    return schema
+        return stages_in_arrow(pipeline, as_it_is, "", is_columnar=True) is not None
+    return build_program(pipeline, as_it_is, "") is not None
 
 
 def warm_up(pipeline: Pipeline, options: Mapping[str, Any]) -> None:

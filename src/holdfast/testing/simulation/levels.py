@@ -34,6 +34,7 @@ from holdfast.plan.levels.packing import Packing, packings
 from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds
 from holdfast.plan.levels.store import Cache
+from holdfast.plan.program_build import as_it_is
 from holdfast.plan.report import Pace
 from holdfast.plan.stages import Stages
 from holdfast.sources.bounds import MarkedSpec
@@ -138,17 +139,13 @@ class StatefulWorkload:
         self.stores.lose(epochs_done, random_)
         token = f"run{random_.getrandbits(32)}"
         stages = build_stages(
-            self.pipeline, _as_it_is, token, buckets=self.buckets, partitions=self.partitions, prefix=_no_prefix
+            self.pipeline, as_it_is, token, buckets=self.buckets, partitions=self.partitions, prefix=_no_prefix
         )
         return StatefulEvaluation(self, stages, token, process, random_)
 
     def audit(self, visible: Mapping[str, Sequence[Sequence[object]]]) -> list[str]:
         """Let the judge look."""
         return self.judge(visible)
-
-
-def _as_it_is(schema: pa.Schema) -> pa.Schema:
-    return schema
 
 
 def _no_prefix(part: object) -> Sequence[pa.Schema]:
