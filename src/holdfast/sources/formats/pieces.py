@@ -122,14 +122,16 @@ class Cutter:
 
     def _ends(self, data: bytes, *, is_last: bool) -> tuple[int, list[tuple[int, int]]]:
         """Return the end of the last whole record, and the places of records on one line that are too long."""
-        if self.separator is None or b'"' not in data:
+        has_quotes = self.separator is not None and b'"' in data
+        if not has_quotes:
             used = len(data) if is_last else data.rfind(b"\n") + 1
             ends = blocks.line_ends(blocks.as_bytes(data)) if used > self.longest else _NONE
         else:
+            assert self.separator is not None
             found = blocks.quotes(data, self.separator, to_last_end=not is_last)
             ends = found.ends
             used = len(data) if is_last else int(ends[-1]) if len(ends) else 0
-            if not found.is_clean or len(data) - used > self.longest or blocks.longest(ends, used) > self.longest + 1:
+            if not found.is_clean or len(data) - used > self.longest:
                 return self._walked(data, is_last=is_last)
         if used <= self.longest or blocks.longest(ends, used) <= self.longest:
             return used, []
@@ -137,6 +139,8 @@ class Cutter:
         ends = np.concatenate((ends, [used]))
         lengths = ends - starts - (blocks.as_bytes(data)[np.maximum(ends - 1, 0)] == _NEWLINE)
         is_long = lengths > self.longest
+        if has_quotes and is_long.any():  # of a record on several lines, the first alone is refused
+            return self._walked(data, is_last=is_last)
         return used, list(zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True))
 
     def _walked(self, data: bytes, *, is_last: bool) -> tuple[int, list[tuple[int, int]]]:
