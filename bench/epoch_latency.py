@@ -23,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,6 @@ SCHEMA = "id BIGINT, created_us BIGINT, celsius DOUBLE"
 COLUMNS = ("id", "created_us", "celsius", "celsius * 1.8 + 32 AS fahrenheit")
 TABLE = "(id bigint, created_us bigint, celsius double precision, fahrenheit double precision)"
 FILE_EVERY_S = 0.05
-SIDES = ("raw_spark_arrow", "raw_spark_rows", "holdfast")
 
 
 def side_raw_spark_arrow(**arguments: Any) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def side_holdfast(directory: str, dsn: str, scratch: str) -> dict[str, Any]:
         if epoch is not None:
             seen[epoch.epoch] = {"rows": epoch.rows, **epoch.duration_ms}
 
-    _until_told(look)
+    until_told(look)
     run.stop()
     run.wait()
     return {"epochs": list(seen.values())}
@@ -87,12 +88,12 @@ def _raw_spark(save: Any, directory: str, dsn: str, scratch: str) -> dict[str, A
             if progress.numInputRows:
                 seen[progress.batchId] = {"rows": progress.numInputRows, **progress.durationMs}
 
-    _until_told(look)
+    until_told(look)
     query.stop()
     return {"epochs": list(seen.values())}
 
 
-def _until_told(look: Any) -> None:
+def until_told(look: Callable[[], None]) -> None:
     """Look every 50 ms until the parent closes our standard input."""
     import threading
 
@@ -102,13 +103,13 @@ def _until_told(look: Any) -> None:
         look()
 
 
-def generate(directory: str, rows_per_s: int, seconds: float) -> None:
+def generate(directory: str, rows_per_s: int, seconds: float, file_every_s: float = FILE_EVERY_S) -> None:
     """Make rows at a steady pace; each is stamped when it is made, and its file is handed over at the next tick."""
     began = time.perf_counter()
     made = 0
-    for tick in range(1, round(seconds / FILE_EVERY_S) + 1):
+    for tick in range(1, round(seconds / file_every_s) + 1):
         lines = []
-        while made < round(tick * FILE_EVERY_S * rows_per_s):
+        while made < round(tick * file_every_s * rows_per_s):
             pause = made / rows_per_s - (time.perf_counter() - began)
             if pause > 0:
                 time.sleep(pause)
@@ -120,7 +121,44 @@ def generate(directory: str, rows_per_s: int, seconds: float) -> None:
         hidden.rename(Path(directory) / f"part-{tick:06}.json")
 
 
-def measure(side: str, options: argparse.Namespace, dsn: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Case:
+    """What one benchmark of latency measures.
+
+    Parameters
+    ----------
+    module : str
+        The benchmark's module, with its sides.
+    tables : sequence of str
+        Statements that create its empty tables.
+    file_every_s : float
+        How often a file is handed over.
+    arrived : str
+        Query: how many rows are visible, and how many of them each once; both must be the number of rows made.
+    waits : str
+        Query: milliseconds from creation to visibility, of each row whose id is at least the parameter.
+    """
+
+    module: str
+    tables: Sequence[str]
+    file_every_s: float
+    arrived: str
+    waits: str
+
+
+CASE = Case(
+    module="bench.epoch_latency",
+    tables=("DROP TABLE IF EXISTS readings, holdfast_ledger", f"CREATE TABLE readings {TABLE}"),
+    file_every_s=FILE_EVERY_S,
+    arrived="SELECT count(*), count(DISTINCT id) FROM readings",
+    waits="""
+        SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1e3 - created_us / 1e3
+        FROM readings WHERE id >= %s
+    """,
+)
+
+
+def measure(case: Case, side: str, options: argparse.Namespace, dsn: str) -> dict[str, Any]:
     """Run one side under load and return its latencies in milliseconds."""
     import psycopg
 
@@ -128,11 +166,12 @@ def measure(side: str, options: argparse.Namespace, dsn: str) -> dict[str, Any]:
     source = scratch / "readings"
     source.mkdir()
     connection = psycopg.connect(dsn, autocommit=True)
-    connection.execute("DROP TABLE IF EXISTS readings, holdfast_ledger")
-    connection.execute(f"CREATE TABLE readings {TABLE}".encode())
-    rows_expected = round(options.rows_per_s * (options.warm_seconds + options.seconds))
+    for statement in case.tables:
+        connection.execute(statement.encode())
+    seconds = options.warm_seconds + options.seconds
+    rows_expected = round(options.rows_per_s * seconds)
     arguments = {"directory": str(source), "dsn": dsn, "scratch": str(scratch)}
-    process = start_side("bench.epoch_latency", side, arguments)
+    process = start_side(case.module, side, arguments)
     try:
         assert process.stdout is not None
         said = ""
@@ -143,14 +182,13 @@ def measure(side: str, options: argparse.Namespace, dsn: str) -> dict[str, Any]:
         else:
             figures_in(said, process.wait(), side)  # raises with what it said
         load = [sys.executable, "-c", "import sys; from bench.epoch_latency import generate; "]
-        load[-1] += f"generate(sys.argv[1], {options.rows_per_s}, {options.warm_seconds + options.seconds})"
+        load[-1] += f"generate(sys.argv[1], {options.rows_per_s}, {seconds}, {case.file_every_s})"
         subprocess.run([*load, str(source)], check=True)
         deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            row = connection.execute("SELECT count(*) FROM readings").fetchone()
-            if row is not None and row[0] >= rows_expected:
-                break
+        arrived: tuple[int, int] | None = None
+        while time.monotonic() < deadline and (arrived is None or arrived[0] < rows_expected):
             time.sleep(0.2)
+            arrived = connection.execute(case.arrived.encode()).fetchone()
         output, _ = process.communicate(timeout=120)  # closes its input: the sign to stop
     finally:
         if process.poll() is None:
@@ -158,11 +196,12 @@ def measure(side: str, options: argparse.Namespace, dsn: str) -> dict[str, Any]:
             process.wait()
         shutil.rmtree(scratch, ignore_errors=True)
     figures = figures_in(said + output, process.returncode, side)
-    waits_ms = _waits_ms(connection, options)
-    row_count = connection.execute("SELECT count(*), count(DISTINCT id) FROM readings").fetchone()
+    arrived = connection.execute(case.arrived.encode()).fetchone()
+    first = round(options.rows_per_s * options.warm_seconds)
+    waits_ms = [float(wait) for (wait,) in connection.execute(case.waits.encode(), (first,)).fetchall()]
     connection.close()
-    if row_count != (rows_expected, rows_expected):
-        raise RuntimeError(f"{side} wrote {row_count} rows (distinct ids second) instead of {rows_expected}")
+    if arrived != (rows_expected, rows_expected) or len(waits_ms) != rows_expected - first:
+        raise RuntimeError(f"{side} wrote {arrived} rows (each once second) instead of {rows_expected}")
     epochs = figures["epochs"]
     return {
         "p50_ms": round(percentile(waits_ms, 0.50), 1),
@@ -171,16 +210,6 @@ def measure(side: str, options: argparse.Namespace, dsn: str) -> dict[str, Any]:
         "epoch_count": len(epochs),
         "epoch_ms": _stage_medians(epochs),
     }
-
-
-def _waits_ms(connection: Any, options: argparse.Namespace) -> list[float]:
-    """Return, for every row that counts, the time from its creation to the commit of the transaction that wrote it."""
-    first = round(options.rows_per_s * options.warm_seconds)
-    query = """
-        SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1e3 - created_us / 1e3
-        FROM readings WHERE id >= %s
-    """
-    return [float(wait) for (wait,) in connection.execute(query, (first,)).fetchall()]
 
 
 def _stage_medians(epochs: list[dict[str, float]]) -> dict[str, float]:
@@ -196,27 +225,31 @@ def print_stages(side: str, figures: dict[str, Any]) -> None:
         print(f"    {stage:24}{value:>10.1f}{'' if stage == 'rows' else ' ms'}")
 
 
-def main() -> int:
-    """Measure and print ``RESULT``."""
-    parser = argparse.ArgumentParser(prog="python -m bench.epoch_latency", description=__doc__)
+def compare(name: str, case: Case, raw_sides: Sequence[str]) -> int:
+    """Let the sides of a case take turns; print ``RESULT``."""
+    parser = argparse.ArgumentParser(prog=f"python -m {case.module}")
     parser.add_argument("--rows-per-s", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--warm-seconds", type=float, default=5)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", choices=[*raw_sides, "holdfast"], help="measure one side; prints no RESULT")
     options = parser.parse_args()
-    rounds: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+    sides = [options.only] if options.only else [*raw_sides, "holdfast"]
+    rounds: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
     # A server of our own even where one is given: commit timestamps must be on.
     with postgres_server({"track_commit_timestamp": "on"}) as server:
         for _ in range(options.rounds):
-            for side in SIDES:
-                rounds[side].append(measure(side, options, server.dsn))
+            for side in sides:
+                rounds[side].append(measure(case, side, options, server.dsn))
                 print_stages(side, rounds[side][-1])
+    if options.only:
+        return 0
     p50 = {side: median([figures["p50_ms"] for figures in all_figures]) for side, all_figures in rounds.items()}
     p99 = {side: median([figures["p99_ms"] for figures in all_figures]) for side, all_figures in rounds.items()}
-    raw = min(SIDES[:2], key=lambda side: p50[side])
+    raw = min(raw_sides, key=lambda side: p50[side])
     print_result(
         {
-            "bench": "epoch_latency",
+            "bench": name,
             "ratio": round(p50["holdfast"] / p50[raw], 3),
             "p99_ratio": round(p99["holdfast"] / p99[raw], 3),
             "p50_ms": p50,
@@ -232,4 +265,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(compare("epoch_latency", CASE, ("raw_spark_arrow", "raw_spark_rows")))

@@ -10,9 +10,11 @@ COMMANDS = {
     "full": (
         ("bench.exactly_once",),
         ("bench.epoch_latency",),
+        ("bench.state_latency",),
         ("bench.memory",),
         ("bench.sync",),
         ("bench.state",),
+        ("bench.upsert",),
         ("bench.state_growth",),
         ("bench.checkpoint",),
         ("bench.restart",),
@@ -21,9 +23,11 @@ COMMANDS = {
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "1"),
         ("bench.epoch_latency", "--seconds", "5", "--warm-seconds", "2", "--rounds", "1"),
+        ("bench.state_latency", "--seconds", "5", "--warm-seconds", "2", "--rounds", "1"),
         ("bench.memory", "--epochs", "100", "--rows", "200000"),
         ("bench.sync", "--rows", "200000", "--rounds", "1"),
         ("bench.state", "--rows", "100000", "--keys", "10000", "--rounds", "1"),
+        ("bench.upsert", "--rows", "200000", "--files", "8", "--rounds", "1"),
         ("bench.state_growth", "--epochs", "5", "--sizes", "10000", "100000"),
         ("bench.checkpoint", "--keys", "20000", "--rows", "5000", "--epochs", "6", "--rounds", "1"),
         ("bench.restart", "--keys", "20000", "--rounds", "1"),
