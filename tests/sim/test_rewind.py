@@ -11,7 +11,7 @@ import pytest
 from holdfast import faults
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import commit, read_manifest, snapshot_keys
-from holdfast.checkpoint.source_history import note_stood
+from holdfast.checkpoint.source_history import note_positions
 from holdfast.config import Settings
 from holdfast.errors import Diverged, Fenced, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
@@ -335,8 +335,8 @@ def test_where_sources_stood_that_are_gone_is_remembered_behind_a_rewind_too(tmp
     flow = Flow(tmp_path)
     flow.run(4, version=1)
     left_before = {"gone": {"log": 7}, "elsewhere": {"log": 3}}
-    note_stood(flow.store, 2, left_before, else_known={})
-    note_stood(flow.store, 3, {"elsewhere": {"log": 4}, "withdrawn": {"log": 1}}, else_known={})
+    note_positions(flow.store, 2, left_before, else_known={})
+    note_positions(flow.store, 3, {"elsewhere": {"log": 4}, "withdrawn": {"log": 1}}, else_known={})
     flow.rewinding().do("2")
     retired = read_origin(tmp_path / "checkpoint" / "spark" / "2" / FILE_NAME).retired
     assert retired == {**left_before, "rows": {"log": 2}}, "as it was then"

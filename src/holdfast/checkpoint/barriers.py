@@ -127,7 +127,7 @@ class Barriers:
             self._is_barrier, self._is_wished = self._is_wished, False
             return self._is_barrier
 
-    def hear(self, reported: Mapping[str, BucketReport]) -> dict[str, BucketReport]:
+    def take(self, reported: Mapping[str, BucketReport]) -> dict[str, BucketReport]:
         """Take in what buckets (``operator/number``) reported in the epoch; return the reports without it."""
         with self._lock:
             reports, called = dict(self._now.reports), set()

@@ -17,7 +17,7 @@ History = dict[str, list[tuple[int, SourcePositions]]]
 """Source -> first epoch of a directory, and the source's position before it; ascending."""
 
 
-def stood(store: Store) -> Positions:
+def last_positions(store: Store) -> Positions:
     """Return the last position of each source, including those in the graph.
 
     Raises
@@ -28,18 +28,18 @@ def stood(store: Store) -> Positions:
     return {name: notes[-1][1] for name, notes in _read(store).items()}
 
 
-def stood_at(store: Store, epoch: int) -> Positions:
+def positions_at(store: Store, epoch: int) -> Positions:
     """Return the position at an epoch of each source that the graph of that time did not have."""
     earlier = {name: [of for first, of in notes if first <= epoch] for name, notes in _read(store).items()}
     return {name: of[-1] for name, of in earlier.items() if of}
 
 
-def stood_since(store: Store) -> dict[str, tuple[int, SourcePositions]]:
+def last_positions_since(store: Store) -> dict[str, tuple[int, SourcePositions]]:
     """Return the last position of each source, and the first epoch of the directory that was begun after it."""
     return {name: notes[-1] for name, notes in _read(store).items()}
 
 
-def note_stood(store: Store, epoch: int, positions: Positions, *, else_known: Positions) -> None:
+def note_positions(store: Store, epoch: int, positions: Positions, *, else_known: Positions) -> None:
     """Record the positions of sources before the first epoch of a directory; idempotent.
 
     Parameters
@@ -62,7 +62,7 @@ def note_stood(store: Store, epoch: int, positions: Positions, *, else_known: Po
     _write(store, history)
 
 
-def forget_behind(store: Store, epoch: int) -> None:
+def forget_after(store: Store, epoch: int) -> None:
     """Remove what was recorded for directories that begin after an epoch."""
     if store.get(KEY) is None:
         return

@@ -166,7 +166,7 @@ def _change_lines(pipeline: str, directory: Directory, change: GraphChange) -> I
     for reason in directory.reasons:
         yield f"* {reason}"
     if change.replay is not None:
-        yield f"* {change.replay.told(change.backfilled)}"
+        yield f"* {change.replay.text(change.backfilled)}"
     marks = {
         "kept": " ",
         "changed": "~",

@@ -90,7 +90,7 @@ def derived_names(pipeline: Pipeline) -> list[str]:
 def _lines(pipeline: Pipeline) -> Iterator[str]:
     operators = [node for node in pipeline.nodes if not node.is_source]
     behind = sinks_behind(pipeline)
-    heard = _before_state(pipeline)
+    feeding = _before_state(pipeline)
     yield f"pipeline {pipeline.name!r}, built at {pipeline.origin}, fingerprint {pipeline.fingerprint()}"
     yield f"  guarantee: {_whole_guarantee(pipeline)}"
     if pipeline.commit_at is not None:
@@ -100,7 +100,7 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
             yield ""
             yield title
         for node in nodes:
-            yield from _node_lines(node, behind[node], is_heard=node in heard)
+            yield from _node_lines(node, behind[node], feeds_state=node in feeding)
     yield ""
     yield "sinks"
     for sink in pipeline.sinks:
@@ -120,7 +120,7 @@ def _whole_guarantee(pipeline: Pipeline) -> str:
     return f"exactly-once, except at-least-once where {_listed(weak)} takes part"
 
 
-def _node_lines(node: Node, sinks: tuple[str, ...], *, is_heard: bool) -> Iterator[str]:
+def _node_lines(node: Node, sinks: tuple[str, ...], *, feeds_state: bool) -> Iterator[str]:
     yield _head(node)
     if text := arguments_text(node.arguments()):
         yield f"      {text}"
@@ -130,7 +130,7 @@ def _node_lines(node: Node, sinks: tuple[str, ...], *, is_heard: bool) -> Iterat
     yield f"      columns {columns}" + (f"; timestamp {node.timestamp}" if node.timestamp else "")
     if is_stateful(node):
         yield "      keeps state under its name"
-    if is_heard and (why := bounds_end(node)) is not None:
+    if feeds_state and (why := bounds_end(node)) is not None:
         yield f"      bounds end here, but for the end itself: {why}"
     if len(sinks) > 1:
         yield f"      shared by the sinks {_listed(sinks)}: computed once for all of them"

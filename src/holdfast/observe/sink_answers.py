@@ -19,7 +19,7 @@ from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.inspection import Answer, BehindReport, Inspection, SinkReport
 from holdfast.ports import Guarantee, Held, Inspectable, Outcome, Sink, Store
-from holdfast.resume.behind import Behind, behind, told, unreadable
+from holdfast.resume.behind import Behind, behind, ranges_text, unreadable
 
 _EMPTIED = "It has taken part and holds nothing: the next start is refused, since it may be another target by mistake."
 
@@ -97,7 +97,7 @@ def held_when_resolved(pipeline: Pipeline, inspection: Inspection) -> dict[str, 
 
 def _behind_report(found: Behind, pipeline: Pipeline, store: Store, checkpoint: Path) -> BehindReport:
     obstacles = unreadable([found], found.held.positions, pipeline.sources, checkpoint, store)
-    return BehindReport(found.sink, found.held.epoch, found.published, told(found.lost), tuple(obstacles))
+    return BehindReport(found.sink, found.held.epoch, found.published, ranges_text(found.lost), tuple(obstacles))
 
 
 def _resolved(report: SinkReport, inspection: Inspection) -> Held:

@@ -96,21 +96,21 @@ class Bounding:
         """Return the highest bound of bound rows."""
         return int(pc.max(bounds.column(self.timestamp).cast(pa.int64())).as_py())
 
-    def told(
+    def for_target(
         self, bounds: Sequence[pa.RecordBatch], target: BoundTarget, key: pa.Schema, buckets: int
     ) -> Iterator[tuple[int, pa.Table]]:
         """Yield (bucket, bounds) of bound rows for one target: the highest for each key, and for all keys."""
-        for bucket, said in self._said(bounds, target, key, buckets):
-            yield bucket, moved(said, target.offset)
+        for bucket, part in self._unmoved(bounds, target, key, buckets):
+            yield bucket, moved(part, target.offset)
 
-    def _said(
+    def _unmoved(
         self, bounds: Sequence[pa.RecordBatch], target: BoundTarget, key: pa.Schema, buckets: int
     ) -> Iterator[tuple[int, pa.Table]]:
-        told = pa.Table.from_batches(bounds)
+        rows = pa.Table.from_batches(bounds)
         schema = tables.bounds_schema(key)
-        restricting = [np.asarray(pc.is_valid(told.column(name))) for name in self.scope]
-        is_free = ~np.logical_or.reduce(restricting) if restricting else np.ones(told.num_rows, bool)
-        ticks = told.column(self.timestamp).cast(pa.int64())
+        restricting = [np.asarray(pc.is_valid(rows.column(name))) for name in self.scope]
+        is_free = ~np.logical_or.reduce(restricting) if restricting else np.ones(rows.num_rows, bool)
+        ticks = rows.column(self.timestamp).cast(pa.int64())
         if is_free.any():
             highest = pc.max(ticks.filter(pa.array(is_free)))
             nulls = [pa.nulls(1, field.type) for field in key]
@@ -119,11 +119,11 @@ class Bounding:
                 yield bucket, everywhere
         if not target.key:
             return
-        is_keyed = np.ones(told.num_rows, bool)
+        is_keyed = np.ones(rows.num_rows, bool)
         for name, is_given in zip(self.scope, restricting, strict=True):
             is_keyed &= is_given == (name in target.key)
         if is_keyed.any():
-            chosen = told.filter(pa.array(is_keyed))
+            chosen = rows.filter(pa.array(is_keyed))
             columns = [chosen.column(name).cast(field.type) for name, field in zip(target.key, key, strict=True)]
             keyed = pa.Table.from_arrays(
                 [*columns, chosen.column(self.timestamp).cast(pa.int64())], names=[*key.names, BOUND]
@@ -131,8 +131,8 @@ class Bounding:
             most = keyed.group_by(key.names, use_threads=False).aggregate([(BOUND, "max")])
             arrays = [most.column(name) for name in key.names]
             is_for_all = pa.array(np.zeros(most.num_rows, bool))
-            rows = pa.Table.from_arrays([*arrays, is_for_all, most.column(f"{BOUND}_max")], schema=schema)
-            yield from divided(rows.select([*key.names, ALL_KEYS, BOUND]), key, buckets)
+            highest_of = pa.Table.from_arrays([*arrays, is_for_all, most.column(f"{BOUND}_max")], schema=schema)
+            yield from divided(highest_of.select([*key.names, ALL_KEYS, BOUND]), key, buckets)
 
     def _cuts(self, batch: pa.RecordBatch, marks: Bools) -> list[int]:
         """Return the rows before which bounds must have been told: each lies below one that stands before it."""
@@ -157,9 +157,9 @@ class Bounding:
             keyed[order] = bounds_before(codes[order], values, np.full(len(order), UNBOUNDED))
             before = np.maximum(before, keyed)
         cuts: list[int] = []
-        told = np.cumsum(marks)
+        bounds_so_far = np.cumsum(marks)
         for row in np.flatnonzero(~marks & (ticks < before)).tolist():
-            if told[row] > (told[cuts[-1]] if cuts else 0):
+            if bounds_so_far[row] > (bounds_so_far[cuts[-1]] if cuts else 0):
                 cuts.append(row)
         return cuts
 

@@ -17,11 +17,11 @@ from holdfast.operators.stateful.gate import Released
 from holdfast.operators.stateful.gate_step import GateStep
 from holdfast.plan.bounds import Bounding, BoundTarget
 from holdfast.plan.chunks import ChunkTarget, Routing
-from holdfast.plan.feeds import heard, with_key
+from holdfast.plan.feeds import feeds_of, with_key
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import Builder, has_user_code
 from holdfast.plan.routes import Routes
-from holdfast.plan.stages import EVERY, Feed, Hosted, Stage, Stages, Telling
+from holdfast.plan.stages import EVERY, Feed, Hosted, RowBounds, Stage, Stages
 from holdfast.ports import ClockDriven
 from holdfast.sources.bounds import MarkedSpec
 
@@ -186,7 +186,7 @@ class _Cutting:
             ),
             any(_wakes(by_name[one.name]) for stage in stages for one in stage.hosted.values()),
             self._bounding([one for stage in stages for one in stage.hosted.values()]),
-            self._telling([one for stage in stages for one in stage.hosted.values()]),
+            self._row_bounds([one for stage in stages for one in stage.hosted.values()]),
         )
 
     def _bounding(self, hosted: Sequence[Hosted]) -> dict[str, Bounding]:
@@ -214,7 +214,7 @@ class _Cutting:
                 )
         return found
 
-    def _telling(self, hosted: Sequence[Hosted]) -> dict[str, Telling]:
+    def _row_bounds(self, hosted: Sequence[Hosted]) -> dict[str, RowBounds]:
         """Return whom the rows of each source tell how far it is: operators by event time before a gate."""
         step = next((one.step for one in hosted if isinstance(one.step, GateStep)), None)
         if step is None:
@@ -230,7 +230,7 @@ class _Cutting:
                 if not feed.is_operator and feed.source == name and feed.bounds == EVERY
             )
             if targets:
-                found[name] = Telling(targets, step.clocks[name].disorder)
+                found[name] = RowBounds(targets, step.clocks[name].disorder)
         return found
 
     # --- where rows go ------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ class _Cutting:
             old = self._targets[number]
             self._targets[number] = ChunkTarget(number, old.level, node.name, name, old.schema, step.key)
             targets[name] = number
-        feeds = {name: tuple(heard(node, ordinal)) for ordinal, name in enumerate(names)}
+        feeds = {name: tuple(feeds_of(node, ordinal)) for ordinal, name in enumerate(names)}
         sources = {name: self._sources_of(of) for name, of in feeds.items()}
         self._sources[node.name] = frozenset().union(*sources.values())
         return Hosted(node.name, self._operators.index(node), step, targets, feeds, sources=sources)
@@ -348,7 +348,7 @@ class _Cutting:
                 (self._numbers[other, ordinal], feed)
                 for other in self._operators
                 for ordinal in range(len(other.inputs))
-                for feed in heard(other, ordinal)
+                for feed in feeds_of(other, ordinal)
                 if feed.is_operator and feed.source == one.name
             ]
             onward = tuple((number, with_key(feed, one.step.key.names)) for number, feed in ways)

@@ -12,7 +12,7 @@ from holdfast.operators.lowering import BoundsBehind, entry_of, lowering_of
 from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed
 
 
-def heard(node: Node, ordinal: int) -> list[Feed]:
+def feeds_of(node: Node, ordinal: int) -> list[Feed]:
     """Return the feeds of an operator's input; only their ends where it goes by another time than they do."""
     before = node.inputs[ordinal]
     feeds = _feeds(before)

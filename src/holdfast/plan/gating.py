@@ -17,7 +17,7 @@ from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SideOutput, SinkNode, Stream, is_stateful
 from holdfast.operators.stateful.gate import NAME, ClockArguments, ClockSpec, Gate, Released
-from holdfast.plan.feeds import heard
+from holdfast.plan.feeds import feeds_of
 from holdfast.plan.stages import CLOSED_ONLY
 from holdfast.sources.bounds import MarkedSpec
 
@@ -58,8 +58,8 @@ def gated(
         if node.is_source:
             by_rows = not isinstance(node.spec, MarkedSpec)
             clocks[node.name] = ClockArguments(str(node.timestamp), _disorder(commit_at, node.name, by_rows), by_rows)
-        elif tells(node):
-            _check_hears(pipeline, node)
+        elif reports_progress(node):
+            _check_progress_arrives(pipeline, node)
             clocks[node.name] = ClockArguments(str(node.timestamp), 0, by_rows=False)
         else:
             continue
@@ -78,7 +78,7 @@ def gate_of(nodes: Sequence[Node]) -> Node | None:
     return next((node for node in nodes if isinstance(node.spec, Gate)), None)
 
 
-def tells(node: Node) -> bool:
+def reports_progress(node: Node) -> bool:
     """Tell whether an operator says, by event time, which of its rows are still to come."""
     if not is_stateful(node) or node.kind not in _EVENT_TIME or node.timestamp is None:
         return False
@@ -136,11 +136,11 @@ def _check_sources(pipeline: str, sources: Sequence[Node], commit_at: CommitAtPt
         )
 
 
-def _check_hears(pipeline: str, node: Node) -> None:
+def _check_progress_arrives(pipeline: str, node: Node) -> None:
     """Refuse an operator by event time that cannot know how far its sources are: pts would stand still."""
     for ordinal, before in enumerate(node.inputs):
-        for feed in heard(node, ordinal):
-            if feed.bounds == CLOSED_ONLY or (feed.is_operator and not _is_told_by(before, feed.source)):
+        for feed in feeds_of(node, ordinal):
+            if feed.bounds == CLOSED_ONLY or (feed.is_operator and not _gets_progress_from(before, feed.source)):
                 raise InvalidPipeline(
                     f'commit_at="pts" of pipeline {pipeline!r}: {node.kind} {node.name!r}, built at {node.origin}, '
                     f"cannot know how far {feed.source!r} is.",
@@ -153,12 +153,12 @@ def _check_hears(pipeline: str, node: Node) -> None:
                 )
 
 
-def _is_told_by(before: Node, operator: str) -> bool:
+def _gets_progress_from(before: Node, operator: str) -> bool:
     waiting = [before]
     while waiting:
         node = waiting.pop()
         if node.name == operator:
-            return tells(node)
+            return reports_progress(node)
         waiting += node.inputs
     return False
 

@@ -162,7 +162,7 @@ class BackPressure:
         self._pressure: dict[str, Pressure] = {}
         self._held: frozenset[str] = frozenset()
         self._moved_us: int | None = None
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def note(
         self, reported: Mapping[str, BucketReport], moved: Collection[str], batch_us: int
@@ -240,7 +240,7 @@ class BackPressure:
     def _relax(self, why: str, operators: Mapping[str, int]) -> set[str]:
         for operator, most in operators.items():
             self._limits[operator] = 2 * most
-            if operator not in self._told:
+            if operator not in self._warned:
                 log.warning(
                     "operator %r: %d rows wait under one key, max_waiting_rows is %d, and holding sources back does "
                     "not help: %s. The limit is relaxed to %d; it will be relaxed further without a word.",
@@ -250,7 +250,7 @@ class BackPressure:
                     why,
                     2 * most,
                 )
-            self._told.add(operator)
+            self._warned.add(operator)
         return set(operators)
 
     def _write(self, held: frozenset[str]) -> None:

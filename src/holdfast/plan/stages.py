@@ -93,13 +93,13 @@ class Hosted:
     sources: Mapping[str, frozenset[str]] = field(default_factory=dict)
     offsets: Mapping[int, int] = field(default_factory=dict)
 
-    def heard(self, of_sources: Mapping[str, int]) -> dict[str, int]:
+    def active_until(self, of_sources: Mapping[str, int]) -> dict[str, int]:
         """Return for each input the time up to which its silence says nothing, from what holds of the sources.
 
         Examples
         --------
         >>> one = Hosted("seen", 0, None, {}, {}, (), {"main": frozenset("ab"), "slow": frozenset("c")})
-        >>> one.heard({"a": 3, "b": 8})
+        >>> one.active_until({"a": 3, "b": 8})
         {'main': 8}
         """
         found = {name: [of_sources[s] for s in sources if s in of_sources] for name, sources in self.sources.items()}
@@ -126,7 +126,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Telling:
+class RowBounds:
     """What a source's rows say for a commit at pts, behind each epoch, to operators by event time.  Picklable.
 
     Parameters
@@ -163,7 +163,7 @@ class Stages:
         Whether epochs must come also when nothing arrives.
     bounding : mapping of str to Bounding
         Source -> how its bound rows are read, where it gives any and somebody hears them.
-    telling : mapping of str to Telling
+    row_bounds : mapping of str to RowBounds
         Source -> whom its rows tell how far it is, where the pipeline commits at pts.
     """
 
@@ -175,7 +175,7 @@ class Stages:
     waking: tuple[int, ...]
     ticks: bool
     bounding: Mapping[str, Bounding] = field(default_factory=dict)
-    telling: Mapping[str, Telling] = field(default_factory=dict)
+    row_bounds: Mapping[str, RowBounds] = field(default_factory=dict)
 
     @property
     def levels(self) -> int:

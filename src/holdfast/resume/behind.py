@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from holdfast.checkpoint.source_history import stood_since
+from holdfast.checkpoint.source_history import last_positions_since
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held, SourceSpec, Store
 from holdfast.positions import Position, Positions, lacking
@@ -48,7 +48,7 @@ class Behind:
     def __str__(self) -> str:
         return (
             f"sink {self.sink!r} holds everything up to epoch {self.held.epoch}, and epoch {self.published} was "
-            f"published: it lacks {told(self.lost)}"
+            f"published: it lacks {ranges_text(self.lost)}"
         )
 
 
@@ -112,12 +112,12 @@ def _lacking(held: Held, wanted: Positions, epoch: int) -> Ranges:
     return {name: of for name, of in found.items() if name != CONTROLS and not of.keys() <= without}
 
 
-def told(ranges: Ranges) -> str:
+def ranges_text(ranges: Ranges) -> str:
     """Return ranges as people read them.
 
     Examples
     --------
-    >>> told({"a": {"log": (3, 9), "@ticks": (0, 1)}, "b": {"": ("", "{}")}})
+    >>> ranges_text({"a": {"log": (3, 9), "@ticks": (0, 1)}, "b": {"": ("", "{}")}})
     "source 'a' from log=3 to log=9; source 'b' from where it holds it on"
     """
     parts = []
@@ -166,15 +166,15 @@ def unreadable(
         at, until = (plain(of.get(node.name, {}))[0] for of in (start, ends))
         why = spec.obstacle(node.name, str(checkpoint / "sources" / node.name), at, until or None)
         if why:
-            ranges = dict.fromkeys(told({node.name: segments}) for segments in lost)
+            ranges = dict.fromkeys(ranges_text({node.name: segments}) for segments in lost)
             yield f"{' and '.join(ranges) or f'source {node.name!r}'} cannot be read again: {why}"
     here = {node.name for node in sources}
-    for name, (epoch, positions) in stood_since(store).items():
+    for name, (epoch, positions) in last_positions_since(store).items():
         if name in here:
             continue
         for each in found:
             if name in each.held.positions or each.held.epoch < epoch:
                 lost_of_it = lacking(each.held.positions, {name: positions})
                 if lost_of_it:
-                    yield f"{told(lost_of_it)} cannot be read again: the source has left the graph."
+                    yield f"{ranges_text(lost_of_it)} cannot be read again: the source has left the graph."
                     break

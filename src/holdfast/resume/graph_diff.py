@@ -80,7 +80,7 @@ class Replay:
     count: int
     is_of_old_graph: bool = False
 
-    def told(self, backfilled: Sequence[str] = ()) -> str:
+    def text(self, backfilled: Sequence[str] = ()) -> str:
         """Say which graph evaluates them."""
         if backfilled:
             return f"{self.count} epochs that were to be evaluated again are part of what is read from the beginning"
@@ -165,7 +165,7 @@ def compare(
     """
     found = [_compared(name, before, after, (upgrades or {}).get(name, StateUpgrade())) for name in after.nodes]
     taken = {node.was for node in found}
-    found = [_told_of_its_target(node, before, after) for node in found]
+    found = [_with_change_of_target(node, before, after) for node in found]
     if backfilled:
         found = [_from_the_beginning(node, backfilled) for node in found]
     gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes and name not in taken]
@@ -236,8 +236,8 @@ def _stateful(name: str, was: str, move: StateMove, details: Sequence[str]) -> N
     if not move.is_plain:
         is_migrated = any(table.way is Way.MIGRATED for table in move.tables.values()) or bool(move.dropped)
         effect = f"{of}, migrated" if is_migrated else f"{of}; what is new in it begins neutral"
-        told = (*details, *move.told())
-        return NodeChange(name, Role.STATEFUL, NodeVerdict.MIGRATED, effect, told, was)
+        lines = (*details, *move.lines())
+        return NodeChange(name, Role.STATEFUL, NodeVerdict.MIGRATED, effect, lines, was)
     if details and not was:
         effect = f"{of}; what it does with it is the new arguments'"
         return NodeChange(name, Role.STATEFUL, NodeVerdict.CHANGED, effect, tuple(details))
@@ -254,15 +254,15 @@ def _from_the_beginning(node: NodeChange, backfilled: Sequence[str]) -> NodeChan
     return node
 
 
-def _told_of_its_target(node: NodeChange, before: Graph, after: Graph) -> NodeChange:
+def _with_change_of_target(node: NodeChange, before: Graph, after: Graph) -> NodeChange:
     """Return a new sink with the one that is gone and wrote to the same place: who renames a sink should know."""
     if node.role is not Role.SINK or node.verdict is not NodeVerdict.NEW:
         return node
     target = _target(after.nodes[node.name])
     for name, old in before.nodes.items():
         if old.role is Role.SINK and name not in after.nodes and target is not None and _target(old) == target:
-            told = f"it writes where sink {name!r} wrote: a sink cannot be renamed, its ledger is kept under its name"
-            return replace(node, details=(told,), was=name)
+            reason = f"it writes where sink {name!r} wrote: a sink cannot be renamed, its ledger is kept under its name"
+            return replace(node, details=(reason,), was=name)
     return node
 
 

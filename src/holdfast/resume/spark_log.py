@@ -251,11 +251,11 @@ def plain(positions: SourcePositions) -> tuple[dict[str, Position], dict[str, An
     >>> plain({"log": 3, "@ended": 1, "@ticks": 4})
     ({'log': 3}, {'has_ended': True, 'ticks': 4})
     """
-    told = {mark: name for name, mark in MARKS.items()}
-    marks: dict[str, Any] = {told[segment]: at for segment, at in positions.items() if segment in told}
+    names = {mark: name for name, mark in MARKS.items()}
+    marks: dict[str, Any] = {names[segment]: at for segment, at in positions.items() if segment in names}
     if "has_ended" in marks:
         marks["has_ended"] = True
-    return {segment: at for segment, at in positions.items() if segment not in told}, marks
+    return {segment: at for segment, at in positions.items() if segment not in names}, marks
 
 
 def moved(start: Positions, end: Positions) -> list[str]:
@@ -285,7 +285,7 @@ def has_more(marks: Mapping[str, Any]) -> bool:
     return "behind_us" in marks and marks["behind_us"] > marks.get("given_us", -1)
 
 
-def heard(positions: Positions, batch_us: int) -> dict[str, int]:
+def active_until(positions: Positions, batch_us: int) -> dict[str, int]:
     """Return for each source the time up to which its silence says nothing: until then it had more to give.
 
     Parameters
@@ -302,7 +302,7 @@ def heard(positions: Positions, batch_us: int) -> dict[str, int]:
 
     Examples
     --------
-    >>> heard({"a": {"log": 3}, "b": {"log": 3, "@behind": 7}, "c": {"log": 3, "@behind": 7, "@given": 9}}, 20)
+    >>> active_until({"a": {"log": 3}, "b": {"log": 3, "@behind": 7}, "c": {"log": 3, "@behind": 7, "@given": 9}}, 20)
     {'b': 20, 'c': 9}
     """
     marks = {name: plain(of)[1] for name, of in positions.items()}

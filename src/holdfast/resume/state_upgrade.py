@@ -87,7 +87,7 @@ class StateMove:
         """Whether every table stays as it is."""
         return not self.dropped and all(move.way is Way.AS_IS for move in self.tables.values())
 
-    def told(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """Say what happens to tables that do not stay as they are."""
         for name, move in self.tables.items():
             if move.way is Way.GROWN:

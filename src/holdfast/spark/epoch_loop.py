@@ -280,8 +280,8 @@ class EpochLoop:
         """Return the pts of an epoch: what the gate says of it, as part of the state of logged positions."""
         if not self._is_at_pts:
             return self._advance_pts(report.observed)
-        told = [bucket.pts for bucket in report.buckets.values() if bucket.pts is not None]
-        self._pts = max([*told, *([] if self._pts is None else [self._pts])], default=None)
+        reported = [bucket.pts for bucket in report.buckets.values() if bucket.pts is not None]
+        self._pts = max([*reported, *([] if self._pts is None else [self._pts])], default=None)
         return self._pts
 
     def _advance_pts(self, observed: Mapping[str, Observed]) -> int | None:

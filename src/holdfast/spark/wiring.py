@@ -27,7 +27,7 @@ from holdfast.quarantine.mask import Mask, mask_file, write_masks
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.physical_plan import PhysicalPlan
-from holdfast.spark.quarantine.isolate import Isolating, Suspicion, told_of
+from holdfast.spark.quarantine.isolate import Isolating, Suspicion, errors_of
 from holdfast.spark.quarantine.trials import COPY, Trials, clear_copy, reads_on
 from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.resume.directory import give_up
@@ -123,7 +123,7 @@ class Wiring:
         masks_file = mask_file(self.context.stop_file)
         if self.asked.isolates:
             isolating = self._isolating(letters, masks_file)
-            for error, rows in told_of(isolating.settle(self.asked.settings.poison_attempts)):
+            for error, rows in errors_of(isolating.settle(self.asked.settings.poison_attempts)):
                 self.lifecycle.fail(error, rows)
         masks = letters.masks()
         if masks:

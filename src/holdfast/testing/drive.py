@@ -129,7 +129,7 @@ class Drive:
         self.dues: list[int | None] = []
         self._times = _times(sources, batch_times)
         self._behind = behind
-        self._heard: dict[str, int] = {}
+        self._active_until_us: dict[str, int] = {}
         self._due_times = DueTimes()
         nodes = _in_order(stream.node)
         _check_sources(nodes, sources)
@@ -148,7 +148,7 @@ class Drive:
 
     def _epoch(self, index: int, time: int) -> pa.Table:
         self._hear(index, time)
-        rows, reports = self._engine.epoch(index, EpochContext(index + 1, time, self._heard))
+        rows, reports = self._engine.epoch(index, EpochContext(index + 1, time, self._active_until_us))
         self._note(reports)
         return rows
 
@@ -156,7 +156,7 @@ class Drive:
         """Note up to when the silence of sources says nothing: also in the epoch in which one has given all at last."""
         before = self._behind[index - 1] if 0 < index <= len(self._behind) else ()
         now = self._behind[index] if index < len(self._behind) else ()
-        self._heard |= dict.fromkeys((*before, *now), time)
+        self._active_until_us |= dict.fromkeys((*before, *now), time)
 
     def _note(self, reports: Reports) -> None:
         """Take in what the buckets reported of an epoch, as the driver of a run does."""
@@ -294,7 +294,7 @@ class _LevelEngine:
         program = stages.stages[0].program
         assert program is not None, "what Spark computes is refused"
         self._packings = packings(
-            program, stages.routing, timestamps, stages.closing, stages.waking, None, stages.bounding, stages.telling
+            program, stages.routing, timestamps, stages.closing, stages.waking, None, stages.bounding, stages.row_bounds
         )
         self._outlets = Outlets.of(stages)
         self._stored: Stored = {}

@@ -28,7 +28,7 @@ def report(version: int, feeds: Any = None, digest: str | None = None) -> Bucket
 def epoch(barriers: Barriers, number: int, **reported: BucketReport) -> bool:
     """Run an epoch; names of buckets are those of operator ``counted``, as ``b<number>``."""
     barriers.begin(number)
-    rest = barriers.hear({f"counted/{name[1:]}": of for name, of in reported.items()})
+    rest = barriers.take({f"counted/{name[1:]}": of for name, of in reported.items()})
     assert all(of == BucketReport({"late": 1}) for of in rest.values())
     return barriers.end(number)
 
@@ -171,7 +171,7 @@ def ended_epoch(bench: Bench, barriers: Barriers, number: int, *, takes_s: float
     barriers.begin(number)
     bench.clock.sleep_s(takes_s)
     bench.checkpointer.turn()
-    barriers.hear({})
+    barriers.take({})
     bench.end_epoch(number)
     bench.checkpointer.turn()
 
@@ -228,7 +228,7 @@ def test_one_that_was_asked_for_makes_an_older_barrier_needless() -> None:
     ended_epoch(bench, barriers, 1)
     bench.wait(10)
     barriers.begin(2)
-    barriers.hear({})
+    barriers.take({})
     bench.end_epoch(2)
     barriers.begin(3)
     bench.end_epoch(3)
@@ -282,7 +282,7 @@ def test_the_reading_is_told_what_was_known_at_the_barrier() -> None:
     ended_epoch(bench, barriers, 1)
     bench.wait(10)
     barriers.begin(2)
-    barriers.hear({"counted/0": report(2, FEEDS)})
+    barriers.take({"counted/0": report(2, FEEDS)})
     bench.end_epoch(2)
     epoch(barriers, 3, b0=report(3, FEEDS))
     bench.checkpointer.turn()

@@ -122,7 +122,7 @@ def test_it_says_where_bounds_end_and_why(through, why):
         if "bounds end" in line
     ]
     assert said == ([] if why is None else [f"bounds end here, but for the end itself: {why}"])
-    (feed,) = feeds.heard(running.node, 0)
+    (feed,) = feeds.feeds_of(running.node, 0)
     assert (feed.bounds == "closed") == (why is not None)
 
 

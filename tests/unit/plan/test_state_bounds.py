@@ -172,7 +172,7 @@ def test_bounds_for_all_keys_pass_a_function_that_says_how_far_it_goes_back() ->
 def test_bounds_pass_a_query_where_key_and_timestamp_come_through_unchanged() -> None:
     def through(query: str) -> Any:
         both = sync({"x": MARKED | hf.sql(query, name="queried"), "y": PLAIN}, by="k", name="both")
-        (feed,) = feeds.heard(both.node, 0)
+        (feed,) = feeds.feeds_of(both.node, 0)
         return feed.bounds, feed.key(["k"])
 
     assert through("select t, k, t * 2 as twice from input where t > 3") == ("every", ("k",))
@@ -239,7 +239,7 @@ def test_a_bound_names_the_keys_of_all_operators_that_its_source_feeds() -> None
     said = {}
     for target in bounding.targets:
         of = stages.routing.targets[target.number]
-        told = [row for _, part in bounding.told([batch], target, of.key, 1) for row in part.to_pylist()]
+        told = [row for _, part in bounding.for_target([batch], target, of.key, 1) for row in part.to_pylist()]
         said[of.operator] = sorted(row[BOUND] for row in told)
     assert said == {"by_k": [1, 4], "by_j": [1, 5], "by_k_j": [1, 6]}
 

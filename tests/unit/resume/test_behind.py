@@ -11,12 +11,12 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.checkpoint.progress import EpochSpan
-from holdfast.checkpoint.source_history import note_stood
+from holdfast.checkpoint.source_history import note_positions
 from holdfast.errors import Diverged, Fenced
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held
 from holdfast.positions import Positions
-from holdfast.resume.behind import behind, told, unreadable
+from holdfast.resume.behind import behind, ranges_text, unreadable
 from holdfast.resume.decide import Spark, StartWay
 from holdfast.resume.directory_header import FILE_NAME, LEFT, DirectoryHeader, read_origin
 from holdfast.resume.logged_epochs import filled, left_at
@@ -51,7 +51,7 @@ def log_spark(checkpoint: Path, origin: DirectoryHeader, ends: list[Positions], 
 
 def found_in(spark: Path, epoch: int, positions: Positions) -> list[tuple[int, int, str]]:
     found = behind(spark, {"table": Held(epoch, 1, positions), "new": Held()})
-    return [(each.held.epoch, each.published, told(each.lost)) for each in found]
+    return [(each.held.epoch, each.published, ranges_text(each.lost)) for each in found]
 
 
 def test_a_sink_that_lacks_what_sparks_log_calls_finished_lies_behind(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_epochs_without_rows_and_sources_that_came_later_count_too(tmp_path: Pat
         tmp_path, DirectoryHeader(1), [at(2), {**at(2), "late": {"log": 0}}, {**at(2), "late": {"log": 3}}]
     )
     assert found_in(spark, 1, at(2)) == [(1, 3, "source 'late' from log=0 to log=3")]
-    assert told({"given": {"@ticks": (1, 2)}}) == "epochs without rows"
+    assert ranges_text({"given": {"@ticks": (1, 2)}}) == "epochs without rows"
 
 
 def test_of_positions_that_only_spark_reads_the_numbers_of_epochs_decide(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_files_that_state_needs_again_are_looked_for_although_the_sink_has_their
 def test_what_a_source_gave_that_has_left_the_graph_cannot_be_replayed(tmp_path: Path) -> None:
     node, store = files_of(tmp_path, 2), LocalStore(str(tmp_path))
     spark = log_spark(tmp_path, DirectoryHeader(5), [at(2)])
-    note_stood(store, 5, {"gone": {"log": 7}}, else_known={})
+    note_positions(store, 5, {"gone": {"log": 7}}, else_known={})
     for positions in ({**at(1), "gone": {"log": 3}}, at(1)):
         found = behind(spark, {"table": Held(4, 1, positions)})
         (why,) = unreadable(found, positions, [node], tmp_path, store)
@@ -186,7 +186,7 @@ def test_a_source_that_came_behind_what_the_sink_holds_begins_at_its_beginning_a
     node, store = files_of(tmp_path, 3), LocalStore(str(tmp_path))
     late = hf.read.rows([{"id": 1}, {"id": 2}], schema="id BIGINT", name="late").node
     log_spark(tmp_path, DirectoryHeader(5, graph=""), [{**at(3), "late": {"rows": 1}}])
-    note_stood(store, 5, {**at(2), "late": {"rows": 1}}, else_known={})
+    note_positions(store, 5, {**at(2), "late": {"rows": 1}}, else_known={})
     held = {"table": Held(2, 1, at(1))}
     with pytest.raises(DirectoryIsLeft):
         begun(Beginning(store, tmp_path, "spark/1", "p", [node, late]), held)

@@ -130,7 +130,7 @@ def test_a_migration_takes_the_table_that_differs() -> None:
     )
     move = state_move(old, new, means)
     assert move.tables["windows"] == TableMove(Way.MIGRATED, "keys", migrate), "there was one table, and there is one"
-    assert list(move.told()) == ["state table 'windows' is what migrate= makes of what was 'keys'"]
+    assert list(move.lines()) == ["state table 'windows' is what migrate= makes of what was 'keys'"]
 
 
 def test_a_migration_of_several_tables_is_a_mapping() -> None:

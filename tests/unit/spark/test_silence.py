@@ -75,7 +75,7 @@ def plan(reader: _Reader, start: dict[str, Any]) -> dict[str, Any]:
 def heard(offset: dict[str, Any], batch_us: int) -> int | None:
     """Return what the driver makes of an offset in Spark's log."""
     lines_ = ["v2", json.dumps({"batchTimestampMs": 0}), f"source:{json.dumps(offset)}"]
-    return spark_log.heard(spark_log._parse(lines_).positions, batch_us).get("source")
+    return spark_log.active_until(spark_log._parse(lines_).positions, batch_us).get("source")
 
 
 def test_a_source_that_gives_all_in_one_epoch_logs_nothing_new(tmp_path: Path, clock: Clock) -> None:
@@ -227,7 +227,7 @@ def test_a_bucket_knows_the_silence_of_an_input_from_all_its_sources() -> None:
     stages = build_stages(pipeline, lambda schema: schema, "t", buckets=1, partitions=1, prefix=no_prefix)
     hosted = stages.stages[2].hosted["seen"]
     assert hosted.sources == {"main": {"main"}, "slow": {"a", "b"}}
-    assert hosted.heard({"a": 3, "b": 8}) == {"slow": 8}
+    assert hosted.active_until({"a": 3, "b": 8}) == {"slow": 8}
 
 
 @pytest.mark.parametrize("stop", [{"log": 2}, {"log": 3, "@behind": 50}, {"log": 2, "@behind": 50, "@given": 60}])

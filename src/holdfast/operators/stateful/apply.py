@@ -154,7 +154,7 @@ class ApplyStep:
         if timers is not None:
             calls.fire(timers)
         outputs = {"rows": _table(calls.given, self.out, "what fn returned")}
-        bounds = self._bounds(arrivals[self.name].bounds, calls.told())
+        bounds = self._bounds(arrivals[self.name].bounds, calls.bounds())
         counts = {} if self.forget_us is None else {"forgotten": 0 if old is None else old.num_rows}
         changes = {} if "keys" not in self.tables else self._changes(calls, old)
         if timers is None:
@@ -163,11 +163,11 @@ class ApplyStep:
         bounds = own_bounds.with_end(bounds, self.key, is_done=is_done)
         return Result(outputs, changes | timers.changes(), bounds, counts | {"fired": calls.fired_count}, due_us)
 
-    def _bounds(self, given: pa.Table, told: Sequence[Mapping[str, Any]]) -> pa.Table | None:
+    def _bounds(self, given: pa.Table, stated: Sequence[Mapping[str, Any]]) -> pa.Table | None:
         passed = own_bounds.passed_on(given, self.offset)
-        if not told:
+        if not stated:
             return passed
-        own = _table(told, own_bounds.schema_of(self.key, self.out, self.time), "what fn told by state.bound")
+        own = _table(stated, own_bounds.schema_of(self.key, self.out, self.time), "what fn told by state.bound")
         return own_bounds.united(self.key, passed, own)
 
     def _changes(self, calls: _Calls, old: pa.Table | None) -> dict[str, Change]:
@@ -267,7 +267,7 @@ class _Calls:
                 gone.append(named)
         return values, gone
 
-    def told(self) -> list[dict[str, Any]]:
+    def bounds(self) -> list[dict[str, Any]]:
         """Return the bounds that the function has told, beside their keys."""
         names = self._step.key.names
         of = self._states.items()

@@ -140,8 +140,8 @@ class GateStep:
 
     def _said(self, name: str, given: Arrivals) -> int:
         """Return the highest bound that an input has been told in an epoch, or that its rows give."""
-        told = pc.max(given.bounds.column(BOUND).filter(given.bounds.column(ALL_KEYS))).as_py()
-        highest = UNBOUNDED if told is None else int(told)
+        highest_given = pc.max(given.bounds.column(BOUND).filter(given.bounds.column(ALL_KEYS))).as_py()
+        highest = UNBOUNDED if highest_given is None else int(highest_given)
         clock = self.clocks[name]
         if clock.by_rows and given.rows.num_rows:
             latest = keyed.ticks(given.rows.column(clock.column).drop_null())

@@ -127,7 +127,7 @@ class MergeStep:
                 ),
             ),
             **{f"slow_{name}": self._kept(known[name], name, slow[name], touched, floor) for name in self.slow},
-            "bounds": self._told(touched, own, at),
+            "bounds": self._bound_changes(touched, own, at),
         }
         everywhere = {name: new.everywhere for name, new in news.items()}
         changes["inputs"] = self._inputs_change(state["inputs"], everywhere, seq + fresh.num_rows)
@@ -172,7 +172,7 @@ class MergeStep:
         return joins.distinct_keys(together, key)
 
     def _is_nobody_idle(self, at: StepTime, idle_us: int) -> bool:
-        return all(at.heard_us.get(name, UNBOUNDED) > at.batch_us - idle_us for name in self.inputs)
+        return all(at.active_until_us.get(name, UNBOUNDED) > at.batch_us - idle_us for name in self.inputs)
 
     def _bounds(self, table: pa.Table, touched: pa.Table) -> dict[str, Ticks]:
         """Return each input's own bounds of the touched keys."""
@@ -237,8 +237,8 @@ class MergeStep:
             return None
         others = joins.anti_join(waiting, touched, self.key.names)
         # What they wait for is not known here: an epoch too early for one of them checks it, and then knows.
-        heard = min(at.heard_us.get(name, UNBOUNDED) for name in self.inputs)
-        since = np.concatenate([stays, np.maximum(keyed.ticks(others.column(SINCE)), heard)])
+        active_us = min(at.active_until_us.get(name, UNBOUNDED) for name in self.inputs)
+        since = np.concatenate([stays, np.maximum(keyed.ticks(others.column(SINCE)), active_us)])
         return int(since.min()) + self.idle_us if len(since) else None
 
     def _order(self, waiting: pa.Table, times: Ticks, is_ready: npt.NDArray[np.bool_]) -> Ticks:
@@ -310,7 +310,7 @@ class MergeStep:
                     break
         return rows.filter(pa.array(is_new))
 
-    def _told(self, touched: pa.Table, own: Mapping[str, Ticks], at: StepTime) -> Change:
+    def _bound_changes(self, touched: pa.Table, own: Mapping[str, Ticks], at: StepTime) -> Change:
         declared = self.tables["bounds"]
         parts = []
         for name in self.inputs:

@@ -64,9 +64,9 @@ def united(key: pa.Schema, passed: pa.Table | None, own: pa.Table | None) -> pa.
         pa.array(np.zeros(own.num_rows, np.bool_)),
         own.column(COLUMN).cast(pa.int64()),
     ]
-    told = pa.Table.from_arrays(columns, schema=schema)
+    own = pa.Table.from_arrays(columns, schema=schema)
     assert schema.names[-2:] == [ALL_KEYS, BOUND], schema
-    return told if passed is None else pa.concat_tables([tables.fitted(passed, schema), told])
+    return own if passed is None else pa.concat_tables([tables.fitted(passed, schema), own])
 
 
 def with_end(bounds: pa.Table | None, key: pa.Schema, *, is_done: bool) -> pa.Table | None:

@@ -101,12 +101,12 @@ def _asked(policy: Custom, waiting: WaitingRows) -> Ints:
 def _check_delay(step: SyncStep, policy: Custom, epoch: Epoch, waiting: WaitingRows, given: Ints) -> None:
     if policy.delay is None:
         return
-    told = timeline.shifted(timeline.settled_before(epoch.before), -step.reach)[waiting.key]
-    breaks = np.flatnonzero((given != WAITS) & (given != DROPS) & (given < told))
+    settled = timeline.shifted(timeline.settled_before(epoch.before), -step.reach)[waiting.key]
+    breaks = np.flatnonzero((given != WAITS) & (given != DROPS) & (given < settled))
     if len(breaks):
         row = breaks[0]
         raise InvalidPipeline(
-            f"the policy {policy.name!r} gave a set at {given[row]}: none below {told[row]} was to come any more.",
+            f"the policy {policy.name!r} gave a set at {given[row]}: none below {settled[row]} was to come any more.",
             why=f"with delay={policy.delay!r} no set lies further below what is settled.",
             do="let sets go sooner or give them a later time, make delay= longer, or leave it out: then operators "
             "behind hear of the end alone.",

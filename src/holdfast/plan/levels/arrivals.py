@@ -45,7 +45,7 @@ class FeedBounds:
         }
         self._is_single = {name: len(feeds) == 1 for name, feeds in hosted.feeds.items()}
 
-    def heard(self, name: str, source: str, bound: int) -> int | None:
+    def raise_bound(self, name: str, source: str, bound: int) -> int | None:
         """Note a bound for all keys; return that of the input where it has risen."""
         of = self.bounds.setdefault(name, {})
         before = self._least(name)
@@ -56,7 +56,7 @@ class FeedBounds:
         after = self._least(name)
         return after if after is not None and (before is None or after > before) else None
 
-    def are_keyed_heard(self, name: str) -> bool:
+    def takes_keyed(self, name: str) -> bool:
         """Tell whether bounds of single keys hold: where there is one feed."""
         return self._is_single[name]
 
@@ -83,13 +83,13 @@ def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> d
             place += table.num_rows
         elif chunk.kind == PLACED:
             name = names[chunk.target]
-            for table in _told(decode(chunk.data), name, chunk.source, step.key, feeds):
+            for table in _effective(decode(chunk.data), name, chunk.source, step.key, feeds):
                 bounds[name].append(_placed(table, place))
                 place += table.num_rows
     for chunk in chunks:
         if chunk.kind == BOUNDS:
             name = names[chunk.target]
-            for table in _told(decode(chunk.data), name, chunk.source, step.key, feeds):
+            for table in _effective(decode(chunk.data), name, chunk.source, step.key, feeds):
                 bounds[name].append(_placed(table, place))
                 place += table.num_rows
     found = {}
@@ -100,13 +100,13 @@ def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> d
     return found
 
 
-def _told(told: pa.Table, name: str, source: str, key: pa.Schema, feeds: FeedBounds) -> Iterator[pa.Table]:
-    everywhere = told.filter(told.column(ALL_KEYS))
-    keyed = told.filter(pc.invert(told.column(ALL_KEYS)))
-    if keyed.num_rows and feeds.are_keyed_heard(name):
+def _effective(bounds: pa.Table, name: str, source: str, key: pa.Schema, feeds: FeedBounds) -> Iterator[pa.Table]:
+    everywhere = bounds.filter(bounds.column(ALL_KEYS))
+    keyed = bounds.filter(pc.invert(bounds.column(ALL_KEYS)))
+    if keyed.num_rows and feeds.takes_keyed(name):
         yield keyed
     if everywhere.num_rows:
-        risen = feeds.heard(name, source, pc.max(everywhere.column(BOUND)).as_py())
+        risen = feeds.raise_bound(name, source, pc.max(everywhere.column(BOUND)).as_py())
         if risen is not None:
             yield all_keys(key, risen)
 

@@ -42,7 +42,7 @@ class EpochContext:
         Its number, as steps know it.
     batch_us : int
         Its batch time, as it was logged.
-    heard_us : mapping of str to int
+    active_until_us : mapping of str to int
         Source -> the time up to which its silence says nothing.
     is_barrier : bool
         Whether its state is wanted for a snapshot.
@@ -50,12 +50,12 @@ class EpochContext:
 
     epoch: int
     batch_us: int
-    heard_us: Mapping[str, int] = field(default_factory=dict)
+    active_until_us: Mapping[str, int] = field(default_factory=dict)
     is_barrier: bool = False
 
     def time_of(self, hosted: Hosted) -> StepTime:
         """Return the epoch as an operator's step is told it."""
-        return StepTime(self.epoch, self.batch_us, hosted.heard(self.heard_us))
+        return StepTime(self.epoch, self.batch_us, hosted.active_until(self.active_until_us))
 
 
 @dataclass(frozen=True)

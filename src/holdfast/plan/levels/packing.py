@@ -12,7 +12,7 @@ from holdfast.plan.bounds import Bounding, all_keys
 from holdfast.plan.chunks import Chunk, Packer, Routing, rank_of
 from holdfast.plan.counts import Counts
 from holdfast.plan.program import Program
-from holdfast.plan.stages import Telling
+from holdfast.plan.stages import RowBounds
 from holdfast.ports import Source, Span
 from holdfast.sources.bounds import MarkedSource
 from holdfast.state.step import CLOSED, UNBOUNDED
@@ -43,7 +43,7 @@ class Packing:
         An epoch without rows is planned after so long without any; None: never.
     bounding : Bounding, optional
         How bound rows are read, where the source gives any.
-    telling : Telling, optional
+    row_bounds : RowBounds, optional
         Whom its rows tell how far it is.
     """
 
@@ -56,7 +56,7 @@ class Packing:
     waking: tuple[int, ...]
     tick_us: int | None = None
     bounding: Bounding | None = None
-    telling: Telling | None = None
+    row_bounds: RowBounds | None = None
 
     def read(self, source: Source, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span, with its bound rows where the source gives any."""
@@ -70,21 +70,21 @@ class Packing:
         assert self.program is not None
         packer = Packer(self.routing, rank_of(0, self.number, ordinal), ordinal)
         counts = Counts({self.source: self.timestamp})
-        told: list[pa.RecordBatch] = []
+        pending: list[pa.RecordBatch] = []
         highest = UNBOUNDED
         for batch in batches:
             for rows, bounds in [(batch, None)] if self.bounding is None else self.bounding.cut(batch):
-                if self.bounding is not None and told and self.bounding.lowest(rows) < highest:
-                    yield from self._sent(self._bounds(packer, told))
-                    told, highest = [], UNBOUNDED
+                if self.bounding is not None and pending and self.bounding.lowest(rows) < highest:
+                    yield from self._sent(self._bounds(packer, pending))
+                    pending, highest = [], UNBOUNDED
                 counts.add(self.source, rows)
                 for target, made in self.program.run(self.source, rows, counts.passed):
                     yield from self._sent(list(packer.add(int(target), made)))
                 if self.bounding is not None and bounds is not None and bounds.num_rows:
-                    told.append(bounds)
+                    pending.append(bounds)
                     highest = max(highest, self.bounding.highest(bounds))
-        yield from self._sent(self._bounds(packer, told))
-        yield from self._sent(self._told_by_rows(packer, counts))
+        yield from self._sent(self._bounds(packer, pending))
+        yield from self._sent(self._bounds_of_rows(packer, counts))
         if counts.found:
             yield from self._sent([packer.report("", counts.report())])
 
@@ -99,27 +99,27 @@ class Packing:
                 chunks += [packer.bounds(target, bucket, source, bounds) for bucket in buckets]
         yield from self._sent(chunks)
 
-    def _bounds(self, packer: Packer, told: Sequence[pa.RecordBatch]) -> list[Chunk]:
+    def _bounds(self, packer: Packer, pending: Sequence[pa.RecordBatch]) -> list[Chunk]:
         """Return what the packer holds, and behind it the bounds."""
         chunks = list(packer.rows())
-        for target in self.bounding.targets if self.bounding is not None and told else ():
+        for target in self.bounding.targets if self.bounding is not None and pending else ():
             assert self.bounding is not None
             key = self.routing.targets[target.number].key
-            for bucket, bounds in self.bounding.told(told, target, key, self.routing.buckets):
+            for bucket, bounds in self.bounding.for_target(pending, target, key, self.routing.buckets):
                 packed = packer.placed if target.is_direct else packer.bounds
                 chunks.append(packed(target.number, bucket, self.source, bounds))
         return chunks
 
-    def _told_by_rows(self, packer: Packer, counts: Counts) -> list[Chunk]:
+    def _bounds_of_rows(self, packer: Packer, counts: Counts) -> list[Chunk]:
         """Return what the rows of a span say about the epochs to come: it stands behind all rows of this one."""
         seen = counts.found.get(self.source)
-        if self.telling is None or seen is None or seen.timestamp_max is None:
+        if self.row_bounds is None or seen is None or seen.timestamp_max is None:
             return []
         latest = np.array([seen.timestamp_max], np.int64)
         return [
             packer.bounds(target, bucket, self.source, all_keys(self.routing.targets[target].key, int(bound)))
-            for target, offset in self.telling.targets
-            for bound in shifted(latest, offset - self.telling.disorder)
+            for target, offset in self.row_bounds.targets
+            for bound in shifted(latest, offset - self.row_bounds.disorder)
             for bucket in range(self.routing.buckets)
         ]
 
@@ -136,7 +136,7 @@ def packings(
     waking: tuple[int, ...],
     tick_us: int | None,
     bounding: Mapping[str, Bounding],
-    telling: Mapping[str, Telling] | None = None,
+    row_bounds: Mapping[str, RowBounds] | None = None,
 ) -> dict[str, Packing]:
     """Return the packing of each source; the first one makes epochs when nothing arrives."""
     return {
@@ -150,7 +150,7 @@ def packings(
             waking,
             tick_us if number == 0 else None,
             bounding.get(name),
-            None if telling is None else telling.get(name),
+            None if row_bounds is None else row_bounds.get(name),
         )
         for number, name in enumerate(timestamps)
     }

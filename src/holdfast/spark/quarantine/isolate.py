@@ -315,7 +315,7 @@ class Isolating:
         return error  # a worker died of these rows
 
 
-def told_of(letters: Sequence[Letter]) -> Iterator[tuple[HoldfastError, pa.Table]]:
+def errors_of(letters: Sequence[Letter]) -> Iterator[tuple[HoldfastError, pa.Table]]:
     """Yield, for each row that was isolated, the error and the row: what ``on_error`` is given."""
     for letter in letters:
         error = BadRow(

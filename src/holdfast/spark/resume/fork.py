@@ -34,7 +34,7 @@ from holdfast.resume.spark_log import plain
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.sources import from_time
 from holdfast.spark.read import SourceReader
-from holdfast.spark.resume.state_change import told
+from holdfast.spark.resume.state_change import lines_of
 from holdfast.spark.state.transfer import Transfer
 from holdfast.state.step import StepTime
 
@@ -237,7 +237,7 @@ class Fork:
         ended = found.manifest.ended
         change = stateful_change(found.manifest.state_schemas, self.graph, self.transfer.upgrades)
         check_change(change, self.pipeline.name, is_forced=self.is_forced, drop_state=self.drop_state)
-        for line in told(change):
+        for line in lines_of(change):
             log.info("%s", line)
         for key, data in found.files():
             self.store.put(key, data)

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from holdfast.checkpoint.manifest import decode
 from holdfast.checkpoint.retention import lower_floor
 from holdfast.checkpoint.snapshot import snapshot_keys
-from holdfast.checkpoint.source_history import note_stood, stood, stood_at
+from holdfast.checkpoint.source_history import last_positions, note_positions, positions_at
 from holdfast.errors import Corrupt, Unavailable
 from holdfast.ports import Held
 from holdfast.positions import Positions, covers_all
@@ -141,7 +141,7 @@ def _written(beginning: Beginning, findings: Findings, header: DirectoryHeader) 
     beginning.check_fenced()  # reading large state takes minutes, in which another run may have taken over
     if header.seek:
         # Durable before the directory counts: a source that leaves with it is in none of its positions.
-        note_stood(store, header.base, header.seek[-1], else_known=_retired_before(beginning))
+        note_positions(store, header.base, header.seek[-1], else_known=_retired_before(beginning))
         lower_floor(store, header.seek[0])
     header = replace(header, retired=_retired(beginning, header, holders))
     _note(beginning, header)
@@ -171,12 +171,12 @@ def _note_those_that_left(beginning: Beginning, header: DirectoryHeader) -> None
     names = [node.name for node in beginning.sources]
     left = {n: of for n, of in newest_positions(spark).items() if n not in names and n != CONTROLS}
     if left:
-        note_stood(store, header.base + last_logged(spark, "offsets") + 1, left, else_known=header.retired)
+        note_positions(store, header.base + last_logged(spark, "offsets") + 1, left, else_known=header.retired)
 
 
 def _retired(beginning: Beginning, header: DirectoryHeader, held: Mapping[str, Held]) -> Positions:
     """Return where sources begin of which nothing was read before the directory does."""
-    known = stood(beginning.store)
+    known = last_positions(beginning.store)
     if not header.seek:  # planned from the beginning of every source that the graph has: read from there too
         names = [node.name for node in beginning.sources]
         return {name: of for name, of in known.items() if name not in names}
@@ -184,7 +184,7 @@ def _retired(beginning: Beginning, header: DirectoryHeader, held: Mapping[str, H
         return known
     # It begins further back than some came into the graph: they begin where they stood then, not where they are.
     new = [node.name for node in beginning.sources if node.name not in header.start]
-    then = stood_at(beginning.store, _begins_behind(beginning, header, held))
+    then = positions_at(beginning.store, _begins_behind(beginning, header, held))
     return {name: of for name, of in known.items() if name not in new} | {n: then[n] for n in new if n in then}
 
 

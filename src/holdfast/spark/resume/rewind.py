@@ -19,7 +19,7 @@ from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.participation import have_taken_part
 from holdfast.checkpoint.schemas import OUT_OF_REACH
 from holdfast.checkpoint.snapshot import commit
-from holdfast.checkpoint.source_history import forget_behind, stood
+from holdfast.checkpoint.source_history import forget_after, last_positions
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
@@ -83,7 +83,7 @@ class Rewinding:
         self.check_finished("what a sink would withdraw")
         with connected_sinks(self.pipeline, self.store) as sinks:
             found, withdrawn = self._planned(to, sinks)
-            return self._told(0, found, withdrawn)
+            return self._rewound(0, found, withdrawn)
 
     def do(self, to: str) -> Rewound:
         """Go back.
@@ -119,7 +119,7 @@ class Rewinding:
             number = newest_directory(self.store)
             coordinator.rewind(record)
             self._begin(record, number, coordinator.check_fenced)
-            return self._told(record.epoch, found, withdrawn)
+            return self._rewound(record.epoch, found, withdrawn)
 
     def carry_through(self) -> EpochRecord | None:
         """Finish a rewind that was decided and then interrupted; return it, or None when there is none."""
@@ -267,8 +267,8 @@ class Rewinding:
         previous, below = f"spark/{number}", f"spark/{number + 1}"
         assert record.rewound_to is not None
         check_fenced()
-        forget_behind(self.store, record.rewound_to)
-        to = {**stood(self.store), **record.positions}
+        forget_after(self.store, record.rewound_to)
+        to = {**last_positions(self.store), **record.positions}
         note_rewind(self.store, record.epoch, to)
         take_back(self.store, to, record.generation, all_steps(self.directory))
         if not number:
@@ -308,7 +308,7 @@ class Rewinding:
             resumption = coordinator.open()
             yield coordinator, sinks, resumption.last_epoch
 
-    def _told(self, epoch: int, found: RewindTarget, withdrawn: Mapping[str, Withdrawal]) -> Rewound:
+    def _rewound(self, epoch: int, found: RewindTarget, withdrawn: Mapping[str, Withdrawal]) -> Rewound:
         restored = found.restored
         return Rewound(
             epoch,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from holdfast.checkpoint.manifest import decode
-from holdfast.checkpoint.source_history import stood
+from holdfast.checkpoint.source_history import last_positions
 from holdfast.errors import REPORT, Diverged, InternalError, InvalidPipeline
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held, SourceSpec
@@ -124,7 +124,7 @@ def check_none_is_back(beginning: Beginning) -> None:
         return  # every other graph gets a new directory when its sources change
     newest = newest_positions(beginning.directory / beginning.below)
     for name in [node.name for node in beginning.sources]:
-        if newest and name not in newest and name in (before := stood(beginning.store)):
+        if newest and name not in newest and name in (before := last_positions(beginning.store)):
             raise InvalidPipeline(
                 f"source {name!r} has left the graph, and cannot come back.",
                 why=f"it stood at {dict(before[name])}; beside read.spark a directory of Spark's cannot be begun anew, "

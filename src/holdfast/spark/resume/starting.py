@@ -38,7 +38,7 @@ from holdfast.spark.resume.context import StartContext, StartOptions, context_of
 from holdfast.spark.resume.fork import Fork
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.perform import perform
-from holdfast.spark.resume.state_change import StateChange, compared, told, word_of
+from holdfast.spark.resume.state_change import StateChange, compared, lines_of, word_of
 from holdfast.spark.run import Run
 from holdfast.spark.state.transfer import Transfer
 from holdfast.spark.wiring import Wiring
@@ -125,7 +125,7 @@ class Starting:
         pipeline = self.asked.pipeline
         change = compared(context.store, context.directory, context.chosen, physical.graph, physical.upgrades, pipeline)
         if change is not None:
-            for line in told(change):
+            for line in lines_of(change):
                 log.info("%s", line)
             settings = self.asked.settings
             check_change(change, pipeline.name, is_forced=settings.force_graph_change, drop_state=settings.dropped)

@@ -98,10 +98,10 @@ def _other_sources(before: Graph, sources: Sequence[str]) -> Iterator[str]:
     yield from (f"source {name!r} has gone" for name in known if name not in sources)
 
 
-def told(change: GraphChange) -> Iterator[str]:
+def lines_of(change: GraphChange) -> Iterator[str]:
     """Say what becomes of each node that is another than it was, one line for each."""
     if change.replay is not None:
-        yield change.replay.told(change.backfilled)
+        yield change.replay.text(change.backfilled)
     for node in change.nodes:
         if node.verdict is not NodeVerdict.KEPT:
             details = f" ({'; '.join(node.details)})" if node.details else ""
@@ -231,9 +231,9 @@ def _finished(checkpoint: Path, below: str, pipeline: Pipeline) -> tuple[str, ..
     """Return the sources that have ended: those that were told of, and bounded ones of which all is read."""
     spark = checkpoint / below
     positions = newest_positions(spark) or read_origin(spark / FILE_NAME).start  # behind a rewind nothing is planned
-    told = ended(positions)
-    others = [node for node in pipeline.sources if node.name not in told]
-    return (*told, *(node.name for node in others if _is_read(checkpoint, node, positions)))
+    logged = ended(positions)
+    others = [node for node in pipeline.sources if node.name not in logged]
+    return (*logged, *(node.name for node in others if _is_read(checkpoint, node, positions)))
 
 
 def _is_read(checkpoint: Path, node: Node, positions: Positions) -> bool:

@@ -16,11 +16,11 @@ from holdfast.plan.counts import EpochReport, Observed, united
 from holdfast.plan.levels.outlets import Outlets
 from holdfast.ports import Carried
 from holdfast.positions import Positions
-from holdfast.resume.spark_log import heard
+from holdfast.resume.spark_log import active_until
 from holdfast.spark.evaluation import Evaluated
 from holdfast.spark.failure import is_too_large
 from holdfast.spark.staging import ANSWERS, TaskStaging, answer_of, answered
-from holdfast.spark.state.host import BARRIER_PROPERTY, BATCH_TIME_PROPERTY, EPOCH_PROPERTY, HEARD_PROPERTY
+from holdfast.spark.state.host import ACTIVE_UNTIL_PROPERTY, BARRIER_PROPERTY, BATCH_TIME_PROPERTY, EPOCH_PROPERTY
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class StateEvaluation:
         context = batch.sparkSession.sparkContext
         context.setLocalProperty(EPOCH_PROPERTY, str(epoch))
         context.setLocalProperty(BATCH_TIME_PROPERTY, str(batch_us))
-        context.setLocalProperty(HEARD_PROPERTY, json.dumps(heard(end, batch_us)))
+        context.setLocalProperty(ACTIVE_UNTIL_PROPERTY, json.dumps(active_until(end, batch_us)))
         is_barrier = self.barriers is not None and self.barriers.begin(epoch)
         context.setLocalProperty(BARRIER_PROPERTY, str(int(is_barrier)))
 
@@ -60,13 +60,13 @@ class StateEvaluation:
             raise
         chunks = [chunk for part in table.to_batches() for chunk in from_batch(part)]
         parts = {sink: (Carried(rows),) for sink, rows in self.outlets.tables(chunks, sinks).items()}
-        return Evaluated(parts, self._heard(united(reported(chunks))))
+        return Evaluated(parts, self._reported(united(reported(chunks))))
 
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Run the levels and the writers in one job."""
         task = ChunkTask(staging, self.outlets)
         parts, report = answered(batch.mapInArrow(task, ANSWERS).collect(), staging.writers)
-        return Evaluated(parts, self._heard(report))
+        return Evaluated(parts, self._reported(report))
 
     def mute(self, batch: DataFrame) -> None:
         """Evaluate an epoch for its state alone."""
@@ -74,9 +74,9 @@ class StateEvaluation:
         if self.barriers is not None:
             self.barriers.forget()
 
-    def _heard(self, report: EpochReport) -> EpochReport:
+    def _reported(self, report: EpochReport) -> EpochReport:
         """Add what Spark counted; take out what is for the checkpointer."""
-        buckets = report.buckets if self.barriers is None else self.barriers.hear(report.buckets)
+        buckets = report.buckets if self.barriers is None else self.barriers.take(report.buckets)
         return EpochReport({**self.observe(), **report.observed}, buckets)
 
 

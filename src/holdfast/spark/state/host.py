@@ -30,7 +30,7 @@ from holdfast.spark import private
 EPOCH_PROPERTY, BATCH_TIME_PROPERTY = "holdfast.epoch", "holdfast.batch_us"
 """Local properties of an epoch's job."""
 
-HEARD_PROPERTY = "holdfast.heard"
+ACTIVE_UNTIL_PROPERTY = "holdfast.active_until"
 """Local property: the time up to which each source's silence says nothing, as JSON."""
 
 BARRIER_PROPERTY = "holdfast.barrier"
@@ -85,8 +85,8 @@ def _context() -> EpochContext:
     epoch, batch_us = context.getLocalProperty(EPOCH_PROPERTY), context.getLocalProperty(BATCH_TIME_PROPERTY)
     assert epoch is not None, "the driver says which epoch it is"
     assert batch_us is not None, "the driver says when it was planned"
-    heard = json.loads(context.getLocalProperty(HEARD_PROPERTY) or "{}")
-    return EpochContext(int(epoch), int(batch_us), heard, context.getLocalProperty(BARRIER_PROPERTY) == "1")
+    active_until_us = json.loads(context.getLocalProperty(ACTIVE_UNTIL_PROPERTY) or "{}")
+    return EpochContext(int(epoch), int(batch_us), active_until_us, context.getLocalProperty(BARRIER_PROPERTY) == "1")
 
 
 def _to_row(chunk: Chunk, operator: str, label: int) -> Row:

@@ -182,9 +182,9 @@ def _refuse_lost_bounds(pipeline: Pipeline) -> None:
 def _refuse_untold(pipeline: Pipeline, stages: Stages) -> None:
     """Refuse operators by event time before the sinks of a commit at pts that would not hear how far sources are."""
     by_target = {target.number: target.operator for target in stages.routing.targets}
-    for source, telling in stages.telling.items():
+    for source, row_bounds in stages.row_bounds.items():
         raise InvalidPipeline(
-            f"{by_target[telling.targets[0][0]]!r} would never hear how far source {source!r} is.",
+            f"{by_target[row_bounds.targets[0][0]]!r} would never hear how far source {source!r} is.",
             why=f"pipeline {pipeline.name!r} commits at pts, and Spark's plan computes what stands before the state: "
             "some operator there is map or sql, or has an expression that Arrow does not evaluate, or the setting "
             "columnar is off.",
@@ -279,7 +279,14 @@ def compile_stateful(
         timestamps = {node.name: timestamp_of(node) for node in pipeline.sources}
         tick_us = TICK_US if stages.ticks else None
         each = packings(
-            program, stages.routing, timestamps, stages.closing, stages.waking, tick_us, stages.bounding, stages.telling
+            program,
+            stages.routing,
+            timestamps,
+            stages.closing,
+            stages.waking,
+            tick_us,
+            stages.bounding,
+            stages.row_bounds,
         )
         chunks = reduce(DataFrame.union, [reader.read(node, each[node.name]) for node in pipeline.sources])
     return StatefulPlan(with_levels(chunks, stages.stages, stages.routing, token, seeds, parts), stages)

@@ -166,7 +166,7 @@ class Transfer:
             table: self._division(name, before.schema).united(table, of, self._read(before, table))
             for table, of in before.schema.tables.items()
         }
-        state = {table: self._brought(name, table, each, known, at) for table, each in move.tables.items()}
+        state = {table: self._converted(name, table, each, known, at) for table, each in move.tables.items()}
         for table, each in move.tables.items():
             rows = (known[each.source].num_rows if each.source else 0, state[table].num_rows)
             if each.way is not Way.AS_IS:
@@ -192,7 +192,7 @@ class Transfer:
         found = [of.files[table] for _, of in sorted(before.buckets.items()) if table in of.files]
         return [from_parquet(checked(self.store.get(file.key), file), schema, file.key) for file in found]
 
-    def _brought(
+    def _converted(
         self, name: str, table: str, move: TableMove, known: Mapping[str, pa.Table], at: StepTime
     ) -> pa.Table:  # fmt: skip
         declared = self.state_schemas[name].tables[table]
@@ -282,15 +282,15 @@ class _Feeding:
 
     def _of_now(self, of: Mapping[str, int]) -> dict[str, int]:
         found: dict[str, int] = {}
-        told: dict[str, dict[int, int]] = {}
+        by_bucket: dict[str, dict[int, int]] = {}
         for source, bound in of.items():
             operator, slash, bucket = source.rpartition("/")
             now = self.names.get(operator, operator)
             if slash and now in self.redistributed:
-                told.setdefault(now, {})[int(bucket)] = bound
+                by_bucket.setdefault(now, {})[int(bucket)] = bound
             else:
                 found[f"{now}{slash}{bucket}"] = bound
-        for operator, bounds in told.items():
+        for operator, bounds in by_bucket.items():
             if len(bounds) == self.before:  # its keys may have come from any bucket: the least of them holds
                 found |= {f"{operator}/{bucket}": min(bounds.values()) for bucket in range(self.now)}
         return found

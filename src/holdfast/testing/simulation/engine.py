@@ -204,10 +204,10 @@ class SimulatedEngine:
             elif fate == "lives on":
                 self._workers.add(writer)
             else:
-                handles[name] = self._heard(f"stage {name} {identity.name}", writer)
+                handles[name] = self._received(f"stage {name} {identity.name}", writer)
         return handles if fate == "succeeds" else None
 
-    def _heard(self, label: str, writer: Writer) -> Staged:
+    def _received(self, label: str, writer: Writer) -> Staged:
         """Let a worker stage, and hear of it; if the driver dies before, the worker lives on and stages late."""
         has_begun = False
 

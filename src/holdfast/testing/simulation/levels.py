@@ -186,7 +186,7 @@ class StatefulEvaluation:
         sources = {node.name: node for node in workload.pipeline.sources}
         timestamps = {name: node.timestamp for name, node in sources.items()}
         self._packings: dict[str, Packing] = packings(
-            program, stages.routing, timestamps, stages.closing, stages.waking, None, stages.bounding, stages.telling
+            program, stages.routing, timestamps, stages.closing, stages.waking, None, stages.bounding, stages.row_bounds
         )
         self._sources: dict[str, Any] = {name: node.spec for name, node in sources.items()}
         self._outlets = Outlets.of(stages)
@@ -212,7 +212,7 @@ class StatefulEvaluation:
         """Run every task, and gather the rows of each sink."""
         found = [run(sinks) for run in self.tasks(epoch, start, end)]
         if self._workload.barriers is not None:
-            self._workload.barriers.hear(united(self._reports).buckets)
+            self._workload.barriers.take(united(self._reports).buckets)
         return {sink: pa.concat_tables([tables[sink] for tables in found]) for sink in sorted(sinks)}
 
     def mute(self, epoch: int, start: int, end: int) -> None:
@@ -226,8 +226,8 @@ class StatefulEvaluation:
         """Return what the gate before the sinks said; without one, a time that grows with the events."""
         if self._workload.pipeline.commit_at is None:
             return (end - 1) * ROW_US
-        told = [bucket.pts for bucket in united(self._reports).buckets.values() if bucket.pts is not None]
-        return max(told, default=None)
+        reported = [bucket.pts for bucket in united(self._reports).buckets.values() if bucket.pts is not None]
+        return max(reported, default=None)
 
     # --- inside -------------------------------------------------------------------------------------------------
 

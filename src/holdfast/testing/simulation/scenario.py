@@ -254,8 +254,8 @@ class Expect:
         self._audit = audit
 
     def __repr__(self) -> str:
-        told = self._wanted | ({"says": self._says} if self._says else {}) | ({"audit": True} if self._audit else {})
-        return f"Expect({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+        wanted = self._wanted | ({"says": self._says} if self._says else {}) | ({"audit": True} if self._audit else {})
+        return f"Expect({', '.join(f'{name}={value!r}' for name, value in wanted.items())})"
 
     def act(self, stage: Scene) -> None:
         """Compare."""
