@@ -15,7 +15,7 @@ from holdfast.graph.nodes import SIDE_OUTPUTS, Rejects
 from holdfast.operators.lowering import (
     LOWERINGS,
     SOURCE,
-    BoundsBehind,
+    BoundsDownstream,
     InArrow,
     InSpark,
     entry_of,
@@ -24,7 +24,7 @@ from holdfast.operators.lowering import (
 from holdfast.plan import feeds, program_build
 from holdfast.spark import compile as spark_compile
 
-DISPATCHES = {InSpark: spark_compile.WAYS, InArrow: program_build.WAYS, BoundsBehind: feeds.WAYS}
+DISPATCHES = {InSpark: spark_compile.WAYS, InArrow: program_build.WAYS, BoundsDownstream: feeds.WAYS}
 
 
 def declarations():

@@ -167,7 +167,7 @@ def test_an_operator_that_watches_the_clock_has_epochs_without_rows(spark: Spark
 def test_what_needs_sparks_plan_is_refused_behind_the_state(spark: SparkSession, tmp_path: Path) -> None:
     counted = counting(hf.read.rows(epochs("a"), schema=SCHEMA, name="given"))
     sink = counted | hf.map(lambda rows: rows, name="mapped") | hf.write.console(name="out")
-    with pytest.raises(InvalidPipeline, match="behind a stateful operator"):
+    with pytest.raises(InvalidPipeline, match="downstream of a stateful operator"):
         run(hf.Pipeline("refused", sink), tmp_path, spark)
 
 

@@ -5,7 +5,7 @@ each *way*, and find it by the row of a node's kind:
 
 - :class:`InSpark`: ``WAYS`` in :mod:`holdfast.spark.compile`, where rows go through Spark's plan;
 - :class:`InArrow`: ``WAYS`` in :mod:`holdfast.plan.program_build`, where they stay in Arrow batches;
-- :class:`BoundsBehind`: ``WAYS`` in :mod:`holdfast.plan.feeds`, which says what promises hold downstream of it.
+- :class:`BoundsDownstream`: ``WAYS`` in :mod:`holdfast.plan.feeds`, which says what promises hold downstream of it.
 
 A new operator that uses these ways is a file of its own and a row here.  One that needs a new way adds an entry
 in each of the three, and cannot be forgotten anywhere: a way without an entry is an error that names the place.
@@ -41,7 +41,7 @@ class InSpark(Enum):
     SQL = "a statement (query)"
     BATCHES = "a function of Arrow batches, in Python workers (fn, setup, schema)"
     UNION = "the rows of several frames"
-    HOSTED = "no part of the plan: it runs in a level, or behind one, and gets its rows as chunks"
+    HOSTED = "no part of the plan: it runs in a level, or after one, and gets its rows as chunks"
 
 
 class InArrow(Enum):
@@ -60,15 +60,15 @@ class InArrow(Enum):
     SPARK_ONLY = "not at all: a function of a frame, or a statement, is Spark's to evaluate"
 
 
-class BoundsBehind(Enum):
+class BoundsDownstream(Enum):
     """Which bounds, promises that no row below a time follows, hold downstream of an operator."""
 
-    OF_SOURCE = "those that the source tells"
-    OF_STEP = "those that its step tells"
-    SAME = "every one that holds before it: it drops rows, and changes none"
-    WHERE_TIMED = "every one that holds before it, where its inputs have the same timestamp column"
+    OF_SOURCE = "those that the source gives"
+    OF_STEP = "those that its step gives"
+    SAME = "every bound of its input: it drops rows, and changes none"
+    WHERE_TIMED = "every bound of its inputs, where they have the same timestamp column"
     SELECTED = "those of the keys and the timestamp that it passes on as they are (items_read)"
-    MOVED = "those for all keys, moved by how far it says that its rows lie behind (offset); else only the end"
+    MOVED = "those for all keys, shifted by the offset that it declares (offset); without one, only the end"
     END = "only the end of the stream: it may do anything to the timestamp"
 
 
@@ -82,7 +82,7 @@ class Lowering:
         How Spark does it.
     in_arrow : InArrow
         How Arrow does it.
-    bounds : BoundsBehind
+    bounds : BoundsDownstream
         What happens to bounds.
     keeps_state : bool
         Whether it keeps state under its name: it begins a level, and a checkpoint holds it.
@@ -92,29 +92,29 @@ class Lowering:
 
     in_spark: InSpark
     in_arrow: InArrow
-    bounds: BoundsBehind
+    bounds: BoundsDownstream
     keeps_state: bool = False
     counts_dropped: bool = False
 
 
-SOURCE = Lowering(InSpark.READ, InArrow.READ, BoundsBehind.OF_SOURCE)
+SOURCE = Lowering(InSpark.READ, InArrow.READ, BoundsDownstream.OF_SOURCE)
 """The row of every source: what its kind is, its declaration alone knows."""
 
-_STATEFUL = Lowering(InSpark.HOSTED, InArrow.STEP, BoundsBehind.OF_STEP, keeps_state=True)
-_SIDE_OUTPUT = Lowering(InSpark.HOSTED, InArrow.SIDE_OUTPUT, BoundsBehind.END)
+_STATEFUL = Lowering(InSpark.HOSTED, InArrow.STEP, BoundsDownstream.OF_STEP, keeps_state=True)
+_SIDE_OUTPUT = Lowering(InSpark.HOSTED, InArrow.SIDE_OUTPUT, BoundsDownstream.END)
 
 LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     # kind             in Spark          in Arrow            bounds after it
-    "map": Lowering(InSpark.FUNCTION, InArrow.SPARK_ONLY, BoundsBehind.END),
-    "sql": Lowering(InSpark.SQL, InArrow.SPARK_ONLY, BoundsBehind.SELECTED),
-    "map_batches": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsBehind.MOVED),
-    "select": Lowering(InSpark.SELECT, InArrow.COMPUTE, BoundsBehind.SELECTED),
-    "filter": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsBehind.SAME, counts_dropped=True),
-    "split": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsBehind.SAME),
-    "clip": Lowering(InSpark.SPAN, InArrow.BETWEEN, BoundsBehind.SAME, counts_dropped=True),
-    "union": Lowering(InSpark.UNION, InArrow.UNITE, BoundsBehind.WHERE_TIMED),
-    "clock": Lowering(InSpark.SELECT, InArrow.LATEST, BoundsBehind.SAME),
-    "rejects": Lowering(InSpark.REJECTS, InArrow.REJECTS, BoundsBehind.END),
+    "map": Lowering(InSpark.FUNCTION, InArrow.SPARK_ONLY, BoundsDownstream.END),
+    "sql": Lowering(InSpark.SQL, InArrow.SPARK_ONLY, BoundsDownstream.SELECTED),
+    "map_batches": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsDownstream.MOVED),
+    "select": Lowering(InSpark.SELECT, InArrow.COMPUTE, BoundsDownstream.SELECTED),
+    "filter": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME, counts_dropped=True),
+    "split": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME),
+    "clip": Lowering(InSpark.SPAN, InArrow.BETWEEN, BoundsDownstream.SAME, counts_dropped=True),
+    "union": Lowering(InSpark.UNION, InArrow.UNITE, BoundsDownstream.WHERE_TIMED),
+    "clock": Lowering(InSpark.SELECT, InArrow.LATEST, BoundsDownstream.SAME),
+    "rejects": Lowering(InSpark.REJECTS, InArrow.REJECTS, BoundsDownstream.END),
     "late": _SIDE_OUTPUT,
     "shed": _SIDE_OUTPUT,
     "released": _SIDE_OUTPUT,
@@ -158,7 +158,7 @@ def entry_of(ways: Mapping[W, E], way: W, place: str) -> E:
     ----------
     ways : mapping
         Way -> what is done; it has one entry for each.
-    way : InSpark, InArrow or BoundsBehind
+    way : InSpark, InArrow or BoundsDownstream
         The way.
     place : str
         Where the mapping is, for the developer who must add to it.

@@ -20,61 +20,62 @@ _ready: dict[str, Any] = {}
 
 
 def forget(run: str) -> None:
-    """Let go of what set-ups of a run returned in this process: for one that lives longer than a run."""
+    """Drop what the set-ups of a run returned in this process: for a process that outlives the run."""
     for token in [token for token in _ready if token.startswith(run)]:
         del _ready[token]
 
 
 @dataclass(frozen=True)
 class TimePromise:
-    """What a function promises of timestamps: none lies below the lowest of its batch by more than an offset.
+    """What a function promises about timestamps: none is below the lowest of its batch by more than an offset.
 
     Parameters
     ----------
-    before, behind : str
-        The timestamp column of what it takes, and of what it gives.
+    column, output_column : str
+        The timestamp column of its input, and of its output.
     offset : int
         Ticks; negative where it may go back.
     """
 
-    before: str
-    behind: str
+    column: str
+    output_column: str
     offset: int
 
     def check(self, batch: pa.RecordBatch, result: pa.RecordBatch, operator: str) -> None:
-        """Refuse rows that break it: operators behind were told bounds by it.
+        """Refuse rows that break it: downstream operators have received bounds that rely on it.
 
         Raises
         ------
         InvalidPipeline
             If there are any.
         """
-        kinds = batch.column(self.before).type, result.column(self.behind).type
+        kinds = batch.column(self.column).type, result.column(self.output_column).type
         if pa.types.is_timestamp(kinds[0]) != pa.types.is_timestamp(kinds[1]):
             raise InvalidPipeline(
-                f"map_batches {operator!r} takes {self.before!r} as {kinds[0]}, and gives {kinds[1]}.",
+                f"map_batches {operator!r} takes {self.column!r} as {kinds[0]}, and returns {kinds[1]}.",
                 why="with timestamp_offset= bounds are passed on, and these have no unit in common.",
                 do="declare the type of the column that it takes, or leave timestamp_offset= out.",
                 participant=operator,
             )
-        lowest, found = _lowest(batch.column(self.before)), _lowest(result.column(self.behind))
+        lowest, found = _lowest(batch.column(self.column)), _lowest(result.column(self.output_column))
         if lowest is None or found is None or found >= lowest + self.offset:
             return
         raise InvalidPipeline(
-            f"map_batches {operator!r} returned a row whose {self.behind!r} lies {lowest - found} before its batch.",
-            why=f"it promises timestamp_offset={self.offset}, by which operators behind were told bounds "
-            "(in microseconds, or ticks of a BIGINT).",
+            f"map_batches {operator!r} returned a row whose {self.output_column!r} is {lowest - found} "
+            "below its batch.",
+            why=f"it promises timestamp_offset={self.offset}, and downstream operators have received bounds that "
+            "rely on it (in microseconds, or ticks of a BIGINT).",
             do=f"write timestamp_offset={found - lowest} or lower, or leave it out: "
-            "then operators behind hear the end alone.",
+            "then downstream operators receive no bound but the end.",
             participant=operator,
         )
 
 
 def promise_of(node: Any) -> TimePromise | None:
-    """Return what the function of a node promises of timestamps; None: nothing."""
-    behind = node.shape.timestamp
-    offset = node.spec.offset(behind)
-    return None if offset is None else TimePromise(node.inputs[0].shape.timestamp, behind, offset)
+    """Return what the function of a node promises about timestamps; None: nothing."""
+    output_column = node.shape.timestamp
+    offset = node.spec.offset(output_column)
+    return None if offset is None else TimePromise(node.inputs[0].shape.timestamp, output_column, offset)
 
 
 def _lowest(column: pa.Array) -> int | None:
@@ -99,7 +100,7 @@ class BatchFunction:
     token : str
         Unique for the run: a worker that served an older run sets up again.
     promise : TimePromise, optional
-        What its rows are held to.
+        What its rows must keep.
     """
 
     fn: Callable[..., Any]
@@ -149,7 +150,7 @@ class BatchFunction:
         )
 
     def _require_values(self, columns: list[pa.Array]) -> None:
-        """Refuse a null in a column that is declared NOT NULL: Spark would take it for 0, or fail behind it."""
+        """Refuse a null in a column that is declared NOT NULL: Spark would take it for 0, or fail later."""
         for field, column in zip(self.schema, columns, strict=True):
             if not field.nullable and column.null_count:
                 raise InvalidPipeline(
@@ -163,7 +164,7 @@ class BatchFunction:
 
 @dataclass(frozen=True)
 class BranchFunction:
-    """:class:`BatchFunction` behind a fan-out: only the rows of one branch go through, the others pass unchanged.
+    """:class:`BatchFunction` after a fan-out: only the rows of one branch go through it, the others pass unchanged.
 
     Parameters
     ----------
@@ -224,7 +225,7 @@ def _explained(what: str, function: Callable[..., Any], operator: str) -> Iterat
     except Exception as error:
         # A system that did not answer may answer next time; anything else would fail again.
         kind = Unavailable if isinstance(error, ConnectionError | TimeoutError) else InvalidPipeline
-        cure = "see that the system answers" if kind is Unavailable else "mend the function, or the rows it is given"
+        cure = "make sure that the system answers" if kind is Unavailable else "fix the function, or its input rows"
         raise kind(
             f"{what} raised {type(error).__name__}.",
             why=f"{' '.join(str(error).split()) or 'it has no message'} ({_place(error, function)}).",

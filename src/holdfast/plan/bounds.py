@@ -1,7 +1,7 @@
-"""Bound rows of sources on their way to stateful operators: where they must stand between rows, and for whom.
+"""Bound rows of sources on their way to stateful operators: their place among the rows, and the inputs they hold for.
 
-A bound may travel behind rows that came after it as long as none of these lies below it.  So rows and bounds are cut
-apart only where a promise is broken, and the cut decides the same as if each bound had stood in its place.
+A bound may be sent after rows that follow it in the source as long as none of these is below it.  So rows and bounds
+are separated only where a row is below a bound, and the result is the same as if each bound had kept its place.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class BoundTarget:
     number : int
         The target.
     key : tuple of str, optional
-        The columns of the source that are its key columns, in their order; None where a key column is computed on the
-        way: then only a bound for all keys holds.
+        The columns of the source that are its key columns, in their order; None where a key column is computed
+        upstream: then only bounds for all keys hold.
     is_direct : bool
-        Whether rows come as the source's reader packed them.  Those that are packed anew on their way have no order
-        with bounds any more: there bounds come behind all rows of the epoch.
+        Whether rows arrive as the source's reader packed them.  Rows that another stage packs again have lost their
+        order relative to bounds: there bounds follow all rows of the epoch.
     offset : int
-        By how many ticks bounds are moved on the way.
+        Ticks by which bounds are shifted upstream of the input.
     """
 
     number: int
@@ -69,7 +69,7 @@ class Bounding:
     scope: tuple[str, ...]
 
     def cut(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
-        """Yield (rows, bound rows that stand behind them): one pair, unless a row lies below a bound before it.
+        """Yield (rows, bound rows that follow them): one pair, unless a row is below an earlier bound.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class Bounding:
             yield from divided(highest_of.select([*key.names, ALL_KEYS, BOUND]), key, buckets)
 
     def _cuts(self, batch: pa.RecordBatch, marks: Bools) -> list[int]:
-        """Return the rows before which bounds must have been told: each lies below one that stands before it."""
+        """Return the rows that bounds must precede: each is below an earlier bound."""
         times = batch.column(self.timestamp).cast(pa.int64())
         if times.filter(pa.array(marks)).null_count:
             raise BadRow(
@@ -146,7 +146,7 @@ class Bounding:
         ticks = np.asarray(pc.fill_null(times, CLOSED))
         given = [np.asarray(pc.is_valid(batch.column(name))) for name in self.scope]
         is_whole = np.logical_and.reduce(given) if given else np.zeros(batch.num_rows, bool)
-        # A bound that names some of the columns counts here for all rows: a cut too many does no harm.
+        # A bound that restricts only some of the columns counts here for all rows: an unnecessary cut does no harm.
         everywhere = np.where(marks & ~is_whole, ticks, UNBOUNDED)
         before = np.r_[np.int64(UNBOUNDED), np.maximum.accumulate(everywhere)[:-1]]
         if (marks & is_whole).any():
@@ -165,7 +165,7 @@ class Bounding:
 
 
 def moved(bounds: pa.Table, offset: int) -> pa.Table:
-    """Return bounds moved by some ticks; that of the end stays."""
+    """Return bounds shifted by some ticks; that of the end stays."""
     if not offset or not bounds.num_rows:
         return bounds
     ticks = shifted(np.asarray(bounds.column(BOUND)), offset)

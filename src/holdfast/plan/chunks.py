@@ -1,6 +1,6 @@
 """Chunks: the rows of one task for one bucket as one binary row, so that Spark moves a handful and not millions.
 
-A chunk is addressed to a *target* (an input of a stateful operator, a sink, or an operator further down) and, where the
+A chunk is addressed to a *target* (an input of a stateful operator, a sink, or a downstream operator) and, where the
 target has state, to a *bucket*.  ``rank`` and ``seq`` say in which order chunks arrived; they follow from positions
 alone, so a replay has the same.
 """
@@ -21,8 +21,8 @@ from holdfast.plan.counts import EpochReport
 from holdfast.types.casting import fitted
 
 ROWS, BOUNDS, REPORT, WAKE, PLACED = range(5)
-"""What a chunk holds: rows; bounds behind all rows of the epoch; a report to the driver; nothing, but the step is to be
-called; bounds that stand between rows, where their chunk stands."""
+"""What a chunk holds: rows; bounds that follow all rows of the epoch; a report to the driver; nothing, but the step is
+to be called; bounds that keep the place of their chunk among the rows."""
 
 CHUNKS = (
     "operator string, label int, target int, bucket int, kind int, rank bigint, seq int, source string, data binary"
@@ -96,7 +96,7 @@ class ChunkTarget:
     level : int
         The level that takes it; levels are passed one after the other.
     operator : str
-        The stateful operator whose input it is; empty for a sink, or an operator further down.
+        The stateful operator whose input it is; empty for a sink, or a downstream operator.
     input : str
         The input's name there; the sink's name; or the name of the rows.
     schema : pa.Schema
@@ -192,8 +192,8 @@ def bucket_of(rows: pa.Table | pa.RecordBatch, key: pa.Schema, buckets: int) -> 
 
     Notes
     -----
-    State is found again by it, so it must be the same on every machine and in every version: splitmix64 over the
-    values of whole numbers, and over a polynomial in the bytes of strings.  Values that are equal are alike: -0.0 and
+    State is found by it later, so it must be the same on every machine and in every version: splitmix64 over the
+    values of whole numbers, and over a polynomial in the bytes of strings.  Equal values have equal hashes: -0.0 and
     0.0, every NaN.
 
     References
@@ -385,11 +385,11 @@ class Packer:
         return self._chunk(target, bucket, BOUNDS, source, encode(bounds))
 
     def placed(self, target: int, bucket: int, source: str, bounds: pa.Table) -> Chunk:
-        """Return bounds for one bucket that stand behind the chunks so far, and before those that follow."""
+        """Return bounds for one bucket that follow the chunks so far, and precede those to come."""
         return self._chunk(target, bucket, PLACED, source, encode(bounds))
 
     def wake(self, target: int, bucket: int) -> Chunk:
-        """Return what lets a bucket be called although nothing arrives."""
+        """Return the chunk that makes a bucket be called although nothing arrives."""
         return self._chunk(target, bucket, WAKE, "", b"")
 
     def report(self, source: str, report: EpochReport) -> Chunk:

@@ -1,6 +1,6 @@
-"""What an epoch's evaluation says beside its rows: what was counted, and what buckets of state report.
+"""What an epoch's evaluation reports beside its rows: what was counted, and what buckets of state report.
 
-Tasks and buckets make reports, each of what it did; the driver adds them up.  A report travels for itself, as a text:
+Tasks and buckets make reports, each of what it did; the driver adds them up.  A report is sent separately, as text:
 in a column of a task's answer (:mod:`holdfast.spark.staging`), or in a chunk (:mod:`holdfast.plan.chunks`).
 """
 
@@ -19,7 +19,7 @@ from holdfast.state.bucket_report import BucketReport
 
 @dataclass(frozen=True)
 class Observed:
-    """What was counted in one epoch at one source, or at one filter: the rows that came, and those turned away."""
+    """What was counted in one epoch at one source, or at one filter: the rows that arrived, and those rejected."""
 
     rows: int = 0
     rejects: int = 0
@@ -33,7 +33,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class EpochReport:
-    """What one task, one bucket or one whole epoch has to say.
+    """What one task, one bucket or one whole epoch reports.
 
     Parameters
     ----------
@@ -54,14 +54,14 @@ class EpochReport:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> EpochReport:
-        """Return what :meth:`to_json` was called for."""
+        """Return the report that :meth:`to_json` wrote."""
         body = json.loads(text)
         observed = {name: Observed(*of) for name, of in body["observed"].items()}
         return cls(observed, {name: BucketReport.from_json(of) for name, of in body["buckets"].items()})
 
 
 def united(reports: Iterable[EpochReport]) -> EpochReport:
-    """Return what all say together.  Counts add up; a bucket has one report.
+    """Return all reports as one.  Counts are added up; a bucket has one report.
 
     Examples
     --------
@@ -99,12 +99,12 @@ class Counts:
         self._note(source, Observed(batch.num_rows, rejects, highest))
 
     def passed(self, name: str, came: int, dropped: int) -> None:
-        """Count what came to a filter, and what it dropped."""
+        """Count the rows that reached a filter, and those that it dropped."""
         self._note(name, Observed(came, dropped))
 
     def _note(self, name: str, observed: Observed) -> None:
         self.found[name] = self.found[name].plus(observed) if name in self.found else observed
 
     def report(self, buckets: Mapping[str, BucketReport] | None = None) -> EpochReport:
-        """Return what was counted, with what buckets say beside it."""
+        """Return what was counted, with the reports of buckets."""
         return EpochReport(self.found, buckets or {})

@@ -57,7 +57,7 @@ def has_state(pipeline: Pipeline) -> bool:
 
 
 def has_idle_rule(pipeline: Pipeline) -> bool:
-    """Tell whether any operator decides by how long it has heard nothing."""
+    """Return whether any operator has a rule about how long no row arrived."""
     return any(_wakes(node) for node in pipeline.nodes)
 
 
@@ -91,7 +91,7 @@ def build_stages(
     Raises
     ------
     InvalidPipeline
-        If an operator behind a stateful one is not among those that Arrow evaluates, or a step refuses its inputs.
+        If Arrow cannot evaluate an operator downstream of a stateful one, or a step refuses its inputs.
     """
     return _Cutting(pipeline, normal, token, buckets, partitions, prefix, is_columnar).cut()
 
@@ -143,13 +143,13 @@ class _Cutting:
         self._schema: dict[Node, pa.Schema] = {}
         self._ends = [self._ends_of(stage) for stage in range(self._levels + 1)]
         self._numbers: dict[tuple[Node | SinkNode, int], int] = {}
-        """(consumer, ordinal of its input), or (node, -1 - stage) for rows that go past a level -> target."""
+        """(consumer, ordinal of its input), or (node, -1 - stage) for rows that bypass a level -> target."""
         flat = [key for ends in self._ends for key, _ in ends]
         self._numbers = {key: number for number, key in enumerate(flat)}
         self._targets: dict[int, ChunkTarget] = {}
         self._operators = [node for node in pipeline.nodes if _keeps_state(node)]
         self._sources: dict[str, frozenset[str]] = {}
-        """Stateful operator -> the sources that stand before it."""
+        """Stateful operator -> the sources upstream of it."""
 
     def cut(self) -> Stages:
         stages: list[Stage] = []
@@ -215,7 +215,7 @@ class _Cutting:
         return found
 
     def _row_bounds(self, hosted: Sequence[Hosted]) -> dict[str, RowBounds]:
-        """Return whom the rows of each source tell how far it is: operators by event time before a gate."""
+        """Return the bounds that the rows of each source give to operators by event time upstream of a gate."""
         step = next((one.step for one in hosted if isinstance(one.step, GateStep)), None)
         if step is None:
             return {}
@@ -379,7 +379,7 @@ def _output_name(node: Node) -> str:
 
 
 def _depths(nodes: Sequence[Node]) -> dict[Node, int]:
-    """Return for each node how many stateful operators stand before its output on the longest way."""
+    """Return for each node how many stateful operators its longest upstream path has, itself included."""
     depths: dict[Node, int] = {}
     for node in nodes:
         before = max((depths[each] for each in node.inputs), default=0)
@@ -392,7 +392,7 @@ def _relay(node: Node) -> str:
 
 
 class _at:
-    """Names an operator and its line in what its step says about its inputs."""
+    """Names an operator and its line in the errors of its step about its inputs."""
 
     def __init__(self, kind: str, name: str, origin: Origin) -> None:
         self._what = f"{kind} {name!r}, built at {origin}"
@@ -410,9 +410,10 @@ class _at:
 
 def _not_in_arrow(node: Node) -> InvalidPipeline:
     return InvalidPipeline(
-        f"{node.kind} {node.name!r}, built at {node.origin}, stands behind a stateful operator and needs Spark's plan.",
-        why="what stands there runs on Arrow batches in the same worker as the state; "
+        f"{node.kind} {node.name!r}, built at {node.origin}, is downstream of a stateful operator and needs "
+        "Spark's plan.",
+        why="what is downstream of state runs on Arrow batches in the same worker; "
         "it can be filter, select, split, clip with expressions that Arrow evaluates, union and map_batches.",
-        do="write it as map_batches, or move it before the stateful operator.",
+        do="write it as map_batches, or move it upstream of the stateful operator.",
         participant=node.name,
     )

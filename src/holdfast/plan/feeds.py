@@ -1,4 +1,4 @@
-"""Where the rows of an operator's input come from, and which bounds hold behind the way from there."""
+"""Where the rows of an operator's input come from, and which bounds of the origin still hold at the input."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from holdfast.expressions.text import Item
 from holdfast.graph.nodes import Node
-from holdfast.operators.lowering import BoundsBehind, entry_of, lowering_of
+from holdfast.operators.lowering import BoundsDownstream, entry_of, lowering_of
 from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed
 
 
 def feeds_of(node: Node, ordinal: int) -> list[Feed]:
-    """Return the feeds of an operator's input; only their ends where it goes by another time than they do."""
+    """Return the feeds of an operator's input; only their ends where its time column is another than theirs."""
     before = node.inputs[ordinal]
     feeds = _feeds(before)
     time = node.stateful_spec.time_columns[ordinal]
@@ -23,19 +23,19 @@ def feeds_of(node: Node, ordinal: int) -> list[Feed]:
 
 
 def with_key(feed: Feed, key: Sequence[str]) -> str:
-    """Return which bounds of an operator hold, given its key: those of single keys where it comes through by name."""
+    """Return which bounds of a feed hold for a key: those of single keys where its columns keep their names."""
     if feed.bounds == EVERY and any(feed.column(name) != name for name in key):
         return ALL_KEYS_ONLY
     return feed.bounds
 
 
 def _feeds(node: Node) -> list[Feed]:
-    """Return where a node's rows come from, and which bounds hold behind the way from there."""
+    """Return where a node's rows come from, and which bounds of the origin still hold downstream of the node."""
     return entry_of(WAYS, lowering_of(node).bounds, "holdfast/plan/feeds.py")(node)
 
 
 def _of_source(node: Node) -> list[Feed]:
-    return [Feed(node.name, False, EVERY)]  # whatever it tells, by bound rows or for a commit at pts: often nothing
+    return [Feed(node.name, False, EVERY)]  # whatever it gives, by bound rows or for a commit at pts: often nothing
 
 
 def _of_step(node: Node) -> list[Feed]:
@@ -43,17 +43,17 @@ def _of_step(node: Node) -> list[Feed]:
 
 
 def _through(passed: Callable[[Feed, Node, Node], Feed]) -> Callable[[Node], list[Feed]]:
-    """Return what gives the feeds of an operator without state: those of its inputs, as they are behind it."""
+    """Return what gives the feeds of a stateless operator: those of its inputs, as they hold downstream of it."""
 
     def feeds(node: Node) -> list[Feed]:
         found: dict[tuple[str, bool], Feed] = {}
         for before in node.inputs:
             for feed in _feeds(before):
-                behind = passed(feed, before, node)
+                after = passed(feed, before, node)
                 known = found.get((feed.source, feed.is_operator))
-                if known is not None and known != behind:  # two ways from one feed that differ: only its end is sure
-                    behind = replace(behind, bounds=CLOSED_ONLY)
-                found[feed.source, feed.is_operator] = behind
+                if known is not None and known != after:  # two paths from one feed that differ: only its end is sure
+                    after = replace(after, bounds=CLOSED_ONLY)
+                found[feed.source, feed.is_operator] = after
         return list(found.values())
 
     return feeds
@@ -83,7 +83,7 @@ def _moved(feed: Feed, before: Node, node: Node) -> Feed:
     offset = spec.offset(node.shape.timestamp)
     if offset is None or before.shape.timestamp is None:
         return _end(feed, before, node)
-    return replace(feed, columns=(), offset=feed.offset + offset)  # what becomes of keys, nobody says
+    return replace(feed, columns=(), offset=feed.offset + offset)  # nothing is declared about the keys
 
 
 def _end(feed: Feed, before: Node, node: Node) -> Feed:
@@ -102,13 +102,13 @@ def _unchanged(items: Sequence[Item], columns: Sequence[str]) -> list[tuple[str,
     return found
 
 
-WAYS: Mapping[BoundsBehind, Callable[[Node], list[Feed]]] = {
-    BoundsBehind.OF_SOURCE: _of_source,
-    BoundsBehind.OF_STEP: _of_step,
-    BoundsBehind.SAME: _through(_same),
-    BoundsBehind.WHERE_TIMED: _through(_where_timed),
-    BoundsBehind.SELECTED: _through(_selected),
-    BoundsBehind.MOVED: _through(_moved),
-    BoundsBehind.END: _through(_end),
+WAYS: Mapping[BoundsDownstream, Callable[[Node], list[Feed]]] = {
+    BoundsDownstream.OF_SOURCE: _of_source,
+    BoundsDownstream.OF_STEP: _of_step,
+    BoundsDownstream.SAME: _through(_same),
+    BoundsDownstream.WHERE_TIMED: _through(_where_timed),
+    BoundsDownstream.SELECTED: _through(_selected),
+    BoundsDownstream.MOVED: _through(_moved),
+    BoundsDownstream.END: _through(_end),
 }
-"""What becomes of bounds -> a node's feeds."""
+"""Which bounds hold downstream -> a node's feeds."""

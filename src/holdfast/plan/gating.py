@@ -1,7 +1,7 @@
 """``commit_at="pts"``: the graph with a gate before its sinks (design/0015).
 
-What a pipeline says becomes part of its graph here, so that everything else (state, snapshots, graph change, explain,
-simulation) has one operator more and nothing to know of commits.
+The setting becomes part of the graph here, so that everything else (state, snapshots, graph change, explain,
+simulation) sees one more operator and needs to know nothing about commits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.plan.stages import CLOSED_ONLY
 from holdfast.sources.bounds import MarkedSpec
 
 _EVENT_TIME = frozenset({"sync", "merge", "accumulate", "distinct", "limit_in_flight", "aggregate"})
-"""Stateful operators that tell how far they are; ``apply`` and ``stateful`` give what a function of the user gives."""
+"""Stateful operators that report their progress; ``apply`` and ``stateful`` give what a user's function returns."""
 
 _BY_TIME = frozenset({"tumbling", "sliding", "session"})
 
@@ -30,7 +30,7 @@ _BY_TIME = frozenset({"tumbling", "sliding", "session"})
 def gated(
     pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode], commit_at: CommitAtPts, built_at: Origin
 ) -> tuple[SinkNode, ...]:
-    """Return the sinks of a pipeline behind its gate.
+    """Return the sinks of a pipeline, downstream of its gate.
 
     Parameters
     ----------
@@ -41,14 +41,15 @@ def gated(
     sinks : sequence of SinkNode
         As the user built them.
     commit_at : CommitAtPts
-        What was said.
+        The setting.
     built_at : Origin
         The pipeline's line.
 
     Raises
     ------
     InvalidPipeline
-        If pts is not known: a source, or the rows of a sink, have no timestamp, or nobody says how far an operator is.
+        If pts is not known: a source, or the rows of a sink, have no timestamp, or an operator cannot know
+        the progress of its sources.
     """
     sources = [node for node in nodes if node.is_source]
     _check_sources(pipeline, sources, commit_at)
@@ -66,7 +67,7 @@ def gated(
         clock_nodes.append(_clock(node, clocks[node.name], built_at))
     times = {sink.name: _time_of(pipeline, sink) for sink in sinks}
     spec = Gate(times, clocks, commit_at.max_waiting_rows)
-    # A sink that is gone takes along what waited for it: nobody is asked for a migration.
+    # The rows that wait for a sink go with it when it is removed: no migration is needed.
     past = Evolution(migrate={})
     before = tuple(sink.inputs[0] for sink in sinks)
     gate = Node(spec, (*before, *clock_nodes), NAME, True, built_at, spec.shape([]), past)
@@ -79,7 +80,7 @@ def gate_of(nodes: Sequence[Node]) -> Node | None:
 
 
 def reports_progress(node: Node) -> bool:
-    """Tell whether an operator says, by event time, which of its rows are still to come."""
+    """Return whether an operator reports by event time which of its rows are still to come."""
     if not is_stateful(node) or node.kind not in _EVENT_TIME or node.timestamp is None:
         return False
     spec: Any = node.spec
@@ -99,7 +100,7 @@ def _clock(node: Node, clock: ClockArguments, built_at: Origin) -> Node:
 
 
 def _disorder(commit_at: CommitAtPts, source: str, by_rows: bool) -> str | int:
-    if not by_rows:  # its bound rows say how far it is
+    if not by_rows:  # its bound rows report its progress
         return 0
     return commit_at.disorder.get(source, 0) if isinstance(commit_at.disorder, Mapping) else commit_at.disorder
 
@@ -137,16 +138,16 @@ def _check_sources(pipeline: str, sources: Sequence[Node], commit_at: CommitAtPt
 
 
 def _check_progress_arrives(pipeline: str, node: Node) -> None:
-    """Refuse an operator by event time that cannot know how far its sources are: pts would stand still."""
+    """Refuse an operator by event time that cannot know the progress of its sources: pts would never advance."""
     for ordinal, before in enumerate(node.inputs):
         for feed in feeds_of(node, ordinal):
             if feed.bounds == CLOSED_ONLY or (feed.is_operator and not _gets_progress_from(before, feed.source)):
                 raise InvalidPipeline(
                     f'commit_at="pts" of pipeline {pipeline!r}: {node.kind} {node.name!r}, built at {node.origin}, '
-                    f"cannot know how far {feed.source!r} is.",
-                    why="between them stands what may change timestamps (map, sql, map_batches, a computed time "
-                    "column), or a function of yours with state; so rows could leave behind pts.",
-                    do=f"move it behind {node.name!r}, or write it as filter, select, split, clip or union; "
+                    f"cannot know the progress of {feed.source!r}.",
+                    why="something between them may change timestamps (map, sql, map_batches, a computed time "
+                    "column), or is a function of yours with state; so rows below pts could follow.",
+                    do=f"move it downstream of {node.name!r}, or write it as filter, select, split, clip or union; "
                     "or leave commit_at out.",
                     pipeline=pipeline,
                     participant=node.name,
@@ -164,7 +165,7 @@ def _gets_progress_from(before: Node, operator: str) -> bool:
 
 
 def _time_of(pipeline: str, sink: SinkNode) -> str | None:
-    """Return the timestamp column of a sink's rows; None of rows that have no place in time: bad ones, late ones."""
+    """Return the timestamp column of a sink's rows; None of rows that need no timestamp: bad ones, late ones."""
     node = sink.inputs[0]
     if node.timestamp is not None:
         return node.timestamp
@@ -176,7 +177,8 @@ def _time_of(pipeline: str, sink: SinkNode) -> str | None:
     raise InvalidPipeline(
         f'commit_at="pts" of pipeline {pipeline!r}: the rows of sink {sink.name!r}, built at {sink.origin}, have no '
         "known timestamp column.",
-        why=f"{node.kind} {node.name!r} before it has hidden it: whether a row lies before pts could not be told.",
+        why=f"{node.kind} {node.name!r}, upstream of it, does not pass it on: it would be unknown whether a row is "
+        "below pts.",
         do="keep the source's timestamp column under its name: write map and sql as select or map_batches with that "
         "column in its schema; or leave commit_at out.",
         pipeline=pipeline,

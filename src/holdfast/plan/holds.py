@@ -1,4 +1,4 @@
-"""The sources that back-pressure holds: a file that the driver writes, and every source's planning process looks at."""
+"""The sources that back-pressure holds: a file that the driver writes, and every source's planning process reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def hold_file(stop_file: str) -> str:
 
 
 def write_held(path: str, held: Iterable[str]) -> None:
-    """Name the sources that are held from now on, in the place of those before."""
+    """Replace the list of sources that are held from now on."""
     aside = f"{path}.new"
     with open(aside, "w", encoding="utf-8") as file:
         json.dump(sorted(held), file)
@@ -23,7 +23,7 @@ def write_held(path: str, held: Iterable[str]) -> None:
 
 
 def is_held(path: str, source: str) -> bool:
-    """Tell whether a source is to bring nothing in the next epoch."""
+    """Return whether a source is to deliver nothing in the next epoch."""
     try:
         with open(path, encoding="utf-8") as file:
             return source in json.load(file)

@@ -1,12 +1,12 @@
 """What Spark may leave out: whether an expression that can raise is evaluated by it for the same rows as in Arrow.
 
 Spark pushes a filter below a projection, so that a value is not computed for a row that is dropped later; it computes
-no value that nobody reads; it puts an expression in the place of the column that it gives, and simplifies the whole;
-and of several filters in a row it makes one, in which checks for null come first, and conditions that it derived from
-an equality even before that.  The Arrow program evaluates each operator for all rows that reach it.  For an expression
+no value that nothing reads; it replaces a column by its expression, and simplifies the whole; and it combines several
+filters in a row into one, in which checks for null come first, and conditions that it derived from an equality even
+before that.  The Arrow program evaluates each operator for all rows that reach it.  For an expression
 that cannot raise none of this shows.  One that can raise is taken into the program only where nothing of this applies::
 
-    read -> filter(n <> 0) -> select(i % n AS r)               taken: a projection stays behind a filter before it
+    read -> filter(n <> 0) -> select(i % n AS r)               taken: a projection stays after the filter before it
     read -> filter(i % n = 1)                                  taken: alone
     read -> select(i % n AS r) -> filter(i > 0)                left: Spark computes no r where i > 0 is false
     read -> select(*, i % n AS r) -> select(i)                 left: nobody reads r
@@ -35,7 +35,7 @@ class Evaluations:
     raising : frozenset of str
         Columns whose computation can raise.
     is_filtered : bool
-        Whether a filter stands behind the border.
+        Whether a filter follows the border.
     filter_raises : bool
         Whether one of these filters can raise.
     """
@@ -52,7 +52,7 @@ def at_border(columns: Iterable[str]) -> Evaluations:
 
 
 def after_filter(before: Evaluations, condition: Columnar | None) -> Evaluations | None:
-    """Return what is evaluated behind a filter, or None where Spark may raise for other rows.
+    """Return what is evaluated after a filter, or None where Spark may raise for other rows.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def after_filter(before: Evaluations, condition: Columnar | None) -> Evaluations
 
 
 def after_select(before: Evaluations, items: Sequence[tuple[str, Columnar]]) -> Evaluations | None:
-    """Return what is evaluated behind a projection, or None where Spark may raise for other rows."""
+    """Return what is evaluated after a projection, or None where Spark may raise for other rows."""
     passed = {item.reference for _, item in items if item.reference is not None}
     if not before.raising <= passed:
         return None

@@ -1,9 +1,9 @@
 """Back-pressure: sources that run ahead are held while keys have as many waiting rows as they may.
 
-A bucket reports its fullest key and, of the keys that are full, who runs ahead and who lags.  The driver holds the
-sources of those ahead, by a file that every source's planning process looks at; their epochs bring nothing then.  Where
-that cannot help, because one source feeds both sides or who lags has nothing more to read, the limit is relaxed, so
-that a run never stands still.  Holding changes when rows come and not which: what depends on timestamps is the same.
+A bucket reports its fullest key and, of the keys that are full, which inputs run ahead and which lag.  The driver holds
+the sources of those ahead, by a file that every source's planning process reads; they deliver nothing then.  Where that
+cannot help, because one source feeds both sides or the lagging ones have nothing more to read, the limit is relaxed, so
+that a run never stalls.  Holding changes when rows arrive and not which: what depends on timestamps is the same.
 
 References
 ----------
@@ -32,7 +32,7 @@ from holdfast.state.step import UNBOUNDED, Step
 log = logging.getLogger("holdfast.run")
 
 PATIENCE_US = 5_000_000
-"""How long a source that lags may bring nothing before the others are let go on, where a run waits for more to come."""
+"""How long a lagging source may deliver nothing before the others are released, where a run waits for more rows."""
 
 
 # --- in a bucket ----------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> Pressure | None:
 
     Notes
     -----
-    A scan of the waiting rows, but only where there are as many as one key may have.
+    Scans the waiting rows, but only where there are as many as one key may have.
     """
     if limit_of(step) is None:
         return None
@@ -102,7 +102,7 @@ def _pressure_of_merge(step: MergeStep, state: Mapping[str, pa.Table]) -> Pressu
 
 
 def _pressure_of_gate(step: GateStep, state: Mapping[str, pa.Table]) -> Pressure:
-    """Return how full the gate is: everyone waits for the input whose bound pts is, and the others run ahead."""
+    """Return how full the gate is: all wait for the input whose bound is pts, and the others run ahead."""
     waiting = sum(state[waiting_for(sink)].num_rows for sink in step.times)
     if waiting < step.max_waiting_rows:
         return Pressure()
@@ -149,9 +149,9 @@ class BackPressure:
     operators : mapping of str to Limited
         The operators with a limit.
     path : str
-        The file that planning processes look at; see :mod:`holdfast.plan.holds`.
+        The file that planning processes read; see :mod:`holdfast.plan.holds`.
     is_bounded : bool
-        Whether the run ends when there is nothing more to read: then nobody waits for a source that lags.
+        Whether the run ends when there is nothing more to read: then lagging sources are not waited for.
     """
 
     def __init__(self, operators: Mapping[str, Limited], path: str, *, is_bounded: bool) -> None:
@@ -167,21 +167,21 @@ class BackPressure:
     def note(
         self, reported: Mapping[str, BucketReport], moved: Collection[str], batch_us: int
     ) -> dict[str, BucketReport]:
-        """Take in what buckets reported, and hold sources or let them go.
+        """Take in what buckets reported, and hold or release sources.
 
         Parameters
         ----------
         reported : mapping of str to BucketReport
             ``operator/bucket`` -> its report.
         moved : collection of str
-            The sources that brought something in this epoch.
+            The sources that delivered something in this epoch.
         batch_us : int
             The epoch's batch time.
 
         Returns
         -------
         dict
-            The reports without what was for here, and with what people should know: ``limit_relaxed``, how often.
+            The reports without the pressure, and with a count for the status: ``limit_relaxed``, how often.
         """
         reports = {bucket: replace(report, pressure=None) for bucket, report in reported.items()}
         self._pressure |= {bucket: said.pressure for bucket, said in reported.items() if said.pressure is not None}
@@ -190,8 +190,8 @@ class BackPressure:
             self._moved_us = batch_us
         relaxed: set[str] = set()
         if self._held and held and not set(lagging) & set(moved) and batch_us - self._moved_us >= self._patience_us:
-            relaxed |= self._relax("who lags has nothing more to read", self._full())
-        # Where no source can be held, waiting would not help.
+            relaxed |= self._relax("the lagging source has nothing more to read", self._full())
+        # Where no source can be held, waiting cannot help.
         relaxed |= self._relax("the rows that are waited for come from the same source", self._helpless())
         held, _ = self._wanted()
         self._write(held)
@@ -203,7 +203,7 @@ class BackPressure:
         return self._held
 
     def _full(self) -> dict[str, int]:
-        """Return the operators with full keys, and the rows of the fullest."""
+        """Return the operators with full keys, and the row count of the fullest."""
         most: dict[str, int] = {}
         for bucket, pressure in self._pressure.items():
             operator = bucket.partition("/")[0]
@@ -243,7 +243,7 @@ class BackPressure:
             if operator not in self._warned:
                 log.warning(
                     "operator %r: %d rows wait under one key, max_waiting_rows is %d, and holding sources back does "
-                    "not help: %s. The limit is relaxed to %d; it will be relaxed further without a word.",
+                    "not help: %s. The limit is relaxed to %d; it will be relaxed further without another warning.",
                     operator,
                     most,
                     self._operators[operator].limit,

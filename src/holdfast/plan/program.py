@@ -1,11 +1,11 @@
 """A pipeline as an Arrow program: rows of a source in, rows of every sink out, and none of them enters the JVM.
 
-Rows that go Python -> JVM -> Python only for a filter and a few expressions pay more for the journey than for being
-parsed and copied.  Where every operator of a pipeline is one that Arrow evaluates exactly as Spark does
+Rows that go Python -> JVM -> Python only for a filter and a few expressions cost more to transfer than to parse and
+copy.  Where every operator of a pipeline is one that Arrow evaluates exactly as Spark does
 (:mod:`holdfast.expressions.compile`), a task reads a span, runs this program on its batches and hands the results to
 the writers.  Anything else makes the whole pipeline go through Spark's own plan (:mod:`holdfast.spark.compile`), and so
-does an expression that can raise where Spark may leave it out (:mod:`holdfast.plan.laziness`).  What builds it stands
-in :mod:`holdfast.plan.program_build`, and needs more than a worker has to import.
+does an expression that can raise where Spark may leave it out (:mod:`holdfast.plan.laziness`).  It is built by
+:mod:`holdfast.plan.program_build`, which needs more than a worker has to import.
 
 A node's output is computed once for a batch, however many sinks share it.
 """
@@ -78,9 +78,9 @@ class Program:
     def run(
         self, source: str, batch: pa.RecordBatch, note: Callable[[str, int, int], None] | None = None
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Yield (sink, rows) for the rows of one batch of a source; tell how many came to each filter and were dropped.
+        """Yield (sink, rows) for one batch of a source; report how many rows reached each filter and were dropped.
 
-        Arrow knows how many rows a batch has, so nothing is counted for it.
+        Arrow knows how many rows a batch has, so counting costs nothing.
         """
         sources = list(self.schemas)
         done: list[Batches] = [

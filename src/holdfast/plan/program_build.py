@@ -37,14 +37,14 @@ _HERE = "holdfast/plan/program_build.py"
 
 
 def build_program(pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], token: str) -> Program | None:
-    """Return a pipeline's program; None where some operator is Spark's business.
+    """Return a pipeline's program; None where some operator needs Spark's plan.
 
     Parameters
     ----------
     pipeline : Pipeline
         The checked graph.
     normal : callable
-        Returns a schema as it comes back from Spark, so that a sink's schema does not depend on the way.
+        Returns a schema as it comes back from Spark, so that a sink's schema does not depend on how rows are evaluated.
     token : str
         Unique for the run.
     """
@@ -65,7 +65,7 @@ def build_program(pipeline: Pipeline, normal: Callable[[pa.Schema], pa.Schema], 
 
 
 def as_it_is(schema: pa.Schema) -> pa.Schema:
-    """Return a schema: for what Spark makes of it, where there is no Spark and no result depends on that."""
+    """Return a schema unchanged: the stand-in for Spark's, where there is no Spark and no result depends on it."""
     return schema
 
 
@@ -90,9 +90,9 @@ def _shared(steps: Sequence[ProgramStep], ends: Sequence[int]) -> frozenset[int]
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
-    """Return a schema as Spark's plan has it behind a fan-out, where one frame holds the columns of all branches.
+    """Return a schema as Spark's plan has it after a fan-out, where one frame holds the columns of all branches.
 
-    A sink must not find NOT NULL, or miss it, because a run went the other way.
+    Whether a sink sees NOT NULL must not depend on how a run evaluates its rows.
     """
     return pa.schema([_nullable_field(field) for field in schema])
 
@@ -150,7 +150,7 @@ class Builder:
         return self._numbers[node]
 
     def add(self, node: Node) -> bool:
-        """Add a node's step; False where its operator is Spark's business."""
+        """Add a node's step; False where its operator needs Spark's plan."""
         number = entry_of(WAYS, lowering_of(node).in_arrow, _HERE)(self, node)
         if number is None:
             return False
@@ -259,7 +259,7 @@ def _united(schemas: list[pa.Schema]) -> pa.Schema | None:
     first = schemas[0]
     for other in schemas[1:]:
         if sorted(other.names) != sorted(first.names) or any(other.field(f.name).type != f.type for f in first):
-            return None  # Spark widens types; names that differ by case are its business too
+            return None  # Spark widens types; names that differ by case need it too
     nullable = [any(schema.field(f.name).nullable for schema in schemas) for f in first]
     return pa.schema([f.with_nullable(n) for f, n in zip(first, nullable, strict=True)])
 

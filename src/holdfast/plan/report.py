@@ -1,8 +1,8 @@
 """What buckets report to the driver: counts, sizes and the longest waits; folded, shown, and kept in the checkpoint.
 
-A bucket says how large its state is and what it counted, in every epoch that called its step.  Who waits on whom takes
-a scan of what waits; so a worker looks only as often as that costs it a twentieth of its time.  The driver adds up,
-and puts the newest report into the checkpoint now and then, where ``holdfast inspect`` reads it without a JVM.
+A bucket reports how large its state is and what it counted, in every epoch that called its step.  To know what keys
+wait for takes a scan of what waits; so a worker does it only as often as it costs a twentieth of its time.  The driver
+adds up, and regularly writes the newest report into the checkpoint, where ``holdfast inspect`` reads it without a JVM.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class OperatorReports:
         counts = {operator: dict(of) for operator, of in self._counts.items()}
         for bucket, report in reported.items():
             waits, before = report.waits, buckets.get(bucket)
-            # Nobody looked: what waited then still does, unless nothing waits any more.
+            # Not computed this time: what waited before still does, unless nothing waits any more.
             if waits is None and before is not None and report.waiting_rows:
                 waits = before.waits
             buckets[bucket] = replace(report, counts={}, waits=waits)
@@ -93,12 +93,12 @@ class OperatorReports:
             self.keep()
 
     def statuses(self) -> tuple[OperatorStatus, ...]:
-        """Return each stateful operator as it stands."""
+        """Return the current status of each stateful operator."""
         buckets, counts = self._buckets, self._counts
         return tuple(_status(name, kind, buckets, counts.get(name, {})) for name, kind in self._kinds.items())
 
     def keep(self) -> None:
-        """Put the report into the checkpoint.  A checkpoint that cannot be written is for the ledger to complain of."""
+        """Write the report into the checkpoint.  If the checkpoint cannot be written, the ledger reports that."""
         if not self._epoch:
             return
         self._kept_us = self._clock.now_us()
@@ -112,7 +112,7 @@ class OperatorReports:
                 "buckets": {bucket: report.to_json() for bucket, report in self._buckets.items()},
             }
             self._store.put(STATE_REPORT_KEY, json.dumps(report).encode())
-        except Exception:  # of whatever kind: it is for people to read, and the run goes on
+        except Exception:  # of any kind: it is for people to read, and the run goes on
             log.warning("the report on state cannot be kept", exc_info=True)
 
 
@@ -135,13 +135,13 @@ def _status(name: str, kind: str, buckets: Mapping[str, BucketReport], counts: M
 
 
 def _kept_buckets(store: Store, kinds: Mapping[str, str]) -> Mapping[str, BucketReport]:
-    """Return what the last run knew of each bucket: those that nothing arrives for say nothing in this one."""
+    """Return what the last run knew about each bucket: those without arrivals report nothing in this one."""
     try:
         kept = json.loads(store.get(STATE_REPORT_KEY) or b"{}")
         buckets = kept.get("buckets", {}) if kept.get("format") == 1 else {}
         mine = {bucket: value for bucket, value in buckets.items() if bucket.partition("/")[0] in kinds}
         return {bucket: report for bucket, value in mine.items() if (report := _sound(value)) is not None}
-    except Exception as error:  # of whatever kind: what it said is shown again once the buckets are called
+    except Exception as error:  # of any kind: the figures are shown again once the buckets are called
         log.warning("the last run's report on state cannot be read: %s", error)
         return {}
 

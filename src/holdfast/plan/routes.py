@@ -1,4 +1,4 @@
-"""Which row goes to which sink: the tagged rows of one epoch, and how they are told apart again.
+"""Which row goes to which sink: the tagged rows of one epoch, and how they are separated again.
 
 A pipeline with one sink has plain rows.  With several, a row is ``(TAG: int, sink_0: struct, sink_1: struct, ...)``
 where only the struct that the tag names is set; one Spark job then serves them all.

@@ -1,12 +1,12 @@
-"""A graph with state, cut into stages: what runs before the first stateful operators, between two, and behind the last.
+"""A graph with state, cut into stages: what runs before the first stateful operators, between two, and after the last.
 
 Spark plans are trees: a stateful operator that two branches read would be there twice, with two states.  So the plan
 of a pipeline with state is one line::
 
     stage 0 -> level 1 -> level 2 -> ... -> sinks
 
-A *level* is one ``transformWithState`` that hosts every stateful operator of one depth; chunks that have no business
-there pass through it unchanged.  The stateless operators behind a level (its *stage*) run in the same Python worker, on
+A *level* is one ``transformWithState`` that hosts every stateful operator of one depth; chunks for other
+levels pass through it unchanged.  The stateless operators after a level (its *stage*) run in the same Python worker, on
 the batches that the steps returned.  So every stream is computed once, however many read it.
 """
 
@@ -22,7 +22,7 @@ from holdfast.plan.routes import Routes
 from holdfast.state.step import Step
 
 CLOSED_ONLY, ALL_KEYS_ONLY, EVERY = "closed", "all-keys", "every"
-"""Which bounds hold behind a path of stateless operators: only the end of the stream; those for all keys; every one."""
+"""Which bounds hold after a path of stateless operators: only the end of the stream; those for all keys; every one."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Feed:
         The input's columns that are the feed's as they are: (name at the input, name at the feed).  None: every one,
         under its own name.
     offset : int
-        By how many ticks its bounds are moved on the way.
+        Ticks by which its bounds are shifted on the path.
     """
 
     source: str
@@ -51,11 +51,11 @@ class Feed:
     offset: int = 0
 
     def column(self, name: str) -> str | None:
-        """Return the feed's column that a column of the input is; None where it is computed."""
+        """Return the feed's column that a column of the input equals; None where it is computed."""
         return name if self.columns is None else dict(self.columns).get(name)
 
     def key(self, names: Sequence[str]) -> tuple[str, ...] | None:
-        """Return the feed's columns that the input's key columns are; None where one of them is computed."""
+        """Return the feed's columns that the input's key columns equal; None where one of them is computed."""
         found = tuple(column for name in names if (column := self.column(name)) is not None)
         return found if len(found) == len(names) else None
 
@@ -79,9 +79,9 @@ class Hosted:
     onward : tuple of (int, str)
         Targets that its bounds hold for, and which of them.
     sources : mapping of str to frozenset of str
-        Input -> the sources that its rows come from in the end.
+        Input -> the sources upstream of it.
     offsets : mapping of int to int
-        Target -> by how many ticks its bounds are moved on the way there, where they are.
+        Target -> ticks by which its bounds are shifted on the path there, where they are.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Hosted:
     offsets: Mapping[int, int] = field(default_factory=dict)
 
     def active_until(self, of_sources: Mapping[str, int]) -> dict[str, int]:
-        """Return for each input the time up to which its silence says nothing, from what holds of the sources.
+        """Return for each input the time up to which it counts as active, from those of its sources.
 
         Examples
         --------
@@ -115,7 +115,7 @@ class Stage:
     program : Program, optional
         Rows of a head to rows of targets, which are named by their numbers.  None: Spark computes it (stage 0 only).
     relays : mapping of int to str
-        Target -> head: rows that came past a level.
+        Target -> head: rows that bypassed a level.
     hosted : mapping of str to Hosted
         The operators of the level before it.
     """
@@ -127,14 +127,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class RowBounds:
-    """What a source's rows say for a commit at pts, behind each epoch, to operators by event time.  Picklable.
+    """Bounds that a source's rows give, after each epoch, to operators by event time, for a commit at pts.  Picklable.
 
     Parameters
     ----------
     targets : tuple of (int, int)
-        The inputs that it holds for, each with how far its rows are moved in time on their way.
+        The inputs that they hold for, each with the ticks by which timestamps are shifted on the path.
     disorder : int
-        Ticks by which a row may lie behind the highest timestamp of the epochs before.
+        Ticks by which a row may be below the highest timestamp of earlier epochs.
     """
 
     targets: tuple[tuple[int, int], ...]
@@ -156,15 +156,15 @@ class Stages:
     routes : Routes
         The sinks, with their schemas.
     closing : mapping of str to tuple of int
-        Source -> the targets that are told of its end.
+        Source -> the targets that receive its end.
     waking : tuple of int
         One target of each operator that must be called in every epoch, rows or not.
     ticks : bool
-        Whether epochs must come also when nothing arrives.
+        Whether epochs are needed also when nothing arrives.
     bounding : mapping of str to Bounding
-        Source -> how its bound rows are read, where it gives any and somebody hears them.
+        Source -> how its bound rows are read, where it has any and an operator uses them.
     row_bounds : mapping of str to RowBounds
-        Source -> whom its rows tell how far it is, where the pipeline commits at pts.
+        Source -> the bounds that its rows give, where the pipeline commits at pts.
     """
 
     stages: tuple[Stage, ...]

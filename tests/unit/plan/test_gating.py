@@ -96,7 +96,7 @@ def clear(batch: Any) -> Any:
                 | hf.map_batches(clear, schema=COLUMNS, name="between")
                 | hf.aggregate(by="k", window=hf.tumbling(10), n=hf.count(), name="counted")
             ),
-            "'counted'.*cannot know how far 'a' is.*move it behind 'counted'",
+            "'counted'.*cannot know the progress of 'a'.*move it downstream of 'counted'",
         ),
         (lambda: pipeline(source("a"), commit_at="frames"), "commit_at='frames'.*write hf.Pipeline"),
         (lambda: pipeline(source("a"), commit_at=hf.pts(disorder={"x": 1})), "disorder= names 'x'.*sources are a"),

@@ -203,7 +203,7 @@ def test_a_function_that_breaks_its_promise_is_stopped_before_anything_is_visibl
         return pa.RecordBatch.from_arrays([batch.column("k"), pc.subtract(batch.column("t"), 5)], names=["k", "t"])
 
     mapped = PLAIN | hf.map_batches(back, "k STRING, t BIGINT", timestamp_offset=0, name="mapped")
-    with pytest.raises(InvalidPipeline, match="'t' lies 5 before its batch") as raised:
+    with pytest.raises(InvalidPipeline, match="'t' is 5 below its batch") as raised:
         drive(mapped, {"plain": [[{"k": "a", "t": 3}]]})
     assert "timestamp_offset=-5" in str(raised.value.do)
 

@@ -1,4 +1,4 @@
-"""What a bucket is given in an epoch: rows and bounds of its chunks, in their places; and what it says behind it."""
+"""What a bucket receives in an epoch: rows and bounds of its chunks, in their places; and which bounds it passes on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Arrivals, Step
 
 
 class FeedBounds:
-    """The bounds for all keys that an operator was told, by where they come from.
+    """The bounds for all keys that an operator has received, by where they come from.
 
     An input with several feeds (a union, or an operator of several buckets) is bounded by the least of them.
 
@@ -25,7 +25,7 @@ class FeedBounds:
     hosted : Hosted
         The operator.
     known : mapping of str to mapping of str to int
-        Input -> where its rows come from -> bound for all keys: as it was told before.
+        Input -> where its rows come from -> bound for all keys: those received so far.
     buckets : int
         Of each operator.
     """
@@ -46,7 +46,7 @@ class FeedBounds:
         self._is_single = {name: len(feeds) == 1 for name, feeds in hosted.feeds.items()}
 
     def raise_bound(self, name: str, source: str, bound: int) -> int | None:
-        """Note a bound for all keys; return that of the input where it has risen."""
+        """Record a bound for all keys; return the bound of the input if that has risen."""
         of = self.bounds.setdefault(name, {})
         before = self._least(name)
         if bound <= of.get(source, bound - 1):
@@ -57,7 +57,7 @@ class FeedBounds:
         return after if after is not None and (before is None or after > before) else None
 
     def takes_keyed(self, name: str) -> bool:
-        """Tell whether bounds of single keys hold: where there is one feed."""
+        """Return whether bounds of single keys hold: where there is one feed."""
         return self._is_single[name]
 
     def _least(self, name: str) -> int | None:
@@ -66,10 +66,10 @@ class FeedBounds:
 
 
 def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> dict[str, Arrivals]:
-    """Return what the chunks of one bucket bring to each input.
+    """Return what each input receives from the chunks of one bucket.
 
-    Places are numbered in the order of :func:`~holdfast.plan.chunks.in_order`; bounds come behind the rows, but
-    for the bound rows of sources, which stand between them.
+    Places are numbered in the order of :func:`~holdfast.plan.chunks.in_order`; bounds follow the rows, except
+    the bound rows of sources, which keep their place among them.
     """
     step: Step = hosted.step
     names = {number: name for name, number in hosted.targets.items()}

@@ -1,7 +1,7 @@
-"""How the state of an operator is divided into buckets, and made whole again.
+"""How the state of an operator is divided into buckets, and united again.
 
-A row lies in the bucket that the hash of its key says.  Some rows hold for all keys (a bound that was told, say) and
-lie in every bucket.
+A row belongs to the bucket given by the hash of its key.  Some rows hold for all keys (a bound that was received, for
+example) and are in every bucket.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from holdfast.state.step import ALL_KEYS, StateTable, Step
 
 @dataclass(frozen=True)
 class StateDivision:
-    """Where the rows of one operator lie.
+    """Which buckets hold the rows of one operator.
 
     Parameters
     ----------
     operator : str
         Its name.
     schema : StateSchema
-        What it keeps.
+        Its state tables.
     for_all_keys : mapping of str to str
         As in :class:`holdfast.ports.Broadcasting`.
     pipeline : str
-        Whose operator it is.
+        The pipeline that has the operator.
     """
 
     operator: str
@@ -48,7 +48,7 @@ class StateDivision:
         return cls(operator, schema, step.for_all_keys if isinstance(step, Broadcasting) else {}, pipeline)
 
     def united(self, name: str, table: StateTable, parts: Sequence[pa.Table]) -> pa.Table:
-        """Return the rows of all buckets; of those that hold for all keys one each, with the greatest values."""
+        """Return the rows of all buckets; those that hold for all keys once each, with the greatest values."""
         rows = pa.concat_tables(parts) if parts else table.schema.empty_table()
         is_shared = self._is_shared(name, rows)
         if not is_shared.any():
@@ -66,7 +66,7 @@ class StateDivision:
         Raises
         ------
         InvalidPipeline
-            If rows belong to no key that is known.
+            If the keys of rows are unknown.
         """
         places = {}
         for table, rows in state.items():

@@ -1,7 +1,7 @@
-"""When an epoch without rows can release something: a file that the driver writes, and one planning process looks at.
+"""When an epoch without rows can release something: a file that the driver writes, and one planning process reads.
 
-Advice only: what an epoch decides follows from what is logged with it, and without the file one epoch is planned that
-finds out.
+It is a hint only: what an epoch decides follows from what is logged with it, and without the file one epoch is planned
+that finds out.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ def due_file(stop_file: str) -> str:
 
 
 class DueTimes:
-    """When something leaves next, by bucket: an epoch need not call all of them."""
+    """When rows are released next, by bucket: an epoch need not call all of them."""
 
     def __init__(self) -> None:
         self._of_bucket: dict[str, int] = {}
 
     @property
     def next_us(self) -> int | None:
-        """When something leaves next although nothing arrives; None: nothing does."""
+        """When rows are released next although none arrive; None: never."""
         return min(self._of_bucket.values(), default=None)
 
     def take(self, reports: Mapping[str, BucketReport]) -> dict[str, BucketReport]:
-        """Take in an epoch's reports; return them without what was for here."""
+        """Take in an epoch's reports; return them without the due times."""
         for bucket, report in reports.items():
             self._of_bucket.pop(bucket, None)
             if report.due_us is not None:
@@ -42,12 +42,12 @@ class DueTimes:
         return {bucket: replace(report, due_us=None) for bucket, report in reports.items()}
 
     def forget(self) -> None:
-        """Know nothing any more."""
+        """Forget all due times."""
         self._of_bucket.clear()
 
 
 class Dues:
-    """Says when the next epoch is wanted, in a file.  Lives on the driver.
+    """Writes into a file when the next epoch is needed.  Lives on the driver.
 
     Parameters
     ----------
@@ -60,20 +60,20 @@ class Dues:
         self._times = DueTimes()
 
     def take(self, reports: Mapping[str, BucketReport]) -> dict[str, BucketReport]:
-        """Say when the next epoch is wanted; return the reports of an epoch's buckets without what was for here."""
+        """Write when the next epoch is needed; return the reports of an epoch's buckets without the due times."""
         left = self._times.take(reports)
         write_due(self._path, self._times.next_us)
         return left
 
     def forget(self) -> None:
-        """Know nothing any more: an epoch that is repeated, and held by every sink, reports nothing."""
+        """Forget all due times: an epoch that is repeated, and held by every sink, reports nothing."""
         self._times.forget()
         with suppress(OSError):
             os.unlink(self._path)
 
 
 def write_due(path: str, due_us: int | None) -> None:
-    """Say when the next epoch is wanted, rows or not; None: when rows come."""
+    """Write when the next epoch is needed, with or without rows; None: when rows arrive."""
     aside = f"{path}.new"
     with suppress(OSError):  # a full disk: the epochs that it asks for come late, or find nothing
         with open(aside, "w", encoding="utf-8") as file:
@@ -82,7 +82,7 @@ def write_due(path: str, due_us: int | None) -> None:
 
 
 def is_due(path: str, now_us: int) -> bool:
-    """Tell whether an epoch is wanted now; also where no epoch of this run has said anything yet."""
+    """Return whether an epoch is needed now; true also before the first epoch of a run has written anything."""
     try:
         with open(path, encoding="utf-8") as file:
             due_us = json.load(file)

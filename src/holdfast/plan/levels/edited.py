@@ -1,8 +1,8 @@
 """State of a named checkpoint as tables for people, and a checkpoint with other tables in their place.
 
 A named checkpoint never changes.  Editing one makes another: with new files for one operator, below its own name, where
-nothing is pruned, and the files of every other operator as they are.  Durable writes: the new files; copies of what
-lies below the old name (of an import, or of an edit before); then the manifest, by which it counts.
+nothing is pruned, and the files of every other operator as they are.  Durable writes: the new files; copies of the
+files below the old name (of an import, or of an earlier edit); then the manifest, which makes it valid.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FOR_ALL_KEYS = {
     "merge": MergeStep.for_all_keys,
     "sync": SyncStep.for_all_keys,
 }
-"""Kind -> its rows that lie in every bucket; a checkpoint is read without its graph."""
+"""Kind -> its rows that are in every bucket; a checkpoint is read without its graph."""
 
 
 def state_of(store: Store, name: str, operator: str) -> dict[str, pa.Table]:
@@ -75,7 +75,7 @@ def edited(store: Store, name: str, given: GivenState, new_name: str) -> Manifes
         verify(store, made)
         named.put_claimed(store, new_name, made)
     except BaseException:
-        with suppress(HoldfastError):  # of the two the first says more
+        with suppress(HoldfastError):  # the first error explains more
             named.discard(store, new_name)
         raise
     return made
@@ -105,7 +105,7 @@ def _read(store: Store, of: OperatorState, table: str, number: int) -> pa.Table:
 def _written(
     store: Store, manifest: Manifest, operator: str, of: OperatorState, tables: dict[str, pa.Table], below: str
 ) -> dict[int, BucketState]:
-    """Write tables as the state of an operator; each bucket keeps the bounds that it was told."""
+    """Write tables as the state of an operator; each bucket keeps the bounds that it has received."""
     empty = {name: each.schema.empty_table() for name, each in of.schema.tables.items()}
     parts = dict(_division(manifest, operator, of).divided(tables, manifest.buckets))
     version = max((each.version for each in of.buckets.values()), default=manifest.ended.step_epoch)

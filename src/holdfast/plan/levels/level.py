@@ -1,7 +1,7 @@
-"""A level: all stateful operators of one depth, one call for each bucket and epoch, and the stateless ones behind them.
+"""A level: all stateful operators of one depth, one call for each bucket and epoch, and the stateless ones after them.
 
-Whoever hosts it gives it the chunks of one bucket, or of one passage, and the cells in which that bucket's state is
-kept.  What it yields is addressed to the level behind it.  Spark's ``transformWithState`` is such a host
+Its host gives it the chunks of one bucket, or of one passage, and the cells in which that bucket's state is kept.  The
+chunks that it yields are addressed to the next level.  Spark's ``transformWithState`` is such a host
 (:mod:`holdfast.spark.state.host`), a test without Spark (:mod:`holdfast.testing.drive`) and a simulation
 (:mod:`holdfast.testing.simulation.levels`) are others.
 """
@@ -34,7 +34,7 @@ from holdfast.status import Wait
 
 @dataclass(frozen=True)
 class EpochContext:
-    """What the driver says to all levels of an epoch.
+    """What the driver sends to all levels in an epoch.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ class EpochContext:
     batch_us : int
         Its batch time, as it was logged.
     active_until_us : mapping of str to int
-        Source -> the time up to which its silence says nothing.
+        Source -> the time up to which it counts as active, although no row of it arrived.
     is_barrier : bool
-        Whether its state is wanted for a snapshot.
+        Whether its state is needed for a snapshot.
     """
 
     epoch: int
@@ -54,20 +54,20 @@ class EpochContext:
     is_barrier: bool = False
 
     def time_of(self, hosted: Hosted) -> StepTime:
-        """Return the epoch as an operator's step is told it."""
+        """Return the epoch as it is passed to an operator's step."""
         return StepTime(self.epoch, self.batch_us, hosted.active_until(self.active_until_us))
 
 
 @dataclass(frozen=True)
 class WorkerMemory:
-    """What a process that runs levels keeps from call to call.
+    """What a process that runs levels holds from call to call.
 
     Parameters
     ----------
     cache : Cache
-        The tables that it last had of each bucket.
+        The latest tables of each bucket that it has processed.
     pace : Pace
-        How often it looks who waits on whom.
+        How often it computes which inputs keys wait for.
     """
 
     cache: Cache = field(default_factory=Cache)
@@ -75,20 +75,20 @@ class WorkerMemory:
 
 
 class Level:
-    """All stateful operators of one depth, and the stateless ones behind them.  Picklable.
+    """All stateful operators of one depth, and the stateless ones after them.  Picklable.
 
     Parameters
     ----------
     number : int
         The level.
     stage : Stage
-        Its operators, and the program behind them.
+        Its operators, and the program after them.
     routing : Routing
         Where chunks go.
     token : str
         Unique for the run.
     seeds : Seeds, optional
-        Where state begins that the store does not have.
+        The initial state of buckets that the store does not have.
     parts : SnapshotParts, optional
         Takes the tables of each bucket that is called in a barrier.
     """
@@ -112,7 +112,7 @@ class Level:
     def run(
         self, key: tuple[str, int], chunks: Sequence[Chunk], cells: Cells, at: EpochContext, memory: WorkerMemory
     ) -> Iterator[Chunk]:
-        """Yield what comes of the chunks of one bucket, or of one passage.
+        """Yield the chunks that result from those of one bucket, or of one passage.
 
         Parameters
         ----------
@@ -134,20 +134,20 @@ class Level:
         return self._called(bucket, in_order(chunks))
 
     def arriving(self, chunks: Iterable[Chunk]) -> list[tuple[tuple[str, int], list[Chunk]]]:
-        """Return chunks by the key under which they come to this level, for who has no shuffle; keys in their order."""
+        """Return chunks by the key under which they arrive, for a host without a shuffle; keys are sorted."""
         by_key: dict[tuple[str, int], list[Chunk]] = {}
         for chunk in chunks:
             by_key.setdefault(self._routing.address(chunk, self._number), []).append(chunk)
         return sorted(by_key.items())
 
     def onward(self, chunk: Chunk) -> tuple[str, int]:
-        """Return the key under which a chunk goes to the level behind this one."""
+        """Return the key under which a chunk goes to the next level."""
         return self._routing.address(chunk, self._number + 1)
 
     # --- what passes ----------------------------------------------------------------------------------------------
 
     def _passed(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
-        """Let chunks pass; compute what the stage behind this level does to rows that come past it."""
+        """Pass chunks on; compute what the stage after this level does to rows that bypass it."""
         packers: dict[int, Packer] = {}
         counts = Counts({})
         for chunk in chunks:
@@ -197,7 +197,7 @@ class Level:
         yield packer.report(hosted.name, counts.report({bucket.name: report}))
 
     def _loaded(self, bucket: _Bucket) -> tuple[Record, Record, dict[str, pa.Table]]:
-        """Return a bucket's record as it is stored, the one to begin with (that of a seed may be), and its tables."""
+        """Return a bucket's record as stored, the one to begin with (perhaps that of a seed), and its tables."""
         cache, held_as = bucket.memory.cache, self._held_as(bucket)
         cache.drop_others(self._token)
         found = bucket.cells.record()
@@ -214,7 +214,7 @@ class Level:
         bucket.memory.cache.put(self._held_as(bucket), HeldTables(record.version, record.token, state, size))
 
     def _bounds(self, bucket: _Bucket, result: Result, packer: Packer) -> Iterator[Chunk]:
-        """Yield the bounds of an operator's output for the operators behind it."""
+        """Yield the bounds of an operator's output for the operators downstream of it."""
         if result.bounds is None or not result.bounds.num_rows:
             return
         hosted = bucket.hosted
@@ -225,7 +225,7 @@ class Level:
                 yield packer.bounds(number, to, bucket.name, bounds)
 
     def _report(self, bucket: _Bucket, result: Result, record: Record, state: Mapping[str, pa.Table]) -> BucketReport:
-        """Return what the bucket says to the driver."""
+        """Return the bucket's report to the driver."""
         step, pace = bucket.hosted.step, bucket.memory.pace
         waits = pace.measured("/".join(self._held_as(bucket)), lambda: longest_waits(step, state, bucket.time))
         return BucketReport.of(
@@ -253,7 +253,7 @@ class Level:
 
 @dataclass(frozen=True)
 class _Bucket:
-    """One bucket of an operator in one epoch, with what is around it."""
+    """One bucket of an operator in one epoch, with its context."""
 
     hosted: Hosted
     number: int
@@ -268,14 +268,14 @@ class _Bucket:
 
     @property
     def time(self) -> StepTime:
-        """The epoch as its step is told it."""
+        """The epoch as it is passed to its step."""
         return self.at.time_of(self.hosted)
 
 
 def _advanced(
     bucket: _Bucket, record: Record, state: dict[str, pa.Table], result: Result
 ) -> tuple[Record, dict[str, pa.Table]]:
-    """Write what a call has changed; return the record, which is not written yet, and the tables behind it."""
+    """Write what a call has changed; return the record, which is not written yet, and the resulting tables."""
     declared = bucket.hosted.step.tables
     changes = {
         name: change for name, change in result.changes.items() if change.upserts.num_rows or change.deletes.num_rows

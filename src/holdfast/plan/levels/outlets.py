@@ -1,4 +1,4 @@
-"""What comes out behind the last level: the rows of chunks, to the sinks that they are for."""
+"""The output of the last level: the rows of chunks, for their sinks."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from holdfast.state.timeline import shifted
 
 @dataclass(frozen=True)
 class Packing:
-    """What the reader of one source needs to give chunks instead of rows.  Picklable.
+    """What the reader of one source needs to deliver chunks instead of rows.  Picklable.
 
     Parameters
     ----------
@@ -30,21 +30,21 @@ class Packing:
     number : int
         Its number among the sources.
     program : Program, optional
-        Stage 0; None where Spark's plan computes it, and this source only gives control chunks.
+        Stage 0; None where Spark's plan computes it, and this source only delivers control chunks.
     routing : Routing
         Where chunks go.
     timestamp : str, optional
         The source's timestamp column, for the counts.
     closing : mapping of str to tuple of int
-        Source -> targets that are told when it has ended.
+        Source -> targets that receive its end.
     waking : tuple of int
         Targets that are called in every epoch.
     tick_us : int, optional
-        An epoch without rows is planned after so long without any; None: never.
+        Time without any epoch after which one without rows is planned; None: never.
     bounding : Bounding, optional
-        How bound rows are read, where the source gives any.
+        How bound rows are read, where the source has any.
     row_bounds : RowBounds, optional
-        Whom its rows tell how far it is.
+        The inputs that its rows give bounds to.
     """
 
     source: str
@@ -59,7 +59,7 @@ class Packing:
     row_bounds: RowBounds | None = None
 
     def read(self, source: Source, span: Span) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a span, with its bound rows where the source gives any."""
+        """Yield the rows of a span, with its bound rows where the source has any."""
         if self.bounding is not None and isinstance(source, MarkedSource):
             yield from source.read_marked(span)
         else:
@@ -89,7 +89,7 @@ class Packing:
             yield from self._sent([packer.report("", counts.report())])
 
     def controls(self, ordinal: int, ended: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the control chunks of one epoch: the end of sources, and calls of steps that watch the clock."""
+        """Yield the control chunks of one epoch: the end of sources, and calls of steps that depend on batch time."""
         packer = Packer(self.routing, rank_of(0, self.number, ordinal), ordinal)
         buckets = range(self.routing.buckets)
         chunks = [packer.wake(target, bucket) for target in self.waking for bucket in buckets]
@@ -100,7 +100,7 @@ class Packing:
         yield from self._sent(chunks)
 
     def _bounds(self, packer: Packer, pending: Sequence[pa.RecordBatch]) -> list[Chunk]:
-        """Return what the packer holds, and behind it the bounds."""
+        """Return what the packer holds, then the bounds."""
         chunks = list(packer.rows())
         for target in self.bounding.targets if self.bounding is not None and pending else ():
             assert self.bounding is not None
@@ -111,7 +111,7 @@ class Packing:
         return chunks
 
     def _bounds_of_rows(self, packer: Packer, counts: Counts) -> list[Chunk]:
-        """Return what the rows of a span say about the epochs to come: it stands behind all rows of this one."""
+        """Return the bounds that the rows of a span give for later epochs: they follow all rows of this one."""
         seen = counts.found.get(self.source)
         if self.row_bounds is None or seen is None or seen.timestamp_max is None:
             return []
@@ -138,7 +138,7 @@ def packings(
     bounding: Mapping[str, Bounding],
     row_bounds: Mapping[str, RowBounds] | None = None,
 ) -> dict[str, Packing]:
-    """Return the packing of each source; the first one makes epochs when nothing arrives."""
+    """Return the packing of each source; the first one plans epochs when nothing arrives."""
     return {
         name: Packing(
             name,

@@ -1,13 +1,14 @@
 """A worker's part of a snapshot: the tables of a bucket, written beside the epochs by a thread of the worker.
 
 In a barrier (:mod:`holdfast.checkpoint.barriers`) a level offers the tables of each bucket that is called.  They are
-immutable, and what writes them (Parquet, checksum, disk) leaves Python to others; so the epoch does not wait for it.
-The last thing that is written is a note; as long as there is none, the driver does not use the files, and when none
-comes it reads the state out of Spark's store.  So it does not matter whether a worker dies over it.
+immutable, and writing them (Parquet, checksum, disk) releases the interpreter lock; so the epoch does not wait for it.
+A note is written last; as long as there is none, the driver does not use the files, and if none arrives it reads the
+state from Spark's store.  So a worker may die at any point of it.
 
-Of each bucket one offer waits at most, the newest: a disk that is slower than barriers come would else let tables pile
-up in memory.  What it replaces was of an older barrier, whose snapshot was made or given up before the next one was
-wished for, or of another attempt.  Should somebody wait for it all the same, no note comes, and the store is read.
+At most one offer of each bucket waits, the newest: with a disk that is slower than barriers come, tables would
+otherwise pile up in memory.  The offer that it replaces was of an older barrier, whose snapshot was made or given up
+before the next one was requested, or of another attempt.  If a snapshot waits for it all the same, no note arrives, and
+the store is read.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class BackgroundParts:
     checkpoint : str
         Our directory, which every worker sees.
     run : str
-        Unique for the run, which heeds no other's notes.
+        Unique for the run, which ignores the notes of others.
     """
 
     checkpoint: str
@@ -58,7 +59,7 @@ class BackgroundParts:
 
 
 _offered: dict[tuple[BackgroundParts, str, int], Bucket] = {}
-"""The newest offer of each bucket that nobody has begun to write, by its run: a worker serves several."""
+"""The newest offer of each bucket that is not being written yet, by its run: a worker serves several."""
 _changed = threading.Condition()
 _begun: list[threading.Thread] = []
 
@@ -85,7 +86,7 @@ def _write() -> None:
             if parts.checkpoint not in opened:
                 opened = {parts.checkpoint: open_store(parts.checkpoint)}
             write_part(opened[parts.checkpoint], bucket, parts.run)
-        except Exception:  # of whatever kind: the driver misses the note, and reads the store
+        except Exception:  # of any kind: the driver finds no note, and reads the store
             opened.clear()
             log.warning("bucket %d of %r was not written for a snapshot", bucket.number, bucket.operator, exc_info=True)
         del bucket

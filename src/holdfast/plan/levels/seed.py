@@ -1,8 +1,8 @@
-"""Seeds: a snapshot as the beginning of the state of a new Spark directory.
+"""Seeds: a snapshot as the initial state of a new Spark directory.
 
 A level that is called for a bucket of which the store has no record *adopts* it: the tables of the snapshot become the
 bucket's base, and are written into the store in that call.  A bucket that is not called keeps its seed.  So a restart
-moves the state that is needed, where it is needed, and none of it through the JVM before that.
+loads the state that is needed, where it is needed, and moves none of it through the JVM before that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.state.step import Step
 
 
 class Seeds(Protocol):
-    """Where the state of a directory begins.  Picklable; asked in workers."""
+    """The initial state of a directory.  Picklable; read in workers."""
 
     def bucket(self, operator: str, number: int) -> BucketState | None:
         """Return what the snapshot has of a bucket; None where it has nothing, or there is no snapshot."""
@@ -95,13 +95,13 @@ def adopted(cells: Cells, seeds: Seeds, operator: str, number: int, step: Step) 
     cells : Cells
         The bucket's place in the store, which has no record.
     seeds : Seeds
-        Where state begins.
+        The initial state.
     operator : str
-        Whose bucket it is.
+        The operator.
     number : int
         The bucket.
     step : Step
-        What the operator keeps.
+        The operator's step, with its state tables.
 
     Returns
     -------

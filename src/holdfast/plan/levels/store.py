@@ -1,13 +1,13 @@
 """One bucket's state: base and deltas in Spark's state store, decoded tables cached in the worker.
 
-What is stored under a bucket's key is a *record* (JSON) and *parts* (binary): one base, which is the tables as they
-were, and deltas, each the changes of some epochs.  An epoch writes one delta.  A delta is merged with the one before
+Under a bucket's key are stored a *record* (JSON) and *parts* (binary): one base, which is the tables at some epoch, and
+deltas, each the changes of some epochs.  An epoch writes one delta.  A delta is merged with the one before
 it unless that is more than twice as large, and with the base once it has the base's size: so there are few parts, and
 a row is written anew about as often as the state has doublings, not in every epoch.
 
-A worker keeps the tables that it last had of a bucket.  They are used only if the record's list of recent versions
-has their version with their *token*, a digest over all that was ever written: a retried task, a replayed epoch or
-another run cannot pass for it.  What they lack is read from the deltas; so it does not matter that Spark gives the
+A worker caches the latest tables that it had of a bucket.  They are used only if the record's list of recent versions
+has their version with their *token*, a digest over all that was ever written, which a retried task, a replayed epoch
+or another run does not reproduce.  What they lack is read from the deltas; so it does not matter that Spark gives the
 next epoch's task to another worker.
 """
 
@@ -30,7 +30,7 @@ PIECE_BYTES = 8 * 2**20
 """A part is stored in pieces up to this size: each goes through one message to the JVM."""
 
 CACHE_BYTES = 2**30
-"""Tables that one worker keeps; beyond it the bucket that was used longest ago is dropped and read again."""
+"""Tables that one worker caches; beyond it the least recently used bucket is dropped and read again."""
 
 _RECENT = 64
 _CHUNKS_MAX = 64
@@ -64,7 +64,7 @@ class StatePart:
     serial : int
         Its key in the store.
     last : int
-        The version that is reached with it.
+        The version that it leads to.
     size_bytes, pieces : int
         Its size.
     is_base : bool
@@ -80,7 +80,7 @@ class StatePart:
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a bucket without reading its tables.
+    """What is known about a bucket without reading its tables.
 
     Parameters
     ----------
@@ -180,11 +180,11 @@ def load(cells: Cells, record: Record, step: Step, held: HeldTables | None) -> d
     cells : Cells
         The store.
     record : Record
-        What it says.
+        The bucket's record.
     step : Step
         The operator.
     held : HeldTables, optional
-        What this worker has of the bucket.
+        The tables of the bucket that this worker has cached.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def load(cells: Cells, record: Record, step: Step, held: HeldTables | None) -> d
             stored = encoding.decode(data)
             state = {name: tables.fitted(stored[name], table.schema) for name, table in step.tables.items()}
         else:
-            # A delta that began before the version held is right as well: it says of each key how it ended.
+            # A delta that began before the cached version is right as well: it has the last value of each key.
             state = tables.apply_changes(state, step.tables, encoding.decode_changes(data))
         version = part.last
     return state
@@ -226,11 +226,11 @@ def advance(
     cells : Cells
         The store.
     record : Record
-        What it says so far.
+        The bucket's record so far.
     declared : mapping of str to StateTable
         The operator's tables.
     changes : mapping of str to Change
-        What the epoch did; not empty.
+        What the epoch changed; not empty.
     state : mapping of str to pa.Table
         The tables after it.
     version : int
@@ -242,7 +242,7 @@ def advance(
     is_base = not parts
     joining: list[StatePart] = []
     size = len(data)
-    # Decided by sizes alone: a delta that ends in the base is neither read nor written on the way there.
+    # Decided by sizes alone: a delta that is merged into the base is neither read nor written before.
     for last in reversed(parts):
         if last.size_bytes > (size if last.is_base else 2 * size):
             break
@@ -271,7 +271,7 @@ def advance(
 
 
 def compacted(state: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """Return tables in few chunks: each epoch adds one, and every scan visits all."""
+    """Return tables in few chunks: each epoch adds one, and every scan reads all."""
     return {
         name: table.combine_chunks() if _chunk_count(table) > _CHUNKS_MAX else table for name, table in state.items()
     }
