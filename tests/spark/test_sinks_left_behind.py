@@ -132,7 +132,7 @@ def test_where_the_files_are_gone_the_range_is_named_and_nothing_is_changed(
     (tmp_path / "in/003.json").rename(tmp_path / "003.json")
 
     for _ in range(2):
-        with pytest.raises(Diverged, match="sink 'table' has lost what was published behind epoch 2") as refused:
+        with pytest.raises(Diverged, match="sink 'table' has lost what was published after epoch 2") as refused:
             run(tmp_path, spark)
         assert "source 'given' from log=2 to log=4" in refused.value.why
         assert "003.json" in refused.value.why

@@ -135,8 +135,8 @@ def test_what_lies_behind_the_snapshot_is_replayed_for_the_state_alone(
     check(tmp_path)
     (told,) = [message for message in caplog.messages if "state is restored" in message]
     assert "from the snapshot of epoch 1" in told
-    assert ("2 epochs behind it, 2 to 3" in told) == is_recorded
-    assert "as one epoch, with the time of now" in told
+    assert ("2 epochs after it, 2 to 3" in told) == is_recorded
+    assert "as one epoch, with the current time" in told
 
 
 def test_a_replay_sees_the_clock_and_the_number_of_then(spark: SparkSession, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_damaged_snapshot_is_noticed_and_the_one_before_it_serves(
     told = "\n".join(caplog.messages)
     assert "snapshot of epoch 4 is passed over" in told
     assert "state is restored from the snapshot of epoch 2" in told
-    assert "2 epochs behind it, 3 to 4" in told
+    assert "2 epochs after it, 3 to 4" in told
 
 
 def test_one_is_made_when_asked_and_while_the_run_goes_on(spark: SparkSession, tmp_path: Path) -> None:

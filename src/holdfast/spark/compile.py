@@ -1,6 +1,6 @@
 """A graph as one Spark plan: the rows of every sink, tagged, in one streaming frame.
 
-A branch that shares nothing is compiled plainly, operator by operator.  Sinks whose streams share a prefix are
+A branch that shares nothing is compiled operator by operator.  Sinks whose streams share a prefix are
 compiled together into one wide frame (:mod:`holdfast.spark.fanout`), so that the prefix is computed once.
 """
 
@@ -61,8 +61,8 @@ def compile_pipeline(pipeline: Pipeline | FirstStage, read: Callable[[Node], Dat
     Raises
     ------
     InvalidPipeline
-        If Spark cannot resolve an operator (the message names node, line and Spark's reason), or an operator behind
-        a fan-out is neither a filter nor a projection nor ``map_batches``.
+        If Spark cannot resolve an operator (the message names node, line and Spark's reason), or an operator
+        downstream of a fan-out is neither a filter nor a projection nor ``map_batches``.
     """
     steps = steps_of(pipeline)
     compiler = _Compiler(steps, read, token)
@@ -177,7 +177,7 @@ class _WideCompiler:
         self._columns: dict[CompileStep, list[tuple[str, str]]] = {}
         self._tag: dict[CompileStep, int] = {}
         self._branch: dict[tuple[CompileStep, int], int] = {}
-        """(step, ordinal of the consumer) -> tag of the rows that go there."""
+        """(step, ordinal of the consumer) -> tag of the rows for it."""
         self._taken: dict[CompileStep, int] = {}
 
     def compiled(self) -> DataFrame:
@@ -295,7 +295,7 @@ class _Lowered:
     alone : callable
         Returns the frame that it makes of the frames of its inputs.
     wide : callable, optional
-        Adds it to a frame that several branches share; None where it never stands there.
+        Adds it to a frame that several branches share; None where it is never downstream of a fan-out.
     """
 
     alone: Callable[[_Compiler, CompileStep, Sequence[DataFrame]], DataFrame]
@@ -354,7 +354,7 @@ def distinct(frame: DataFrame, title: str) -> DataFrame:
 
 
 def _row(frame: DataFrame, columns: dict[str, str]) -> Column:
-    """Return a row as a struct whose fields may all be null: where the row is another sink's, the struct is null."""
+    """Return a row as a struct whose fields may all be null: where the row is for another sink, the struct is null."""
     types = {field.name: field.dataType for field in frame.schema}
     fields = [StructField(name, _nullable(types[wide]), nullable=True) for name, wide in columns.items()]
     return F.struct(*[F.col(f"`{wide}`").alias(name) for name, wide in columns.items()]).cast(StructType(fields))

@@ -1,4 +1,4 @@
-"""A graph as the compiler walks it: steps, inputs first, and whose error it is when Spark refuses one."""
+"""A graph as the compiler walks it: steps, inputs first, and the node to name when Spark refuses one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Steps:
     ends: list[CompileStep] = field(default_factory=list)
 
     def add(self, way: InSpark, inputs: tuple[CompileStep, ...], node: Node) -> CompileStep:
-        """Add a step behind its inputs."""
+        """Add a step after its inputs."""
         step = CompileStep(way, inputs, node, len(self.steps))
         self.steps.append(step)
         return step
@@ -55,7 +55,7 @@ def steps_of(pipeline: Pipeline | FirstStage) -> Steps:
             raw[node] = good[node] = found.add(way, (), node)
             if node.source_spec.rejects:
                 good[node] = found.add(InSpark.READABLE, (raw[node],), node)
-        else:  # malformed rows leave a source before what is made of the others
+        else:  # rejects are taken from the raw rows, not from the good ones
             before = raw if way is InSpark.REJECTS else good
             good[node] = found.add(way, tuple(before[each] for each in node.inputs), node)
     found.ends = [good[sink.inputs[0]] for sink in pipeline.sinks]
@@ -73,7 +73,7 @@ def _without_unused(found: Steps) -> Steps:
 
 
 class explained_at:
-    """Names the node and its line in whatever Spark says about it."""
+    """Names the node and its line in the errors that Spark raises about it."""
 
     def __init__(self, step: CompileStep) -> None:
         self._step = step

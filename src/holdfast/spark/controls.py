@@ -1,8 +1,8 @@
-"""Control chunks beside Spark's plan: where Spark computes stage 0, a source of its own says who has ended, and wakes.
+"""Control chunks beside Spark's plan: where Spark computes stage 0, a separate source reports ends, and wakes steps.
 
-The rows of such a pipeline pass through Spark's plan, and nothing but rows does.  So the planning process of a source
-that has ended leaves a mark in Spark's checkpoint directory, once all its rows are in epochs that Spark has logged;
-this source finds the mark, logs the end as an offset of its own, and gives the chunks.
+In such a pipeline only rows pass through Spark's plan.  So the planning process of a source that has ended leaves a
+mark in Spark's checkpoint directory, once all its rows are in epochs that Spark has logged; this source finds the mark,
+logs the end as an offset of its own, and delivers the chunks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME = CONTROLS
 
 
 def mark_end(path: str) -> None:
-    """Leave the mark of a source that has ended.  One that is lost in a power cut is left again."""
+    """Leave the mark of a source that has ended.  A mark that a power cut loses is left again."""
     durable.make_directory(os.path.dirname(path), is_synced=False)
     with open(path, "ab", opener=durable.private_opener):
         pass
@@ -56,7 +56,7 @@ class ControlSpec:
     rejects: bool = field(default=False, init=False)
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return none: it stands in no graph."""
+        """Return none: it is part of no graph."""
         return {}
 
     def open(self, name: str, workspace: str) -> ControlSource:
@@ -81,11 +81,11 @@ class ControlSource:
         self._spec = spec
 
     def initial(self) -> SourcePositions:
-        """Nobody has ended."""
+        """No source has ended."""
         return {}
 
     def latest(self, start: SourcePositions, *, bounded: bool) -> SourcePositions:
-        """Return who has ended."""
+        """Return the sources that have ended."""
         ended = [name for name in self._spec.sources if os.path.exists(mark_of(self._spec.directory, name))]
         return {**start, **dict.fromkeys(ended, 1)}
 

@@ -5,9 +5,9 @@ spans in Python workers on executors.  An offset is a source's positions plus ru
 
     {"positions": {"log": 17}, "size_bytes": 81234, "row_count": null, "newest": {"log": 20}, "behind_us": 1790000000}
 
-The totals tell the driver the size of an epoch before it runs, and ``newest`` how far behind it is, without asking
-anybody.  Where an operator waits for silence, ``behind_us`` says when the source was found to have more to give than
-the epoch took, and ``given_us`` when it had given all: a replay knows the same of who was silent.
+The totals tell the driver the size of an epoch before it runs, and ``newest`` its lag, without further requests.
+Where an operator has an idle rule, ``behind_us`` is the time at which the source was found to have more rows than the
+epoch took, and ``given_us`` when it had delivered all: so a replay decides the same about idle sources.
 
 A small epoch is *prefetched*: the planning process reads it and hands it to the JVM as Arrow, so that no
 Python worker takes part (89 ms an epoch instead of 149).  Spark does that for ``SimpleDataSourceStreamReader``
@@ -53,7 +53,7 @@ FORMAT = "holdfast"
 """Name under which the data source is registered."""
 
 HELD_TICK_US = 1_000_000
-"""How often a source that is held has an epoch planned, where the run waits for more to come."""
+"""How often an epoch is planned for a source that is held, where the run waits for more rows."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Reading:
     prefetch_bytes : int
         Largest epoch that the planning process reads itself; 0 switches it off.
     stop_file : str
-        Once this file exists the source hands out no new positions: the run ends at an epoch's boundary.
+        Once this file exists the source returns no new positions: the run ends at an epoch's boundary.
     has_rows : bool
         Whether rows go through Spark; otherwise it only plans with the positions, and an Arrow program reads.
     packing : Packing, optional
@@ -79,14 +79,14 @@ class Reading:
     origin_file : str
         The record of where this Spark checkpoint began (:mod:`holdfast.resume.directory_header`).
     end_mark : str
-        Where to leave a mark when the source has ended (:mod:`holdfast.spark.controls`); empty: nobody asks.
+        Where to leave a mark when the source has ended (:mod:`holdfast.spark.controls`); empty: not needed.
     floor_file : str
         The positions from which rows may still be replayed (:mod:`holdfast.checkpoint.retention`); empty: from the last
         epoch on, or as far as named checkpoints need them.
     named_floor_file, pipeline : str
         The positions that named checkpoints need, and those of which pipeline count; empty: none.
     notes_silence : bool
-        Whether an operator waits for silence: then it is logged when this source had more to give than epochs took.
+        Whether an operator has an idle rule: then it is logged when this source had more rows than epochs took.
     """
 
     spec: SourceSpec
@@ -209,10 +209,10 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         sought = start.get("sought", 0)
         if sought and sought < len(self.seek):
-            # All sources take these steps together, one an epoch, whether they have rows in it or not; nothing, a stop
-            # neither, may come between two of them.
+            # All sources take these steps together, one per epoch, with rows or without; nothing, not even a stop, may
+            # come between two of them.
             positions, marks = plain(self.seek[sought])
-            # NB the marks that are noted, and none of now: with one more, the sink that stands there would hold only a
+            # NB the marks that were logged, and no new ones: with one more, the sink at this position would hold only a
             # part of the epoch.
             return {**self._end(start, positions), **marks, "sought": sought + 1}
         if os.path.exists(self.reading.stop_file):
@@ -225,7 +225,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             silent = {} if self.bounded else self._silence(start, until, known)
             return self._without_rows(start) if not silent else {**start, **silent}
         self._last_planned_s = time.monotonic()
-        marks = {"has_ended": True} if self._tells_end(start, until) else {}
+        marks = {"has_ended": True} if self._reports_end(start, until) else {}
         more = {**({"sought": sought} if sought else {}), **marks}
         return {**self._end(start, until), **self._silence(start, until, known), **more}
 
@@ -234,7 +234,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         if not self.reading.has_rows:
             return []
         if self._is_prefetched(start, end):
-            # Spark takes prefetched rows for exactly one partition.
+            # Spark accepts prefetched rows for exactly one partition.
             return [_SpanPartition(Span(None), 0)]
         spans = self.source.spans(start["positions"], end["positions"], parallelism=self.reading.parallelism)
         partitions = [_SpanPartition(span, ordinal) for ordinal, span in enumerate(spans)]
@@ -252,13 +252,13 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         if not self.reading.floor_file:
             self._commit_unnamed(end["positions"])
             return
-        # Behind a snapshot rows are replayed: they must stay until the oldest one that may be used has them.
+        # Rows after a snapshot are replayed: they must stay until the oldest usable snapshot includes them.
         floor = read_floor(Path(self.reading.floor_file)).get(self.reading.name)
         if floor is not None:
             self._let_go(end["positions"], plain(floor)[0])
 
     def _commit_unnamed(self, positions: dict[str, Any]) -> None:
-        """Let go of what is published, as far as no named checkpoint needs it."""
+        """Release what is published, as far as no named checkpoint needs it."""
         named_file = self.reading.named_floor_file
         reading = self.reading
         needed = read_named_floor(Path(named_file), reading.pipeline, reading.name) if named_file else {}
@@ -266,7 +266,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             self._let_go(positions, plain(needed)[0])
 
     def _let_go(self, end: dict[str, Any], needed: dict[str, Any]) -> None:
-        """Let go of what lies before both: a floor of before may lie ahead of a directory that began anew."""
+        """Release what is below both: an older floor may be ahead of a directory that began anew."""
         self.source.committed({segment: min(at, needed.get(segment, at)) for segment, at in end.items()})
 
     def stop(self) -> None:
@@ -309,7 +309,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
                 yield self._fitted(batch)
 
     def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        # Spark compares schemas to the letter, names inside lists and nullability included.
+        # Spark compares schemas exactly, names inside lists and nullability included.
         if batch.schema.equals(self.arrow_schema):
             return batch
         columns = [batch.column(field.name).cast(field.type) for field in self.arrow_schema]
@@ -320,7 +320,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return False
         program = None if self.reading.packing is None else self.reading.packing.program
         if program is not None and program.runs_user_code:
-            return False  # a user's function and its set-up belong into workers
+            return False  # a user's function and its set-up run in workers only
         size, _ = self._size(start["positions"], end["positions"])
         return size is not None and size <= self.reading.prefetch_bytes
 
@@ -329,7 +329,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         return packing is not None and (bool(packing.waking) or bool(self._ended(start, end)))
 
     def _ended(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the sources whose end this epoch tells."""
+        """Return the sources whose end this epoch reports."""
         if self.reading.spec.kind == ControlSpec.kind:
             return tuple(name for name in end["positions"] if name not in start["positions"])
         return (self.reading.name,) if end.get("has_ended") and not start.get("has_ended") else ()
@@ -341,7 +341,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             if self.reading.end_mark and self._has_ended(start["positions"]):
                 mark_end(self.reading.end_mark)
             return start
-        if self._tells_end(start, start["positions"]):
+        if self._reports_end(start, start["positions"]):
             return {**start, "has_ended": True}
         if packing.tick_us is None or self.bounded:
             return start
@@ -350,10 +350,10 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         return self._ticked(start, packing.tick_us)
 
     def _held(self, start: dict[str, Any]) -> dict[str, Any]:
-        """Return the end of an epoch to which back-pressure lets this source bring nothing.
+        """Return the end of an epoch in which back-pressure lets this source deliver nothing.
 
-        The epoch is planned all the same, at once where the run ends when nobody brings anything: the driver must be
-        asked whether it still makes sense to wait.  Who is held is not silent: it may have more to give.
+        The epoch is planned all the same, at once where the run ends when no source delivers anything: the driver must
+        decide whether waiting still makes sense.  A source that is held is not idle: it may have more rows.
         """
         if self.reading.notes_silence and not has_more(start):
             return {**start, "behind_us": max(time.time_ns() // 1000, start.get("given_us", 0) + 1)}
@@ -361,7 +361,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         return end if end != start else self._ticked(start, 0 if self.bounded else HELD_TICK_US)
 
     def _ticked(self, start: dict[str, Any], after_us: int) -> dict[str, Any]:
-        """Return an end without rows that is another than the start, if no epoch was planned for so long."""
+        """Return an end without rows that differs from the start, if no epoch was planned for this long."""
         now_s = time.monotonic()
         if now_s - self._last_planned_s < after_us / 1e6:
             return start
@@ -369,16 +369,16 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         return {**start, "ticks": start.get("ticks", 0) + 1}
 
     def _silence(self, start: Mapping[str, Any], end: SourcePositions, known: SourcePositions | None) -> dict[str, int]:
-        """Return what is to be logged of who is silent: since when this source has more to give, or has given all.
+        """Return what is logged for idle rules: since when this source has more rows, or has delivered all.
 
         Parameters
         ----------
         start : mapping of str to Any
             The offset before.
         end : SourcePositions
-            Up to where the epoch takes.
+            The end of the epoch.
         known : SourcePositions, optional
-            What the source knew before it was asked: what comes meanwhile is no backlog.
+            The newest positions before the source was asked: what arrives meanwhile is no backlog.
         """
         if not self.reading.notes_silence:
             return {}
@@ -391,14 +391,14 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return {"behind_us": max(now_us, start.get("given_us", 0) + 1)}
         return {"given_us": max(now_us, start["behind_us"])}
 
-    def _tells_end(self, start: Mapping[str, Any], positions: SourcePositions) -> bool:
-        """Tell whether an epoch up to these positions tells operators that the source has ended."""
+    def _reports_end(self, start: Mapping[str, Any], positions: SourcePositions) -> bool:
+        """Return whether an epoch up to these positions reports the end of the source to operators."""
         packing = self.reading.packing
         is_asked = packing is not None and bool(packing.closing.get(self.reading.name))
         return is_asked and not start.get("has_ended") and self._has_ended(positions)
 
     def _has_ended(self, positions: SourcePositions) -> bool:
-        """Tell whether a source that was declared bounded has given everything."""
+        """Return whether a source that was declared bounded has delivered everything."""
         spec, source = self.reading.spec, innermost(self.source)
         is_bounded = isinstance(spec, Bounded) and spec.bounded
         return is_bounded and isinstance(source, Exhaustible) and source.has_ended(positions)

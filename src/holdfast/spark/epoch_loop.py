@@ -2,7 +2,7 @@
 
 Rules.  The epoch's positions are Spark's (its offset log, written before this runs).  Its rows are evaluated by
 exactly one Spark job: small epochs are carried to the driver, large ones staged by the executors.  What becomes
-visible is the coordinator's business alone; an epoch that every sink holds is not evaluated again.
+visible is decided by the coordinator alone; an epoch that every sink holds is not evaluated again.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class EpochLoop:
     header : DirectoryHeader
         Where Spark's directory began.
     spark_checkpoint : Path
-        Spark's checkpoint directory, where the offset log stands.
+        Spark's checkpoint directory, with the offset log.
     evaluation : Evaluation
-        How an epoch's rows come about.
+        How an epoch's rows are computed.
     sinks : mapping of str to Sink
         The connected sinks.
     coordinator : Coordinator
@@ -78,19 +78,19 @@ class EpochLoop:
     pts : int, optional
         Minimum timestamp over the inputs that earlier runs had reached.
     is_at_pts : bool
-        Whether the gate before the sinks says what pts is.
+        Whether the gate upstream of the sinks reports pts.
     timed_sources : sequence of str
         Sources that declare a timestamp.
     reports : OperatorReports
-        Takes in what stateful operators report.
+        Receives the reports of stateful operators.
     due_file : str
-        Where planning processes look when the next epoch is wanted (:mod:`holdfast.plan.levels.due`).
+        Where planning processes read when the next epoch is needed (:mod:`holdfast.plan.levels.due`).
     pressure : BackPressure, optional
         Holds sources back where operators limit what waits.
     note_parts : callable, optional
-        Told which sinks take part in an epoch, once that is decided.
+        Called with the sinks that take part in an epoch, once that is decided.
     note_end : callable, optional
-        Told where each epoch began and how it ended, once its state is complete and every sink's part decided.
+        Called with the start and the end of each epoch, once its state is complete and every sink's part decided.
     """
 
     def __init__(
@@ -131,9 +131,9 @@ class EpochLoop:
         self._reached: dict[str, int | None] = dict.fromkeys(timed_sources, pts)
         self._last_sweep_us = clock.now_us()
         self.failure: HoldfastError | None = None
-        """Why the last epoch failed: kept here because the way through the JVM cuts an error down to its text."""
+        """Why the last epoch failed: kept here because an error that passes the JVM is reduced to its text."""
         self.has_waited = False
-        """Whether the last epoch failed after all attempts that there are: then it is not for this run to try again."""
+        """Whether the last epoch failed after all attempts: then this run does not try again."""
         self._is_repeating = False
         self.ended_epoch = 0
         """The newest epoch that ended."""
@@ -155,7 +155,7 @@ class EpochLoop:
             raise self.failure from error
 
     def begin_again(self) -> None:
-        """Forget what failed: the query is started anew, and repeats the last epoch unless Spark has logged its end."""
+        """Forget the failure: the query is started anew, and repeats the last epoch unless Spark has logged its end."""
         self.failure = None
         self.has_waited = False
         self._is_repeating = True
@@ -190,7 +190,7 @@ class EpochLoop:
             pts=self._pts_of(report),
         )
         self._coordinator.commit(claim, record, parts)
-        # NB not left to a repetition of the epoch: that one has no parts any more.
+        # NB retried here: a repetition of the epoch would have no parts any more.
         self._patiently(lambda: self._note_parts(parts, epoch), f"note the sinks of epoch {epoch}")
         committed = time.perf_counter()
         self._note(end, report.observed)
@@ -215,7 +215,7 @@ class EpochLoop:
         """Return where the epoch begins and ends, from Spark's offset log."""
         start = self.last_positions
         if start is spark_log.NOWHERE or self._is_repeating:
-            # Where an epoch begins that is repeated stands in Spark's log alone: it may have ended once.
+            # The start of a repeated epoch is in Spark's log alone: the epoch may have ended before.
             is_first = batch_id == 0
             start = spark_log.Offsets(self._header.start, {}, {}, {}) if is_first else self._logged(batch_id - 1)
             self._is_repeating = False
@@ -233,13 +233,13 @@ class EpochLoop:
             carried = self._tried(lambda: self._evaluation.carry(batch, start.positions, end.positions, missing), epoch)
             if carried is not None:
                 return carried
-            log.info("epoch %d is not for the driver to carry: the executors stage it", epoch)
+            log.info("epoch %d cannot be carried by the driver: the executors stage it", epoch)
         factories = {sink: self._sinks[sink].writer_factory() for sink in missing}
         staging = TaskStaging(self._pipeline, self._coordinator.generation, epoch, factories)
         return self._tried(lambda: self._evaluation.stage(batch, start.positions, end.positions, staging), epoch)
 
     def _evaluate_muted(self, batch: DataFrame, epoch: int) -> None:
-        """Deal with an epoch that every sink holds: state needs it all the same."""
+        """Evaluate an epoch that every sink holds, where state needs it all the same."""
         if not isinstance(self._evaluation, StateEvaluation):
             log.info("epoch %d is held by every sink: nothing to do", epoch)
             return
@@ -249,19 +249,19 @@ class EpochLoop:
 
     def _is_small(self, start: spark_log.Offsets, end: spark_log.Offsets) -> bool:
         size, rows = spark_log.span(start.sizes, end.sizes), spark_log.span(start.rows, end.rows)
-        # Compressed columns say little about the memory that rows take: where their number is known, it counts too.
+        # Compressed size says little about the memory that rows need: where their number is known, it counts too.
         return size is not None and size <= self._limits.carry_bytes and (rows or 0) <= CARRY_ROWS_MAX
 
     def _tried(self, evaluate: Callable[[], T], epoch: int) -> T:
-        """Evaluate; try again, a bounded number of times, what met a system that did not answer."""
+        """Evaluate; try again, a bounded number of times, where a system did not answer."""
 
         def once() -> T:
             try:
                 with limited(self._limits.evaluate_s, f"epoch {epoch}"):
                     return evaluate()
             except Exception as error:
-                # What the finished tasks of a failed job staged would stand in the way of the next try (locks on
-                # unique keys): the driver has received no handle, so all of this epoch are orphans.
+                # What the finished tasks of a failed job staged would block the next attempt (locks on unique keys):
+                # the driver has received no handle, so all staged rows of this epoch are orphans.
                 self._coordinator.sweep(epoch + 1)
                 raise translate(error, self._pipeline, f"epoch {epoch}") from error
 
@@ -277,7 +277,7 @@ class EpochLoop:
     # --- progress -----------------------------------------------------------------------------------
 
     def _pts_of(self, report: EpochReport) -> int | None:
-        """Return the pts of an epoch: what the gate says of it, as part of the state of logged positions."""
+        """Return the pts of an epoch: the one that the gate reports, which is part of the state."""
         if not self._is_at_pts:
             return self._advance_pts(report.observed)
         reported = [bucket.pts for bucket in report.buckets.values() if bucket.pts is not None]
@@ -307,7 +307,7 @@ class EpochLoop:
     def _relieved(
         self, start: spark_log.Offsets, end: spark_log.Offsets, reported: Mapping[str, BucketReport]
     ) -> Mapping[str, BucketReport]:
-        """Let it be known when the next epoch is wanted, and who is held in it; return the reports without that."""
+        """Publish when the next epoch is needed, and which sources are held in it; return the reports without that."""
         if isinstance(self._evaluation, StateEvaluation):
             reported = self._dues.take(reported)
         if self._pressure is None:

@@ -1,7 +1,7 @@
 """Two ways to evaluate an epoch: through Spark's plan, or as an Arrow program whose rows never enter the JVM.
 
-Either brings a small epoch's rows to the driver (*carry*) or lets executors stage a large one's.  Both count what they
-read.  What an epoch holds is the same: everything between Spark's logged positions.
+Both bring a small epoch's rows to the driver (*carry*) or let executors stage those of a large one, and count what they
+read.  The contents of an epoch are the same: everything between Spark's logged positions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.spark.staging import ANSWERS, TaskStaging, answer_of, answered
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The rows of one epoch, ready to be committed, and what is reported of them."""
+    """The rows of one epoch, ready to be committed, and the report on them."""
 
     parts: Mapping[str, Sequence[Part]]
     report: EpochReport
@@ -49,7 +49,7 @@ class SparkEvaluation:
     Parameters
     ----------
     routes : Routes
-        How the plan's rows are told apart.
+        How the plan's rows are assigned to sinks.
     observe : callable
         Returns what Spark counted in the epoch that was just evaluated.
     """
@@ -62,8 +62,8 @@ class SparkEvaluation:
         try:
             table: pa.Table = batch.toArrow()
         except pa.ArrowInvalid:
-            # PySpark casts what it got to the schema, which Arrow refuses for a struct that is null where a member
-            # is NOT NULL.  Staged, the same rows pass (fitted_column).
+            # PySpark casts the result to the schema, which Arrow refuses for a struct that is null where a member is
+            # NOT NULL.  When staged, the same rows pass (fitted_column).
             return None
         except Exception as error:
             if is_too_large(error):
@@ -119,9 +119,9 @@ class ColumnarEvaluation:
     parallelism : int
         Tasks that can run at a time.
     masks : mapping of str to Mask
-        What is left out of sources, and sent again.
+        Which rows of sources are left out, and which are sent again.
     retired : Positions
-        Where a source begins that has come back: the epoch before says nothing of it.
+        Where a source that was put back begins: the epoch before has no position of it.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class ColumnarEvaluation:
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Read and compute the epoch here."""
         if self._program.runs_user_code:
-            return None  # a user's function and its set-up belong into workers
+            return None  # a user's function and its set-up run in workers only
         counts = Counts(self._timestamps())
         read = ((name, batch) for name, span in self._spans(start, end, 1) for batch in self._source(name).read(span))
         tables = self._program.tables(read, sinks, counts)

@@ -25,7 +25,7 @@ from holdfast.spark import private
 log = logging.getLogger("holdfast.spark")
 
 LINE_MAX = 340
-"""So much of a line of Spark's is quoted, with its condition."""
+"""Characters of a line of Spark's that are quoted, with its condition."""
 
 # SQLSTATE classes of Spark: a value that an expression cannot take, or that raise_error refuses; an expression that
 # cannot be resolved, or a function of the user that raised.
@@ -35,7 +35,7 @@ _PREFIX = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Z]\w*(?:Error|Exception): )")
 
 
 def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
-    """Return the Holdfast error behind a failure of Spark.
+    """Return the Holdfast error that stands for a failure of Spark.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
 
     Notes
     -----
-    The whole text is logged at DEBUG here and at ERROR by whoever ends the run.
+    The whole text is logged at DEBUG here and at ERROR when the run ends.
     """
     if isinstance(error, HoldfastError):
         return error
@@ -64,7 +64,7 @@ def translate(error: BaseException, pipeline: str, doing: str) -> HoldfastError:
     failed = _Failed.of(error, text)
     kind: type[HoldfastError] = InternalError
     why = summary(text)
-    do = "see the log for Spark's trace; report it if it names no cause of yours."
+    do = "see the log for Spark's trace; report it if the cause is not in your pipeline."
     participant, number = "", None
     if any(sign in text for sign in private.LOST):
         kind, do = Unavailable, "nothing was changed: it is retried; see the executor's log if it persists."
@@ -99,12 +99,12 @@ def is_too_large(error: BaseException) -> bool:
 
 
 def is_worker_lost(error: BaseException) -> bool:
-    """Tell whether Spark says that a Python worker died: of what it was given, or killed from outside."""
+    """Return whether Spark reports that a Python worker died: of its input, or killed from outside."""
     return private.WORKER_DIED in _text(error)
 
 
 def is_jvm_gone(error: BaseException) -> bool:
-    """Tell whether the JVM did not answer any more: a connection that py4j itself, no user's function, found broken."""
+    """Return whether the JVM stopped answering: a connection that py4j itself, not a user's function, found broken."""
     frames = traceback.extract_tb(error.__traceback__)
     is_from_py4j = bool(frames) and "py4j" in frames[-1].filename
     return isinstance(error, Py4JNetworkError) or (isinstance(error, ConnectionError | EOFError) and is_from_py4j)
@@ -128,7 +128,7 @@ def _text(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class _Failed:
-    """What Spark calls a failure: by the exceptions of the JVM; by its text where they have no condition."""
+    """Conditions and classes of a failure: from the exceptions of the JVM; from its text where they have none."""
 
     conditions: tuple[str, ...]
     sql_states: tuple[str, ...]
@@ -142,7 +142,7 @@ class _Failed:
         texts = (text, *(each.message for each in chain))
         if any(each.condition for each in chain):
             conditions, states = ([each.condition for each in chain], [each.sql_state for each in chain])
-        else:  # a task that another one's failure took along, or a text of a Python process
+        else:  # a task that ended because another one failed, or the text of a Python process
             found = private.IN_TEXTS.findall(text)
             conditions, states = ([condition for condition, _ in found], [state for _, state in found])
             if private.PYTHON_EXCEPTION_CLASS in text:
@@ -150,7 +150,7 @@ class _Failed:
         return _Failed(tuple(filter(None, conditions)), tuple(filter(None, states)), classes, texts)
 
     def message_of(self, conditions: tuple[str, ...]) -> str:
-        """Return the line that says one of some conditions, or of those below them; empty where none holds."""
+        """Return the line that has one of some conditions, or of those below them; empty where there is none."""
         for found in self.conditions:
             if found.startswith(conditions):
                 lines = [line for text in self.texts for line in text.splitlines() if f"[{found}]" in line]
@@ -168,7 +168,7 @@ class _Failed:
 
 
 def summary(text: str) -> str:
-    """Return the line that says most: the last Python exception of a worker's trace, else the first line.
+    """Return the most specific line: the last Python exception of a worker's trace, else the first line.
 
     The first line of an error of Spark SQL is followed by the expression that it is about.
     """

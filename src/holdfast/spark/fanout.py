@@ -1,7 +1,7 @@
 """Several consumers of one stream in one pass: a linear plan in which each row knows its branch.
 
 A *wide* frame holds the rows of many steps at once.  Each row has a tag that says which step's row it is, and
-only that step's columns are set.  Where a stream fans out, rows are multiplied (``explode`` of tags) *behind* the
+only that step's columns are set.  Where a stream fans out, rows are multiplied (``explode`` of tags) *after* the
 shared prefix; after that every operator of a branch is written as guarded expressions on the same frame::
 
     filter c       ->  filter (tag <> t OR c)
@@ -29,7 +29,7 @@ from holdfast.spark import private
 class WideFrame:
     """The rows of several steps in one frame; grows by one step at a time.
 
-    Columns of step ``n`` are called ``c<n>_<i>``: unique, whatever users call theirs.
+    Columns of step ``n`` are named ``c<n>_<i>``: unique, whatever names users choose.
     """
 
     def __init__(self, frame: DataFrame, tags: list[int]) -> None:
@@ -54,7 +54,7 @@ class WideFrame:
         return self.frame.select(*[F.col(wide).alias(name) for name, wide in columns])
 
     def multiply(self, tag: int, branches: list[int]) -> None:
-        """Let every row of ``tag`` become one row for each branch."""
+        """Turn every row of ``tag`` into one row for each branch."""
         tags = F.array(*[F.lit(branch) for branch in branches])
         if self._only_tag != tag:
             tags = F.when(F.col(STEP) == tag, tags).otherwise(F.array(F.col(STEP)))
@@ -65,7 +65,7 @@ class WideFrame:
         self.frame = self.frame.select(F.explode(tags).alias(STEP), *others)
 
     def merge(self, tags: list[int], columns: list[list[tuple[str, str]]], into: int) -> list[tuple[str, str]]:
-        """Let the rows of several tags become rows of one step, column by column in the first one's order."""
+        """Turn the rows of several tags into rows of one step, columns in the order of the first."""
         merged = []
         for position, (name, _) in enumerate(columns[0]):
             value: Column | None = None
@@ -88,7 +88,7 @@ class WideFrame:
         tag : int
             The rows that the operator takes.
         proxy, applied : DataFrame
-            What it was given, and what it made of it.
+            Its input, and its result.
         into : int
             Number of the step, for the names of its columns.
         operator : str
@@ -130,7 +130,7 @@ class WideFrame:
         return [base, *reversed(layers)]
 
     def _project(self, tag: int, expressions: Any) -> None:
-        """Add the new columns of a projection, with the identities that later layers know them by."""
+        """Add the new columns of a projection, with the identities by which later layers refer to them."""
         added: list[Column] = []
         for named in private.listed(expressions):
             if private.kind_of(named) != "Alias":

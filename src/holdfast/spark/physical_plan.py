@@ -60,7 +60,7 @@ class PhysicalPlan:
     reader : SourceReader
         How its sources are read.
     compiled : Compiled
-        What Spark is given.
+        The frame that Spark runs.
     program : Program, optional
         Evaluates all rows as Arrow tables; None where Spark's plan or stages do.
     stateful : StatefulPlan, optional
@@ -80,24 +80,24 @@ class PhysicalPlan:
 
     @cached_property
     def state_schemas(self) -> dict[str, StateSchema]:
-        """What each stateful operator keeps."""
+        """The state tables of each stateful operator."""
         return {} if self.stateful is None else state_schemas_of(self.pipeline, self.stateful.stages)
 
     @cached_property
     def upgrades(self) -> dict[str, StateUpgrade]:
-        """With what each stateful operator takes over the state of another version of itself."""
+        """How each stateful operator takes over the state of another version of itself."""
         return {} if self.stateful is None else upgrades_of(self.pipeline, self.stateful.stages)
 
     @cached_property
     def graph(self) -> Graph:
-        """The graph as a checkpoint remembers it."""
+        """The graph as a checkpoint records it."""
         return described(
             self.pipeline, self.state_schemas, 0 if self.snapshotting is None else self.snapshotting.shape.buckets
         )
 
     @cached_property
     def counted_filters(self) -> frozenset[str]:
-        """The filters that say how many rows they drop: those that Arrow evaluates."""
+        """The filters that count the rows they drop: those that Arrow evaluates."""
         stages = [] if self.stateful is None else [stage.program for stage in self.stateful.stages.stages]
         return frozenset().union(*(program.filters for program in (self.program, *stages) if program is not None))
 
@@ -129,8 +129,8 @@ class PhysicalPlan:
         }
 
 
-def assemble(asked: StartOptions, context: StartContext) -> PhysicalPlan:
-    """Compile a graph in the way that fits it: in stages, as an Arrow program, or as Spark's plan."""
+def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan:
+    """Compile a graph in the way that suits it: in stages, as an Arrow program, or as Spark's plan."""
     pipeline, settings = asked.pipeline, asked.settings
     program = context.program
     reader = SourceReader(
@@ -198,17 +198,17 @@ def _with_state(asked: StartOptions, context: StartContext, reader: SourceReader
 
 
 def _shape(context: StartContext) -> StateShape:
-    """Return how state is divided, and note it in Spark's directory."""
+    """Return how state is divided, and record it in Spark's directory."""
     store, below, division = context.store, context.chosen.below, context.division
     previous = newest_buckets(store) if context.before is None else context.before.buckets
     if context.fork is not None:
-        store.delete(f"{below}/state.json")  # of a start that was refused: nothing has begun
-        division = replace(division, buckets=context.fork.manifest.buckets)  # other buckets are for the next start
+        store.delete(f"{below}/state.json")  # left by a start that was refused: nothing has begun
+        division = replace(division, buckets=context.fork.manifest.buckets)  # others take effect at the next start
     return settle_shape(store, below, context.parallelism, division, previous=previous)
 
 
 def _positions_only(pipeline: Pipeline, reader: SourceReader) -> DataFrame:
-    """Return a frame that lets Spark plan epochs over all sources; nobody asks it for rows."""
+    """Return a frame that lets Spark plan epochs over all sources; its rows are never read."""
     frames = [reader.read(node).select(F.lit(1).alias("unread")) for node in pipeline.sources]
     return reduce(DataFrame.union, frames)
 

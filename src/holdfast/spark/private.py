@@ -1,4 +1,4 @@
-"""What of Spark and PySpark is not public, in one place: a new version breaks here first, and is mended here.
+"""What of Spark and PySpark is not public, in one place: a new version breaks here first, and is adapted here.
 
 Each name says in which version it was seen, what it leans on, and what to do when that changes; it is tried by
 ``tests/spark/test_private.py``, or without a JVM by ``tests/unit/spark/test_private.py``.  No other module uses a name
@@ -62,8 +62,8 @@ another one (Python advises against this one), wrap that in :mod:`holdfast.spark
 def jvm_is_to_be_launched() -> Iterator[bool]:
     """Hold PySpark's lock; yield whether this process has no JVM, and was given none.
 
-    Seen in 4.3: ``SparkContext._lock``, ``SparkContext._gateway`` and the variable by which ``spark-submit`` tells of
-    the JVM that it runs in.  If they change: look at how ``SparkContext._ensure_initialized`` decides to launch one.
+    Seen in 4.3: ``SparkContext._lock``, ``SparkContext._gateway`` and the variable by which ``spark-submit`` passes
+    on the JVM that it runs in.  If they change: look at how ``SparkContext._ensure_initialized`` decides to launch one.
     """
     with SparkContext._lock:
         yield SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ
@@ -210,7 +210,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 def prefetching_reader() -> type[Any] | None:
     """Return the class whose readers may read an epoch while they plan it; None: there is no such thing.
 
-    Seen in 4.3: ``_SimpleStreamReaderWrapper``.  Spark asks a reader of that class for ``getCache`` behind
+    Seen in 4.3: ``_SimpleStreamReaderWrapper``.  Spark asks a reader of that class for ``getCache`` after
     ``partitions``, and its attribute ``simple_reader`` whether it can do ``AvailableNow``; nothing else of it is used.
     If it goes: there is no prefetch (89 ms an epoch become 149), and nothing else changes.
     """
@@ -269,7 +269,7 @@ STATEFUL = (
 )
 """Kinds of plan nodes that keep state on a stream, beside a join of two streams.
 
-Seen in 4.3: the names of Catalyst's classes.  Whoever adds an operator with state to Spark adds its name here.
+Seen in 4.3: the names of Catalyst's classes.  If Spark gets another operator with state, add its name here.
 """
 
 TRANSPARENT = ("SubqueryAlias", "View")
@@ -351,7 +351,7 @@ def observed_metrics(query: StreamingQuery, name: str) -> list[int | None] | Non
     """Return what a query has observed under a name in the batch that is at work; None where it has not (yet).
 
     Seen in 4.3: ``StreamingQuery._jsq`` and ``lastExecution().observedMetrics()``.  ``lastProgress`` is public, and
-    tells of a batch only after ``foreachBatch`` has come back from it.  If it changes: observe each batch anew.
+    includes a batch only after ``foreachBatch`` has returned from it.  If it changes: observe each batch anew.
     """
     row = query._jsq.streamingQuery().lastExecution().observedMetrics().get(name)
     if not row.isDefined():
@@ -364,8 +364,8 @@ def waits_for_rows(status: Mapping[str, Any]) -> bool:
     """Tell whether a query has asked all its sources, by its ``status``, and found nothing to do.
 
     Seen in 4.3: its message is ``Waiting for data to arrive`` or ``Waiting for next trigger``, which no other field
-    tells from that of a query that has just begun.  If it changes: the lag of sources that have given everything is
-    unknown until their first epoch.
+    distinguishes from that of a query that has just begun.  If it changes: the lag of sources that have delivered
+    everything is unknown until their first epoch.
     """
     return not status["isTriggerActive"] and not status["isDataAvailable"] and "Wait" in status["message"]
 
@@ -428,7 +428,7 @@ DISK = {
     "Disk quota exceeded": errno.EDQUOT,
     "Read-only file system": errno.EROFS,
 }
-"""What the system says when Spark cannot write its checkpoint, and the numbers that Java does not tell.
+"""What the system says when Spark cannot write its checkpoint, and the numbers that Java does not report.
 
 Seen in 4.3, in the message of an ``IOException``.  If Java changes it: a full disk ends a run instead of being waited
 for.
@@ -445,10 +445,10 @@ PYTHON_EXCEPTION = "PYTHON_EXCEPTION"
 """Condition of what a function of Python raised in a worker.  Seen in 4.3."""
 
 PYTHON_EXCEPTION_CLASS = "org.apache.spark.api.python.PythonException"
-"""The class that has it.  Seen in 4.3; alone where a job tells of it in a text."""
+"""The class that has it.  Seen in 4.3; alone where a job reports it in a text."""
 
 AROUND = frozenset({"STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR"})
-"""Conditions that only tell where another failure came up, and quote it.  Seen in 4.3."""
+"""Conditions that only say where another failure was raised, and quote it.  Seen in 4.3."""
 
 IN_TEXTS = re.compile(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]|\bSQLSTATE: (\w{5})")
 """How a message of Spark's begins, with its condition, and ends.  Seen in 4.3; documented as the standard format."""
@@ -465,18 +465,18 @@ class Throwable:
 
 
 def throwables(error: BaseException) -> list[Throwable]:
-    """Return the exceptions of the JVM behind one that PySpark raised, each followed by its cause.
+    """Return the exceptions of the JVM that PySpark raised as one, each followed by its cause.
 
     There is none if it does not come from there, and some are missing if the JVM is gone meanwhile.
 
-    Seen in 4.3: ``_origin`` of PySpark's exceptions, whose ``getCondition`` is public and tells of the outermost only;
+    Seen in 4.3: ``_origin`` of PySpark's exceptions, whose public ``getCondition`` is that of the outermost only;
     ``PythonErrorUtils``, by which PySpark asks.  If they change: :func:`holdfast.spark.failure.translate` reads
     conditions out of messages (:data:`IN_TEXTS`), in which a user's text may stand too.
     """
     found: list[Throwable] = []
     with suppress(Py4JError, OSError, EOFError):
         node = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-        while node is not None and len(found) < 20:  # a chain could bite its tail
+        while node is not None and len(found) < 20:  # a chain could be circular
             condition = state = None
             if is_instance_of(SparkContext._gateway, node, "org.apache.spark.SparkThrowable"):
                 asked = SparkContext._jvm.PythonErrorUtils
@@ -487,12 +487,12 @@ def throwables(error: BaseException) -> list[Throwable]:
 
 
 EXPRESSION = re.compile(r"^== SQL.* ==\n(.+)$", re.MULTILINE)
-"""Behind an error of Spark SQL: the expression that it is about.  Seen in 4.3; if it changes, messages lack it."""
+"""After an error of Spark SQL: the expression that it is about.  Seen in 4.3; if it changes, messages lack it."""
 
 OF_THE_STREAM = re.compile(
     r"^\S*StreamingQueryException: \[STREAM_FAILED\].*? terminated with exception: (.*?)(?: SQLSTATE.*)?$"
 )
 """The first line of what ends a query, around the message of its cause.
 
-Seen in 4.3.  If it changes: messages name the query, which nobody knows, before they say why it failed.
+Seen in 4.3.  If it changes: messages name the query, which users do not know, before they say why it failed.
 """

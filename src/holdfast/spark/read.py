@@ -40,7 +40,7 @@ class SourceReader:
     notes_silence: bool = False
 
     def spec(self, node: Node) -> SourceSpec:
-        """Return the declaration that a source is read by: it begins at the time where the pipeline does."""
+        """Return the declaration by which a source is read: it begins at the pipeline's start time, if that is set."""
         return from_time(cast("SourceSpec", node.spec), self.from_us)
 
     def workspace(self, node: Node) -> str:
@@ -52,7 +52,7 @@ class SourceReader:
         return str(self.directory / self.spark_directory / "ended")
 
     def controls(self, sources: Sequence[str], packing: Packing) -> DataFrame:
-        """Return the streaming frame of control chunks, for sources whose rows Spark's plan takes."""
+        """Return the streaming frame of control chunks, for sources whose rows go through Spark's plan."""
         origin_file = str(self.directory / self.spark_directory / FILE_NAME)
         spec = ControlSpec(self._marks, tuple(sources))
         reading = Reading(spec, NAME, self._marks, 1, self.prefetch_bytes, self.stop_file, origin_file, packing=packing)
@@ -93,12 +93,12 @@ class SourceReader:
 
 
 def is_watched(node: Node) -> bool:
-    """Tell whether Spark has to count at a source: it declares a timestamp, or has rejects."""
+    """Return whether Spark must count at a source: it declares a timestamp, or has rejects."""
     return timestamp_of(node) is not None or node.source_spec.rejects
 
 
 def watched(frame: DataFrame, node: Node) -> DataFrame:
-    """Let Spark count rows, rejects and the highest timestamp as they pass, where somebody asks for them."""
+    """Let Spark count rows, rejects and the highest timestamp as they pass, where they are needed."""
     if not is_watched(node):
         return frame
     column = timestamp_of(node)

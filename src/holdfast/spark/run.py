@@ -42,7 +42,7 @@ from holdfast.store import durable
 log = logging.getLogger("holdfast.run")
 
 _POLL_S = 0.01
-"""How often a run looks whether its query is idle or over."""
+"""How often a run checks whether its query is idle or has ended."""
 
 
 class Run:
@@ -177,15 +177,15 @@ class Run:
         Raises
         ------
         InvalidPipeline
-            If no operator keeps state: there is nothing to copy, the sinks know where the pipeline is.  Or the name is
-            taken, is none, or no epoch has ended that it could stand for.
+            If no operator keeps state: there is nothing to copy, the sinks have the positions.  Or the name is taken or
+            invalid, or no epoch has ended that it could stand for.
         HoldfastError
             If state could not be read or written.  The run goes on.
         """
         if self._checkpointer is None:
             raise InvalidPipeline(
                 f"pipeline {self.pipeline.name!r} keeps no state.",
-                why="a snapshot is a copy of state; where the pipeline is, its sinks know.",
+                why="a snapshot is a copy of state; the positions are in the sinks.",
                 do="leave checkpoint_now() out; for a name, stop the pipeline and use holdfast checkpoint create.",
                 pipeline=self.pipeline.name,
             )
@@ -200,7 +200,7 @@ class Run:
         return 0 if made is None else made.ended.epoch
 
     def status(self) -> Status:
-        """Return a picture of this moment."""
+        """Return the current status."""
         counted = self._coordinator.statistics()
         last = _with_spark_times(self._loop.last_epoch, self._progress())
         published = counted.published
@@ -241,7 +241,7 @@ class Run:
     # --- what the epoch loop asks -------------------------------------------------------------------
 
     def observed(self) -> dict[str, Observed]:
-        """Return what Spark counted at the watched sources in the epoch that was just evaluated."""
+        """Return Spark's counts at the watched sources for the epoch that was just evaluated."""
         watched = [node.name for node in self.pipeline.sources if is_watched(node)]
         if not watched:
             return {}
@@ -256,7 +256,7 @@ class Run:
     # --- inside -------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Wait for the query's end, or bring it about at an epoch's boundary; then publish what is decided."""
+        """Wait for the query's end, or stop it at an epoch's boundary; then publish what is decided."""
         try:
             failure = self._awaited()
             while failure is not None and self._outlasts(failure):
@@ -266,12 +266,12 @@ class Run:
                 self._coordinator.sweep(self.status().epoch + 1)
                 if self._user_data is not None:
                     self._user_data.end()
-        except BaseException as error:  # of whatever kind: nobody else ends this run
+        except BaseException as error:  # of any kind: nothing else ends this run
             failure = self._translated(error)
         self._end(failure)
 
     def _awaited(self) -> HoldfastError | None:
-        """Wait for the query's end, or bring it about; return why it failed, or None."""
+        """Wait for the query's end, or stop it; return why it failed, or None."""
         try:
             while self._query.isActive:
                 if self._is_stopping.is_set() and self._is_idle():
@@ -282,21 +282,21 @@ class Run:
                     return unpublished
             error = None if self._loop.failure is not None else self._query.exception()
         except BaseException as raised:
-            # Waiting raises what the query failed of, as a text from the JVM; the loop has the error itself.
+            # Waiting raises the query's failure as a text from the JVM; the loop has the error itself.
             error = raised
         return self._loop.failure or (None if error is None else self._translated(error))
 
     def _failed_to_publish(self) -> HoldfastError | None:
-        """Return what the commit thread has failed of, the query stopped: no new rows may come for long.
+        """Return the error of the commit thread, with the query stopped: new rows may not arrive for long.
 
-        An epoch at work is cancelled by that.  How it fails says nothing of why the run does.
+        An epoch at work is cancelled by that.  Its error is not the reason why the run fails.
         """
         try:
             self._coordinator.check_published()
         except BaseException as failure:
             try:
                 self._query.stop()
-            except Exception:  # it does not wait for ever; what the epoch would commit is refused
+            except Exception:  # stopping has a time limit; what the epoch would commit is refused
                 log.warning("the query of pipeline %r does not stop", self.pipeline.name, exc_info=True)
             return self._translated(failure)
         return None
@@ -304,15 +304,15 @@ class Run:
     def _outlasts(self, failure: HoldfastError) -> bool:
         """Wait where a full disk below the checkpoint ended the query, and let it be tried again; else return False.
 
-        Spark's own logs, and those of sources in its planning processes, are written once and with no patience.  What
-        was retried already, and what failed in the coordinator, whose word is the next run's to ask for, is left alone.
+        Spark's own logs, and those of sources in its planning processes, are written once, without retries.  What was
+        retried already is not retried here, nor what failed in the coordinator: the next run resolves that.
         """
         if not durable.is_full(failure) or self._loop.has_waited or self._coordinator.has_failed:
             return False
         epoch, attempt = self._attempts
         attempt = attempt + 1 if epoch == self._loop.ended_epoch else 1
         self._attempts = (self._loop.ended_epoch, attempt)
-        doing = f"go on behind epoch {self._loop.ended_epoch}"
+        doing = f"continue after epoch {self._loop.ended_epoch}"
         return (
             not self._is_stopping.is_set()
             and self._coordinator.wait_after(attempt, doing, failure)
@@ -320,7 +320,7 @@ class Run:
         )
 
     def _begun_again(self) -> HoldfastError | None:
-        """Start the query anew: as after a kill, it repeats the last epoch unless Spark has logged its end."""
+        """Restart the query: as after a kill, it repeats the last epoch unless Spark has logged its end."""
         self._loop.begin_again()
         try:
             self._query = self._start_query()
@@ -331,25 +331,25 @@ class Run:
     def _translated(self, error: BaseException) -> HoldfastError:
         try:
             return translate(error, self.pipeline.name, "the run")
-        except Exception as silence:  # the text of the JVM's error is asked of the JVM, which may be gone meanwhile
+        except Exception as silence:  # the text of the JVM's error comes from the JVM, which may be gone meanwhile
             return translate(silence, self.pipeline.name, "the run")
 
     def _end(self, failure: HoldfastError | None) -> None:
-        """End the run.  Each step is done whatever became of those before it: somebody waits for the end.
+        """End the run.  Each step is done even if an earlier one failed: callers wait for the end.
 
-        What a step raises is told in the log, and never is what the run failed of: no row depends on it.  What is
-        decided is published, or is the next run's to publish.
+        What a step raises is logged, and never becomes the run's error: no row depends on it.  What is decided is
+        published, by this run or by the next.
         """
         self._error = failure
         try:
             if failure is not None:
                 self._tried("find out why it failed", lambda: self._find_reason(failure))
-            if not isinstance(self._error, Fenced):  # then the report is the new owner's to keep
+            if not isinstance(self._error, Fenced):  # then the new owner writes the report
                 self._tried("keep the report on its state", self._reports.keep)
             if self._checkpointer is not None:
                 checkpointer = self._checkpointer
                 self._tried("end its checkpoints", lambda: checkpointer.end(is_clean=failure is None))
-                self._tried("note that its state is damaged", self._give_up_state)
+                self._tried("record that its state is damaged", self._give_up_state)
             self._tried("close its sinks", self._coordinator.close)
             self._tried("remove its stop file", lambda: shutil.rmtree(self._stop_directory, ignore_errors=True))
             self._state = "stopped" if failure is None else "failed"
@@ -361,7 +361,7 @@ class Run:
     def _tried(self, doing: str, step: Callable[[], object]) -> None:
         try:
             step()
-        except BaseException:  # SystemExit too: it would end this thread, and the run would never end
+        except BaseException:  # SystemExit too: it would end this thread, and the run would never be marked as ended
             log.exception("pipeline %r has ended, and could not %s", self.pipeline.name, doing)
 
     def _find_reason(self, failure: HoldfastError) -> None:
@@ -370,7 +370,7 @@ class Run:
             self._error = self._suspicion.of(self._error)
 
     def _give_up_state(self) -> None:
-        """Note where state cannot be read, so that the next start restores it."""
+        """Record that state cannot be read, so that the next start restores it."""
         error = self._error
         if isinstance(error, Corrupt) and self._give_up is not None:
             self._give_up(error)
@@ -383,7 +383,7 @@ class Run:
         self._lifecycle.fail(self._error)
 
     def _fenced_instead(self, failure: HoldfastError) -> HoldfastError:
-        """Return Fenced where the real reason of a failure is a newer generation: Spark's logs then collide first."""
+        """Return Fenced where a newer generation caused the failure: Spark's logs collide before that shows."""
         try:
             self._coordinator.check_fenced()
         except Fenced as fenced:
@@ -405,7 +405,7 @@ class Run:
         )
 
     def _has_nothing_to_read(self) -> bool:
-        """Tell whether Spark has asked all sources, and none of them had anything to give."""
+        """Return whether Spark has asked all sources, and none of them had new rows."""
         if self.is_active and not self._is_stopping.is_set():
             return private.waits_for_rows(self._query.status)
         return False
@@ -423,7 +423,7 @@ class Run:
         newest = self._loop.last_positions.newest.get(node.name)
         lag = lag_between(positions, newest)
         if lag is None and self._has_nothing_to_read():
-            lag = 0  # it was asked, and nothing came of it: also where no epoch has told of it yet
+            lag = 0  # it was asked and had nothing: also before the first epoch reports its position
         return SourceStatus(
             name=node.name,
             positions=positions,

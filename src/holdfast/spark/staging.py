@@ -1,7 +1,7 @@
 """What runs on executors: rows go to writers; handles come back, and a report.
 
-A worker never has the last word.  When the JVM dies, this worker lives on and sees its cut stream as a normal end; it
-then stages part of a partition.  That is harmless only because a handle counts when the *driver* received it from a
+A worker decides nothing.  When the JVM dies, the worker lives on and takes its cut stream for a normal end; it then
+stages part of a partition.  That is harmless only because a handle counts when the *driver* received it from a
 finished task; what such a worker staged is an orphan, found by name.
 """
 
@@ -30,7 +30,7 @@ ANSWERS = StructType(
 )
 """Schema of what tasks answer: a row is a handle, or has a report in its last column.
 
-NB not as DDL: Spark would be asked in every epoch what it means.
+NB not as DDL: that would be parsed by Spark in every epoch.
 """
 
 _HANDLES = pa.schema(
@@ -41,7 +41,7 @@ _REPORT = pa.field("report", pa.string())
 
 @dataclass(frozen=True)
 class TaskStaging:
-    """One epoch as the tasks that stage it see it.  Picklable.
+    """One epoch, for the tasks that stage it.  Picklable.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a run consists of, once it is settled where it begins: rows that are left out, snapshots, reports, the loop."""
+"""What a run consists of, once its beginning is decided: rows that are left out, snapshots, reports, the loop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from holdfast.spark.run import Run
 
 @dataclass(frozen=True)
 class Wiring:
-    """A pipeline that is owned, and whose beginning is settled.
+    """A pipeline that is owned, and whose beginning is decided.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Wiring:
     header : DirectoryHeader
         Where Spark's directory begins.
     participation : Participation
-        Takes note of the sinks that take part.
+        Records the sinks that take part.
     """
 
     asked: StartOptions
@@ -68,7 +68,7 @@ class Wiring:
     participation: Participation
 
     def begun(self, timed: Sequence[str], pts: int | None) -> Run:
-        """Isolate what killed earlier runs, if that is asked for and due; put a run together, and begin it.
+        """Isolate what killed earlier runs, if that is asked for and due; create a run, and begin it.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class Wiring:
 
     @property
     def _lineage(self) -> str:
-        """What the values of ``on_checkpoint`` belong to: a directory that was lost is begun anew under its number."""
+        """Identifies the directory of ``on_checkpoint`` values: one that was lost is begun anew under its number."""
         return f"{self.context.chosen.below} from epoch {self.header.base}"
 
     # --- rows that killed earlier runs --------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class Wiring:
 
 
 def _noting(user_data: UserData | None, checkpointer: Checkpointer | None) -> Callable[[Positions, EpochEnd], None]:
-    """Return what is told of each epoch's end: the value of a checkpoint is asked for before its snapshot is made."""
+    """Return the function called at each epoch's end: ``on_checkpoint`` is asked before the snapshot is made."""
 
     def note(start: Positions, ended: EpochEnd) -> None:
         if user_data is not None:

@@ -333,7 +333,7 @@ def test_a_decision_behind_a_gap_does_not_hide_that_a_sink_was_set_back(can_be_r
         assert "behind: the next start replays what it lacks" in answer.stdout
     else:
         assert (answer.exit_code, [*still_open]) == (4, [4]), "as a start would"
-        assert "sink 'table_one' has lost what was published behind epoch 1, up to epoch 3" in answer.stderr
+        assert "sink 'table_one' has lost what was published after epoch 1, up to epoch 3" in answer.stderr
 
 
 def test_a_damaged_decision_is_shown_and_resolve_fails_without_dropping_anything():

@@ -146,7 +146,7 @@ def test_a_range_of_which_files_are_gone_is_named_and_the_directory_stays(tmp_pa
     (tmp_path / "in/2.json").unlink()
     (tmp_path / "in/0.json").unlink()  # nobody needs it any more
     beginning = Beginning(store, tmp_path, "spark/1", "p", [node])
-    with pytest.raises(Diverged, match="'table' has lost what was published behind epoch 1, up to epoch 3") as refused:
+    with pytest.raises(Diverged, match="'table' has lost what was published after epoch 1, up to epoch 3") as refused:
         begun(beginning, {"table": Held(1, 1, at(1))})
     assert "source 'given' from log=1 to log=3 cannot be read again: 1 of its 2 files" in refused.value.why
     assert str(tmp_path / "in/2.json") in refused.value.why

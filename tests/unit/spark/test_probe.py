@@ -149,7 +149,7 @@ def test_a_part_whose_process_ends_before_it_begins_with_a_row_is_left_to_trials
     part = part_of(tmp_path, [[{"v": 0}, {"v": 1}, {"v": 2}]], {1: "exit"})
     with caplog.at_level(logging.WARNING, "holdfast"):
         assert probed(replace(part, program=Unloadable()), replace(part, low=3)) == [4]
-    assert "before it began with a row: exit code 9." in caplog.text
+    assert "before it began a row: exit code 9." in caplog.text
 
 
 def test_a_part_whose_process_hangs_before_it_begins_with_a_row_is_left_to_trials(tmp_path, caplog, monkeypatch):
@@ -157,7 +157,7 @@ def test_a_part_whose_process_hangs_before_it_begins_with_a_row_is_left_to_trial
     part = replace(part_of(tmp_path, [[{"v": 0}, {"v": 1}, {"v": 2}]], {1: "exit"}), program=Endless())
     with caplog.at_level(logging.WARNING, "holdfast"):
         assert probed(part, limit_s=0.1) == []
-    assert "before it began with a row: it was not done within 0.1 s." in caplog.text
+    assert "before it began a row: it was not done within 0.1 s." in caplog.text
 
 
 def test_a_part_for_which_no_process_can_be_started_is_left_to_trials(tmp_path, caplog, monkeypatch):

@@ -10,7 +10,7 @@ started again without, and the archive is removed.
 What each crash leaves: the archive is written under another name and renamed, so that a part of one is never used; the
 lock on that name goes with its process.  An attempt that failed or was killed is noted, and not repeated for a day.
 
-What is in it is code: it is used only from a directory, and a file, that nobody else can write.
+It contains code: it is used only from a directory, and a file, that no other user can write.
 
 References
 ----------
@@ -102,14 +102,14 @@ def options(environment: Mapping[str, str]) -> tuple[str, ...]:
     path = path_for(environment)
     if path is None or not path.exists() or not _is_ours(path.parent) or not _is_ours(path):
         return ()
-    with suppress(OSError):  # somebody else's cache: whether it is still used is theirs to know
+    with suppress(OSError):  # another user's cache: its owner marks it as used
         if time.time() - path.stat().st_mtime > RETRY_S:
             os.utime(path)
     return (f"-XX:SharedArchiveFile={path}", *CHECKED, *QUIET)
 
 
 def _is_ours(path: Path) -> bool:
-    """Tell whether nobody else can have written a file or directory: what is in an archive is code for our JVM."""
+    """Return whether no other user can have written a file or directory: an archive is code for our JVM."""
     try:
         found = path.stat(follow_symlinks=False)
     except OSError:
@@ -188,7 +188,7 @@ def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgr
     Parameters
     ----------
     proc, cgroup : Path
-        Where the kernel tells.
+        Where the kernel reports it.
     """
     return min(_of_machine(proc), _of_container(cgroup))
 
@@ -323,7 +323,7 @@ def _remove_unused(cache: Path) -> None:
 
 
 def _step_back() -> None:
-    """Let everybody else go first: this process has no hurry, and goes with the run if that is killed."""
+    """Give every other process precedence: this one is not urgent, and ends with the run if that is killed."""
     os.nice(19)
     with suppress(OSError):  # on Linux: the first to be ended where memory is short, with what it starts
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -1,7 +1,7 @@
-"""The command line of a driver's JVM, as Spark's scripts compose it, where nobody has changed what they read.
+"""The command line of a driver's JVM, as Spark's scripts compose it, where nothing that they read was changed.
 
 ``bin/spark-submit`` runs three shell scripts and a JVM of its own (``org.apache.spark.launcher.Main``) before it
-becomes the JVM that was asked for: a third of a second or more.  What they arrive at depends on files and variables
+becomes the JVM that was asked for: a third of a second or more.  Their result depends on files and variables
 that an installed PySpark does not have unless a user has made them.  Where there are none, the command is composed
 here; where there is one, or Spark is another version than the one this was compared with, the scripts are run.
 

@@ -17,7 +17,7 @@ from holdfast.spark.launch.jvm_options import JvmOptions, is_quick
 
 
 def begin(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
-    """Begin the JVM that a start will need, where it is known which one, and nobody has to be asked first.
+    """Begin the JVM that a start will need, where its options are known and no hook has to be called first.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def is_evaluated_outside(pipeline: Pipeline, settings: Settings) -> bool:
 
 
 def warm_up(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
-    """Make ready what a start will need and nobody owns: the engine's modules, and a session with its JVM.
+    """Prepare what a start will need before the takeover: the engine's modules, and a session with its JVM.
 
     Parameters
     ----------

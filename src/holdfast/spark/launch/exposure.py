@@ -2,7 +2,7 @@
 
 Executors stage rows by themselves, so a sink's writer factory goes to them with each task, a PostgreSQL DSN with its
 password in it; so do the options of Spark's own readers.  Both are part of task closures and plans, which Spark sends
-over its own connections (RPC and block transfer), in clear unless it is told otherwise.
+over its own connections (RPC and block transfer), unencrypted unless it is configured otherwise.
 """
 
 from __future__ import annotations

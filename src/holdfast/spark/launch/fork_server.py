@@ -211,7 +211,7 @@ def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
         if os.environ.get("PYTHONUNBUFFERED"):
             sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
         module, *arguments = asked["arguments"]
-        with suppress(OSError):  # so that a list of processes tells them apart, on Linux
+        with suppress(OSError):  # so that a process list distinguishes them, on Linux
             Path("/proc/self/comm").write_text(module.rpartition(".")[2])
         sys.argv = [module, *arguments]
         _seed()

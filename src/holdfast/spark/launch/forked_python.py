@@ -40,7 +40,7 @@ def main(path: str, arguments: list[str]) -> None:
     """
     if arguments[:1] == ["-m"] and arguments[1:2] and arguments[1] in MODULES:
         server = socket.socket(socket.AF_UNIX)
-        # A signal that comes before there is somebody to pass it on to waits: else this process would end alone.
+        # A signal that arrives before the process exists stays pending: else this process would end alone.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         process = _forked(server, path, arguments[1:])
         if process:
@@ -69,7 +69,7 @@ def _forked(server: socket.socket, path: str, arguments: list[str]) -> int:
 
 def _stand_for(process: int, server: socket.socket) -> None:
     def pass_on(number: int, _: FrameType | None) -> None:
-        # NB the server reaps it before it tells of its end, and this process ends then: the number is not another's.
+        # NB the server reaps it before it reports its end, and this process ends then: the number is not reused.
         with suppress(ProcessLookupError):
             os.kill(process, number)
 

@@ -1,4 +1,4 @@
-"""The driver's side of the fork server: it is started beside the JVM, and Spark is told of a Python that asks it.
+"""The driver's side of the fork server: it is started beside the JVM, and Spark gets a Python executable that asks it.
 
 Where anything about it does not work, processes are started as Spark starts them, only later.
 """
@@ -34,7 +34,7 @@ class PythonWorkers:
     Parameters
     ----------
     directory : Path
-        For sockets: who may connect is not asked, so nobody else may come there.  Removed with this process, or by a
+        For sockets: connections are not authenticated, so no other user has access.  Removed with this process, or by a
         later start.
     python : str, optional
         What Spark is to take for Python; None: Python itself.
@@ -59,7 +59,7 @@ def start(directory: Path) -> str | None:
     Parameters
     ----------
     directory : Path
-        For its socket and the script: where nobody else comes.
+        For its socket and the script: accessible to this user only.
     """
     python, path = directory / "python", directory / "forks"
     arguments = [sys.executable, "-I", "-S", os.fspath(Path(forked_python.__file__)), os.fspath(path)]
@@ -86,7 +86,7 @@ def start(directory: Path) -> str | None:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """End the server.  Where this process is killed it ends too: nobody else holds this end of its standard input."""
+    """End the server.  If this process is killed it ends too: no other process holds this end of its standard input."""
     assert server.stdin is not None
     server.stdin.close()
     server.wait()

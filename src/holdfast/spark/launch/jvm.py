@@ -4,7 +4,7 @@ It is started by its own command line where that is known (:mod:`holdfast.spark.
 comes up, this process imports the rest of Holdfast and asks the checkpoint and the sinks.  Otherwise Spark's scripts
 start it, when a session is asked for.
 
-A JVM that nobody takes ends with this process, which holds its standard input.
+A JVM that is never taken ends with this process, which holds its standard input.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _connected(begun: _Begun) -> JvmOutput:
                 raise JvmEnded(begun.output.last_lines())
             time.sleep(POLL_S)
         _adopt(private.connected_jvm(begun.connection, begun.process))
-    except BaseException:  # an interruption, too: nobody else would end it
+    except BaseException:  # an interruption, too: nothing else would end it
         _discard(begun)
         raise
     atexit.unregister(_discard)

@@ -1,7 +1,7 @@
 """Options of the JVM that Holdfast starts: for pipelines whose rows it does not evaluate, one that is ready sooner.
 
 A JVM that plans epochs, writes Spark's logs and hands packets of Arrow on runs little code, and seldom: what its second
-compiler would win is less than what it costs, in a start and (measured with state: ``design/0014``) behind it.  One
+compiler would win is less than what it costs, in a start and (measured with state: ``design/0014``) after it.  One
 compiler is enough for it, and on a small machine one collector thread.  Where the JVM evaluates rows, Spark's own
 defaults stay.
 """
@@ -23,7 +23,7 @@ _COMPILER = re.compile(r"-XX:[+-]?Tiered\w*|-Xint\b|-Xcomp\b")
 
 
 FEW_PROCESSORS = 4
-"""Up to so many, one collector thread keeps up with the packets that pass through the JVM (measured with two)."""
+"""Up to this number, one collector thread keeps up with the packets that pass through the JVM (measured with two)."""
 
 
 def quick_options(environment: Mapping[str, str], processors: int) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """What the JVM of a session prints, and the Python processes that it starts: read by the driver, masked, and sorted.
 
-Whoever starts a JVM hands it its own stderr, and what comes out there has passed by nobody: Spark prints each failure
+A JVM inherits stderr from the process that starts it, and its output there is not filtered: Spark prints each failure
 of a task with its whole trace, once per attempt, and its Python processes print theirs when the JVM ends.  Holdfast
 gives the JVM that it starts a pipe instead.  A line of a user's function goes to the terminal; Spark's own lines and
 traces go to the logger ``holdfast.jvm``, which the run's log file shows and the terminal only at level DEBUG.
@@ -69,7 +69,7 @@ class Said:
 
 
 class Sorter:
-    """Tells lines of users' functions from records of Spark and from traces, line after line.
+    """Separates lines of users' functions from records of Spark and from traces, line by line.
 
     Examples
     --------
@@ -126,7 +126,7 @@ class JvmOutput:
         os.close(self.write_end)
 
     def has_started(self) -> None:
-        """From now on lines may be those of users; before, there is nobody but Java and Spark's scripts."""
+        """From now on lines may be those of users; before, only Java and Spark's scripts print."""
         self._is_starting = False
 
     def last_lines(self) -> list[str]:

@@ -74,16 +74,16 @@ RUNTIME: dict[str, tuple[str, str]] = {
     "spark.sql.streaming.pollingDelay": ("5ms", "how soon new rows are seen when there were none"),
     "spark.sql.streaming.stopTimeout": ("60s", "a stop that hangs becomes an error instead of a wait for ever"),
 }
-"""Settings of one run: set on a session of its own, whoever created the context."""
+"""Settings of one run: set on a separate session, even if the user created the context."""
 
 TUNING = frozenset({"spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"})
-"""Those of a run that only decide about speed and memory: what the context was given for them stands."""
+"""Those of a run that only decide about speed and memory: values given to the context are kept."""
 
-TOLD_TWICE = ("py4j", *private.LOGGERS_OF_WHAT_IS_RAISED)
+LOGGED_TWICE = ("py4j", *private.LOGGERS_OF_WHAT_IS_RAISED)
 """Loggers of PySpark that log as errors what they raise as well, with the whole trace: the run logs it once."""
 
 SOCKET_DIRECTORY = "spark.python.unix.domain.socket.dir"
-"""Where Spark's sockets to Python processes lie; who may connect is not asked, so nobody else may come there.
+"""Where Spark's sockets to Python processes lie; connections are not authenticated, so no other user has access.
 
 On one machine: another one of a cluster does not have the directory of the driver's.
 """
@@ -167,7 +167,7 @@ def create_session(
     if has_archive and is_local:
         class_archive.make_later()
     session.sparkContext.setLogLevel("ERROR")
-    for name in TOLD_TWICE:
+    for name in LOGGED_TWICE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return session
 
@@ -203,7 +203,7 @@ def _started_with(options: dict[str, str], jvm: JvmOptions) -> SparkSession:
 
 @contextmanager
 def _sigint_left_alone() -> Iterator[None]:
-    """Let whoever handles SIGINT go on doing so: a new context takes it, and makes an interruption of it, anywhere."""
+    """Keep the handler of SIGINT: a new context replaces it by one that raises an interruption anywhere."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -223,7 +223,7 @@ def _why_not(error: Exception) -> str:
 def run_session(base: SparkSession, parallelism: int) -> SparkSession:
     """Return a session of its own for one run: same context, settings and temporary views not shared.
 
-    It knows our data source: each session has a register of its own, and whoever compiles a source on it needs that.
+    Our data source is registered in it: each session has a registry of its own, which compiling a source needs.
     """
     session = base.newSession()
     given = base.sparkContext.getConf()
@@ -231,8 +231,8 @@ def run_session(base: SparkSession, parallelism: int) -> SparkSession:
         if key not in TUNING or not given.contains(key):
             session.conf.set(key, value)
     session.conf.set("spark.sql.shuffle.partitions", str(parallelism))
-    # Whether a data source may be registered Spark asks of the active session, whichever it is registered in: one that
-    # ran before knows ours, and is active where somebody has called its createDataFrame.
+    # Spark checks in the active session whether a data source is registered already, whichever session registers it: a
+    # session of an earlier run has ours, and is active where its createDataFrame was called.
     with private.active_session(session):
         session.dataSource.register(HoldfastDataSource)
     return session

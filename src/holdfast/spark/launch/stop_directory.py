@@ -2,7 +2,7 @@
 
 A run removes its own.  One that was killed cannot, so every start removes those of dead processes: like a temporary
 file of :mod:`holdfast.store.durable` it is locked for as long as its process lives, and the kernel drops the lock with
-it. A process id in the name would say less: it may be given again, and in another container it means another process.
+it. A process id in the name would prove less: it may be reused, and in another container it is another process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def create(place: str | None = None) -> Path:
             fd = _opened(path)
         except FileNotFoundError:  # another start found it before it was locked
             continue
-        with suppress(OSError):  # a file system without locks: nobody sweeps there
+        with suppress(OSError):  # a file system without locks: nothing is swept there
             fcntl.flock(fd, fcntl.LOCK_EX)
         if path.exists():
             _locks[path] = fd
@@ -53,7 +53,7 @@ def _sweep(place: Path) -> None:
             if os.fstat(fd).st_uid == os.geteuid():
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path, ignore_errors=True)
-        except OSError:  # its process lives, or nobody can tell
+        except OSError:  # its process lives, or that cannot be known
             continue
         finally:
             os.close(fd)

@@ -1,4 +1,4 @@
-"""Spark's first job, run before anybody waits for one: a job of nothing, beside the rest of a start.
+"""Spark's first job, run before one is needed: an empty job, beside the rest of a start.
 
 The first job of a JVM takes half a second for its classes, and for the first Python worker.  An epoch that executors
 stage would wait for both; while a start compiles its plan and asks the sinks, a core has nothing to do.

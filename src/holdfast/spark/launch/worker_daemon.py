@@ -1,8 +1,8 @@
-"""The process that forks Spark's Python workers: PySpark's own, except that it does not complain of a JVM that is gone.
+"""The process that forks Spark's Python workers: PySpark's own, except that it does not report a JVM that is gone.
 
-A run that ends while tasks are at work (it was fenced, a signal came, an epoch failed) leaves workers whose JVM does
-not listen any more.  PySpark's daemon prints the traceback of each to the terminal, behind the one message that the
-user is to read.  Started by the JVM as ``python -m holdfast.spark.launch.worker_daemon``; it must start no thread.
+A run that ends while tasks are at work (it was fenced, a signal came, an epoch failed) leaves workers whose JVM
+no longer reads.  PySpark's daemon prints the traceback of each to the terminal, after the one message that the user is
+to read.  Started by the JVM as ``python -m holdfast.spark.launch.worker_daemon``; it must start no thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _worker = daemon.worker
 
 
 def worker(connection: socket.socket, authenticated: bool) -> int:
-    """Serve tasks over one connection; end this process without a word when nobody is left to hear the answer."""
+    """Serve tasks over one connection; end this process silently when the JVM no longer reads the answer."""
     try:
         code: int = _worker(connection, authenticated)
     except (BrokenPipeError, ConnectionResetError):

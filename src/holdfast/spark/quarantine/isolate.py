@@ -1,7 +1,7 @@
 """Isolation of rows on Spark: before a run begins, the epoch that killed the last ones is evaluated in trials.
 
-A system that does not answer, or an error of Spark itself, says nothing about rows: it ends the start, and the search
-goes on at the next one.
+A system that does not answer, or an error of Spark itself, proves nothing about rows: it ends the start, and the
+search continues at the next one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger("holdfast.poison")
 
 @dataclass(frozen=True)
 class Suspicion:
-    """Which errors of a run may be those of rows.
+    """Which errors of a run may be caused by rows.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class EpochRows:
     start, end : Positions
         Of the epoch.
     retired : Positions
-        Where a source begins that has come back.
+        Where a source that was put back begins.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class EpochRows:
         if low >= high:
             nothing = Address(first[1], first[2], 0)
             return nothing, nothing
-        behind = Address(last[1], last[2] + 1, 0)
-        return self.at(low)[1], self.at(high)[1] if high < self._begins[end + 1] else behind
+        after_last = Address(last[1], last[2] + 1, 0)
+        return self.at(low)[1], self.at(high)[1] if high < self._begins[end + 1] else after_last
 
 
 @dataclass(frozen=True)
@@ -162,13 +162,13 @@ class Isolating:
     trials : Trials
         Evaluates parts of the epoch.
     probe : Probe, optional
-        Finds most rows before trials do; None where it cannot be had.
+        Finds most rows before trials do; None where Spark's plan evaluates rows.
     has_state : bool
-        Whether rows act on each other: then each trial has all rows before, too.
+        Whether rows affect each other: then each trial includes all earlier rows.
     now_us : callable
         The clock.
     rows_max : int
-        So many rows of one epoch are isolated at most.
+        How many rows of one epoch are isolated at most.
     """
 
     pipeline: Pipeline
@@ -185,7 +185,7 @@ class Isolating:
     probe: Probe | None = None
 
     def settle(self, attempts: int) -> list[Letter]:
-        """Isolate if it is time; return the letters that were found.
+        """Isolate rows if enough attempts have failed; return the letters that were made.
 
         Parameters
         ----------
@@ -226,7 +226,7 @@ class Isolating:
                 errors.append(_killed(epoch.epoch))
                 return True
             try:
-                tries = 2 if high - low == 1 else 1  # before a row is condemned: somebody may have ended the worker
+                tries = 2 if high - low == 1 else 1  # a worker may have been killed from outside
                 error = self._tried(epoch, rows, 0 if self.has_state else low, high, tries)
             except Exception as failure:
                 if not is_jvm_gone(failure.__cause__ or failure):  # which the rows may have killed
@@ -256,13 +256,13 @@ class Isolating:
         return made
 
     def _probed(self, epoch: Planned, rows: EpochRows, search: Search) -> list[tuple[int, HoldfastError]]:
-        """Return what a probe finds, as far as it is no letter yet; the trials that follow find whatever is left."""
+        """Return the rows that a probe finds and that are no letters yet; the trials that follow find the rest."""
         if self.probe is None or not rows.count or not search.begin_probe():
             return []
         start = {
             name: dict(epoch.start.positions.get(name) or self.header.retired.get(name) or {}) for name in rows.sources
         }
-        # NB in the order of the rows' numbers, which is not that of Spark's log, and without who only tells of ends.
+        # NB in the order of the rows' numbers, which is not that of Spark's log, and without the source of controls.
         end = {name: epoch.end.positions[name] for name in rows.sources if name in epoch.end.positions}
         borders = [rows.count * part // self.probe.parallelism for part in range(self.probe.parallelism + 1)]
         parts = []
@@ -286,7 +286,7 @@ class Isolating:
         return [(number, error) for number, error in found if rows.at(number) not in known]
 
     def _sources(self) -> dict[str, LetteredSource]:
-        """Open the sources with what is sent again, bound rows among their rows."""
+        """Open the sources with the rows that are sent again, and bound rows among their rows."""
         found: dict[str, LetteredSource] = {}
         masks = self.letters.masks()
         for node in self.pipeline.sources:
@@ -316,7 +316,7 @@ class Isolating:
 
 
 def errors_of(letters: Sequence[Letter]) -> Iterator[tuple[HoldfastError, pa.Table]]:
-    """Yield, for each row that was isolated, the error and the row: what ``on_error`` is given."""
+    """Yield, for each row that was isolated, the error and the row: the arguments of ``on_error``."""
     for letter in letters:
         error = BadRow(
             f"row {letter.name} is a dead letter: {letter.error['what']}",

@@ -1,12 +1,12 @@
 """A probe: one job that finds the rows of an epoch which end or hang the process that evaluates them, or raise.
 
-A trial tells only whether a part of an epoch fails, and costs a job, and several dead workers where a row ends them.
-In a probe each task evaluates its part in a process beside the worker, which says with which rows it begins; so one
-death tells which few rows did it, and the next process looks at those more closely.  It comes before trials where an
-Arrow program computes what stands before state and sinks; what it leaves (rows that fail only together, or in the
-state, or in a sink) is found by trials.
+A trial only shows whether a part of an epoch fails, and costs a job, and several dead workers where a row ends them.
+In a probe each task evaluates its part in a process beside the worker, which reports the rows that it begins; so one
+death narrows the search to a few rows, and the next process evaluates those in smaller groups.  It precedes the trials
+where an Arrow program computes what is upstream of state and sinks; what it leaves (rows that fail only together, or in
+the state, or in a sink) is found by trials.
 
-No row is named for what others did: the last look is at that row alone, twice where the process died of it.
+No row is blamed for others: the last evaluation is of that row alone, twice where the process died of it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ IMPATIENT_S = 1.0
 """A part of many rows may take this long, however quick others were."""
 
 BEGIN_S = 60.0
-"""A process may take this long, or the limit of its rows where that is longer, to begin with the first row."""
+"""A process may take this long, or the limit of its rows where that is longer, to begin the first row."""
 
 FOUND = "number BIGINT, kind STRING, what STRING, why STRING"
-"""What a task yields: a row that fails; or, without a number, why no row of its part could be begun with."""
+"""What a task yields: a row that fails; or, without a number, why no row of its part could be begun."""
 
 
 class NotBegunError(Exception):
-    """There is no process, or it ended, or hung, before it began with a row."""
+    """There is no process, or it ended, or hung, before it began a row."""
 
 
 class ProbeProcess:
@@ -57,7 +57,7 @@ class ProbeProcess:
     part : ProbePart
         What it evaluates.
     limit_s : float, optional
-        How long it may take for the rows of one ``begin``, and to come to the first one; None: as long as it takes.
+        How long it may take for the rows of one ``begin``, and to reach the first one; None: no limit.
     """
 
     def __init__(self, part: ProbePart, limit_s: float | None) -> None:
@@ -70,7 +70,7 @@ class ProbeProcess:
         self._longest_s = 0.0
 
     def scan(self, low: int, high: int, size: int) -> list[Failing]:
-        """Evaluate rows, so many at a time; return those that fail."""
+        """Evaluate rows, ``size`` at a time; return those that fail."""
         found: list[Failing] = []
         while low < high:
             for word, number, count, *said in self._asked(low, high, size):
@@ -79,7 +79,7 @@ class ProbeProcess:
                 found.append(Failing(number, number + count, (said[0], said[1], said[2])))
                 low = number + count
                 if word == Word.BEGIN:
-                    break  # it has died there: the next process goes on behind
+                    break  # it has died there: the next process continues after these rows
             else:
                 return found
         return found
@@ -92,7 +92,7 @@ class ProbeProcess:
             process.communicate()
 
     def _asked(self, low: int, high: int, size: int) -> Iterator[list]:  # type: ignore[type-arg]
-        """Yield what failed, as the process tells; last, where it died, what it had begun, with how it ended."""
+        """Yield what failed, as the process reports; last, if it died, what it had begun, with how it ended."""
         process = self._running()
         assert process.stdin is not None
         with suppress(BrokenPipeError):
@@ -114,20 +114,20 @@ class ProbeProcess:
                 yield [word, number, count, *said]
         how = self._how_it_ended(self._limit_to_begin_s if begun is None else self._limit_s)
         if begun is None:
-            raise NotBegunError(f"the process has ended before it began with a row: {how}")
+            raise NotBegunError(f"the process ended before it began a row: {how}")
         yield [Word.BEGIN, *begun, BadRow.__name__, "the process that evaluated it has ended.", how]
 
     def _limit_of(self, size: int) -> float | None:
-        """Return how long so many rows may take: the whole limit for one row, which is condemned by it.
+        """Return how long ``size`` rows may take: the whole limit for one row, which is condemned by it.
 
-        Of many, one that hangs is noticed by how long others took.  When that is wrong no row is named for it.
+        Among many, one that hangs is noticed by how long others took.  If that is wrong, no row is blamed for it.
         """
         if self._limit_s is None or size == 1 or not self._longest_s:
             return self._limit_s
         return min(self._limit_s, max(IMPATIENT_S, 20 * self._longest_s))
 
     def _line(self, limit_s: float | None) -> bytes | None:
-        """Return the next line; None when the process has ended, or takes longer than it may."""
+        """Return the next line; None when the process has ended, or exceeds its time."""
         assert self._process is not None
         assert self._process.stdout is not None
         number = self._process.stdout.fileno()
@@ -188,7 +188,7 @@ class ProbeTask:
     most: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that fail, as far as they can be found: trials come behind, and find the others."""
+        """Yield the rows that fail, as far as they can be found: the trials that follow find the others."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 with crossing():
@@ -233,14 +233,14 @@ class Probe:
     limit_s: float | None
 
     def rows(self, parts: Sequence[tuple[ProbePart, int]], most: int) -> list[tuple[int, HoldfastError]]:
-        """Return the numbers of the rows that fail, ascending, with why; of more than ``most`` not all.
+        """Return the numbers of the rows that fail, ascending, with the errors; if more than ``most``, not all.
 
         Parameters
         ----------
         parts : sequence of (ProbePart, int)
-            Each with the number behind its last row.
+            Each with the number after that of its last row.
         most : int
-            So many are of interest in one part.
+            How many are looked for in one part.
         """
         task = ProbeTask(tuple(part for part, _ in parts), tuple(high for _, high in parts), self.limit_s, most)
         numbers = self.session.range(0, len(parts), 1, len(parts))

@@ -1,8 +1,8 @@
-"""The process in which a probe evaluates rows: it says which ones it begins with, and may die of them.
+"""The process in which a probe evaluates rows: it reports which ones it begins, and may die of them.
 
 Started by :mod:`holdfast.spark.quarantine.probe` in a worker, as ``python -m holdfast.spark.quarantine.probe_process``.
 A fork of the worker would be faster and could hang by itself: libraries with threads of their own do not survive one.
-On stdin: the length of a pickled :class:`ProbePart`, and it; then a line for each request, ``[first row, row behind the
+On stdin: the length of a pickled :class:`ProbePart`, and it; then a line for each request, ``[first row, row after the
 last, rows at a time]``. On stdout: lines of JSON, each ``[word, first row, number of rows, ...]``; see :class:`Word`.
 """
 
@@ -31,16 +31,16 @@ from holdfast.spark.evaluation import Reader
 
 
 class Word:
-    """What the process says."""
+    """What the process reports."""
 
     BEGIN = "begin"
     """These rows are evaluated next: if nothing follows, they have killed it, or hang."""
     FAIL = "fail"
-    """They failed; behind it kind, what and why."""
+    """They failed; kind, what and why follow."""
     END = "end"
     """The request is done."""
     GIVE_UP = "give up"
-    """Something failed that is not for rows to answer for: a system that was away.  Behind it kind, what and why."""
+    """Something failed that rows did not cause: a system that did not answer.  Kind, what and why follow."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class ProbePart:
     Parameters
     ----------
     program : Program
-        The pipeline, or what stands before its state.
+        The pipeline, or what is upstream of its state.
     readers : mapping of str to Reader
         Its sources.
     masks : mapping of str to Mask
         Which rows of each source are of the part; none is left out, so that they can be counted.
     start, end : Positions
-        Of the epoch, with those of sources that have come back.  The order of ``end`` is that of the rows' numbers.
+        Of the epoch, with those of sources that were put back.  The order of ``end`` is that of the rows' numbers.
     low : int
         The number of the first row.
     """
@@ -80,16 +80,16 @@ class ProbePart:
                 for batch in source.read(span):
                     yield name, batch, marker
 
-    def pieces(self, first: int, behind: int, size: int) -> Iterator[tuple[int, int, str, pa.RecordBatch]]:
+    def pieces(self, first: int, end_row: int, size: int) -> Iterator[tuple[int, int, str, pa.RecordBatch]]:
         """Yield number of the first row, number of rows, source, and the rows without bound rows."""
         at = self.low
         for name, batch, marker in self.batches():
-            begin, end = max(first - at, 0), min(behind - at, batch.num_rows)
+            begin, end = max(first - at, 0), min(end_row - at, batch.num_rows)
             for offset in range(begin, end, size):
                 piece = batch.slice(offset, min(size, end - offset))
                 yield at + offset, piece.num_rows, name, _without_bounds(piece, marker)
             at += batch.num_rows
-            if at >= behind:
+            if at >= end_row:
                 return
 
 
@@ -98,7 +98,7 @@ def _without_bounds(batch: pa.RecordBatch, marker: str) -> pa.RecordBatch:
 
 
 def answer(part: ProbePart, request: tuple[int, int, int], tell: Callable[..., object]) -> None:
-    """Evaluate the rows of one request, so many at a time."""
+    """Evaluate the rows of one request, some at a time."""
     try:
         for number, count, source, rows in part.pieces(*request):
             tell(Word.BEGIN, number, count)
@@ -133,9 +133,9 @@ def main() -> None:
 
     def listen() -> None:
         for line in given:
-            first, behind, size = json.loads(line)
-            requests.put((first, behind, size))
-        os._exit(0)  # the worker is gone, or has done: nobody hears what would come
+            first, end_row, size = json.loads(line)
+            requests.put((first, end_row, size))
+        os._exit(0)  # the worker is gone, or has finished: no further answer is read
 
     threading.Thread(target=listen, daemon=True).start()
     while True:

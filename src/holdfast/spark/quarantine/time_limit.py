@@ -1,4 +1,4 @@
-"""How long an evaluation may take: its Spark jobs are cancelled then, which ends the workers that do them."""
+"""A time limit for an evaluation: its Spark jobs are cancelled, which ends the workers that run them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.errors import BadRow
 from holdfast.spark import private
 
 AGAIN_S = 0.5
-"""How often jobs are cancelled once it took too long: one may begin right after a moment in which none was at work."""
+"""How often jobs are cancelled once it took too long: another may begin right after one was cancelled."""
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def limited(limit_s: float | None, doing: str) -> Iterator[None]:
     Raises
     ------
     BadRow
-        If it took too long: a function hangs, for all that can be seen from here.
+        If it took too long: a function hangs, as far as can be known here.
 
     Notes
     -----

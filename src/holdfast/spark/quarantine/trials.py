@@ -4,8 +4,8 @@ Where an Arrow program evaluates the pipeline, a trial is a job over some of the
 *copy* of Spark's directory, which evaluates the planned batch as the run would, and is stopped before the batch ends:
 stores of state must not see rows that are then left out.
 
-All sinks take part, since they refuse rows too: their writers stage, and then each is asked whether it takes the epoch.
-What was staged is swept as what any dead run left.
+All sinks take part, since they refuse rows too: their writers stage, and then each is asked whether it admits the
+epoch.  What was staged is swept like the orphans of any dead run.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Planned:
 
 
 def clear_copy(checkpoint: Path) -> None:
-    """Remove the copy that a process has left which was killed in a trial: its links keep old state on the disk."""
+    """Remove the copy left by a process that was killed in a trial: its links keep old state on the disk."""
     shutil.rmtree(checkpoint / COPY, ignore_errors=True)
 
 
@@ -61,7 +61,7 @@ def planned(spark: Path, header: DirectoryHeader) -> Planned | None:
 
 
 def reads_on(spark: Path, header: DirectoryHeader) -> Positions:
-    """Return where Spark's next query begins to read: behind its last finished batch."""
+    """Return where Spark's next query begins to read: after its last finished batch."""
     finished = last_logged(spark, "commits")
     return read_offsets(spark, finished).positions if finished >= 0 else header.start
 

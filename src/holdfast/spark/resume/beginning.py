@@ -1,4 +1,4 @@
-"""What a start goes by when it settles how Spark's directory begins, and what of that the checkpoint tells."""
+"""The inputs by which a start decides how Spark's directory begins, and those of them that the checkpoint has."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class StartElsewhere(Protocol):
-    """How a pipeline begins that does not begin at the beginning."""
+    """How a pipeline begins that does not read its sources from the beginning."""
 
     @property
     def given(self) -> str:
-        """The option that says so, as the user wrote it."""
+        """The option that asks for it, as the user wrote it."""
 
     def refusal(self, held: Mapping[str, Held]) -> Exception:
-        """Return why sinks that hold epochs stand against it."""
+        """Return the error for sinks that hold epochs already."""
 
     def begun(self, header: DirectoryHeader) -> DirectoryHeader:
         """Copy what is needed; return the header of the first directory, given that of one at the beginning."""
@@ -52,15 +52,15 @@ class Anew:
     Parameters
     ----------
     stops : tuple of Positions
-        Where the sinks are, earliest first.
+        The positions of the sinks, earliest first.
     reached : Positions, optional
-        Up to where a directory had published that is left.
+        Up to where the directory that is left had published.
     state : StateSource
         Where state comes from.
     snapshot : Restoration, optional
         The snapshot that it comes from.
     every_epoch : (Positions, list of EpochEnd), optional
-        From where, and by which epochs, it is computed again.
+        The start, and the epochs by which it is computed again.
     passed_over : tuple of str
         Snapshots that cannot be used, with the reasons.
     """
@@ -75,7 +75,7 @@ class Anew:
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a Spark directory is gone on with, or begun.
+    """What is needed to continue a Spark directory, or to begin one.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Beginning:
     sources : sequence of Node
         The pipeline's sources.
     state_schemas : mapping of str to StateSchema
-        What the operators keep whose state is in the directory.
+        The state tables of the operators whose state is in the directory.
     graph : str
         Fingerprint of the graph's state.
     previous : str
@@ -96,15 +96,15 @@ class Beginning:
     spark : Spark
         What is left of the newest directory.
     change : ChangedState, optional
-        How state then comes from the directory before; None where only somebody asks.
+        How state then comes from the previous directory; None where nothing is started.
     transfer : Transfer, optional
-        Brings state of another form over; None: there is none.
+        Converts state of another form; None: there is none.
     first : StartElsewhere, optional
-        Where the pipeline begins; None where it has begun, or begins at the beginning.
+        Where the pipeline begins; None where it has begun, or reads its sources from the beginning.
     backfilled : frozenset of str
         Sinks that get everything from the beginning.
     drop_state : frozenset of str
-        Operators whose state is not wanted any more.
+        Operators whose state is to be dropped.
     check_fenced : callable
         Raises ``Fenced`` if a higher generation has taken the pipeline over.
     """
@@ -143,7 +143,7 @@ class Beginning:
         held : sequence of Held
             What the sinks hold that hold anything.
         reached : Positions, optional
-            Up to where the directory before had published, where it is left.
+            Up to where the previous directory had published, where it is left.
         """
         stops = ascending([each.positions for each in held])
         if stops is None:
@@ -165,7 +165,7 @@ class Beginning:
         passed_over: Callable[[str], None] = lambda why: None,
         reached: Positions | None = None,
     ) -> Restoration | None:
-        """Return the snapshot that a directory would begin with, and what is replayed behind it; None: no snapshot."""
+        """Return the snapshot that a directory would begin with, and what is replayed after it; None: no snapshot."""
         return restoration(
             self.store,
             self.pipeline,
@@ -177,13 +177,13 @@ class Beginning:
         )
 
     def recomputable(self, held: Sequence[Held], reached: Positions | None) -> tuple[Positions, list[EpochEnd]] | None:
-        """Return where the directory before began, and every epoch since; None where state cannot be computed so."""
+        """Return where the previous directory began, and every epoch since; None where state cannot be recomputed."""
         if reached is None:
             return None
         return from_the_start(self.directory / self.previous, self.graph, held, self.known_steps(), reached)
 
     def other_graph(self, found: Restoration) -> str:
-        """Return why a snapshot cannot serve that is of another graph, with epochs behind it; empty where it can."""
+        """Return why a snapshot of another graph, with epochs after it, cannot be used; empty where it can."""
         manifest: Manifest = found.manifest
         if manifest.graph == self.graph or not (found.replayed or found.stops):
             return ""
@@ -194,7 +194,7 @@ class Beginning:
 
 
 def above_all(store: Store, last_epoch: int) -> int:
-    """Return the highest epoch that anybody knows, replayed ones that no sink was told of included."""
+    """Return the highest epoch that is recorded anywhere, including replayed ones that no sink has."""
     return max(
         [last_epoch, *(key.epoch for key in snapshot_keys(store)), *(s.ended.epoch for s in progress.read(store))]
     )

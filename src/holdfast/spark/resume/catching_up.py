@@ -1,10 +1,10 @@
-"""Sinks that lie behind are brought up: what they lack is replayed, or the start is refused.
+"""Sinks that are behind catch up: what they lack is replayed, or the start is refused.
 
-What a sink holds is compared with Spark's log at every start, before the first epoch, whether new rows come or not
-(:mod:`holdfast.resume.behind`).  Where every source can still give the range, Spark's directory is *left*
+What a sink holds is compared with Spark's log at every start, before the first epoch, whether new rows arrive or
+not (:mod:`holdfast.resume.behind`).  Where every source can still deliver the range, Spark's directory is *left*
 (``left.json`` in it, one durable write) and the start begins anew, as after the loss of that directory: reading begins
-where the sink stands that holds least, and each sink is given what it lacks (:mod:`holdfast.spark.resume.perform`). A
-crash before the new directory counts finds the note, and the sinks as they are then.
+at the lowest position of the sinks, and each sink gets what it lacks (:mod:`holdfast.spark.resume.perform`).  After a
+crash before the new directory has its header, the next start finds the record, and the sinks as they are then.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def lagging(beginning: Beginning, held: Mapping[str, Held]) -> tuple[Behind, ...
     beginning : Beginning
         Spark's directory.
     held : mapping of str to Held
-        What each sink holds that remembers it.
+        What each sink with a ledger holds.
     """
     return behind(_spark(beginning), held)
 
 
 def leave(beginning: Beginning, found: Sequence[Behind], replay: tuple[Positions, Positions]) -> DirectoryIsLeft:
-    """Leave Spark's directory; return what sends the start back to its beginning.
+    """Leave Spark's directory; return the exception that makes the start begin anew.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def leave(beginning: Beginning, found: Sequence[Behind], replay: tuple[Positions
     replay : (Positions, Positions)
         As of :func:`replay_of`.
     """
-    beginning.check_fenced()  # what was looked at may be the directory of the run that took over meanwhile
+    beginning.check_fenced()  # it may already be the directory of a run that took over meanwhile
     for each in found:
         log.warning("%s", each)
     start, ends = replay
@@ -68,8 +68,8 @@ def leave(beginning: Beginning, found: Sequence[Behind], replay: tuple[Positions
 def check_replayable(beginning: Beginning, lost_it: Collection[str], held: Mapping[str, Held]) -> None:
     """Refuse a sink that has lost what is done in it, if that cannot be replayed, while open decisions stay open.
 
-    Once they are resolved, what was decided for the sink and not yet published in it is nowhere but in the sources: a
-    copy of the sink that has all of what was published would not have that either.
+    Once they are resolved, what was decided for the sink and not yet published in it is only in the sources: a copy of
+    the sink that has everything published would not have that either.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def _spark(beginning: Beginning) -> Path:
 
 
 def replay_of(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, Held]) -> tuple[Positions, Positions]:
-    """Return from where to where everything is read again for sinks that lack something.
+    """Return the start and the end of the range that is read again for sinks that lack something.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def replay_of(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, 
         raise _refused(
             beginning,
             found,
-            "the graph has changed as well, and what was published by the old one is for the old one to replay.",
+            "the graph has changed as well, and only the old graph can replay what it published.",
             "start the old graph with this sink once: it replays what is missing; then the changed one. Or give the "
             "sink another name: it is a new one then.",
         )
@@ -119,7 +119,7 @@ def replay_of(beginning: Beginning, found: Sequence[Behind], held: Mapping[str, 
 def _read_again_from(beginning: Beginning, held: Mapping[str, Held], reached: Positions) -> tuple[Positions, str]:
     """Return where reading would begin if the directory before were left, and why that cannot be.
 
-    ``reached`` is up to where that directory had published.
+    ``reached``: the positions up to which that directory had published.
     """
     anew = beginning.anew([each for each in held.values() if each.epoch], reached)
     if anew is None:
@@ -137,7 +137,7 @@ def _read_again_from(beginning: Beginning, held: Mapping[str, Held], reached: Po
 
 
 def _note_left(store: Store, below: str, found: Sequence[Behind], reached: Positions) -> None:
-    """Note that a directory is not used again, why, and up to where it had published."""
+    """Record that a directory is not used again, why, and up to where it had published."""
     why = "; ".join(map(str, found))
     store.put(f"{below}/{LEFT}", checked_json.dump({"why": why, "reached": reached}))
 
@@ -156,7 +156,7 @@ def _refused(beginning: Beginning, found: Sequence[Behind], why: str, do: str) -
     first = min(found, key=lambda each: each.held.epoch)
     sinks = " and ".join(repr(each.sink) for each in found)
     return Diverged(
-        f"sink {first.sink!r} has lost what was published behind epoch {first.held.epoch}, up to epoch "
+        f"sink {first.sink!r} has lost what was published after epoch {first.held.epoch}, up to epoch "
         f"{first.published}.",
         why=f"the sink failed over to a copy that lagged, was restored from a backup, or replaced. {why}",
         do=do

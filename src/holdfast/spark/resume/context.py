@@ -69,7 +69,7 @@ class StartOptions:
 
 @dataclass(frozen=True)
 class StartContext:
-    """What a start stands on; nothing of the graph is compiled yet, and nobody is fenced.
+    """What a start begins with; nothing of the graph is compiled yet, and no run is fenced.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class StartContext:
 
     @property
     def stop_file(self) -> str:
-        """The file that tells the sources to stop."""
+        """The file that makes the sources stop."""
         return str(self.stop_directory / "stop")
 
     def new_session(self) -> SparkSession:

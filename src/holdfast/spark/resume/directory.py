@@ -36,12 +36,12 @@ class Directory:
     below : str
         Where it is, below the checkpoint.
     spark : Spark
-        What is left of the newest one, in the word of the table of starts.  A changed graph is ``OTHER``: whether a
-        sink is filled what becomes of its nodes tells.
+        What is left of the newest one, in the word of the table of starts.  A changed graph is ``OTHER``: whether
+        a sink is filled follows from the changes of its nodes.
     previous : str
         The one that was used before, where this one is new; empty when there is none.
     reasons : tuple of str
-        Why the one before does not serve, apart from the graph.
+        Why the previous one cannot be used, apart from the graph.
     """
 
     below: str
@@ -95,7 +95,7 @@ def find_directory(
 
 
 def graph_of(store: Store, checkpoint: Path, below: str, graph: str) -> str:
-    """Return the fingerprint of the state in a directory; that of the present graph where nobody noted it.
+    """Return the fingerprint of the state in a directory; that of the present graph where none is recorded.
 
     Raises
     ------

@@ -216,7 +216,7 @@ class Fork:
     def _access_points(self) -> Positions:
         """Return where each source begins: at its random access point at or before the time, or at its beginning.
 
-        Where Spark reads a source alone, its positions are nobody else's; it is refused at a time.
+        Where Spark reads a source alone, only Spark has its positions; such a source cannot begin at a time.
         """
         return {
             node.name: dict(self.reader.spec(node).open(node.name, self.reader.workspace(node)).initial())

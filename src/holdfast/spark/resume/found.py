@@ -20,12 +20,12 @@ from holdfast.spark.resume.stale_checkpoint import check_reached
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found, and the facts behind each word.
+    """What was found, and the facts for each column of the table.
 
     Parameters
     ----------
     found : Situation
-        The words.
+        The row of the table of starts.
     held : mapping of str to Held
         What each sink holds.
     refusal : HoldfastError, optional
@@ -33,7 +33,7 @@ class Findings:
     behind : tuple of Behind
         Sinks that lack what was published in them.
     replay : (Positions, Positions), optional
-        From where to where everything is read again for those.
+        Start and end of the range that is read again for those.
     anew : Anew
         Where a directory begins that goes on with none.
     """

@@ -50,7 +50,7 @@ def create(
     Corrupt
         If Spark's directory cannot be read.
     Unavailable
-        If somebody pruned the snapshot meanwhile.
+        If the snapshot was pruned meanwhile.
     """
     named.new_name(name)
     number = newest_directory(store)

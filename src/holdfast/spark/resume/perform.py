@@ -3,12 +3,12 @@
 When Spark's directory was lost and sinks hold epochs already, the sources *seek*: reading starts at the earliest
 positions that a sink holds, and the first epochs end exactly at those of the other sinks.  So every sink holds either
 the whole of such an epoch or nothing of it, and it is left out where it is held.  With state, reading starts at a
-snapshot, and the epochs behind it are replayed with the ends and batch times that they had
+snapshot, and the epochs after it are replayed with the ends and batch times that they had
 (:mod:`holdfast.resume.restore`).
 
 Durable writes, in this order: what the way itself needs (a snapshot in the form of the new graph, the files of a named
-checkpoint); where sources were that leave; the floor; the header of the directory, by which it counts.  A crash before
-the header leaves objects that the next start writes again.
+checkpoint); the positions of sources that leave; the floor; the header of the directory, which makes it valid.  A crash
+before the header leaves objects that the next start writes again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger("holdfast.checkpoint")
 
 
 def perform(beginning: Beginning, findings: Findings, last_epoch: int) -> DirectoryHeader:
-    """Do what the table says of what was found; return the header of Spark's directory, made now if that is new.
+    """Perform the case of the table for what was found; return the header of Spark's directory, written if new.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def perform(beginning: Beginning, findings: Findings, last_epoch: int) -> Direct
 
 
 def _made(beginning: Beginning, findings: Findings, prepared: Prepared) -> DirectoryHeader:
-    """Return the header with everything made that it names."""
+    """Write everything that a header names; return the header."""
     way, header = findings.case.way, prepared.header
     if way is StartWay.FORK:
         assert beginning.first is not None
@@ -98,7 +98,7 @@ def _made(beginning: Beginning, findings: Findings, prepared: Prepared) -> Direc
 
 
 def _forget_unbegun(beginning: Beginning) -> None:
-    """Remove snapshots in which this pipeline did not begin: a start with other options died, and was given up.
+    """Remove snapshots that this pipeline did not begin with: a start with other options died, and was given up.
 
     They would be taken for state of rows that sinks hold, once these hold any.
     """
@@ -149,7 +149,7 @@ def _written(beginning: Beginning, findings: Findings, header: DirectoryHeader) 
 
 
 def _note(beginning: Beginning, header: DirectoryHeader) -> None:
-    """Write the header of a new directory, and never over that of another run: its workers go by what it had read."""
+    """Write the header of a new directory, never over that of another run: its workers use what it had read."""
     key, data = f"{beginning.below}/{FILE_NAME}", header.to_json()
     if beginning.store.put_if_absent(key, data) or beginning.store.get(key) == data:
         return
@@ -157,14 +157,14 @@ def _note(beginning: Beginning, header: DirectoryHeader) -> None:
     raise Unavailable(
         f"{beginning.below} of pipeline {beginning.pipeline!r} was begun by another run just now.",
         why="that run was starting when this one took over.",
-        do="start again: what it has left is looked at first.",
+        do="start again: what that run left is taken into account.",
         pipeline=beginning.pipeline,
         participant=key,
     )
 
 
 def _note_those_that_left(beginning: Beginning, header: DirectoryHeader) -> None:
-    """Note where sources stand that leave a directory which stays in use, beside ``read.spark``."""
+    """Record the positions of sources that leave a directory which stays in use, beside ``read.spark``."""
     if all(node.kind != "spark" for node in beginning.sources):
         return
     store, spark = beginning.store, beginning.directory / beginning.below
@@ -175,20 +175,20 @@ def _note_those_that_left(beginning: Beginning, header: DirectoryHeader) -> None
 
 
 def _retired(beginning: Beginning, header: DirectoryHeader, held: Mapping[str, Held]) -> Positions:
-    """Return where sources begin of which nothing was read before the directory does."""
+    """Return where sources begin that have no position at the start of the directory."""
     known = last_positions(beginning.store)
     if not header.seek:  # planned from the beginning of every source that the graph has: read from there too
         names = [node.name for node in beginning.sources]
         return {name: of for name, of in known.items() if name not in names}
     if left_at(beginning.store, beginning.previous) is None:
         return known
-    # It begins further back than some came into the graph: they begin where they stood then, not where they are.
+    # It begins before some sources were added to the graph: they begin at their positions of that time.
     new = [node.name for node in beginning.sources if node.name not in header.start]
-    then = positions_at(beginning.store, _begins_behind(beginning, header, held))
+    then = positions_at(beginning.store, _begins_after(beginning, header, held))
     return {name: of for name, of in known.items() if name not in new} | {n: then[n] for n in new if n in then}
 
 
-def _begins_behind(beginning: Beginning, header: DirectoryHeader, held: Mapping[str, Held]) -> int:
+def _begins_after(beginning: Beginning, header: DirectoryHeader, held: Mapping[str, Held]) -> int:
     """Return the last epoch before what a directory reads."""
     if header.seed:
         return decode(beginning.store.get(header.seed) or b"", header.seed).ended.epoch
@@ -198,7 +198,7 @@ def _begins_behind(beginning: Beginning, header: DirectoryHeader, held: Mapping[
 
 
 def _retired_before(beginning: Beginning) -> Positions:
-    """Return where sources stood that left by an older version, which noted it in Spark's directory alone."""
+    """Return the positions of sources that left under an older version: it recorded them in Spark's directory alone."""
     try:
         return read_origin(beginning.directory / beginning.previous / FILE_NAME).retired
     except Corrupt:
@@ -215,9 +215,9 @@ def _what_is_replayed(found: Restoration) -> str:
     if found.replayed:
         first, last = found.replayed[0], found.replayed[-1]
         parts.append(
-            f"{len(found.replayed)} epochs behind it, {first.epoch} to {last.epoch}, planned {_utc(first.batch_us)} to "
+            f"{len(found.replayed)} epochs after it, {first.epoch} to {last.epoch}, planned {_utc(first.batch_us)} to "
             f"{_utc(last.batch_us)}, are replayed as they were"
         )
     if found.stops:
-        parts.append("what no progress record tells is replayed as one epoch, with the time of now")
+        parts.append("what has no progress record is replayed as one epoch, with the current time")
     return " and ".join(parts) or "nothing has to be replayed"

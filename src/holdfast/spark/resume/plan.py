@@ -89,7 +89,7 @@ def plan(
     Corrupt
         If a record of the checkpoint cannot be read.
     """
-    Rewinding(pipeline, store, checkpoint, settings).check_finished("what becomes of the graph behind it")
+    Rewinding(pipeline, store, checkpoint, settings).check_finished("what happens to the graph after it")
     asked = Division(settings.buckets, settings.partitions)
     chosen = find_directory(store, checkpoint, state_fingerprint(pipeline), partial(outgrown, pipeline, store, asked))
     stages = _stages(pipeline, settings)

@@ -93,15 +93,15 @@ class Rewinding:
         InvalidPipeline
             As :meth:`plan`.
         HoldfastError
-            Whatever a takeover raises.  After the decision the next start carries the rewind through.
+            Whatever a takeover raises.  After the decision the next start completes the rewind.
 
         Notes
         -----
         Durable writes: those of a takeover; 1. with a name, its snapshot; 2. the decision: from here on the rewind
-        happens; 3. one transaction for each sink; 4. "done"; 5. a note of the rewind; what is untrue now is removed
-        from the checkpoint; 6. the next directory, whose ``origin.json`` comes last.
+        happens; 3. one transaction for each sink; 4. "done"; 5. a record of the rewind; what no longer holds is
+        removed from the checkpoint; 6. the next directory, whose ``origin.json`` comes last.
         """
-        self.plan(to)  # nobody is fenced for something that cannot be done
+        self.plan(to)  # no run is fenced for something that cannot be done
         with self._opened() as (coordinator, sinks, last_epoch):
             found, withdrawn = self._planned(to, sinks)
             if found.named is not None and found.restored is not None:
@@ -128,7 +128,7 @@ class Rewinding:
         with self._opened() as (coordinator, _, last_epoch):  # which publishes the decision, or finds it void
             number, record = newest_directory(self.store), self._unfinished()
             if record is None or last_epoch > record.epoch:
-                return None  # epochs were published behind it: its directory was there, and is lost
+                return None  # epochs were published after it: its directory existed, and is lost
             log.warning("the rewind to epoch %d, decided as epoch %d, continues", record.rewound_to, record.epoch)
             self._begin(record, number, coordinator.check_fenced)
             return record
@@ -209,7 +209,7 @@ class Rewinding:
     def _check_state(
         self, to: str, found: RewindTarget, state_schemas: Mapping[str, StateSchema], graph: str | None
     ) -> None:
-        """Refuse a snapshot of another graph, unless its state fits: what is behind it the next graph replays."""
+        """Refuse a snapshot of another graph, unless its state fits: the next graph replays what comes after it."""
         restored = found.restored
         if restored is None and not state_schemas:
             return
@@ -259,10 +259,10 @@ class Rewinding:
         return max(above_all(self.store, last_epoch), planned_in(spark)) + 1
 
     def _begin(self, record: EpochRecord, number: int, check_fenced: Callable[[], None]) -> None:
-        """Begin the directory behind a rewind that every sink has followed.
+        """Begin the directory after a rewind that every sink has performed.
 
-        ``number`` is that of the directory before, as this generation found it: whoever takes over meanwhile finishes
-        the rewind, and runs on in the one behind it.
+        ``number`` is that of the previous directory, as this generation found it: a run that takes over meanwhile
+        finishes the rewind, and continues in the next directory.
         """
         previous, below = f"spark/{number}", f"spark/{number + 1}"
         assert record.rewound_to is not None
@@ -290,12 +290,12 @@ class Rewinding:
         held = {"all sinks": Held(record.epoch, record.generation, record.positions, record.pts)}
         shape = noted_shape(self.store, previous)
         check_fenced()  # reading and removing snapshots takes its time
-        if shape is not None:  # that of the snapshot: keys are found where the hash of so many buckets has put them
+        if shape is not None:  # that of the snapshot: keys are found by the hash over its number of buckets
             found = beginning.restorable([*held.values()])
             buckets = shape.buckets if found is None else found.manifest.buckets
             note_shape(self.store, below, StateShape(buckets, min(shape.partitions, buckets)))
             graph = replace(graph, buckets=buckets)
-        if self.store.get(f"{previous}/{GRAPH}") is not None:  # else an older version made it: nobody knows its sinks
+        if self.store.get(f"{previous}/{GRAPH}") is not None:  # else an older version made it: its sinks are unknown
             write_graph(self.store, below, graph)
         perform(beginning, look(beginning, held), record.epoch)
         check_fenced()

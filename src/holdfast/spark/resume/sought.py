@@ -127,8 +127,9 @@ def check_none_is_back(beginning: Beginning) -> None:
         if newest and name not in newest and name in (before := last_positions(beginning.store)):
             raise InvalidPipeline(
                 f"source {name!r} has left the graph, and cannot come back.",
-                why=f"it stood at {dict(before[name])}; beside read.spark a directory of Spark's cannot be begun anew, "
-                "and in this one Spark would read the source from its beginning: rows would be there twice.",
+                why=f"its last position is {dict(before[name])}; beside read.spark a directory of Spark's cannot be "
+                "begun anew, and in this one Spark would read the source from its beginning: rows would be there "
+                "twice.",
                 do="give the source another name, and filter the rows that were published; or start over with a new "
                 "checkpoint and empty targets.",
                 pipeline=beginning.pipeline,
@@ -137,7 +138,7 @@ def check_none_is_back(beginning: Beginning) -> None:
 
 
 def new_header(beginning: Beginning, findings: Findings, last_epoch: int) -> DirectoryHeader:
-    """Return the header of a directory that begins without state, above every epoch that anybody knows."""
+    """Return the header of a directory that begins without state, above every epoch that is recorded anywhere."""
     base = above_all(beginning.store, last_epoch) + 1
     if findings.anew.reached is not None:  # planned in the directory that was left: such a number is not used again
         base = max(base, planned_in(beginning.directory / beginning.previous) + 1)
@@ -145,7 +146,7 @@ def new_header(beginning: Beginning, findings: Findings, last_epoch: int) -> Dir
 
 
 def sought(beginning: Beginning, findings: Findings, new: DirectoryHeader) -> DirectoryHeader:
-    """Return the header of a directory that begins where the sinks are, or behind them; its seed is not made yet.
+    """Return the header of a directory that begins at the sinks' positions, or before; its seed is not made yet.
 
     Raises
     ------
@@ -173,7 +174,7 @@ def seeds(beginning: Beginning, found: Restoration, base: int) -> dict[str, str]
     Raises
     ------
     Diverged
-        If the graph has changed, and the snapshot is not of the change point, and no rewind has left what is behind
+        If the graph has changed, and the snapshot is not of the change point, and no rewind has left what comes after
         it to the graph that is started next.
     InvalidPipeline
         If the state of an operator does not fit, or would be dropped.
@@ -218,7 +219,7 @@ def refusal(beginning: Beginning, findings: Findings) -> Exception:
         return findings.refusal
     if findings.found.begin is Begin.ASKED and beginning.first is not None:
         if findings.found.spark is Spark.GOOD:
-            read_origin(beginning.directory / beginning.below / FILE_NAME)  # without it nobody knows how it began
+            read_origin(beginning.directory / beginning.below / FILE_NAME)  # without it its beginning is unknown
         return beginning.first.refusal(findings.holders)
     if findings.found.sinks is Sinks.UNORDERED:
         return Diverged(

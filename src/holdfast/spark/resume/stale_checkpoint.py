@@ -1,8 +1,8 @@
-"""A checkpoint that is older than its sinks: their positions lie beyond what the sources have given, as it knows.
+"""A checkpoint that is older than its sinks: their positions are beyond those that it has for its sources.
 
-What a position means is durable in the checkpoint (or the feed) before it leaves a source, so no crash leads here: the
-checkpoint was restored from a copy.  A file log would go on from there with other files under the same positions, and
-these numbers are all that a sink can be asked for: rows would be passed over for those that it holds.
+The meaning of a position is durable in the checkpoint (or the feed) before the source returns it, so no crash leads
+here: the checkpoint was restored from a copy.  A file log would continue from there with other files under the same
+positions, and a sink knows only these numbers: rows would be skipped as if the sink held them.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def check_reached(beginning: Beginning, held: Mapping[str, Held]) -> None:
     """
     directory = beginning.directory
     if not beginning.spark.is_changed and not (directory / beginning.below / FILE_NAME).exists():
-        return  # Spark's directory is lost: whoever begins the new one asks whether sources can be read from there
+        return  # Spark's directory is lost: beginning a new one checks whether sources can be read from there
     logged = {**newest_positions(directory / beginning.previous), **newest_positions(directory / beginning.below)}
     for node in beginning.sources:
         reached = cast("SourceSpec", node.spec).reached(node.name, str(directory / "sources" / node.name))
         for segment, known in reached.items():
             if _at(logged, node, segment) > int(known):
-                continue  # what the source keeps was lost, and Spark's log was not: planning says so
+                continue  # the source's own files were lost, and Spark's log was not: planning reports it
             for sink in sorted(held):
                 at = _at(held[sink].positions, node, segment)
                 if at > int(known):

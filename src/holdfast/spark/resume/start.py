@@ -110,7 +110,7 @@ def start(
     Unavailable
         If a sink does not answer.
     """
-    if settings is None:  # whoever brought settings has looked at the variables himself
+    if settings is None:  # a caller with settings of his own has read the variables
         settings = Settings()
         for warning in mistaken_variables():
             log.warning("%s", warning)

@@ -29,7 +29,7 @@ from holdfast.resume.in_doubt import coordinator_of
 from holdfast.resume.refusals import check_change
 from holdfast.resume.rewind import check_none_holds_withdrawn
 from holdfast.spark.launch.exposure import exposed
-from holdfast.spark.physical_plan import PhysicalPlan, assemble
+from holdfast.spark.physical_plan import PhysicalPlan, physical_plan_of
 from holdfast.spark.quarantine.isolate import check_addresses
 from holdfast.spark.read import timestamp_of
 from holdfast.spark.resume.beginning import Beginning
@@ -65,7 +65,7 @@ class Starting:
     has_begun: bool = False
 
     def run(self) -> Run:
-        """Start; a second time, if sinks lie behind Spark's directory and it is left for that."""
+        """Start; a second time, if sinks are behind Spark's directory and it is left for that."""
         try:
             return self._begun()
         except DirectoryIsLeft:
@@ -80,7 +80,7 @@ class Starting:
         context = context_of(self.asked)
         try:
             self._warn_of_exposure(context)
-            physical = assemble(self.asked, context)
+            physical = physical_plan_of(self.asked, context)
             change = self._change(context, physical)
             given_state = self._given_state(context, physical)
             sinks = self._connected(context, physical)
@@ -121,7 +121,7 @@ class Starting:
             log.warning("%s", said)
 
     def _change(self, context: StartContext, physical: PhysicalPlan) -> GraphChange | None:
-        """Return what becomes of each node of the graph before; refuse what would lose state."""
+        """Return what happens to each node of the previous graph; refuse what would lose state."""
         pipeline = self.asked.pipeline
         change = compared(context.store, context.directory, context.chosen, physical.graph, physical.upgrades, pipeline)
         if change is not None:
@@ -134,7 +134,7 @@ class Starting:
         return change
 
     def _given_state(self, context: StartContext, physical: PhysicalPlan) -> dict[str, dict[str, pa.Table]]:
-        """Return the state that the pipeline begins with; refuse what does not fit, before anybody is fenced."""
+        """Return the state that the pipeline begins with; refuse what does not fit, before any run is fenced."""
         if context.begins is None:
             return {}
         now_us = context.clock.now_us()
@@ -153,7 +153,7 @@ class Starting:
 
 @dataclass(frozen=True)
 class _Owned:
-    """A pipeline that is taken over: nobody else writes it."""
+    """A pipeline that is taken over: no other run writes it."""
 
     asked: StartOptions
     context: StartContext
@@ -166,9 +166,9 @@ class _Owned:
     given_state: Mapping[str, Mapping[str, pa.Table]]
 
     def check_replayable(self, behind: Collection[str], held: Mapping[str, Held]) -> None:
-        """Refuse sinks that have lost what is done in them, all of it too, if it cannot be replayed.
+        """Refuse sinks that have lost some or all of what was published in them, if it cannot be replayed.
 
-        Nothing is resolved yet: of a sink that is another one by mistake, what is decided for it must stay.
+        Nothing is resolved yet: if a sink is another one by mistake, its open decisions must stay.
         """
         self.participation.check({name: held[name] for name in behind})
         check_none_holds_withdrawn(self.context.store, self.asked.pipeline.name, behind, held)
@@ -198,10 +198,10 @@ class _Owned:
         return perform(beginning, findings, resumption.last_epoch)
 
     def _remembered(self, held: Mapping[str, Held]) -> dict[str, Held]:
-        filled = () if self.change is None else self.change.backfilled  # one that comes back gets everything anyway
+        filled = () if self.change is None else self.change.backfilled  # one that is put back gets everything anyway
         return {name: held[name] for name in self.remembering if name not in filled}
 
-    # --- what the checkpoint is told ----------------------------------------------------------------------------
+    # --- what is recorded in the checkpoint ---------------------------------------------------------------------
 
     def _note_graph(self) -> None:
         store, pipeline = self.context.store, self.asked.pipeline

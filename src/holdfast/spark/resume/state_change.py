@@ -1,8 +1,8 @@
 """A changed graph: the state of the old Spark directory at the change point becomes the seed of a new one.
 
 The change point is the end of the last epoch that the old graph finished: Spark's commit log has it, or a sink holds it
-(a run may die between publishing an epoch and telling Spark).  A snapshot of exactly that point serves, if a clean stop
-left one; else one is made now, out of the old directory.
+(a run may die between publishing an epoch and returning to Spark).  A snapshot of exactly that point is used, if a
+clean stop left one; else one is made now, from the old directory.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def backfilled(sinks: Sequence[SinkNode], before: Graph) -> tuple[str, ...]:
 
 
 def outgrown(pipeline: Pipeline, store: Store, asked: Division, below: str) -> Iterator[str]:
-    """Yield why a directory does not serve a pipeline any more, although its state is the same."""
+    """Yield why a directory cannot be used for a pipeline any more, although its state is the same."""
     shape = noted_shape(store, below)
     if shape is not None and has_state(pipeline):
         yield from asked.outgrown(shape)
     if store.get(f"{below}/{GRAPH}") is None:
-        return  # an older version has made it: nobody knows which sinks it had
+        return  # an older version has made it: its sinks are unknown
     before = read_graph(store, below)
     for name in backfilled(pipeline.sinks, before):
         yield f"sink {name!r} is new and gets everything from the beginning (backfill=True)"
@@ -92,14 +92,14 @@ def outgrown(pipeline: Pipeline, store: Store, asked: Division, below: str) -> I
 
 
 def _other_sources(before: Graph, sources: Sequence[str]) -> Iterator[str]:
-    """Yield which sources have come or gone: Spark's log forgets where one stood that it does not read."""
+    """Yield the sources that were added or removed: Spark's log loses the position of one that it does not read."""
     known = [name for name, node in before.nodes.items() if node.role is Role.SOURCE]
     yield from (f"source {name!r} has come" for name in sources if name not in known)
     yield from (f"source {name!r} has gone" for name in known if name not in sources)
 
 
 def lines_of(change: GraphChange) -> Iterator[str]:
-    """Say what becomes of each node that is another than it was, one line for each."""
+    """Yield one line for each node that has changed: what happens to it."""
     if change.replay is not None:
         yield change.replay.text(change.backfilled)
     for node in change.nodes:
@@ -228,16 +228,16 @@ class StateChange:
 
 
 def _finished(checkpoint: Path, below: str, pipeline: Pipeline) -> tuple[str, ...]:
-    """Return the sources that have ended: those that were told of, and bounded ones of which all is read."""
+    """Return the sources that have ended: those whose end is logged, and bounded ones that are read completely."""
     spark = checkpoint / below
-    positions = newest_positions(spark) or read_origin(spark / FILE_NAME).start  # behind a rewind nothing is planned
+    positions = newest_positions(spark) or read_origin(spark / FILE_NAME).start  # after a rewind nothing is planned
     logged = ended(positions)
     others = [node for node in pipeline.sources if node.name not in logged]
     return (*logged, *(node.name for node in others if _is_read(checkpoint, node, positions)))
 
 
 def _is_read(checkpoint: Path, node: Node, positions: Positions) -> bool:
-    """Tell whether a bounded source lies behind its end; without state nobody was told of it."""
+    """Return whether a bounded source is read to its end, which is not logged without state."""
     workspace = checkpoint / "sources" / node.name
     spec = node.source_spec
     if not (isinstance(spec, Bounded) and spec.bounded) or node.name not in positions or not workspace.is_dir():

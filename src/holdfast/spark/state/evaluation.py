@@ -25,7 +25,7 @@ from holdfast.spark.state.host import ACTIVE_UNTIL_PROPERTY, BARRIER_PROPERTY, B
 
 @dataclass(frozen=True)
 class StateEvaluation:
-    """Through the levels.  Every epoch is evaluated, also one that the sinks hold: the state must have it.
+    """Through the levels.  Every epoch is evaluated, also one that the sinks hold: the state needs it.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class StateEvaluation:
     observe : callable
         Returns what Spark counted at sources that it reads itself.
     barriers : Barriers, optional
-        Says which epochs are barriers; told what buckets report for the checkpointer.
+        Decides which epochs are barriers; receives what buckets report for the checkpointer.
     """
 
     outlets: Outlets
@@ -42,7 +42,7 @@ class StateEvaluation:
     barriers: Barriers | None = None
 
     def begin(self, batch: DataFrame, epoch: int, batch_us: int, end: Positions) -> None:
-        """Tell the steps which epoch it is, and who is silent: jobs of this thread carry it to the workers."""
+        """Pass the epoch and the active sources to the steps: as properties of this thread's jobs."""
         context = batch.sparkSession.sparkContext
         context.setLocalProperty(EPOCH_PROPERTY, str(epoch))
         context.setLocalProperty(BATCH_TIME_PROPERTY, str(batch_us))
@@ -75,7 +75,7 @@ class StateEvaluation:
             self.barriers.forget()
 
     def _reported(self, report: EpochReport) -> EpochReport:
-        """Add what Spark counted; take out what is for the checkpointer."""
+        """Add Spark's counts; take out what is for the checkpointer."""
         buckets = report.buckets if self.barriers is None else self.barriers.take(report.buckets)
         return EpochReport({**self.observe(), **report.observed}, buckets)
 

@@ -1,8 +1,8 @@
 """Spark as the host of state: levels inside ``transformWithState``, one call for each bucket and epoch.
 
 Spark gives a bucket's chunks to :meth:`LevelProcessor.handleInputRows`; what the level makes of them are chunks for
-the next one.  The Row variant of the Python API is used: for a few binary rows per key it does least (no DataFrame is
-made of them).
+the next one.  The Row variant of the Python API is used: for a few binary rows per key it has the least overhead (no
+DataFrame is made of them).
 
 Batch time and epoch come as local properties of the job, which the driver sets from Spark's offset log.
 """
@@ -31,18 +31,18 @@ EPOCH_PROPERTY, BATCH_TIME_PROPERTY = "holdfast.epoch", "holdfast.batch_us"
 """Local properties of an epoch's job."""
 
 ACTIVE_UNTIL_PROPERTY = "holdfast.active_until"
-"""Local property: the time up to which each source's silence says nothing, as JSON."""
+"""Local property: the time up to which each source counts as active although no row of it arrived, as JSON."""
 
 BARRIER_PROPERTY = "holdfast.barrier"
-"""Set for the job of an epoch whose state is wanted for a snapshot."""
+"""Set for the job of an epoch whose state is needed for a snapshot."""
 
-# NB types and no texts: for a text each task asks the JVM, three times for each state variable.
+# NB types and not DDL: to parse DDL each task asks the JVM, three times for each state variable.
 RECORD = StructType([StructField("value", StringType())])
 PART = StructType([StructField("part", LongType()), StructField("piece", IntegerType())])
 PIECE = StructType([StructField("data", BinaryType())])
 
 _memory = WorkerMemory()
-"""What this worker keeps: workers are reused from epoch to epoch."""
+"""What this worker holds: workers are reused from epoch to epoch."""
 
 
 class LevelProcessor(StatefulProcessor):  # type: ignore[misc]
@@ -51,7 +51,7 @@ class LevelProcessor(StatefulProcessor):  # type: ignore[misc]
     Parameters
     ----------
     level : Level
-        What is done with chunks.
+        Processes the chunks.
     """
 
     def __init__(self, level: Level) -> None:
@@ -79,7 +79,7 @@ class LevelProcessor(StatefulProcessor):  # type: ignore[misc]
 
 
 def _context() -> EpochContext:
-    """Return what the driver has said of the epoch, in properties of its job."""
+    """Return what the driver has set for the epoch, as properties of its job."""
     context = TaskContext.get()
     assert context is not None
     epoch, batch_us = context.getLocalProperty(EPOCH_PROPERTY), context.getLocalProperty(BATCH_TIME_PROPERTY)
@@ -132,7 +132,7 @@ class _Variables:
 
 
 POOL_VARIABLE = "HOLDFAST_POOL"
-"""Levels get workers of their own, by a variable of their environment.
+"""Levels get separate workers, by an environment variable.
 
 So few processes hold state, and one that held a bucket in the last epoch is likely to get it again.
 """

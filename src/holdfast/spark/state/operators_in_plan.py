@@ -1,4 +1,4 @@
-"""Which operators of a Spark plan keep state: a pipeline may hold none of them (yet)."""
+"""Which operators of a Spark plan keep state: a pipeline may have none of them (yet)."""
 
 from __future__ import annotations
 

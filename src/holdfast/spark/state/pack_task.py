@@ -1,4 +1,4 @@
-"""Stage 0 where Spark's plan computes it: its rows become chunks behind it."""
+"""Stage 0 where Spark's plan computes it: the rows that it returns become chunks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.plan.routes import Routes
 class PackTask:
     """Stage 0 where Spark computes it: the tagged rows of a task become chunks.  Called by ``mapInArrow``.
 
-    The order of arrival is that of Spark's partitions, which a replay has in the same order.
+    The order of arrival is that of Spark's partitions, which is the same in a replay.
     """
 
     routes: Routes

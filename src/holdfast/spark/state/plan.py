@@ -37,7 +37,7 @@ from holdfast.store import checked_json
 log = logging.getLogger("holdfast.run")
 
 TICK_US = 1_000_000
-"""An epoch without rows, where one can release something, is planned so long after the last one at the earliest."""
+"""Least time from one epoch to the next that is planned without rows, where one can release something."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Division:
     partitions: int = 0
 
     def shape(self, parallelism: int, previous: int = 0) -> StateShape:
-        """Return the shape of a new directory whose state comes from so many buckets; 0: from none.
+        """Return the shape of a new directory; ``previous`` is the bucket count of the state that it takes over, or 0.
 
         Examples
         --------
@@ -81,7 +81,7 @@ class Division:
         return StateShape(count, min(self.partitions or parallelism, count))
 
     def outgrown(self, shape: StateShape) -> Iterator[str]:
-        """Yield what is asked for and is not what there is.
+        """Yield how the shape asked for differs from the existing one.
 
         Examples
         --------
@@ -117,7 +117,7 @@ def settle_shape(store: Store, directory: str, parallelism: int, asked: Division
         If the record is damaged.
     """
     noted = noted_shape(store, directory)
-    # A directory without an origin does not count: a start that died may have wanted another shape.
+    # A directory without an origin does not count: a start that died may have asked for another shape.
     if noted is None or store.get(f"{directory}/{FILE_NAME}") is None:
         noted = asked.shape(parallelism, previous)
         note_shape(store, directory, noted)
@@ -125,13 +125,13 @@ def settle_shape(store: Store, directory: str, parallelism: int, asked: Division
 
 
 def note_shape(store: Store, directory: str, shape: StateShape) -> None:
-    """Note how state is divided in a directory."""
+    """Record how state is divided in a directory."""
     record = {"buckets": shape.buckets, "partitions": shape.partitions}
     store.put(f"{directory}/state.json", checked_json.dump(record))
 
 
 def noted_shape(store: Store, directory: str) -> StateShape | None:
-    """Return how state is divided in a directory; None where there is none.
+    """Return how state is divided in a directory; None where nothing is recorded.
 
     Raises
     ------
@@ -150,14 +150,14 @@ def noted_shape(store: Store, directory: str) -> StateShape | None:
 
 
 def state_schemas_of(pipeline: Pipeline, stages: Stages) -> dict[str, StateSchema]:
-    """Return what each stateful operator keeps."""
+    """Return the state tables of each stateful operator."""
     arguments = {node.name: (node.kind, canonical_json(dict(node.arguments()))) for node in pipeline.nodes}
     hosted = {name: one for stage in stages.stages for name, one in stage.hosted.items()}
     return {name: StateSchema(*arguments[name], one.step.key, one.step.tables) for name, one in hosted.items()}
 
 
 def upgrades_of(pipeline: Pipeline, stages: Stages) -> dict[str, StateUpgrade]:
-    """Return with what each stateful operator takes over the state of another version of itself."""
+    """Return how each stateful operator takes over the state of another version of itself."""
     pasts = {node.name: node.past for node in pipeline.nodes}
     return {name: StateUpgrade(pasts[name], one.step) for stage in stages.stages for name, one in stage.hosted.items()}
 
@@ -165,7 +165,7 @@ def upgrades_of(pipeline: Pipeline, stages: Stages) -> dict[str, StateUpgrade]:
 def _refuse_lost_bounds(pipeline: Pipeline) -> None:
     """Refuse sources with bound rows that a stateful operator would wait for in vain."""
     waiting = {node: node for node in pipeline.nodes if is_stateful(node)}
-    for node in reversed(pipeline.nodes):  # inputs stand before
+    for node in reversed(pipeline.nodes):  # inputs come first
         if node in waiting:
             waiting.update(dict.fromkeys(node.inputs, waiting[node]))
     for node, operator in waiting.items():
@@ -179,16 +179,16 @@ def _refuse_lost_bounds(pipeline: Pipeline) -> None:
             )
 
 
-def _refuse_untold(pipeline: Pipeline, stages: Stages) -> None:
-    """Refuse operators by event time before the sinks of a commit at pts that would not hear how far sources are."""
+def _refuse_lost_progress(pipeline: Pipeline, stages: Stages) -> None:
+    """Refuse a commit at pts where operators by event time would not receive the progress of sources."""
     by_target = {target.number: target.operator for target in stages.routing.targets}
     for source, row_bounds in stages.row_bounds.items():
         raise InvalidPipeline(
-            f"{by_target[row_bounds.targets[0][0]]!r} would never hear how far source {source!r} is.",
-            why=f"pipeline {pipeline.name!r} commits at pts, and Spark's plan computes what stands before the state: "
+            f"{by_target[row_bounds.targets[0][0]]!r} would never receive the progress of source {source!r}.",
+            why=f"pipeline {pipeline.name!r} commits at pts, and Spark's plan computes what is upstream of the state: "
             "some operator there is map or sql, or has an expression that Arrow does not evaluate, or the setting "
             "columnar is off.",
-            do="write the operators before the state as filter, select, split, clip or union; "
+            do="write the operators upstream of the state as filter, select, split, clip or union; "
             "pipeline.explain() shows them.",
             pipeline=pipeline.name,
         )
@@ -203,7 +203,7 @@ class StatefulPlan:
     frame : DataFrame
         Chunks for the sinks, and counts.
     stages : Stages
-        What they mean.
+        How chunks are routed and processed.
     """
 
     frame: DataFrame
@@ -235,14 +235,14 @@ def compile_stateful(
     is_columnar : bool
         Whether sources may be evaluated as an Arrow program.
     seeds : Seeds, optional
-        Where state begins.
+        The initial state.
     parts : SnapshotParts, optional
         Takes the workers' parts of snapshots.
 
     Raises
     ------
     InvalidPipeline
-        If an operator cannot be compiled where it stands, a step refuses its inputs, or bound rows cannot reach it.
+        If an operator cannot be compiled at its place, a step refuses its inputs, or bound rows cannot reach it.
     """
     compiled: list[tuple[DataFrame, Routes]] = []
     reader = replace(reader, notes_silence=has_idle_rule(pipeline))
@@ -264,7 +264,7 @@ def compile_stateful(
     if compiled:
         log.info("pipeline %r: Spark's plan computes what is upstream of the state", pipeline.name)
         _refuse_lost_bounds(pipeline)
-        _refuse_untold(pipeline, stages)
+        _refuse_lost_progress(pipeline, stages)
         frame, routes = compiled[0]
         chunks = frame.mapInArrow(PackTask(routes, stages.routing), CHUNKS)
         ending = [node.name for node in pipeline.sources if isinstance(node.spec, Bounded) and node.spec.bounded]

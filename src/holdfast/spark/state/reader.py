@@ -1,11 +1,11 @@
-"""State as it was at the end of an epoch, out of Spark's state store, into the files of a snapshot.
+"""State at the end of an epoch, read from Spark's state store and written to the files of a snapshot.
 
 Spark's state reader reads committed versions, which never change, beside the running query.  It refuses a batch that
 Spark's commit log lacks; but an epoch that ``foreachBatch`` came back from, or that a sink holds, has complete stores:
 every task had committed its version before the driver had its handles.  So the reader is shown a *view*: a directory
 with that batch in its commit log, and a link to the state.  Spark's own log is left as it is.
 
-Two jobs: the records of all buckets come to the driver; what changed since the last snapshot is assembled from base
+Two jobs: the records of all buckets come to the driver; what changed since the last snapshot is put together from base
 and deltas by the executors, and written by them.
 """
 
@@ -107,8 +107,8 @@ class StateReader:
                     found[at] = before
             wanted = {key: record for key, record in records.items() if (key[0], key[1] % buckets) not in found}
             tables = {name: dict(of.tables) for name, of in state_schemas.items()}
-            assembly = TableAssembly(str(self.checkpoint), tables, wanted, buckets)
-            for operator, number, state in self._written(view, batch_id, assembly):
+            task = WriteTask(str(self.checkpoint), tables, wanted, buckets)
+            for operator, number, state in self._written(view, batch_id, task):
                 found[operator, number] = state
         states = {}
         for name, of in state_schemas.items():
@@ -138,18 +138,18 @@ class StateReader:
         rows = frame.coalesce(self.tasks).collect()
         return {(row[0], row[1]): Record.from_json(row[2]) for row in rows if row[0] in state_schemas}
 
-    def _written(self, view: Path, batch_id: int, assembly: TableAssembly) -> Iterator[tuple[str, int, BucketState]]:
-        empty = [key for key, record in assembly.records.items() if not record.parts]
+    def _written(self, view: Path, batch_id: int, task: WriteTask) -> Iterator[tuple[str, int, BucketState]]:
+        empty = [key for key, record in task.records.items() if not record.parts]
         for operator, label in empty:
-            record = assembly.records[operator, label]
-            yield operator, label % assembly.buckets, BucketState(record.version, record.token, record.feeds, {})
-        if len(empty) == len(assembly.records):
+            record = task.records[operator, label]
+            yield operator, label % task.buckets, BucketState(record.version, record.token, record.feeds, {})
+        if len(empty) == len(task.records):
             return
         options = {"flattenCollectionTypes": "true"}
         frame = self._variable(view, batch_id, "parts", options).select(
             "key.operator", "key.label", "user_map_key.part", "user_map_key.piece", "user_map_value.data"
         )
-        rows = frame.coalesce(self.tasks).mapInArrow(assembly, _FOUND).collect()
+        rows = frame.coalesce(self.tasks).mapInArrow(task, _FOUND).collect()
         for row in rows:
             yield row[0], row[1], _state_of(json.loads(row[2]))
 
@@ -164,7 +164,7 @@ class StateReader:
 
 
 @dataclass(frozen=True)
-class TableAssembly:
+class WriteTask:
     """One task of the second job: parts to tables to files.  Picklable; called by ``mapInArrow``."""
 
     checkpoint: str
@@ -175,9 +175,9 @@ class TableAssembly:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one row for each bucket whose files are written."""
         with crossing():
-            yield from self._assembled(batches)
+            yield from self._written_buckets(batches)
 
-    def _assembled(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _written_buckets(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = open_store(self.checkpoint)
         cells: dict[tuple[str, int], _Pieces] = {}
         for batch in batches:
@@ -202,7 +202,7 @@ class TableAssembly:
         operator, label = key
         record = self.records[key]
         number = label % self.buckets
-        state = load(cells, record, _Kept(self.tables[operator]), None)  # type: ignore[arg-type]
+        state = load(cells, record, _TablesOnly(self.tables[operator]), None)  # type: ignore[arg-type]
         bucket = Bucket(operator, number, record.version, record.token, record.feeds, state)
         row = {"operator": operator, "number": number, "state": json.dumps(_json_of(write_bucket(store, bucket)))}
         return pa.RecordBatch.from_pylist([row], _FOUND_SCHEMA)
@@ -219,14 +219,14 @@ class _Pieces:
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """As much of a step as loading its state takes."""
+class _TablesOnly:
+    """The part of a step that loading its state needs."""
 
     tables: Mapping[str, StateTable]
 
 
 def _same(store: Store, known: Manifest | None, at: tuple[str, int], record: Record) -> BucketState | None:
-    """Return what the last snapshot has of a bucket, if that is what the store has, and its files are whole."""
+    """Return a bucket's state in the last snapshot, if the store has the same version, and its files are whole."""
     operator, number = at
     of = None if known is None else known.operators.get(operator)
     before = None if of is None else of.buckets.get(number)

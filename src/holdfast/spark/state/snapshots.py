@@ -1,4 +1,4 @@
-"""The checkpointer of a run on Spark: whose state it reads, from which directory, beginning with which seed."""
+"""The checkpointer of a run on Spark: which state it reads, from which directory, and with which seed."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from holdfast.spark.state.reader import VIEWS, StateReader
 log = logging.getLogger("holdfast.checkpoint")
 
 _PART_WAIT_S = 5.0
-"""So long workers have to write their parts.  Spark keeps the versions of many epochs more than end meanwhile."""
+"""How long workers have to write their parts.  Spark keeps the versions of many more epochs than end meanwhile."""
 
 _LOOK_S = 0.02
 
 
 def waited_for(store: Store, taken: Taken, run: str, wait_s: float) -> tuple[dict[At, BucketState], frozenset[At]]:
-    """Return the buckets that have their files, once workers have written theirs; and those that must be read."""
+    """Return the buckets that have their files, after waiting for workers; and those that must be read."""
     found, missing = dict(taken.there), dict(taken.written)
     until = time.monotonic() + wait_s
     while missing:
@@ -71,7 +71,7 @@ class Snapshotting:
     shape : StateShape
         Buckets and tasks.
     intervals : Intervals
-        How often.
+        How often snapshots are made.
     token : str
         Unique for the run.
     """
@@ -95,8 +95,8 @@ class Snapshotting:
         user_data: Callable[[], Mapping[str, Any] | None],
         barriers: Barriers,
     ) -> Checkpointer:
-        """Return the checkpointer of a run, which has not begun to work."""
-        # What killed runs left; a run that is fenced and still reads notices, and has nothing to say any more.
+        """Return the checkpointer of a run, not started yet."""
+        # Left by killed runs; a fenced run that still reads will fail, and its snapshot would be refused anyway.
         shutil.rmtree(self.directory / VIEWS, ignore_errors=True)
         reader = StateReader(
             run_session(self.session, self.shape.partitions),
@@ -129,7 +129,7 @@ class Snapshotting:
                     found |= {(name, at): of for name, each in states.items() for at, of in each.buckets.items()}
                     anew = {at: found[at] for at in missing if at in found}
                     for error in self._spoilt(seed, anew, known).values():
-                        raise error  # the store does not have it, so nobody has
+                        raise error  # the store does not have it either
                 return gathered(state_schemas, found)
             except Exception as error:
                 raise translate(error, pipeline.name, f"the snapshot of epoch {ended.epoch}") from error
@@ -155,8 +155,8 @@ class Snapshotting:
     ) -> dict[At, Corrupt]:
         """Return the buckets of which a file of the seed is missing, cut or changed, with the error that says so.
 
-        A snapshot must not name such a file: for its sake older ones, which may be whole, would be pruned.  The
-        first snapshot of a run looks, and no other.
+        A snapshot must not name such a file: older ones, which may be whole, are pruned because of it.  Only the first
+        snapshot of a run checks.
         """
         taken_over = set() if seed is None or known is not None else {file.key for file in seed.files}
         spoilt = {}

@@ -1,11 +1,11 @@
-"""State that moves to a changed graph: a snapshot of the old one becomes a snapshot for the new one, file by file.
+"""State that moves to a changed graph: a snapshot of the old graph becomes one for the new graph, file by file.
 
 Renamed operators get their state under the new name; tables that have another form are grown or migrated; and where the
-number of buckets is another, every key goes to the bucket that its hash now says.  What need not change is not read: a
-bucket that stays as it is keeps its files.
+number of buckets differs, every key goes to the bucket of its hash.  What need not change is not read: a bucket that
+stays as it is keeps its files.
 
 The order of durable writes is that of every snapshot: files, then the manifest.  A crash leaves files that no manifest
-names, or a snapshot of a graph that does not run yet; the next start makes both again.
+names, or a snapshot of a graph that does not run yet; the next start writes both again.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Transfer:
     graph : str
         Fingerprint of the new graph's state.
     state_schemas : mapping of str to StateSchema
-        What each of its operators keeps.
+        The state tables of each of its operators.
     upgrades : mapping of str to StateUpgrade
-        With what tables of another form are converted.
+        How tables of another form are converted.
     buckets : int
-        Into how many the state of each operator is divided from now on.
+        How many the state of each operator is divided into from now on.
     generation : int
         Of this run.
     clock : Clock
@@ -67,7 +67,7 @@ class Transfer:
     clock: Clock
 
     def sources(self, found: Mapping[str, OperatorState]) -> dict[str, str]:
-        """Return the operators that find state in a snapshot of another graph, with the names that it is under."""
+        """Return the operators that find state in a snapshot of another graph, with its names there."""
         names = {name: self._upgrade(name).past.renamed_from for name in self.state_schemas}
         pairs = {name: name if name in found else names[name] for name in self.state_schemas}
         return {name: was for name, was in pairs.items() if was in found}
@@ -77,25 +77,25 @@ class Transfer:
         return state_move(was, self.state_schemas[name], self._upgrade(name))
 
     def is_needed(self, manifest: Manifest, sources: Mapping[str, str]) -> bool:
-        """Tell whether a snapshot cannot be taken as it is."""
+        """Return whether a snapshot cannot be used unchanged."""
         return manifest.buckets != self.buckets or any(
             name != was or not self.move(name, manifest.operators[was].schema).is_plain for name, was in sources.items()
         )
 
     def made(self, manifest: Manifest, sources: Mapping[str, str]) -> Manifest:
-        """Write the state of a snapshot as that of the new graph, and return the snapshot that holds it.
+        """Write the state of a snapshot as that of the new graph; return the resulting snapshot.
 
         Parameters
         ----------
         manifest : Manifest
             The state before.
         sources : mapping of str to str
-            The operators that take state over, with the names that it is under.
+            The operators that take state over, with its names in the snapshot.
 
         Raises
         ------
         InvalidPipeline
-            If a migration fails, or gives what does not fit, or rows cannot be given to other buckets.
+            If a migration fails, or its result does not fit, or rows cannot be assigned to other buckets.
         Corrupt
             If a file of the snapshot is missing or damaged.
         """
@@ -111,7 +111,7 @@ class Transfer:
         for name, was in sources.items():
             before = manifest.operators[was]
             move = self.move(name, before.schema)
-            feeds = _Feeding(renamed, redistributed, manifest.buckets, self.buckets)
+            feeds = _ReceivedBounds(renamed, redistributed, manifest.buckets, self.buckets)
             if move.is_plain and name not in redistributed:
                 buckets = {
                     number: BucketState(of.version, of.digest, feeds.renamed(of.feeds), of.files)
@@ -129,19 +129,19 @@ class Transfer:
         return made
 
     def begun_with(self, given: Mapping[str, Mapping[str, pa.Table]], ended: EpochEnd) -> Manifest:
-        """Write state that was given, and return the snapshot that holds it.
+        """Write state that was given; return the resulting snapshot.
 
         Parameters
         ----------
         given : mapping of str to mapping of str to pa.Table
             Operator -> every table of its state.
         ended : EpochEnd
-            The epoch at whose end it stands.  Its number is not 0: buckets have versions, and 0 is that of nothing.
+            The epoch at whose end it is valid.  Its number is not 0: 0 is the version of a bucket without state.
 
         Raises
         ------
         InvalidPipeline
-            If rows cannot be given to buckets.
+            If rows cannot be assigned to buckets.
         """
         operators = {
             name: OperatorState(self.state_schemas[name], self._written(name, state, ended.step_epoch, {}))
@@ -157,9 +157,9 @@ class Transfer:
         return self.upgrades.get(name, StateUpgrade())
 
     def _rewritten(
-        self, name: str, was: str, before: OperatorState, move: StateMove, feeds: _Feeding, at: StepTime
+        self, name: str, was: str, before: OperatorState, move: StateMove, feeds: _ReceivedBounds, at: StepTime
     ) -> dict[int, BucketState]:
-        """Read all state of an operator, bring its tables over, and write it into the buckets of now."""
+        """Read all state of an operator, convert its tables, and write it into the current buckets."""
         if not before.buckets:
             return {}
         known = {
@@ -178,7 +178,7 @@ class Transfer:
         return self._written(name, state, version, of_all)
 
     def _written(self, name: str, state: Mapping[str, pa.Table], version: int, of_all: Feeds) -> dict[int, BucketState]:
-        """Write all state of an operator into the buckets of now."""
+        """Write all state of an operator into the current buckets."""
         written = {}
         for number, parts in self._division(name, self.state_schemas[name]).divided(state, self.buckets):
             digest = hashlib.blake2b(encoding.encode(parts), digest_size=8).hexdigest()
@@ -248,15 +248,15 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class _Feeding:
-    """What operators were told by those before them: who told it may have another name, or other buckets, now.
+class _ReceivedBounds:
+    """The bounds that operators received from upstream operators, which may have another name, or other buckets, now.
 
     Parameters
     ----------
     names : mapping of str to str
-        Operator before -> now.
+        Previous name of an operator -> current one.
     redistributed : set of str
-        Operators (as they are called now) whose keys are in other buckets than before.
+        Operators (by their current names) whose keys are in other buckets than before.
     before, now : int
         How many buckets there were and are.
     """
@@ -267,11 +267,11 @@ class _Feeding:
     now: int
 
     def renamed(self, feeds: Feeds) -> dict[str, dict[str, int]]:
-        """Return the bounds that one bucket was told, as told by the operators of now."""
-        return {name: self._of_now(of) for name, of in feeds.items()}
+        """Return the bounds that one bucket received, under the current names of operators."""
+        return {name: self._current(of) for name, of in feeds.items()}
 
     def united(self, several: Sequence[Feeds]) -> dict[str, dict[str, int]]:
-        """Return the bounds that any of several buckets was told: each holds for all keys, wherever it was heard."""
+        """Return the bounds that any of several buckets received: each holds for all keys, not only for that bucket."""
         greatest: dict[str, dict[str, int]] = {}
         for feeds in several:
             for name, of in feeds.items():
@@ -280,7 +280,7 @@ class _Feeding:
                     known[source] = max(bound, known.get(source, bound))
         return self.renamed(greatest)
 
-    def _of_now(self, of: Mapping[str, int]) -> dict[str, int]:
+    def _current(self, of: Mapping[str, int]) -> dict[str, int]:
         found: dict[str, int] = {}
         by_bucket: dict[str, dict[int, int]] = {}
         for source, bound in of.items():
@@ -291,6 +291,6 @@ class _Feeding:
             else:
                 found[f"{now}{slash}{bucket}"] = bound
         for operator, bounds in by_bucket.items():
-            if len(bounds) == self.before:  # its keys may have come from any bucket: the least of them holds
+            if len(bounds) == self.before:  # its keys may come from any bucket: the least bound holds
                 found |= {f"{operator}/{bucket}": min(bounds.values()) for bucket in range(self.now)}
         return found
