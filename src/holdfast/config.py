@@ -169,8 +169,8 @@ class Settings(BaseSettings):
     )
     drop_state: Annotated[str, AfterValidator(_names), Field(examples=["names, separated by commas"])] = _setting(
         "",
-        "Operators that are gone and whose state nobody takes over, although a new operator of the same kind begins "
-        "without: it may be the old one under another name, so a start asks for a word.  Also "
+        "Operators that are gone and whose state no operator takes over, although a new one of the same kind begins "
+        "without: it may be the old one under another name, so a start asks for confirmation.  Also "
         "`start(drop_state=[...])` and `--drop-state`.  `holdfast plan` says beforehand whether it is needed.",
     )
     checkpoint_keep: Annotated[int, Field(ge=1, le=1000)] = _setting(
@@ -204,19 +204,19 @@ class Settings(BaseSettings):
     )
     on_poison: Literal["stop", "isolate"] = _setting(
         "stop",
-        "What becomes of rows that kill the run whenever their epoch is evaluated: `stop` fails with the error, "
+        "What happens to rows that kill the run whenever their epoch is evaluated: `stop` fails with the error, "
         "`isolate` finds them by trials and makes them dead letters.  Also `start(on_poison=...)` and `--on-poison`.",
     )
     poison_attempts: Annotated[int, Field(ge=1, le=100)] = _setting(
         3,
-        "With `isolate`: so many runs in a row must have died in the same epoch before its rows are tried.  Fewer find "
-        "them sooner; more outlast what passes by itself.",
+        "With `isolate`: how many runs in a row must have died in the same epoch before its rows are tried.  Fewer "
+        "find them sooner; more outlast failures that pass by themselves.",
     )
     poison_rows: Annotated[int, Field(ge=1, le=1_000_000)] = _setting(
         100,
-        "With `isolate`: more rows of one epoch are not isolated, the start fails instead.  So many speak against the "
-        "code and not the input; each costs some seconds, or about twenty trials in an epoch of a million rows where "
-        "Spark's plan evaluates it.",
+        "With `isolate`: more rows of one epoch are not isolated, the start fails instead.  So many suggest a fault "
+        "in the code, not in the input; each costs some seconds, or about twenty trials in an epoch of a million rows "
+        "where Spark's plan evaluates it.",
     )
     poison_timeout: Annotated[str, _duration("1 s", "7 d")] = _setting(
         "1 d",

@@ -428,7 +428,7 @@ class StatefulSpec(Protocol):
     """Outputs of its step besides ``rows`` that can be used: ``late``, ``shed``."""
 
     time_columns: tuple[str | None, ...]
-    """For each input the timestamp column that it goes by; None: whichever the stream has."""
+    """For each input the timestamp column that it uses; None: that of the stream."""
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> Step:
         """Return the step for inputs of these schemas; raise InvalidPipeline where a column is missing or unfit."""

@@ -120,7 +120,7 @@ class OperatorStatus(_Picture):
     name, kind : str
         The node's name, and what it does.
     state_rows, state_bytes : int
-        Rows of all its tables, and what is stored of them, over all buckets that have been heard of.
+        Rows of all its tables, and their stored size, over all buckets that have reported.
     waiting_rows : int
         Input rows that wait for others.
     late, shed : int

@@ -28,7 +28,7 @@ At = tuple[str, int]
 
 @dataclass(frozen=True)
 class KnownBucket:
-    """What a bucket said last of the state that it keeps.
+    """What a bucket last reported about its state.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class KnownBucket:
     version, digest
         As in :class:`~holdfast.checkpoint.manifest.BucketState`.
     feeds : mapping, optional
-        The bounds of its feeds; None where it has not said: they did not move since the run began.
+        The bounds of its feeds; None where it has not reported them: they did not move since the run began.
     """
 
     epoch: int
@@ -69,7 +69,7 @@ NOTHING = Knowledge()
 
 
 class Barriers:
-    """Which epochs are barriers, and what buckets said.  Called by the stream thread and by the checkpointer's."""
+    """Which epochs are barriers, and what buckets reported.  Called by the stream thread and by the checkpointer's."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -74,7 +74,7 @@ def _read(store: Store) -> History:
     data = store.get(KEY)
     if data is None:
         return {}
-    says = "it says where sources go on that leave the graph and come back"
+    says = "it has the positions at which sources continue that leave the graph and are put back"
     do = f"restore {KEY} from a copy; or remove it, if no source that was removed from the graph is to be put back."
     return records.load(History, data, key=KEY, says=says, do=do)
 

@@ -209,7 +209,7 @@ def write_state(store: Store, name: str, operator: str, directory: Path) -> dict
     if checked_place(directory, "an export").exists() and any(directory.iterdir()):
         raise InvalidPipeline(
             f"{directory} is not empty.",
-            why="whoever edits what is in it takes every file there for a state table.",
+            why="every file in the directory is taken for a state table when it is edited.",
             do="name a directory that is empty, or not there yet.",
         )
     directory.mkdir(parents=True, exist_ok=True)

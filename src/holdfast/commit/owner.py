@@ -98,7 +98,7 @@ def _is_alive(host: str, pid: int, began: str) -> bool | None:
 
 
 def _machine() -> str:
-    """Return what tells this boot of this machine, and this container on it, from every other; empty: nobody says."""
+    """Return an identity of this boot of this machine, and of this container on it; empty: unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -107,7 +107,7 @@ def _machine() -> str:
 
 
 def _began(pid: int) -> str:
-    """Return when a process began, in the kernel's ticks since the boot; empty: nobody says."""
+    """Return when a process began, in the kernel's ticks since the boot; empty: unknown."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

@@ -23,9 +23,9 @@ class CommitAtPts:
     Parameters
     ----------
     disorder : str, int or mapping of str to str or int
-        How far a source's rows may lie behind the highest timestamp of the epochs before: of all sources, or by name.
+        How far a source's rows may be below the highest timestamp of earlier epochs: of all sources, or by name.
     max_waiting_rows : int
-        So many rows may wait for pts before sources that run ahead are held.
+        How many rows may wait for pts before sources that run ahead are held.
     """
 
     disorder: str | int | Mapping[str, str | int]
@@ -33,16 +33,16 @@ class CommitAtPts:
 
 
 def pts(*, disorder: str | int | Mapping[str, str | int] = 0, max_waiting_rows: int = WAITING_ROWS_MAX) -> CommitAtPts:
-    """Commit at pts, with more said than ``commit_at="pts"`` says.
+    """Commit at pts, with options that ``commit_at="pts"`` does not have.
 
     Parameters
     ----------
     disorder : str, int or mapping of str to str or int, optional
-        How far a source's rows may lie behind the highest timestamp of the epochs before: text with a unit for
+        How far a source's rows may be below the highest timestamp of earlier epochs: text with a unit for
         TIMESTAMPs, ticks for BIGINTs; one for all sources, or source name -> disorder.  By default none: from epoch to
         epoch the timestamps of each source ascend.
     max_waiting_rows : int, optional
-        So many rows may wait before sources that run ahead are held.
+        How many rows may wait before sources that run ahead are held.
 
     Returns
     -------

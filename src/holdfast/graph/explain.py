@@ -35,14 +35,14 @@ def explain(pipeline: Pipeline) -> str:
 
 @runtime_checkable
 class BoundsEnding(Protocol):
-    """What an operator's declaration may say: that bounds of its inputs, but for the end, do not hold behind it."""
+    """What an operator's declaration may have: why bounds of its inputs, except the end, do not hold after it."""
 
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
         """Return why, for people; None where they hold."""
 
 
 def bounds_end(node: Node) -> str | None:
-    """Return why bounds do not come through an operator; None where they do, or none are known to reach it."""
+    """Return why bounds do not pass an operator; None where they do, or none are known to reach it."""
     shapes = [before.shape for before in node.inputs]
     if not isinstance(node.spec, BoundsEnding) or all(shape.timestamp is None for shape in shapes):
         return None
@@ -51,15 +51,15 @@ def bounds_end(node: Node) -> str | None:
 
 def sinks_behind(pipeline: Pipeline) -> dict[Node, tuple[str, ...]]:
     """Return, for each node, the names of the sinks that its rows reach, in the pipeline's order."""
-    behind: dict[Node, list[str]] = {node: [] for node in pipeline.nodes}
+    reached: dict[Node, list[str]] = {node: [] for node in pipeline.nodes}
     for sink in pipeline.sinks:
         waiting = list(sink.inputs)
         while waiting:
             node = waiting.pop()
-            if sink.name not in behind[node]:
-                behind[node].append(sink.name)
+            if sink.name not in reached[node]:
+                reached[node].append(sink.name)
                 waiting.extend(node.inputs)
-    return {node: tuple(names) for node, names in behind.items()}
+    return {node: tuple(names) for node, names in reached.items()}
 
 
 def arguments_text(arguments: Mapping[str, Any]) -> str:
@@ -89,7 +89,7 @@ def derived_names(pipeline: Pipeline) -> list[str]:
 
 def _lines(pipeline: Pipeline) -> Iterator[str]:
     operators = [node for node in pipeline.nodes if not node.is_source]
-    behind = sinks_behind(pipeline)
+    reached = sinks_behind(pipeline)
     feeding = _before_state(pipeline)
     yield f"pipeline {pipeline.name!r}, built at {pipeline.origin}, fingerprint {pipeline.fingerprint()}"
     yield f"  guarantee: {_whole_guarantee(pipeline)}"
@@ -100,7 +100,7 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
             yield ""
             yield title
         for node in nodes:
-            yield from _node_lines(node, behind[node], feeds_state=node in feeding)
+            yield from _node_lines(node, reached[node], feeds_state=node in feeding)
     yield ""
     yield "sinks"
     for sink in pipeline.sinks:
@@ -137,9 +137,9 @@ def _node_lines(node: Node, sinks: tuple[str, ...], *, feeds_state: bool) -> Ite
 
 
 def _before_state(pipeline: Pipeline) -> set[Node]:
-    """Return the nodes whose bounds an operator with state hears, through whatever stands between."""
+    """Return the nodes upstream of operators with state, which use their bounds."""
     found: set[Node] = set()
-    for node in reversed(pipeline.nodes):  # inputs stand before
+    for node in reversed(pipeline.nodes):  # inputs come first
         if is_stateful(node) or node in found:
             found.update(node.inputs)
     return found

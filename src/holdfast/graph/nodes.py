@@ -85,7 +85,7 @@ class Node:
     shape : Shape
         What is known of its rows.
     past : Evolution
-        What it says of itself in the graph that ran before.
+        How it continues the state of the graph that ran before.
     """
 
     spec: SourceSpec | OperatorSpec
@@ -353,7 +353,7 @@ class Operator:
     origin : Origin
         The line of the user's code that built it.
     past : Evolution
-        What it says of itself in the graph that ran before.
+        How it continues the state of the graph that ran before.
     """
 
     spec: OperatorSpec
@@ -390,7 +390,7 @@ def apply(
     is_derived : bool
         Whether ``name`` was derived by the caller and not chosen by the user.
     past : Evolution
-        What it says of itself in the graph that ran before.
+        How it continues the state of the graph that ran before.
     """
     chosen = name or naming.derived_name(spec.kind, spec.arguments(), [stream.name for stream in inputs])
     with checks.building(spec.kind, chosen, built_at):

@@ -101,7 +101,7 @@ def mask_record(record: logging.LogRecord) -> bool:
 
 
 def _readable(text: str) -> str:
-    """Return a text without secrets, and without what it says to programs alone."""
+    """Return a text without secrets, and without the parts for programs alone."""
     return masked(without_records(text))
 
 

@@ -33,7 +33,7 @@ class Map:
         return Shape()
 
     def bounds_end(self, inputs: Sequence[Shape]) -> str:
-        """Return why no bound holds behind it."""
+        """Return why no bound holds downstream of it."""
         return "a function may do anything to the timestamp; select and sql show what they do to it"
 
 

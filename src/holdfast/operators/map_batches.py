@@ -50,13 +50,13 @@ class MapBatches:
         return Shape(tuple(self.schema.names), timestamp if stays else None)
 
     def offset(self, timestamp: str | None) -> int | None:
-        """Return by how many ticks of the timestamp a row may lie behind what it comes of; None: anything."""
+        """Return by how many ticks a row's timestamp may differ from its batch's lowest; None: by any number."""
         if self.timestamp_offset is None or timestamp is None:
             return None
         return offset_ticks(self.timestamp_offset, self.schema.field(timestamp).type)
 
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
-        """Return why no bound holds behind it."""
+        """Return why no bound holds downstream of it."""
         if self.timestamp_offset is not None:
             return None
         return "fn may do anything to the timestamp; timestamp_offset=0 says that it keeps it"
@@ -82,9 +82,9 @@ def map_batches(
     setup : function of nothing, optional
         Runs once per Python worker, before its first batch: the place to load a model.
     timestamp_offset : str or int, optional
-        A promise: no row has a timestamp lower than the lowest of the batch it comes of, moved by this.  ``0`` where
-        ``fn`` keeps timestamps; ``"-1 s"``, or ticks where they are BIGINT, where it may go back as far.  Bounds for
-        all keys then hold behind it, moved so; without it operators behind hear the end alone.
+        A promise: no row has a timestamp below the lowest of its input batch, shifted by this.  ``0`` where ``fn``
+        keeps timestamps; ``"-1 s"``, or ticks where they are BIGINT, where it may go back as far.  Bounds for all keys
+        then hold downstream of it, shifted so; without it downstream operators receive only the end.
     name : str, optional
         The node's name.
 

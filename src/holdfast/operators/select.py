@@ -36,15 +36,15 @@ class Select:
         return [item_of(text) for text in self.items]
 
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
-        """Return why no bound holds behind it."""
+        """Return why no bound holds downstream of it."""
         return unless_timed(self.shape(inputs), inputs[0])
 
 
-def unless_timed(behind: Shape, before: Shape) -> str | None:
-    """Return why no bound holds behind items that do not pass the timestamp on."""
+def unless_timed(output: Shape, before: Shape) -> str | None:
+    """Return why no bound holds downstream of items that do not pass the timestamp on."""
     if before.columns is None:
         return "what columns come is not known before the run"
-    return f"{before.timestamp!r} is left out or computed" if behind.timestamp is None else None
+    return f"{before.timestamp!r} is left out or computed" if output.timestamp is None else None
 
 
 def selected(items: Sequence[Item], texts: Sequence[str], before: Shape) -> Shape:
@@ -101,7 +101,7 @@ def _check_new(new: Iterable[str], given: Iterable[str], text: str) -> None:
         if column.lower() in taken:
             raise InvalidPipeline(
                 f"item {text!r} gives a second column {column!r}.",
-                why="* brings the old columns along, and a table cannot have two columns of one name.",
+                why="* includes the old columns, and a table cannot have two columns of one name.",
                 do=f'leave the old one out: hf.select("* except ({column})", ...)',
             )
         taken.add(column.lower())

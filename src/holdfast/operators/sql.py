@@ -45,7 +45,7 @@ class Sql:
         return None if known is None else known.items
 
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
-        """Return why no bound holds behind it."""
+        """Return why no bound holds downstream of it."""
         if self.items_read() is None:
             return "the query is not simple enough to tell what becomes of the timestamp"
         return unless_timed(self.shape(inputs), inputs[0])

@@ -32,7 +32,7 @@ class Union:
         return Shape(inputs[0].columns, inputs[0].timestamp if len(timestamps) == 1 else None)
 
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
-        """Return why no bound holds behind it."""
+        """Return why no bound holds downstream of it."""
         return None if len({shape.timestamp for shape in inputs}) == 1 else "its inputs have different timestamps"
 
 

@@ -23,7 +23,7 @@ from holdfast.resume.graph_record import Role
 from holdfast.resume.spark_log import plain
 
 STOPS_MAX = 1000
-"""So many epochs at most bring a new sink to the present; where the sources would cut more, several become one."""
+"""Most epochs in which a new sink catches up; where the sources would make more, several become one."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Backfill:
             )
 
     def _through(self, stops: Sequence[Positions], held: Mapping[str, Held]) -> list[Positions]:
-        """Return the stops with those where a sink stands; those that cannot be brought into their order go."""
+        """Return the stops with the positions of sinks; stops that have no order among them are left out."""
         standing = [each.positions for each in held.values() if covers_all(stops[-1], each.positions)]
         certain = ascending([stops[0], *standing, stops[-1]])
         if certain is None:
@@ -150,7 +150,7 @@ class Backfill:
 
 
 def _order(one: Positions, other: Positions) -> int | None:
-    """Return -1, 0 or 1 as positions lie before, at or behind others; None where each has something the other lacks."""
+    """Return -1, 0 or 1 as positions are before, at or after others; None where each has something the other lacks."""
     is_behind, is_before = covers_all(one, other), covers_all(other, one)
     return int(is_behind) - int(is_before) if is_behind or is_before else None
 

@@ -1,9 +1,9 @@
-"""Sinks that lie behind what was published in them, and what they lack.  Only looks.
+"""Sinks that are behind what was published in them, and what they lack.  Changes nothing.
 
-No crash of Holdfast leads here: a database failed over to a copy that lagged, a file was restored.  Spark's log goes on
-behind its last finished batch, so what such a sink lacks before it would never come again.  *Finished* means published:
-recovery has published every decision that was open, and without a decision Spark's commit log follows the sink's own
-commit.  An epoch that is planned and not finished proves nothing.
+No crash of Holdfast leads here: a database failed over to a copy that lagged, a file was restored.  Spark continues
+after its last finished batch, so what such a sink lacks before it would never be delivered again.  *Finished* is
+published: recovery has published every decision that was open, and without a decision Spark's commit log follows the
+sink's own commit.  An epoch that is planned and not finished proves nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_or
 from holdfast.resume.spark_log import CONTROLS, MARKS, OPAQUE_SEGMENT, last_logged, logged, plain, read_offsets
 
 Ranges = Mapping[str, Mapping[str, tuple[Position, Position]]]
-"""Source -> segment -> from where to where."""
+"""Source -> segment -> start and end."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Behind:
     published : int
         The last epoch that Spark's log calls finished.
     lost : Ranges
-        What lies between.
+        The positions between them.
     """
 
     sink: str
@@ -53,7 +53,7 @@ class Behind:
 
 
 def behind(spark: Path, held: Mapping[str, Held]) -> tuple[Behind, ...]:
-    """Return the sinks to which a directory of Spark's cannot give any more what they lack.
+    """Return the sinks that lack what a directory of Spark's will not deliver again.
 
     Parameters
     ----------

@@ -31,12 +31,12 @@ class Spark(Enum):
 
     @property
     def is_changed(self) -> bool:
-        """Whether the graph is another one than that of the newest directory."""
+        """Whether the graph differs from that of the newest directory."""
         return self in (Spark.OTHER, Spark.FILLING)
 
     @property
     def has_log(self) -> bool:
-        """Whether Spark's log tells what was published in each sink."""
+        """Whether Spark's log shows what was published in each sink."""
         return self is Spark.GOOD or self.is_changed
 
 

@@ -44,9 +44,9 @@ class DirectoryHeader:
     kept : tuple of str, optional
         The operators that take their state from the seed; None: all that it has.
     retired : Positions
-        Where sources stood that are in the graph no longer: they go on there should they come back.
+        The positions of sources that left the graph: they continue there if they are put back.
     graph : str, optional
-        Fingerprint of the graph's state; None where nobody noted it.
+        Fingerprint of the graph's state; None where it was not recorded.
     from_us : int, optional
         No row whose timestamp lies before is read, microseconds; of the pipeline's beginning only.
     backfilled : tuple of str
@@ -66,7 +66,7 @@ class DirectoryHeader:
 
     @property
     def replay_count(self) -> int:
-        """So many of the first batches lie before the last of the positions to pass: sinks hold them."""
+        """How many of the first batches are before the last of the positions to pass: sinks hold them."""
         return max(0, len(self.seek) - 1)
 
     @property

@@ -175,7 +175,7 @@ def described(pipeline: Pipeline, state_schemas: Mapping[str, StateSchema], buck
 def state_fingerprint(pipeline: Pipeline) -> str:
     """Return 16 hexadecimal digits that are equal for graphs whose state is the same, rows given; empty without state.
 
-    What stands behind the last stateful operator, sinks, and the arguments of sources (limits, for instance) have no
+    What is downstream of the last stateful operator, sinks, and the arguments of sources (limits, for instance) have no
     part in it: rows between two positions are the same for ever.
 
     Examples

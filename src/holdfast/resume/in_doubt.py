@@ -42,7 +42,7 @@ def resolve_dead_run(pipeline: Pipeline, store: Store, settings: Settings) -> No
     Raises
     ------
     HoldfastError
-        Whatever :meth:`Coordinator.open` raises, and would raise again behind the session.
+        Whatever :meth:`Coordinator.open` raises, and would raise again once there is a session.
     """
     with ExitStack() as closing:
         try:

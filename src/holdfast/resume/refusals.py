@@ -136,7 +136,7 @@ def _check_fit(change: GraphChange, pipeline: str, *, is_forced: bool) -> None:
         raise InvalidPipeline(
             f"the state of {first.role.value} {first.name!r} does not fit the changed graph.",
             why="; ".join(first.details) + ".",
-            do="say how it is brought over (migrate=, renamed_from=); or give the operator another name, so that "
+            do="say how it is converted (migrate=, renamed_from=); or give the operator another name, so that "
             "it begins without state, and drop that of the old one (drop_state=); or change it back; "
             f"{_FORCE}: it then begins without state.",
             pipeline=pipeline,

@@ -3,10 +3,10 @@
 A directory that begins at a snapshot, or at the beginning of its sources, first replays epochs that sinks hold already.
 A graph that changes before that is through finds some of them left:
 
-- behind a *rewind* they belong to the graph that is started next: it was changed on purpose, and the old one would
-  publish its rows of later epochs again before anybody could stop it;
-- of a *backfill* too: a sink that gets everything is given what the graph of now makes of it;
-- behind a snapshot that was restored because Spark's directory was damaged or lost, to the old graph: it has published
+- after a *rewind* they belong to the graph that is started next: it was changed on purpose, and the old one would
+  publish its rows of later epochs again before it could be stopped;
+- of a *backfill* too: a sink that gets everything gets what the current graph computes;
+- after a snapshot that was restored because Spark's directory was damaged or lost, to the old graph: it has published
   them, it has done nothing wrong, and its state is what its rows were computed with.
 """
 
@@ -63,8 +63,8 @@ def last_finished(spark: Path, held: Mapping[str, Held], header: DirectoryHeader
 
     Notes
     -----
-    Of a batch that is replayed, sinks cover the end before it runs.  One that was given it, which is then being filled,
-    has an epoch of this directory; for the others only Spark's log tells.
+    Of a batch that is replayed, sinks cover the end before it runs.  A sink that is being filled, and has received it,
+    has an epoch of this directory; for the others only Spark's log shows it.
     """
     for batch_id in reversed(logged(spark, "offsets")):
         is_committed = (spark / "commits" / str(batch_id)).exists()

@@ -1,8 +1,8 @@
-"""Where a new Spark directory takes its state from, and what has to be replayed behind it.
+"""Where a new Spark directory takes its state from, and what has to be replayed after it.
 
 The newest snapshot whose files are whole, and which every sink covers, is taken.  The epochs that came after it, as
-far as a sink holds them, are replayed with the ends and the batch times that they had: a step that looks at the clock
-decides as it did.  What no record tells is replayed as one epoch up to the positions of each sink.
+far as a sink holds them, are replayed with the ends and the batch times that they had: a step that depends on
+batch time decides as it did.  What has no record is replayed as one epoch up to the positions of each sink.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Restoration:
     manifest : Manifest
         The snapshot.
     replayed : tuple of EpochEnd
-        Epochs behind it whose ends are known, in order.
+        Epochs after it whose ends are known, in order.
     stops : tuple of Positions
         What sinks hold beyond those, in order: replayed as one epoch each.
     refused : tuple of (SnapshotKey, str)
@@ -78,7 +78,7 @@ def restoration(
     reached : Positions, optional
         What was published in sinks that have lost it since: it is replayed as it was, too.
     passed_over : callable, optional
-        Told of each snapshot that cannot be used, with the reason.
+        Called for each snapshot that cannot be used, with the reason.
     """
     refused: list[tuple[SnapshotKey, str]] = []
 

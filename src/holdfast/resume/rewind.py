@@ -1,7 +1,7 @@
 """What a rewind can go back to, and what it makes untrue in the checkpoint.
 
-A rewind is an epoch that withdraws what was published behind the end of an older one, its target (design/0012).  What
-can be a target: every epoch whose end is known, and, with state, up to which a snapshot and the records behind it
+A rewind is an epoch that withdraws what was published after the end of an older one, its target (design/0012).  What
+can be a target: every epoch whose end is known, and, with state, up to which a snapshot and the records after it
 reach.
 """
 
@@ -65,11 +65,11 @@ class Rewound:
     snapshot : int, optional
         Epoch of the snapshot that state comes from; None without state.
     replayed : int
-        Epochs behind it that are evaluated again for their state alone.
+        Epochs after it that are evaluated again for their state alone.
     sinks : mapping of str to Withdrawal
         What each sink withdraws.
     absent : tuple of str
-        Sinks that have taken part and are not in the graph: what they hold behind the target stays in them.
+        Sinks that have taken part and are not in the graph: what they hold from after the target stays in them.
     """
 
     epoch: int
@@ -119,13 +119,13 @@ def target(store: Store, pipeline: str, to: str, steps: Sequence[EpochSpan], *, 
 
 
 def reachable(store: Store, pipeline: str, steps: Iterable[EpochSpan]) -> dict[int, EpochEnd]:
-    """Return the ends of the epochs up to which a good snapshot, and the records behind it, reach; by number."""
+    """Return the ends of the epochs up to which a good snapshot, and the records after it, reach; by number."""
     known = list(steps)
     ends: dict[int, EpochEnd] = {}
     for manifest in good_snapshots(store, lambda key, why: None):
         if manifest.pipeline == pipeline:
-            behind = {ended.epoch: ended for ended in chain(known, manifest.ended.positions)}
-            ends = {**behind, manifest.ended.epoch: manifest.ended, **ends}
+            after = {ended.epoch: ended for ended in chain(known, manifest.ended.positions)}
+            ends = {**after, manifest.ended.epoch: manifest.ended, **ends}
     return ends
 
 
@@ -208,7 +208,7 @@ def take_back(store: Store, to: Positions, generation: int, steps: Iterable[Epoc
 
 
 def note_rewind(store: Store, epoch: int, to: Positions) -> None:
-    """Note that a rewind has happened: names stay, and one that was given behind its target stands for nothing now.
+    """Note that a rewind has happened: names stay, and one that was given after its target no longer has a checkpoint.
 
     Parameters
     ----------
@@ -257,8 +257,8 @@ def _rewinds(store: Store) -> list[tuple[int, Positions]]:
 
 def withdrawn_by(store: Store, epoch: int, positions: Positions) -> int | None:
     """Return the rewind that has withdrawn an epoch which ended at some positions; None where it stands."""
-    behind = (number for number, to in _rewinds(store) if epoch < number and not covers_all(to, positions))
-    return next(behind, None)
+    later = (number for number, to in _rewinds(store) if epoch < number and not covers_all(to, positions))
+    return next(later, None)
 
 
 def check_none_holds_withdrawn(store: Store, pipeline: str, sinks: Collection[str], held: Mapping[str, Held]) -> None:
@@ -293,7 +293,7 @@ def check_none_holds_withdrawn(store: Store, pipeline: str, sinks: Collection[st
                 "was restored from a backup of before the rewind. What came instead of the withdrawn rows is not "
                 "in it, and its ledger says that it has everything up to there.",
                 do="holdfast rewind once more, to where that one went or further back: it takes all sinks there; "
-                f"or restore sink {name!r} to a state of behind the rewind; or, where it cannot withdraw rows, "
+                f"or restore sink {name!r} to a state after the rewind; or, where it cannot withdraw rows, "
                 "give it another name: it then begins at the present, or, with another target and backfill=True, "
                 "at the beginning.",
                 pipeline=pipeline,
@@ -305,7 +305,7 @@ def check_none_holds_withdrawn(store: Store, pipeline: str, sinks: Collection[st
 def _at(at_us: int, ends: Mapping[int, EpochEnd], steps: Iterable[EpochSpan]) -> EpochEnd | None:
     """Return the last epoch that was planned up to a time; None where nobody knows which that is.
 
-    Where ends are missing behind the last one that is known, the epoch that was asked for may be one of them.
+    Where ends are missing after the last one that is known, the epoch that was asked for may be one of them.
     """
     found = max((end for end in ends.values() if end.batch_us <= at_us), key=lambda end: end.epoch, default=None)
     following = min((epoch for epoch in ends if found is not None and epoch > found.epoch), default=None)
@@ -344,7 +344,7 @@ def _named(store: Store, pipeline: str, name: str) -> RewindTarget:
 
 
 def _restored(store: Store, pipeline: str, ended: EpochEnd, steps: Iterable[EpochSpan]) -> Restoration | None:
-    """Return the snapshot and the epochs behind it that lead to exactly the end of an epoch."""
+    """Return the snapshot and the epochs after it that lead to exactly the end of an epoch."""
     found = restoration(store, pipeline, [Held(ended.epoch, 0, ended.positions)], steps)
     return None if found is None or found.stops else found
 

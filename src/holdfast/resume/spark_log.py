@@ -26,7 +26,7 @@ MARKS = {"has_ended": "@ended", "ticks": "@ticks", "behind_us": "@behind", "give
 """What an offset says besides how far rows are read -> the segment under which it counts as a position."""
 
 CONTROLS = "holdfast_controls"
-"""Name under which a source without rows tells who has ended (:mod:`holdfast.spark.controls`); none of the graph's."""
+"""Name under which a source without rows reports ends (:mod:`holdfast.spark.controls`); none of the graph's."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def newest_positions(spark_checkpoint: Path) -> Positions:
 
 
 def ended(positions: Positions) -> tuple[str, ...]:
-    """Return the sources whose end was told.
+    """Return the sources whose end is logged.
 
     Examples
     --------
@@ -286,19 +286,19 @@ def has_more(marks: Mapping[str, Any]) -> bool:
 
 
 def active_until(positions: Positions, batch_us: int) -> dict[str, int]:
-    """Return for each source the time up to which its silence says nothing: until then it had more to give.
+    """Return for each source the time up to which it counts as active: until then it had more rows to deliver.
 
     Parameters
     ----------
     positions : Positions
         The end of an epoch.
     batch_us : int
-        The epoch's batch time: that of a source which still has more to give.
+        The epoch's batch time: that of a source which still has more.
 
     Returns
     -------
     dict
-        Without sources that never had more to give than an epoch took, as far as anybody noted it.
+        Without sources that never had more rows than an epoch took, as far as that was logged.
 
     Examples
     --------

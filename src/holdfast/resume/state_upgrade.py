@@ -27,7 +27,7 @@ class Way(Enum):
 
 @dataclass(frozen=True)
 class StateUpgrade:
-    """With what state can be brought over from another version of an operator.
+    """How state can be taken over from another version of an operator.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class StateMove:
     dropped : tuple of str
         Tables before that no table comes from.
     reasons : tuple of str
-        Why it cannot be brought over; empty when it can.
+        Why it cannot be taken over; empty when it can.
     """
 
     tables: Mapping[str, TableMove] = field(default_factory=dict)
@@ -109,9 +109,9 @@ def state_move(old: StateSchema, new: StateSchema, upgrade: StateUpgrade) -> Sta
     Parameters
     ----------
     old, new : StateSchema
-        What it kept, and what it is to keep.
+        The previous state tables, and the new ones.
     upgrade : StateUpgrade
-        With what tables that differ can be brought over.
+        How tables that differ can be taken over.
     """
     migrate = upgrade.past.migrate
     moves: dict[str, TableMove] = {}

@@ -26,7 +26,7 @@ class WrappedSource:
 
 
 def innermost(source: Source) -> Source:
-    """Return the source itself, out of all that is around it: whom to ask what it may offer besides.
+    """Return the innermost source of all wrappers: the one to ask for optional protocols.
 
     ``isinstance`` does not see what ``__getattr__`` passes on (from Python 3.12 on).
     """

@@ -86,7 +86,7 @@ def reported(
 
 
 def end_of(bounds: pa.Table) -> pa.Table | None:
-    """Return the bound that tells downstream operators that an input has ended; None where it has not.
+    """Return the bound that reports the end of an input to downstream operators; None where it has not ended.
 
     For operators whose function may give any timestamp: no other bound of their input holds for their output.
     """

@@ -90,8 +90,8 @@ class StepTime:
     batch_us : int
         Batch time, microseconds of Unix time; the same in every replay.
     active_until_us : mapping of str to int
-        Input -> the time up to which its silence says nothing, because its sources had more to deliver then; the batch
-        time itself while they still have.  An input that is missing was never behind.  Logged like the batch time.
+        Input -> the time up to which it counts as active, because its sources had more to deliver then; the batch time
+        itself while they still have.  An input that is missing never had a backlog.  Logged like the batch time.
     """
 
     epoch: int

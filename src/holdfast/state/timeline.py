@@ -31,7 +31,7 @@ class Promise:
     is_strict : bool
         At most one row for each timestamp; else repeats are allowed.
     disorder : int, optional
-        Ticks by which a row may be behind the highest timestamp before it.  None: timestamps ascend.
+        Ticks by which a row may be below the highest timestamp before it.  None: timestamps ascend.
 
     Examples
     --------

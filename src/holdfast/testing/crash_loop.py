@@ -34,7 +34,7 @@ def crash_loop(
     pairs : bool
         Also crash during recovery.
     stride, second_stride : int
-        Take only every so many places, where sinks are slow: the first crash's, the second one's.
+        Take only every n-th place, where sinks are slow: for the first crash, for the second one.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def _places(stride: int) -> Iterator[CrashAt]:
 
 
 def _live(world: World, crash: CrashAt | None) -> bool:
-    """Run one life; tells whether it survived."""
+    """Run one life; return whether it survived."""
     try:
         with world.life(crash) as life:
             life.run()

@@ -64,14 +64,14 @@ def drive(
         Source name -> for each epoch its rows, as dicts, with control rows (:func:`~holdfast.testing.given.bound`,
         :func:`~holdfast.testing.given.close`, :func:`~holdfast.testing.given.malformed`) among them.  Within an epoch
         the rows of the first source arrive before those of the second, and so on (a run takes the sources in the order
-        in which the graph reads them); a source with fewer epochs than others brings nothing in the later ones.
+        in which the graph reads them); a source with fewer epochs than others has no rows in the later ones.
     buckets : int
         Number of buckets that keys are divided into.  The rows do not depend on it; their order across keys may.
     batch_times : sequence, optional
         Batch time of each epoch: microseconds of Unix time, ISO 8601 text or datetimes.  By default one second apart.
         More times than epochs give epochs without rows.
     behind : sequence of collection of str, optional
-        For each epoch the sources that have more to give than it takes: their silence is no silence (``idle_after``).
+        For each epoch the sources that have more rows than it takes: they count as active (``idle_after``).
 
     Returns
     -------
@@ -86,8 +86,8 @@ def drive(
     Notes
     -----
     Timestamps in rows are what the schema says: datetimes for TIMESTAMP, integers for BIGINT.  Epochs count from 1, as
-    in a run.  As there, bounds are heard behind the rows that stand before them or are not below them, and a bucket's
-    step is called where something arrives in it, or where the operator watches the clock.
+    in a run.  As there, bounds follow the rows that precede them or are not below them, and a bucket's step is called
+    where something arrives in it, or where the operator depends on batch time.
 
     Examples
     --------

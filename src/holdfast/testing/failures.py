@@ -37,7 +37,7 @@ class NoFailures:
 
 
 class ScriptedFailures:
-    """Fails the calls it was told to, once each, in the order told.
+    """Fails the calls that were added, once each, in that order.
 
     Examples
     --------

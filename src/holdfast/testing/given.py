@@ -80,7 +80,7 @@ def bound(t: Time, key: Mapping[str, Any] | None = None) -> Bound:
 def close(key: Mapping[str, Any] | None = None) -> Bound:
     """Return a control row for :func:`~holdfast.testing.drive.drive`: the input has ended (for one key, or altogether).
 
-    As in a run, the end of a source is heard behind all rows of its epoch.
+    As in a run, the end of a source follows all rows of its epoch.
     """
     return Bound(CLOSED, key)
 
@@ -246,7 +246,7 @@ class _Giving:
             raise InvalidPipeline(
                 f"source {self._name!r} has no timestamp, and is given a bound.",
                 why="a bound says something of timestamps to come; without one a source can only end.",
-                do="name the column where the source is built: timestamp=..., or give close() behind its rows.",
+                do="name the column where the source is built: timestamp=..., or give close() after its rows.",
                 participant=self._name,
             )
         keys = [dict(each.key or {}) for each in bounds]
@@ -284,9 +284,9 @@ class _Giving:
 
 
 def _without_end(items: Sequence[Item]) -> list[Item]:
-    """Leave out the end of a source where nothing stands behind it: it is heard behind all rows of the epoch.
+    """Leave out the end of a source where nothing follows it: it is passed on after all rows of the epoch.
 
-    One with rows behind it stays: they are late, where a real source would not give them.
+    One with rows after it stays: they are late, where a real source would not deliver them.
     """
     left = list(items)
     last = max((place for place, item in enumerate(left) if not _is_end(item)), default=-1)

@@ -108,7 +108,7 @@ class SimulatedTarget:
     def go_back(self, moment: int) -> None:
         """Be as it was after a durable write, the first is 0: a failover to a standby that lagged, a restored backup.
 
-        Whoever is connected stays so, and is told nothing.
+        Connections stay open, and are not notified.
         """
         tables, ledger, staged = self._past[moment]
         self.tables, self.ledger, self.staged = list(tables), deepcopy(ledger), dict(staged)

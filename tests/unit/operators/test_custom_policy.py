@@ -199,7 +199,7 @@ def test_a_policy_is_a_value_with_a_fingerprint_of_its_function() -> None:
         (
             lambda waiting: waiting.at * 0,
             {"delay": 1},
-            "gave a set at 0: none below 1 was to come any more",
+            "gave a set at 0: no set below 1 may follow",
             "delay= longer",
         ),
         (lambda waiting: waiting.at * 0 + 9, {}, "put two rows of input 'a' into one set, at 9", "many=True"),

@@ -138,7 +138,7 @@ def says_text(key: Any, rows: Any, state: Any) -> Any:
     [
         (stepped(nulls), BadRow, "have no value in 'k'", "give them a value"),
         (stepped(texts), InvalidPipeline, "its bounds with another schema", "return the declared columns"),
-        (applied(says_text), InvalidPipeline, "what fn told by state.bound does not fit", "a value of that type"),
+        (applied(says_text), InvalidPipeline, "what fn passed to state.bound does not fit", "a value of that type"),
         (
             GIVEN | hf.apply(ascending, by="k", schema=SCHEMA, name="own"),
             InvalidPipeline,
@@ -182,7 +182,7 @@ def test_explain_says_what_operators_behind_it_hear() -> None:
         return [line.strip().partition(": ")[2] for line in lines if "bounds end" in line]
 
     assert said(applied(passed, timestamp_offset=0)) == []
-    told = "timestamp_offset= would pass on those of its input; it tells its own by state.bound"
+    told = "timestamp_offset= would pass on those of its input; it gives its own by state.bound"
     assert said(applied(passed)) == [told]
     untimed = GIVEN | hf.apply(passed, by="k", schema=SCHEMA, name="own")
     assert said(untimed) == ["it declares no timestamp"]

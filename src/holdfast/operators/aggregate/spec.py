@@ -181,7 +181,7 @@ def aggregate(
     timestamps : {"ascending", "strict"}
         What the rows of a key promise: never to go back, or also never to repeat a time.
     disorder : str or int, optional
-        How far a row may be behind the highest timestamp of its key.
+        How far a row may be below the highest timestamp of its key.
     idle_after : str, optional
         Logged time after which the windows of a silent key are final.
     forget_after : str, optional

@@ -49,17 +49,17 @@ class Apply:
 
     @property
     def time_columns(self) -> tuple[str | None, ...]:
-        """That of event timers, or those of the output: behind it the end alone is told."""
+        """That of event timers, or those of the output; without either only the end is passed downstream."""
         return self.output.time_columns if self.timers is None or not self.timers.time else (self.timers.time,)
 
     @property
     def wakes(self) -> bool:
-        """Whether a timer goes by batch time."""
+        """Whether a timer uses batch time."""
         return self.timers is not None and BATCH in self.timers.clocks
 
     @property
     def watches_clock(self) -> bool:
-        """Whether keys are forgotten, or a timer goes by batch time."""
+        """Whether keys are forgotten, or a timer uses batch time."""
         return bool(self.output.forget_after) or self.wakes
 
     def arguments(self) -> Mapping[str, Any]:
@@ -81,7 +81,7 @@ class Apply:
         return self.output.shape(inputs)
 
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
-        """Return why no bound holds behind it."""
+        """Return why no bound holds downstream of it."""
         return self.output.bounds_end("state.bound")
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> ApplyStep:
@@ -167,7 +167,7 @@ class ApplyStep:
         passed = own_bounds.passed_on(given, self.offset)
         if not stated:
             return passed
-        own = _table(stated, own_bounds.schema_of(self.key, self.out, self.time), "what fn told by state.bound")
+        own = _table(stated, own_bounds.schema_of(self.key, self.out, self.time), "what fn passed to state.bound")
         return own_bounds.united(self.key, passed, own)
 
     def _changes(self, calls: _Calls, old: pa.Table | None) -> dict[str, Change]:
@@ -268,7 +268,7 @@ class _Calls:
         return values, gone
 
     def bounds(self) -> list[dict[str, Any]]:
-        """Return the bounds that the function has told, beside their keys."""
+        """Return the bounds that the function has set, beside their keys."""
         names = self._step.key.names
         of = self._states.items()
         return [
@@ -384,7 +384,7 @@ def apply(
         Column of ``schema`` that holds the event time of what ``fn`` returns.
     timestamp_offset : str or int, optional
         A promise: what ``fn`` returns for a key lies at or above the bounds that its input had before, plus this: a
-        duration, or ticks of a BIGINT; also negative.  Bounds of the input then hold behind it, shifted so.
+        duration, or ticks of a BIGINT; also negative.  Bounds of the input then hold downstream of it, shifted so.
     timers : str or sequence of str, optional
         ``"event"``, ``"batch"`` or both: ``fn`` may call ``state.timer(at)`` to be called again for its key, without
         rows and with ``state.fired``.
@@ -435,7 +435,7 @@ def apply(
         if EVENT not in clocks and (event_time, disorder) != (None, None):
             raise InvalidPipeline(
                 "event_time= and disorder= are for event timers.",
-                why="without timers='event' nothing goes by the event time of the input.",
+                why="without timers='event' nothing uses the event time of the input.",
                 do='write timers="event", or leave them out.',
             )
         if disorder is not None:

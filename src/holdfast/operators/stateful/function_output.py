@@ -109,9 +109,9 @@ class FunctionOutput:
         return Shape(tuple(self.schema.names), self.timestamp)
 
     def bounds_end(self, how: str) -> str | None:
-        """Return why no bound of the input holds behind it; ``how`` it tells its own."""
+        """Return why no bound of the input holds downstream of it; ``how`` it gives its own."""
         if self.timestamp is None:
             return "it declares no timestamp"
         if self.timestamp_offset is not None:
             return None
-        return f"timestamp_offset= would pass on those of its input; it tells its own by {how}"
+        return f"timestamp_offset= would pass on those of its input; it gives its own by {how}"

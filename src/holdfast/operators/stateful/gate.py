@@ -1,7 +1,7 @@
 """The gate before the sinks of a pipeline that commits at pts: what stands in the graph for it (design/0015).
 
 Nobody writes it: ``Pipeline(..., commit_at="pts")`` puts it there (:mod:`holdfast.plan.gating`).  Its inputs are the
-rows of every sink, and a *clock* of every source and of every operator that goes by event time.
+rows of every sink, and a *clock* of every source and of every operator by event time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ClockSpec:
     column : str
         Its timestamp column.
     is_silent : bool
-        Whether no row is wanted, only what it says of the rows to come.
+        Whether its rows are not used, only its bounds.
     """
 
     column: str
@@ -79,9 +79,9 @@ class Gate:
     times : mapping of str to str, optional
         Sink -> timestamp column of its rows; None: rows without a time.
     clocks : mapping of str to ClockArguments
-        Source or operator -> how it goes.
+        Source or operator -> how its bound is known.
     max_waiting_rows : int
-        So many rows may wait.
+        How many rows may wait.
     """
 
     times: Mapping[str, str | None]
@@ -101,7 +101,7 @@ class Gate:
         return (*self.times.values(), *(clock.column for clock in self.clocks.values()))
 
     def arguments(self) -> Mapping[str, Any]:
-        """Return whom it waits for, and how far their rows may lie behind."""
+        """Return the inputs that it waits for, and how far their rows may be out of order."""
         disorder = {name: clock.disorder for name, clock in self.clocks.items() if clock.disorder}
         return {
             "times": dict(self.times),
@@ -123,7 +123,7 @@ class Gate:
         other = next((name for name in fields if name not in in_ticks), None)
         if in_ticks and other is not None:
             raise InvalidPipeline(
-                f"pts has no unit: {in_ticks[0]!r} goes by BIGINT ticks, {other!r} by TIMESTAMPs.",
+                f"pts has no unit: {in_ticks[0]!r} has BIGINT ticks, {other!r} TIMESTAMPs.",
                 why="pts is the minimum over all inputs, and these have no unit in common.",
                 do="bring all timestamps to TIMESTAMP, or all to BIGINT ticks of one unit; or leave commit_at out.",
             )

@@ -51,9 +51,9 @@ class InputClock:
     column : str
         Its timestamp column.
     disorder : int
-        Ticks by which a row may lie behind the highest timestamp of the epochs before.
+        Ticks by which a row may be below the highest timestamp of earlier epochs.
     by_rows : bool
-        Whether its rows say anything: those of a source without bound rows do.  Else only what it is told to say.
+        Whether its rows give bounds: those of a source without bound rows do.  Else only bounds that it receives.
     """
 
     column: str
@@ -65,7 +65,7 @@ class InputClock:
 class GateStep:
     """Keeps the rows of all sinks of a pipeline until pts has passed them.
 
-    State: ``waiting_<sink>``, rows with the order in which they came; ``bounds``, what each input has said, and pts.
+    State: ``waiting_<sink>``, rows with the order in which they came; ``bounds``, the bound of each input, and pts.
 
     Parameters
     ----------
@@ -74,9 +74,9 @@ class GateStep:
     times : mapping of str to str, optional
         Sink -> timestamp column of its rows.  None: rows without a time, which go with the next commit.
     clocks : mapping of str to InputClock
-        Source, or operator by event time -> how it says what is still to come.  Never empty.
+        Source, or operator by event time -> how its bound is known.  Never empty.
     max_waiting_rows : int
-        So many may wait before sources are held.
+        How many may wait before sources are held.
     """
 
     inputs: Mapping[str, pa.Schema]
@@ -139,7 +139,7 @@ class GateStep:
         return pa.Table.from_arrays(columns, schema=schema)
 
     def _said(self, name: str, given: Arrivals) -> int:
-        """Return the highest bound that an input has been told in an epoch, or that its rows give."""
+        """Return the highest bound that an input received in an epoch, or that its rows give."""
         highest_given = pc.max(given.bounds.column(BOUND).filter(given.bounds.column(ALL_KEYS))).as_py()
         highest = UNBOUNDED if highest_given is None else int(highest_given)
         clock = self.clocks[name]

@@ -59,7 +59,7 @@ class KeyState:
             self._values[self._known(name)] = value
 
     def bound(self, at: Any) -> None:
-        """Promise that ``fn`` gives no row of this key below a time any more: operators behind need not wait for it.
+        """Promise that ``fn`` gives no row of this key below a time any more: downstream operators need not wait.
 
         The time is one of the declared ``timestamp=``: a datetime, or ticks.  The last call in an epoch counts.
         """

@@ -217,7 +217,7 @@ class LimitStep:
             fates[row] = _ADMITTED if one.is_admitted else _SHED
 
     def _silent(self, keys: pa.Table, at: StepTime) -> pa.Table:
-        """Return the keys that are forgotten: nothing was heard of them for long."""
+        """Return the keys that are forgotten: no row or bound of them arrived for long."""
         names = self.key.names
         if self.forget_us is None:
             return keys.select(names).slice(0, 0)

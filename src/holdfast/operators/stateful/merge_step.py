@@ -33,7 +33,7 @@ SEQ = "__seq__"
 """Number of a main row in the order of arrival."""
 
 SINCE = "__since_us__"
-"""Batch time at which a main row began to wait, or a key was last heard of."""
+"""Batch time at which a main row began to wait, or anything of a key last arrived."""
 
 MAIN = "main"
 
@@ -340,7 +340,7 @@ class MergeStep:
     def _forget(
         self, state: Mapping[str, pa.Table], touched: pa.Table, changes: dict[str, Change], at: StepTime
     ) -> int:
-        """Add the deletes of keys that nothing was heard of for long and of which nothing waits."""
+        """Add the deletes of keys of which nothing arrived for long and nothing waits."""
         key = self.key.names
         if self.forget_us is None:
             return 0

@@ -1,4 +1,4 @@
-"""Bounds of what a user's function gives: those of its input, moved as it promises, and those that it tells itself."""
+"""Bounds of what a user's function returns: those of its input, shifted as it promises, and those that it sets."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE
 from holdfast.state.timeline import shifted
 
 COLUMN = "bound"
-"""Column of the bounds that a function tells, beside the key: no row of the key lies below it any more."""
+"""Column of the bounds that a function sets, beside the key: no further row of the key is below it."""
 
 
 def schema_of(key: pa.Schema, out: pa.Schema, timestamp: str | None) -> pa.Schema:
-    """Return the schema of the bounds that a function tells.
+    """Return the schema of the bounds that a function sets.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def schema_of(key: pa.Schema, out: pa.Schema, timestamp: str | None) -> pa.Schem
 
 
 def passed_on(bounds: pa.Table, offset: int | None) -> pa.Table | None:
-    """Return the bounds of an input as they hold behind the function; without an offset that is its end alone."""
+    """Return the bounds of an input as they hold downstream of the function; without an offset only its end."""
     if offset is None:
         return end_of(bounds)
     if not bounds.num_rows:
@@ -53,7 +53,7 @@ def united(key: pa.Schema, passed: pa.Table | None, own: pa.Table | None) -> pa.
     Raises
     ------
     BadRow
-        If one that the function tells has no key or no value.
+        If one that the function sets has no key or no value.
     """
     if own is None or not own.num_rows:
         return passed

@@ -73,7 +73,7 @@ class Stateful:
         return self.output.shape(inputs)
 
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
-        """Return why no bound holds behind it."""
+        """Return why no bound holds downstream of it."""
         return self.output.bounds_end("a third table that it returns")
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> StatefulStep:
@@ -321,7 +321,7 @@ def stateful(
         Column of ``schema`` that holds the event time of the output rows.
     timestamp_offset : str or int, optional
         A promise: output rows of a key lie at or above the bounds that its input had before, plus this: a duration, or
-        ticks of a BIGINT; also negative.  Bounds of the input then hold behind it, shifted so.
+        ticks of a BIGINT; also negative.  Bounds of the input then hold downstream of it, shifted so.
     name : str, optional
         The node's name, under which its state is kept.
     renamed_from : str, optional

@@ -89,7 +89,7 @@ def checked_clocks(given: str | Sequence[str]) -> tuple[str, ...]:
     if not named or any(each not in CLOCKS for each in named):
         raise InvalidPipeline(
             f"timers={given!r} names no clock.",
-            why='a timer goes by the "event" time of the input, or by logged "batch" time.',
+            why='a timer uses the "event" time of the input, or logged "batch" time.',
             do='write timers="event", timers="batch" or timers=["event", "batch"].',
         )
     return tuple(clock for clock in CLOCKS if clock in named)

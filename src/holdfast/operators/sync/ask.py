@@ -106,10 +106,10 @@ def _check_delay(step: SyncStep, policy: Custom, epoch: Epoch, waiting: WaitingR
     if len(breaks):
         row = breaks[0]
         raise InvalidPipeline(
-            f"the policy {policy.name!r} gave a set at {given[row]}: none below {settled[row]} was to come any more.",
-            why=f"with delay={policy.delay!r} no set lies further below what is settled.",
-            do="let sets go sooner or give them a later time, make delay= longer, or leave it out: then operators "
-            "behind hear of the end alone.",
+            f"the policy {policy.name!r} gave a set at {given[row]}: no set below {settled[row]} may follow.",
+            why=f"with delay={policy.delay!r} no set may be further below what is settled.",
+            do="let sets go sooner or give them a later time, make delay= longer, or leave it out: then downstream "
+            "operators receive no bound but the end.",
         )
 
 

@@ -67,7 +67,7 @@ class WaitingRows:
 
     @cached_property
     def settled(self) -> Ints:
-        """For each key the time below which no input brings anything any more."""
+        """For each key the time below which no input has further rows."""
         return settled_before(self.bounds)
 
     @cached_property
@@ -112,11 +112,11 @@ def custom(decide: Decide, *, delay: str | int | None = None, many: bool = False
     decide : function of WaitingRows, giving an array of int64
         One number for each row: the timestamp of the set that it leaves in, ``hf.policy.WAITS`` or ``hf.policy.DROPS``.
         Rows of one key with one answer are one set.  It must depend on its argument alone, and judge each key by
-        itself: an epoch may be replayed, and brings the keys of one bucket of which something new is known.
+        itself: an epoch may be replayed, and its rows are those of the keys of one bucket that have changed.
     delay : str or int, optional
-        How far the timestamp of a set may lie below what is settled: a duration, or ticks where timestamps are BIGINT.
-        A promise, to which every answer is held: sets ascend, and operators behind are told bounds.  Without one, sets
-        may come in any order and operators behind are told the end alone.
+        How far the timestamp of a set may be below what is settled: a duration, or ticks where timestamps are BIGINT.
+        A promise that every answer must keep: sets ascend, and downstream operators receive bounds.  Without one, sets
+        may come in any order and downstream operators receive only the end.
     many : bool
         Whether a set may hold several rows of one input: columns are lists then.
 
@@ -128,7 +128,7 @@ def custom(decide: Decide, *, delay: str | int | None = None, many: bool = False
 
     Notes
     -----
-    Rows that still wait when every input has ended go to ``late``.  A function that goes by timestamps and bounds gives
+    Rows that still wait when every input has ended go to ``late``.  A function of timestamps and bounds gives
     the same sets however rows are cut into epochs; ``arrived`` and letting go what may still be joined do not.
 
     Examples

@@ -355,7 +355,7 @@ def groups_of(policy: Policy, inputs: Sequence[str]) -> tuple[tuple[int, ...], .
 
 
 def ascends(policy: Policy, groups: int) -> bool:
-    """Return whether a policy's sets ascend by time, where inputs settle in so many groups."""
+    """Return whether a policy's sets ascend by time, where inputs settle in this number of groups."""
     if isinstance(policy, Immediate | Barrier | FixedSize) or groups > 1:
         return False
     return not isinstance(policy, Custom) or policy.delay is not None

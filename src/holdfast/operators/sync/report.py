@@ -77,7 +77,7 @@ def stalls(step: SyncStep, state: Mapping[str, pa.Table], at: StepTime) -> pa.Ta
     Returns
     -------
     pa.Table
-        The key columns; ``input``, whom the key waits on; ``since_us``, batch time of the epoch since which it waits
+        The key columns; ``input``, which the key waits for; ``since_us``, batch time of the epoch since which it waits
         without a row or bound of that input; ``waited_us``; ``bound``, ticks, the input's bound (null: it never had
         one); ``waiting_rows`` of the key.  The longest wait first, then by key and in the order of the inputs.
     """

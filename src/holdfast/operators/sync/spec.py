@@ -110,7 +110,7 @@ class Sync:
         return Shape((*self.by, "timestamp", *self.names), "timestamp")
 
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
-        """Return why no bound holds behind it."""
+        """Return why no bound holds downstream of it."""
         if not policies.ascends(self.policy, len(policies.groups_of(self.policy, self.names))):
             return f"sets of the policy {self.policy.kind} need not ascend"
         return None

@@ -121,7 +121,7 @@ class PostgresSession:
                 raise
             try:
                 (*_, is_standby) = connection.execute(_SESSION_SETTINGS).fetchone() or (False,)
-                if is_standby:  # what it says of an epoch may be long past
+                if is_standby:  # what it reports about an epoch may be out of date
                     raise self._not_primary("PostgreSQL said: it is in recovery.")
             except BaseException:
                 connection.close()

@@ -59,7 +59,7 @@ class Load:
     row_count : int
         Rows of the source in all.
     epoch_rows_min, epoch_rows_max : int
-        How many rows a new epoch has, as far as there are so many.
+        How many rows a new epoch has, as far as there are enough.
     carried_share : float
         Probability that an epoch is carried.
     task_failure_rate : float
@@ -122,7 +122,7 @@ class SimulatedEngine:
         self._evaluation: SimulatedEvaluation = evaluation or NumberedRows(list(sinks), random_)
 
     def run(self, epochs_max: int | None = None) -> None:
-        """Replay what the last driver left, then run new epochs until the source is drained (or so many)."""
+        """Replay what the last driver left, then run new epochs until the source is drained (or as given)."""
         if self._last("offsets/") > self._last("commits/"):  # it died before it had logged the end
             self._run_batch(self._last("offsets/"))
         count = 0
@@ -208,7 +208,7 @@ class SimulatedEngine:
         return handles if fate == "succeeds" else None
 
     def _received(self, label: str, writer: Writer) -> Staged:
-        """Let a worker stage, and hear of it; if the driver dies before, the worker lives on and stages late."""
+        """Let a worker stage, and receive the handle; if the driver dies before, the worker stages late."""
         has_begun = False
 
         def stage() -> Staged:
@@ -226,7 +226,7 @@ class SimulatedEngine:
     def _fate(self) -> str:
         if self._random.random() >= self.load.task_failure_rate:
             return "succeeds"
-        return self._random.choice(("aborts", "lives on", "is not heard"))
+        return self._random.choice(("aborts", "lives on", "answer is lost"))
 
     def _last(self, prefix: str) -> int:
         keys = self._store.keys(prefix)

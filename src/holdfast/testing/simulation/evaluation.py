@@ -40,7 +40,7 @@ class Workload(Protocol):
     """What the engine of a world runs, and how its sinks are judged."""
 
     def evaluation(self, process: Process, random_: random.Random, epochs_done: int) -> SimulatedEvaluation:
-        """Return the evaluation of a new driver; so many epochs are in the engine's commit log."""
+        """Return the evaluation of a new driver, given the number of epochs in the engine's commit log."""
 
     def audit(self, visible: Mapping[str, Sequence[Sequence[object]]]) -> list[str]:
         """Compare what each sink shows with what it should hold; returns the problems in words."""

@@ -102,7 +102,7 @@ class StatefulWorkload:
     events : sequence of Event
         All sources in one line: an epoch is a piece of it.
     judge : callable
-        Told what each sink shows, as tuples; returns the problems in words.
+        Called with what each sink shows, as tuples; returns the problems in words.
     buckets, partitions : int
         How state is divided.
     failure_rate : float
@@ -118,7 +118,7 @@ class StatefulWorkload:
     parts : SnapshotParts, optional
         Takes what the levels give for snapshots.
     barriers : Barriers, optional
-        Says which epochs are barriers; told what buckets report in epochs that are carried.
+        Decides which epochs are barriers; receives what buckets report in epochs that are carried.
     """
 
     pipeline: Pipeline
@@ -279,7 +279,7 @@ class StatefulEvaluation:
         return self._outlets.tables(made, sinks)
 
     def _task(self, level: int, partition: int, chunks: Sequence[Chunk], at: EpochContext) -> list[Chunk]:
-        """Run a task until an attempt of it is heard."""
+        """Run a task until the answer of an attempt arrives."""
         stores = self._workload.stores
         while True:
             cells = stores.load(level, partition, at.epoch - 1)

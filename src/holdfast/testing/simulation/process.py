@@ -1,4 +1,4 @@
-"""One life of a simulated driver: it counts durable writes and dies before or after the one it was told.
+"""One life of a simulated driver: it counts durable writes and dies before or after a given one.
 
 The idea is SQLite's (``test/writecrash.test``): crash at the n-th write, n = 1, 2, ..., until a run survives.  No
 guessing of interesting points: every durable write of store, sinks and engine goes through :meth:`Process.write`.

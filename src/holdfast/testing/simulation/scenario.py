@@ -93,7 +93,7 @@ class Action(Protocol):
 
 @dataclass(frozen=True)
 class Rows:
-    """So many new rows arrive, and the driver runs one epoch with them."""
+    """New rows arrive, and the driver runs one epoch with them."""
 
     count: int
 
@@ -105,7 +105,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Crash:
-    """The driver dies at a crash point while it runs one epoch with so many new rows."""
+    """The driver dies at a crash point while it runs one epoch with new rows."""
 
     after: str = ""
     at: str = ""
@@ -174,7 +174,7 @@ class Fails:
 
 @dataclass(frozen=True)
 class GoesBack:
-    """A sink goes back to what it held at the end of an epoch, under the living driver, which is told nothing."""
+    """A sink goes back to what it held at the end of an epoch, under the living driver, which does not notice."""
 
     sink: str
     to: int
