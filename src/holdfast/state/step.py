@@ -89,18 +89,18 @@ class StepTime:
         Number of the epoch.
     batch_us : int
         Batch time, microseconds of Unix time; the same in every replay.
-    active_until_us : mapping of str to int
+    heard_us : mapping of str to int
         Input -> the time up to which it counts as active, because its sources had more to deliver then; the batch time
         itself while they still have.  An input that is missing never had a backlog.  Logged like the batch time.
     """
 
     epoch: int
     batch_us: int
-    active_until_us: Mapping[str, int] = field(default_factory=dict)
+    heard_us: Mapping[str, int] = field(default_factory=dict)
 
     def silent_since(self, name: str, waits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return since when waits on an input count: none of the time in which its sources had more to deliver."""
-        return np.maximum(waits, self.active_until_us.get(name, UNBOUNDED))
+        return np.maximum(waits, self.heard_us.get(name, UNBOUNDED))
 
 
 @dataclass(frozen=True)

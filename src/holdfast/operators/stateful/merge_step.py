@@ -172,7 +172,7 @@ class MergeStep:
         return joins.distinct_keys(together, key)
 
     def _is_nobody_idle(self, at: StepTime, idle_us: int) -> bool:
-        return all(at.active_until_us.get(name, UNBOUNDED) > at.batch_us - idle_us for name in self.inputs)
+        return all(at.heard_us.get(name, UNBOUNDED) > at.batch_us - idle_us for name in self.inputs)
 
     def _bounds(self, table: pa.Table, touched: pa.Table) -> dict[str, Ticks]:
         """Return each input's own bounds of the touched keys."""
@@ -237,7 +237,7 @@ class MergeStep:
             return None
         others = joins.anti_join(waiting, touched, self.key.names)
         # What they wait for is not known here: an epoch too early for one of them checks it, and then knows.
-        active_us = min(at.active_until_us.get(name, UNBOUNDED) for name in self.inputs)
+        active_us = min(at.heard_us.get(name, UNBOUNDED) for name in self.inputs)
         since = np.concatenate([stays, np.maximum(keyed.ticks(others.column(SINCE)), active_us)])
         return int(since.min()) + self.idle_us if len(since) else None
 
