@@ -188,7 +188,7 @@ class Ledger:
         """
         invariant(
             self._generation > self._fenced_with,
-            f"generation {self._generation} of pipeline {self._pipeline!r} is to fence behind {self._fenced_with}.",
+            f"generation {self._generation} of pipeline {self._pipeline!r} is to fence after {self._fenced_with}.",
             why="a takeover takes its generation first, and fences once.",
             pipeline=self._pipeline,
             generation=self._generation,

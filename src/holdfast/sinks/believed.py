@@ -71,7 +71,7 @@ def fresh(
     epochs = [held.epoch, *(publication.record.epoch for publication in new)]
     invariant(
         all(one < next_ for one, next_ in pairwise(epochs)),
-        f"{node} is to publish {epochs[1:]} behind epoch {held.epoch}.",
+        f"{node} is to publish {epochs[1:]} after epoch {held.epoch}.",
         why="the epoch that a sink holds only grows.",
         pipeline=pipeline,
         participant=node,

@@ -44,7 +44,7 @@ def test_epochs_that_do_not_ascend_are_not_published(connect: Callable[[Path], S
     sink.open(RunIdentity("words", 1))
     sink.publish([publication(1)], Held())
     for given in ([publication(3), publication(2)], [publication(2), publication(2)]):
-        with pytest.raises(InternalError, match=r"is to publish \[\d, 2\] behind epoch 1"):
+        with pytest.raises(InternalError, match=r"is to publish \[\d, 2\] after epoch 1"):
             sink.publish(given, Held())
     assert sink.open(RunIdentity("words", 2)).epoch == 1
 

@@ -276,7 +276,7 @@ class FilesSink:
         invariant(
             entry.number == last.number + 1 and entry.generation >= last.generation and entry.epoch >= last.epoch,
             f"entry {entry.number} of the log of sink {self.name!r}, of generation {entry.generation} and epoch "
-            f"{entry.epoch}, is to stand behind entry {last.number}, of {last.generation} and {last.epoch}.",
+            f"{entry.epoch}, is to follow entry {last.number}, of {last.generation} and {last.epoch}.",
             why="numbers, generations and epochs of a log only grow.",
             pipeline=self._pipeline,
             participant=self.name,
