@@ -29,10 +29,12 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 MARKER = "holdfast-error: "
 """What precedes the fields of an error in a text: one line of JSON."""
+
+T = TypeVar("T")
 
 REPORT = "please report this with the log; starting the pipeline again is safe."
 """What to do about a bug of ours."""
@@ -203,6 +205,25 @@ def invariant(
     if story is not None and (text := story()):
         error.add_note(text)
     raise error
+
+
+def present(value: T | None, what: str, *, why: str = "", pipeline: str = "", epoch: int | None = None) -> T:
+    """Return a value that an invariant of Holdfast promises; stop with an :class:`InternalError` where it is None.
+
+    Parameters
+    ----------
+    value : object, optional
+        The value.
+    what, why, pipeline, epoch
+        As for :func:`invariant`.
+
+    Examples
+    --------
+    >>> present(7, "there is no number.")
+    7
+    """
+    invariant(value is not None, what, why=why, pipeline=pipeline, epoch=epoch)
+    return cast("T", value)
 
 
 STATE = "@state"

@@ -60,7 +60,8 @@ def reach(point: str, epoch: int) -> None:
     -----
     Runs on the driver and, for ``stage-write``, on executors.
     """
-    assert point in POINTS, f"{point!r} is not listed in faults.POINTS"
+    if point not in POINTS:
+        raise ValueError(f"{point!r} is not listed in faults.POINTS")
     if _hook is not None:
         _hook(point, epoch)
     wanted = os.environ.get("HOLDFAST_FAULT")

@@ -49,6 +49,20 @@ def test_no_name_is_vague(path):
     assert [name for name in names if words(name) & VAGUE or name.lstrip("_").startswith("process_")] == []
 
 
+def narrows_a_type(node):
+    """Whether an assert is ``x is not None`` or ``isinstance(x, T)``, without a message, for the type checker."""
+    is_isinstance = isinstance(node.test, ast.Call) and ast.unparse(node.test.func) == "isinstance"
+    return node.msg is None and (is_isinstance or ast.unparse(node.test).endswith(" is not None"))
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if "testing" not in path.parts], ids=shown)
+def test_what_holdfast_promises_itself_is_an_invariant_and_no_assert(path):
+    """An assert is gone under ``python -O``, and says nothing to whom it stops."""
+    asserts = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Assert)]
+    wrong = [node.lineno for node in asserts if not narrows_a_type(node)]
+    assert wrong == [], "write invariant(...) or present(...): holdfast/errors.py"
+
+
 def lines_with(pattern):
     """Every line of every text in which a pattern occurs, with its place."""
     return [

@@ -17,6 +17,7 @@ from holdfast.errors import (
     crossing,
     from_text,
     invariant,
+    present,
     without_records,
 )
 
@@ -214,6 +215,13 @@ def test_an_invariant_that_does_not_hold_stops_with_the_story():
     assert (error.what, error.why, error.do) == ("epoch 42 comes twice.", "it is there.", REPORT)
     assert {name: getattr(error, name) for name in FIELDS} == FIELDS
     assert error.__notes__ == ["History of epoch 42"]
+
+
+def test_a_value_that_must_be_there_is_returned_or_stops_with_what_is_missing():
+    assert present(0, "there is no epoch.") == 0
+    with pytest.raises(InternalError, match=r"(?s)there is no epoch\..*it was decided\.") as caught:
+        present(None, "there is no epoch.", why="it was decided.", pipeline="trips", epoch=42)
+    assert (caught.value.pipeline, caught.value.epoch) == ("trips", 42)
 
 
 def test_an_invariant_that_holds_asks_for_no_story():

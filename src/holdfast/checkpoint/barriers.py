@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState
+from holdfast.errors import present
 from holdfast.state.bucket_report import BucketReport, Feeds
 
 At = tuple[str, int]
@@ -133,8 +134,12 @@ class Barriers:
             reports, called = dict(self._now.reports), set()
             rest = {}
             for bucket, report in reported.items():
-                kept = report.kept
-                assert kept is not None, "where snapshots are made each bucket says what it keeps"
+                kept = present(
+                    report.kept,
+                    f"bucket {bucket} has not reported its version.",
+                    why="where snapshots are made, each bucket that is called does.",
+                    epoch=self._epoch,
+                )
                 rest[bucket] = replace(report, kept=None)
                 operator, _, number = bucket.rpartition("/")
                 at = (operator, int(number))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph import checks, naming, unused
 from holdfast.graph.evolution import NOTHING, Evolution
 from holdfast.graph.naming import Origin
@@ -121,14 +121,15 @@ class Node:
     @property
     def source_spec(self) -> SourceSpec:
         """The declaration of a source; only a source has one."""
-        assert self.is_source, self
+        invariant(self.is_source, f"{self} is asked for the declaration of a source.", participant=self.name)
         return cast("SourceSpec", self.spec)
 
     @property
     def stateful_spec(self) -> StatefulSpec:
         """The declaration of an operator that keeps state; only such an operator has one."""
-        assert isinstance(self.spec, StatefulSpec), self
-        return self.spec
+        is_stateful = isinstance(self.spec, StatefulSpec)
+        invariant(is_stateful, f"{self} is asked for the declaration of its state.", participant=self.name)
+        return cast("StatefulSpec", self.spec)
 
     @property
     def columns(self) -> tuple[str, ...] | None:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from holdfast.errors import InvalidPipeline
 from holdfast.state import checks, tables
 from holdfast.state.input_bounds import end_of
-from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE
+from holdfast.state.step import BOUND, CLOSED, PLACE
 from holdfast.state.timeline import shifted
 
 COLUMN = "bound"
@@ -65,7 +65,6 @@ def united(key: pa.Schema, passed: pa.Table | None, own: pa.Table | None) -> pa.
         own.column(COLUMN).cast(pa.int64()),
     ]
     own = pa.Table.from_arrays(columns, schema=schema)
-    assert schema.names[-2:] == [ALL_KEYS, BOUND], schema
     return own if passed is None else pa.concat_tables([tables.fitted(passed, schema), own])
 
 

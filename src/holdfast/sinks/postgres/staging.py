@@ -21,7 +21,7 @@ from psycopg import sql as pg
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from holdfast import faults
-from holdfast.errors import InDoubt, Unavailable
+from holdfast.errors import InDoubt, Unavailable, invariant
 from holdfast.ports import Part, Staged, Task
 from holdfast.sinks import refusals, sql
 from holdfast.sinks.postgres import copy as postgres_copy
@@ -74,7 +74,7 @@ class Label:
         """Return a label that was never used before."""
         where = place(schema_name)
         text = f"holdfast:{where}:{sink}:{task.name}:{secrets.token_hex(4)}"
-        assert len(text) <= GID_BYTES, text
+        invariant(len(text) <= GID_BYTES, f"the label {text!r} is longer than a GID may be: {GID_BYTES} bytes.")
         return Label(where, sink, task.pipeline, task.generation, task.epoch, text)
 
     @staticmethod

@@ -36,6 +36,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from holdfast.errors import present
 from holdfast.spark.launch import command
 from holdfast.spark.launch.jvm_options import ONE_COLLECTOR, ONE_COMPILER, OPTIONS_OF_JAVA
 
@@ -299,8 +300,7 @@ def _table(place: Path, name: str) -> Any:
 
 def _verify(archive: Path) -> str:
     """Return why a JVM does not take an archive; empty where it does, and its checksums are right."""
-    home = command.spark_home()
-    assert home is not None, "a pipeline has just run"
+    home = present(command.spark_home(), "Spark's home is unknown.", why="a pipeline has just run.")
     done = subprocess.run(
         [
             *(f"{os.environ['JAVA_HOME']}/bin/java", "-Xshare:on", ONE_COLLECTOR, *CHECKED),

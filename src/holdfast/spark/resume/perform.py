@@ -22,7 +22,7 @@ from holdfast.checkpoint.manifest import decode
 from holdfast.checkpoint.retention import lower_floor
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.checkpoint.source_history import last_positions, note_positions, positions_at
-from holdfast.errors import Corrupt, Unavailable
+from holdfast.errors import Corrupt, Unavailable, present
 from holdfast.ports import Held
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.decide import Spark, StartWay
@@ -66,8 +66,8 @@ def perform(beginning: Beginning, findings: Findings, last_epoch: int) -> Direct
     log.info("case %s of the table of starts: pipeline %r %s", case.letter, beginning.pipeline, case.way.value)
     prepared = prepare(beginning, findings, last_epoch)
     if prepared is None:
-        assert findings.replay is not None
-        raise leave(beginning, findings.behind, findings.replay)
+        replay = present(findings.replay, _lacks(findings, "range to replay"), pipeline=beginning.pipeline)
+        raise leave(beginning, findings.behind, replay)
     if case.way is StartWay.ON:
         _note_those_that_left(beginning, prepared.header)
         return prepared.header
@@ -83,18 +83,22 @@ def _made(beginning: Beginning, findings: Findings, prepared: Prepared) -> Direc
     """Write everything that a header names; return the header."""
     way, header = findings.case.way, prepared.header
     if way is StartWay.FORK:
-        assert beginning.first is not None
-        header = beginning.first.begun(header)
-        note_beginning(beginning.store, beginning.first.given, header)
+        first = present(beginning.first, _lacks(findings, "beginning"), pipeline=beginning.pipeline)
+        header = first.begun(header)
+        note_beginning(beginning.store, first.given, header)
     elif way in (StartWay.MOVE, StartWay.FILL):
-        assert beginning.change is not None
-        header = beginning.change.begun(header, findings.holders)
+        change = present(beginning.change, _lacks(findings, "changed state"), pipeline=beginning.pipeline)
+        header = change.begun(header, findings.holders)
         check_can_seek(beginning, findings, header)
     elif prepared.seed is not None:
         header = _seeded(beginning, prepared.seed, prepared.sources, header)
     elif way is StartWay.NEW and findings.found.spark is Spark.NONE:
         _forget_unbegun(beginning)
     return header
+
+
+def _lacks(findings: Findings, what: str) -> str:
+    return f"case {findings.case.letter} of the table of starts has no {what}."
 
 
 def _forget_unbegun(beginning: Beginning) -> None:

@@ -22,7 +22,7 @@ from holdfast.checkpoint.snapshot import commit
 from holdfast.checkpoint.source_history import forget_after, last_positions
 from holdfast.commit.coordinator import Coordinator, Resumption
 from holdfast.config import Settings
-from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
+from holdfast.errors import Corrupt, InvalidPipeline, Unavailable, present
 from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import EpochRecord, Guarantee, Held, Rewindable, Sink, SourceSpec, Store, Withdrawal
@@ -265,9 +265,9 @@ class Rewinding:
         finishes the rewind, and continues in the next directory.
         """
         previous, below = f"spark/{number}", f"spark/{number + 1}"
-        assert record.rewound_to is not None
+        target = present(record.rewound_to, "the record of a rewind has no target.", epoch=record.epoch)
         check_fenced()
-        forget_after(self.store, record.rewound_to)
+        forget_after(self.store, target)
         to = {**last_positions(self.store), **record.positions}
         note_rewind(self.store, record.epoch, to)
         take_back(self.store, to, record.generation, all_steps(self.directory))

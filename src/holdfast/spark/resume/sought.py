@@ -13,7 +13,7 @@ from typing import cast
 
 from holdfast.checkpoint.manifest import decode
 from holdfast.checkpoint.source_history import last_positions
-from holdfast.errors import REPORT, Diverged, InternalError, InvalidPipeline
+from holdfast.errors import REPORT, Diverged, InternalError, InvalidPipeline, present
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held, SourceSpec
 from holdfast.positions import Positions
@@ -96,9 +96,8 @@ def _gone_on_with(beginning: Beginning) -> DirectoryHeader:
 
 def _begun_again(beginning: Beginning, new: DirectoryHeader) -> Prepared:
     """Begin where the first start noted, for a graph or buckets that may have changed since."""
-    begun = noted_beginning(beginning.store)
-    assert begun is not None
-    header = replace(begun[1], base=max(new.base, begun[1].base), graph=beginning.graph)
+    _, first = present(noted_beginning(beginning.store), "no beginning is recorded.", pipeline=beginning.pipeline)
+    header = replace(first, base=max(new.base, first.base), graph=beginning.graph)
     return _seeding(beginning, header, noted_seed(beginning, header) if header.seed else None)
 
 

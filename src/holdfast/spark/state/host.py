@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from holdfast.errors import crossing
+from holdfast.errors import crossing, present
 from holdfast.plan.chunks import CHUNKS, Chunk, Routing
 from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
 from holdfast.plan.levels.parts import SnapshotParts
@@ -83,9 +83,10 @@ def _context() -> EpochContext:
     context = TaskContext.get()
     assert context is not None
     epoch, batch_us = context.getLocalProperty(EPOCH_PROPERTY), context.getLocalProperty(BATCH_TIME_PROPERTY)
-    assert epoch is not None, "the driver says which epoch it is"
-    assert batch_us is not None, "the driver says when it was planned"
     active_until_us = json.loads(context.getLocalProperty(ACTIVE_UNTIL_PROPERTY) or "{}")
+    why = "the driver sets it before each job."
+    epoch = present(epoch, "a task does not know its epoch.", why=why)
+    batch_us = present(batch_us, "a task does not know its batch time.", why=why)
     return EpochContext(int(epoch), int(batch_us), active_until_us, context.getLocalProperty(BARRIER_PROPERTY) == "1")
 
 

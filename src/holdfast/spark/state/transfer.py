@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint.manifest import BucketState, EpochEnd, Manifest, OperatorState, StateSchema
 from holdfast.checkpoint.snapshot import Bucket, checked, commit, from_parquet, write_bucket
-from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.errors import HoldfastError, InvalidPipeline, present
 from holdfast.graph.naming import callable_text
 from holdfast.operators.stateful.spec import converted
 from holdfast.plan.levels.division import StateDivision
@@ -200,8 +200,7 @@ class Transfer:
             return known[move.source]
         if move.migrate is None:
             found = self._upgrade(name).grown(table, known[move.source] if move.source else None, at)
-            assert found is not None, "it was asked before whether it can"
-            return found
+            return present(found, f"state table {table!r} of operator {name!r} cannot be grown, as was planned.")
         where = f"migrate= of operator {name!r}"
         try:
             given = move.migrate(known[move.source])
