@@ -152,7 +152,7 @@ class Settings(BaseSettings):
         60_000,
         "Milliseconds between two snapshots of the state of stateful operators; also `start(checkpoint_freq=...)`.  "
         "0: no periodic snapshots.  The workers write what they hold concurrently with the epochs, which do not wait: "
-        "0.14 s of CPU for a million keys; the rest is read from Spark's store: 1.6 s.  One snapshot a minute bounds "
+        "0.14 s of CPU for a million keys; the rest is read from the journal of state.  One snapshot a minute bounds "
         "what has to be replayed when Spark's directory is lost.  A snapshot that is due while another is being made "
         "is skipped.",
     )

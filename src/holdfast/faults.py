@@ -15,6 +15,7 @@ from collections.abc import Callable
 POINTS: dict[str, str] = {
     "before-stage": "the epoch's positions are fixed, no row of it is durable",
     "stage-write": "an executor has written some rows and staged none (kills the worker process only)",
+    "before-state": "an epoch is evaluated, and nothing of what it changed of state counts",
     "after-stage": "every handle is with the driver, nothing is decided",
     "after-decide": "the decision is durable, no sink is published",
     "before-publish": "before a sink's publish",
@@ -30,7 +31,7 @@ POINTS: dict[str, str] = {
     "recovery-resolved": "recovery has published or discarded what was in doubt, the query has not started",
 }
 
-SNAPSHOT_POINTS = ("snapshot-files", "snapshot-manifest")
+SNAPSHOT_POINTS = ("before-state", "snapshot-files", "snapshot-manifest")
 """Those that only a pipeline with state reaches."""
 
 RESOLVE_POINTS = ("rejected-kept", "rejected-decided")

@@ -16,7 +16,6 @@ OF_OTHERS = {
     "sources/formats/json_verdicts.py: msg",
     "spark/private.py: _origin",  # errors of Py4J and PySpark
     "spark/private.py: java_exception",
-    "spark/private.py: name",  # of Python's main module
     "types/schema.py: jsonValue",  # a schema of PySpark's, where PySpark may not be there
 }
 """What is asked by name all the same: of what users, Python, Arrow and databases give."""

@@ -19,7 +19,7 @@ from holdfast.plan.cutting import build_stages
 from holdfast.plan.levels.seed import tables_of
 from holdfast.spark.state.plan import state_schemas_of
 from holdfast.state.step import Change, Result
-from holdfast.testing.simulation.levels import StatefulWorkload, Stores
+from holdfast.testing.simulation.levels import KeptState, StatefulWorkload
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.store import SimulatedStore
 from tests.sim.test_seeds_of_state import BUCKETS, PARTITIONS, StoredSeeds, _steps, events, pipeline, taken_out
@@ -66,7 +66,7 @@ class Run:
     def __init__(self, seed: int, *, failure_rate: float = 0.2, dies_pruning: bool = True) -> None:
         self.chance = random.Random(seed)
         self.rows = events(self.chance, 3 * EPOCHS)
-        self.stores = Stores()
+        self.state = KeptState()
         self.store = SimulatedStore()
         self.failure_rate = failure_rate
         self.dies_pruning = dies_pruning
@@ -86,7 +86,7 @@ class Run:
         self.barriers = Barriers()
         self.last: Manifest | None = None
         self.work = StatefulWorkload(
-            pipeline(), self.rows, lambda visible: [], BUCKETS, PARTITIONS, self.failure_rate, self.stores,
+            pipeline(), self.rows, lambda visible: [], BUCKETS, PARTITIONS, self.failure_rate, self.state,
             seeds=self.seeds, parts=Offered(self.run), barriers=self.barriers,
         )  # fmt: skip
         self.evaluation = self.work.evaluation(Process(), self.chance, done)
@@ -97,8 +97,8 @@ class Run:
 
     def lose_directory(self, done: int) -> None:
         """Lose the stores; state comes from the snapshot of that epoch."""
-        found = taken_out(self.stores, done, self.seeds)
-        self.stores, self.seeds = Stores(begin=done), found
+        found = taken_out(self.state, done, self.seeds)
+        self.state, self.seeds = KeptState(begin=done), found
         states = gathered(self.state_schemas, found.buckets)
         self.seed = Manifest("counts", 1, 0, "", ended(done), BUCKETS, states)
         self.store.objects.update(found.objects)
@@ -130,7 +130,7 @@ class Run:
                 read.add(at)
             else:
                 found[at] = part
-        stored = taken_out(self.stores, number, self.seeds)
+        stored = taken_out(self.state, number, self.seeds)
         found |= {at: of for at, of in stored.buckets.items() if at in read}
         self.store.objects.update({key: stored.objects[key] for at in read & stored.buckets.keys()
                                    for key in (file.key for file in stored.buckets[at].files.values())})  # fmt: skip
@@ -197,7 +197,7 @@ def test_a_snapshot_of_a_barrier_is_what_the_stores_committed(seed: int) -> None
 
 
 def test_in_a_quiet_run_nothing_is_read_but_what_the_barrier_did_not_call() -> None:
-    run = Run(1, failure_rate=0, dies_pruning=False)
+    run = Run(2, failure_rate=0, dies_pruning=False)
     for number in range(1, EPOCHS + 1):
         run.epoch(number)
     assert run.sources["there"] > 10

@@ -258,8 +258,8 @@ def test_nothing_is_published_while_pts_stands_still() -> None:
 
 
 def test_with_commit_every_pts_moves_in_steps_and_the_promise_holds() -> None:
-    world, auditor = windows().world(2, commit_every=6)
+    world, auditor = windows().world(4, commit_every=6)
     live(world, auditor, [CrashAt(25, "after"), CrashAt(40, "before")])
-    without = windows().world(2)
+    without = windows().world(4)
     live(*without, [])
     assert len(auditor.seen["counts"]) < len(without[1].seen["counts"])

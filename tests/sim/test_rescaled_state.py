@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from dataclasses import dataclass, field, replace
@@ -13,16 +12,14 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, TableFile
-from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
+from holdfast.checkpoint.manifest import EpochEnd, Manifest, TableFile
+from holdfast.checkpoint.snapshot import checked
 from holdfast.plan.cutting import build_stages
-from holdfast.plan.levels.store import Record, load
 from holdfast.plan.stages import Stages
 from holdfast.spark.state.plan import state_schemas_of, upgrades_of
 from holdfast.spark.state.transfer import Transfer
-from holdfast.testing.cells import DictionaryCells
 from holdfast.testing.clock import SimulatedClock
-from holdfast.testing.simulation.levels import EPOCH_US, StatefulWorkload, Stores
+from holdfast.testing.simulation.levels import EPOCH_US, KeptState, StatefulWorkload
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.store import SimulatedStore
 from tests.sim.stateful_graphs import random_graph
@@ -58,24 +55,12 @@ class Moving:
             self.pipeline, lambda schema: schema, "t", buckets=buckets, partitions=1, prefix=lambda part: []
         )
 
-    def taken_out(self, stores: Stores, epoch: int, before: Snapshots | None, buckets: int) -> Manifest:
-        """Return all state as of an epoch: that of the stores, and of the seed where these have none."""
-        stages = self.stages(buckets)
-        state_schemas = state_schemas_of(self.pipeline, stages)
-        steps = {name: one.step for stage in stages.stages for name, one in stage.hosted.items()}
-        found: dict[str, dict[int, Any]] = {
-            name: {} if before is None else dict(before.manifest.operators[name].buckets) for name in state_schemas
-        }
-        cells = stores.cells(epoch)
-        for key, value in cells.items():
-            if key[1] != "record":
-                continue
-            (operator, label), record = key[0], Record.from_json(value)
-            assert json.loads(value)
-            state = load(DictionaryCells(cells, key[0]), record, steps[operator], None)
-            bucket = Bucket(operator, label % buckets, record.version, record.token, record.feeds, state)
-            found[operator][label % buckets] = write_bucket(self.store, bucket)
-        operators = {name: OperatorState(state_schemas[name], of) for name, of in found.items()}
+    def taken_out(self, state: KeptState, epoch: int, before: Snapshots | None, buckets: int) -> Manifest:
+        """Return all state as of an epoch: that of the journal, and of the seed where this has none."""
+        state_schemas = state_schemas_of(self.pipeline, self.stages(buckets))
+        seed = None if before is None else before.manifest
+        operators = state.taken_out(epoch, state_schemas, seed=seed)
+        self.store.objects.update(state.objects.objects)
         return Manifest("p", 1, 0, "g", EpochEnd(epoch, epoch, {}, epoch * EPOCH_US), buckets, operators)
 
     def moved(self, manifest: Manifest, buckets: int) -> Snapshots:
@@ -119,14 +104,14 @@ def problems_of(seed: int) -> list[str]:
             start = end
         seeds = work.seeds
         assert seeds is None or isinstance(seeds, Snapshots)
-        state = moving.taken_out(work.stores, epoch, seeds, buckets)
+        state = moving.taken_out(work.state, epoch, seeds, buckets)
         buckets = chance.choice([other for other in (1, 2, 3, 5) if other != buckets])
         work = replace(
             work,
             buckets=buckets,
             partitions=chance.randint(1, buckets),
             seeds=moving.moved(state, buckets),
-            stores=Stores(begin=epoch),
+            state=KeptState(begin=epoch),
         )
     return graph.problems(shown)
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,16 +12,13 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.checkpoint.manifest import BucketState, TableFile
-from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
+from holdfast.checkpoint.manifest import BucketState, StateSchema, TableFile
+from holdfast.checkpoint.snapshot import checked
 from holdfast.errors import Corrupt
 from holdfast.plan.cutting import build_stages
-from holdfast.plan.levels.store import Record, load
 from holdfast.state.step import Step
-from holdfast.testing.cells import DictionaryCells
-from holdfast.testing.simulation.levels import StatefulEvaluation, StatefulWorkload, Stores
+from holdfast.testing.simulation.levels import KeptState, StatefulEvaluation, StatefulWorkload
 from holdfast.testing.simulation.process import Process
-from holdfast.testing.store import SimulatedStore
 from tests.spark.counting import counting
 
 EPOCHS = 12
@@ -65,24 +61,16 @@ def run(work: StatefulWorkload, epochs: range, chance: random.Random) -> list[tu
     return found
 
 
-def taken_out(stores: Stores, epoch: int, before: StoredSeeds | None) -> StoredSeeds:
-    """Return the state of all buckets as of an epoch: those of the stores, and of the seed where these have none."""
-    store = SimulatedStore()
-    cells = stores.cells(epoch)
-    steps = _steps()
+def taken_out(state: KeptState, epoch: int, before: StoredSeeds | None) -> StoredSeeds:
+    """Return the state of all buckets as of an epoch: those of the journal, and of the seed where this has none."""
+    found = state.taken_out(epoch, schemas())
     buckets = {} if before is None else dict(before.buckets)
-    store.objects.update({} if before is None else before.objects)
-    for (operator, label), record in _records(cells):
-        pieces = DictionaryCells(cells, (operator, label))
-        state = load(pieces, record, steps[operator], None)
-        bucket = Bucket(operator, label % BUCKETS, record.version, record.token, record.feeds, state)
-        buckets[operator, label % BUCKETS] = write_bucket(store, bucket)
-    return StoredSeeds(store.objects, buckets)
+    buckets |= {(name, number): of for name, each in found.items() for number, of in each.buckets.items()}
+    return StoredSeeds({**({} if before is None else before.objects), **state.objects.objects}, buckets)
 
 
-def _records(cells: Mapping[Any, Any]) -> list[tuple[tuple[str, int], Record]]:
-    found = [(key[0], value) for key, value in cells.items() if key[1] == "record"]
-    return [(key, Record.from_json(value)) for key, value in found if json.loads(value)]
+def schemas() -> dict[str, StateSchema]:
+    return {name: StateSchema("stateful", "", step.key, step.tables) for name, step in _steps().items()}
 
 
 def _steps() -> dict[str, Step]:
@@ -95,32 +83,32 @@ def test_state_may_be_moved_after_any_epoch_and_more_than_once(seed: int) -> Non
     chance = random.Random(seed)
     rows = events(chance, 2 * EPOCHS)
 
-    def workload(stores: Stores, seeds: StoredSeeds | None = None) -> StatefulWorkload:
+    def workload(state: KeptState, seeds: StoredSeeds | None = None) -> StatefulWorkload:
         return StatefulWorkload(
-            pipeline(), rows, lambda visible: [], BUCKETS, PARTITIONS, 0.2, stores, seeds=seeds
+            pipeline(), rows, lambda visible: [], BUCKETS, PARTITIONS, 0.2, state, seeds=seeds
         )  # fmt: skip
 
-    wanted = run(workload(Stores()), range(1, EPOCHS + 1), chance)
+    wanted = run(workload(KeptState()), range(1, EPOCHS + 1), chance)
     found: list[tuple[str, str, int]] = []
-    stores, seeds, at = Stores(), None, 1
+    state, seeds, at = KeptState(), None, 1
     for move in sorted(chance.sample(range(1, EPOCHS), 3)):
-        found += run(workload(stores, seeds), range(at, move + 1), chance)
-        seeds, at = taken_out(stores, move, seeds), move + 1
-        stores = Stores(begin=move)
-    found += run(workload(stores, seeds), range(at, EPOCHS + 1), chance)
+        found += run(workload(state, seeds), range(at, move + 1), chance)
+        seeds, at = taken_out(state, move, seeds), move + 1
+        state = KeptState(begin=move)
+    found += run(workload(state, seeds), range(at, EPOCHS + 1), chance)
     assert sorted(found) == sorted(wanted)
 
 
 def test_a_damaged_file_stops_the_task_that_needs_it() -> None:
     chance = random.Random(1)
     rows = events(chance, 2 * EPOCHS)
-    stores = Stores()
-    run(StatefulWorkload(pipeline(), rows, lambda v: [], BUCKETS, PARTITIONS, 0.0, stores), range(1, 7), chance)
-    seeds = taken_out(stores, 6, None)
+    state = KeptState()
+    run(StatefulWorkload(pipeline(), rows, lambda v: [], BUCKETS, PARTITIONS, 0.0, state), range(1, 7), chance)
+    seeds = taken_out(state, 6, None)
     objects = {key: data[:-1] + bytes([data[-1] ^ 1]) for key, data in seeds.objects.items()}
     damaged = StoredSeeds(objects, seeds.buckets)
     again = StatefulWorkload(
-        pipeline(), rows, lambda v: [], BUCKETS, PARTITIONS, 0.0, Stores(begin=6), seeds=damaged
+        pipeline(), rows, lambda v: [], BUCKETS, PARTITIONS, 0.0, KeptState(begin=6), seeds=damaged
     )  # fmt: skip
     with pytest.raises(Corrupt, match="cannot be used"):
         run(again, range(7, EPOCHS + 1), chance)

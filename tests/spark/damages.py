@@ -62,7 +62,7 @@ def table_of(base: str) -> str:
 HANDFUL: tuple[Cell, ...] = (
     (WHOLE, "ledger/<n>-<n>", "flipped"),
     (WHOLE, "spark/<n>/offsets/<n>", "removed"),
-    (WHOLE, "spark/<n>/state/<n>/<n>/<n>.zip", "flipped"),
+    (WHOLE, "spark/<n>/journal/<n>-<n>.entry", "flipped"),
     (LOST, "snapshots/<n>-<n>.manifest", "flipped"),
     (LOST, "snapshots/files/sums/<n>/<n>-<x>.windows.<x>.parquet", "truncated"),
     (SEEDED, "snapshots/files/sums/<n>/<n>-<x>.windows.<x>.parquet", "removed"),
@@ -154,6 +154,7 @@ _ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
         always("continues", _ENTRIES),
     ),
     ((WHOLE,), "spark/<n>/graph.json", Row("stops", "stops", "stops", "continues", _OR_MOVE)),
+    ((WHOLE,), "spark/<n>/journal/<n>-<n>.entry", always("continues; stops, continues", _VERSIONS)),
     (
         (WHOLE,),
         "spark/<n>/metadata",
@@ -181,52 +182,6 @@ _ROWS: tuple[tuple[tuple[str, ...], str, Row], ...] = (
         ),
     ),
     ((WHOLE,), "spark/<n>/state.json", Row("stops", "stops", "stops", "continues", _OR_MOVE)),
-    (
-        (WHOLE,),
-        "spark/<n>/state/<n>/<n>/.<n>.changelog.crc",
-        Row("continues; stops, continues", "continues", "continues; stops, continues", "continues", _VERSIONS),
-    ),
-    (
-        (WHOLE,),
-        "spark/<n>/state/<n>/<n>/.<n>.zip.crc",
-        Row("stops, continues", "continues", "stops, continues", "continues", _VERSIONS),
-    ),
-    (
-        (WHOLE,),
-        "spark/<n>/state/<n>/<n>/<n>.changelog",
-        always("continues; stops, continues", _VERSIONS),
-    ),
-    (
-        (WHOLE,),
-        "spark/<n>/state/<n>/<n>/<n>.zip",
-        always("stops, continues", _VERSIONS),
-    ),
-    (
-        (WHOLE,),
-        "spark/<n>/state/<n>/<n>/SSTs/.<n>-<x>.sst.crc",
-        Row("stops, continues", "continues", "stops, continues", "continues", _VERSIONS),
-    ),
-    (
-        (WHOLE,),
-        "spark/<n>/state/<n>/<n>/SSTs/<n>-<x>.sst",
-        always("stops, continues", _VERSIONS),
-    ),
-    (
-        (WHOLE,),
-        "spark/<n>/state/<n>/_metadata/v2/.<n>.crc",
-        always("continues", "a new directory starts from a snapshot"),
-    ),
-    ((WHOLE,), "spark/<n>/state/<n>/_metadata/v2/<n>", always("continues", "a new directory starts from a snapshot")),
-    (
-        (WHOLE,),
-        "spark/<n>/state/<n>/_stateSchema/default/.<n>_<x>.crc",
-        always("continues", "a new directory starts from a snapshot"),
-    ),
-    (
-        (WHOLE,),
-        "spark/<n>/state/<n>/_stateSchema/default/<n>_<x>",
-        always("continues", "a new directory starts from a snapshot"),
-    ),
     ((WHOLE, LOST), "state/report.json", always("continues", "for `holdfast inspect`; the next epoch writes it")),
 )
 

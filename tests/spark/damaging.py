@@ -127,8 +127,8 @@ def kind_of(file: str) -> str:
 
     Examples
     --------
-    >>> kind_of("spark/1/state/0/1/3.changelog")
-    'spark/<n>/state/<n>/<n>/<n>.changelog'
+    >>> kind_of("spark/1/journal/000000000003-2.entry")
+    'spark/<n>/journal/<n>-<n>.entry'
     >>> kind_of("snapshots/files/sums/1/000000000004-58e6a1b2c3d4e5f6.groups.0a1b2c3d4e5f6071.parquet")
     'snapshots/files/sums/<n>/<n>-<x>.groups.<x>.parquet'
     """

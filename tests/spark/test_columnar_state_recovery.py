@@ -99,11 +99,11 @@ def test_state_files_that_are_missing_are_no_fault_of_the_pipeline(spark: SparkS
 
     run(tmp_path, spark, count=2)
     shutil.rmtree(tmp_path / "checkpoint" / "snapshots")
-    state = tmp_path / "checkpoint" / "spark" / "1" / "state"
-    state.rename(tmp_path / "elsewhere")
-    assert "MISSING_STATE_DIRECTORY" in refused()
-    (tmp_path / "elsewhere").rename(state)
-    for path in state.glob("1/*/2.*"):
-        path.unlink()
-    assert "2.changelog does not exist" in refused()
+    journal = tmp_path / "checkpoint" / "spark" / "1" / "journal"
+    journal.rename(tmp_path / "elsewhere")
+    assert "journal/000000000001 in the checkpoint cannot be read" in refused()
+    (tmp_path / "elsewhere").rename(journal)
+    (entry,) = journal.glob("000000000000-*.entry")
+    entry.unlink()
+    assert f"{entry.name} in the checkpoint cannot be read" in refused()
     assert sqlite_rows(tmp_path / "first.db", "SELECT epoch, k, n FROM rows") == [row for row in FIRST if row[0] <= 2]

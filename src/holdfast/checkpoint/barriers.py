@@ -4,7 +4,7 @@ When a snapshot is due the checkpointer *wishes* for a barrier.  The next epoch 
 says so to the workers, and each bucket that is called passes its tables to a thread of its worker (:mod:`holdfast.plan.
 levels.parts`).  In every epoch each called bucket reports its version, its digest and, where they moved, the bounds of
 its feeds.  So at the end of a barrier the driver knows of every bucket whether its files are those of the last
-snapshot, are being written by a worker, or have to be read out of Spark's store: :func:`taken_from` decides
+snapshot, are being written by a worker, or have to be read out of the journal: :func:`taken_from` decides
 that.
 
 Invariants.  What a bucket reported counts once the epoch is decided, and for that epoch only: :meth:`Barriers.as_of`

@@ -14,7 +14,7 @@ in each of the three, and cannot be forgotten anywhere: a way without an entry i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
@@ -88,6 +88,8 @@ class Lowering:
         Whether it keeps state under its name: it begins a level, and a checkpoint holds it.
     counts_dropped : bool
         Whether the rows that it drops are counted, for the status.
+    calls_user : bool
+        Whether it calls a function of the user: that belongs into a worker.
     """
 
     in_spark: InSpark
@@ -95,19 +97,21 @@ class Lowering:
     bounds: BoundsDownstream
     keeps_state: bool = False
     counts_dropped: bool = False
+    calls_user: bool = False
 
 
 SOURCE = Lowering(InSpark.READ, InArrow.READ, BoundsDownstream.OF_SOURCE)
 """The row of every source: what its kind is, its declaration alone knows."""
 
 _STATEFUL = Lowering(InSpark.HOSTED, InArrow.STEP, BoundsDownstream.OF_STEP, keeps_state=True)
+_CALLING = replace(_STATEFUL, calls_user=True)
 _SIDE_OUTPUT = Lowering(InSpark.HOSTED, InArrow.SIDE_OUTPUT, BoundsDownstream.END)
 
 LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     # kind             in Spark          in Arrow            bounds after it
     "map": Lowering(InSpark.FUNCTION, InArrow.SPARK_ONLY, BoundsDownstream.END),
     "sql": Lowering(InSpark.SQL, InArrow.SPARK_ONLY, BoundsDownstream.SELECTED),
-    "map_batches": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsDownstream.MOVED),
+    "map_batches": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsDownstream.MOVED, calls_user=True),
     "select": Lowering(InSpark.SELECT, InArrow.COMPUTE, BoundsDownstream.SELECTED),
     "filter": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME, counts_dropped=True),
     "split": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME),
@@ -120,12 +124,12 @@ LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     "released": _SIDE_OUTPUT,
     "accumulate": _STATEFUL,
     "aggregate": _STATEFUL,
-    "apply": _STATEFUL,
+    "apply": _CALLING,
     "distinct": _STATEFUL,
     "gate": _STATEFUL,
     "limit_in_flight": _STATEFUL,
     "merge": _STATEFUL,
-    "stateful": _STATEFUL,
+    "stateful": _CALLING,
     "sync": _STATEFUL,
 })  # fmt: skip
 

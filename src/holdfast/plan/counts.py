@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.plan.levels.journal import BucketChange, change_from_json, change_to_json
 from holdfast.ports import REJECT_COLUMN
 from holdfast.state.bucket_report import BucketReport
 
@@ -41,27 +42,32 @@ class EpochReport:
         Source or filter -> what was counted there.
     buckets : mapping of str to BucketReport
         Bucket of state (``operator/number``) -> what it reported.
+    state : tuple of BucketChange
+        What workers changed of state, for the journal.
     """
 
     observed: Mapping[str, Observed] = field(default_factory=dict)
     buckets: Mapping[str, BucketReport] = field(default_factory=dict)
+    state: tuple[BucketChange, ...] = ()
 
     def to_json(self) -> str:
         """Return it as it travels."""
         observed = {name: [of.rows, of.rejects, of.timestamp_max] for name, of in self.observed.items()}
         buckets = {name: of.to_json() for name, of in self.buckets.items()}
-        return json.dumps({"observed": observed, "buckets": buckets})
+        state = [change_to_json(change) for change in self.state]
+        return json.dumps({"observed": observed, "buckets": buckets, "state": state})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> EpochReport:
         """Return the report that :meth:`to_json` wrote."""
         body = json.loads(text)
         observed = {name: Observed(*of) for name, of in body["observed"].items()}
-        return cls(observed, {name: BucketReport.from_json(of) for name, of in body["buckets"].items()})
+        buckets = {name: BucketReport.from_json(of) for name, of in body["buckets"].items()}
+        return cls(observed, buckets, tuple(map(change_from_json, body["state"])))
 
 
 def united(reports: Iterable[EpochReport]) -> EpochReport:
-    """Return all reports as one.  Counts are added up; a bucket has one report.
+    """Return what all say together.  Counts add up; a bucket has one report, and is changed once.
 
     Examples
     --------
@@ -74,11 +80,13 @@ def united(reports: Iterable[EpochReport]) -> EpochReport:
     """
     observed: dict[str, Observed] = {}
     buckets: dict[str, BucketReport] = {}
+    state: list[BucketChange] = []
     for report in reports:
         for name, of in report.observed.items():
             observed[name] = observed[name].plus(of) if name in observed else of
         buckets |= report.buckets
-    return EpochReport(observed, buckets)
+        state += report.state
+    return EpochReport(observed, buckets, tuple(state))
 
 
 class Counts:

@@ -11,6 +11,8 @@ from holdfast.expressions.compile import columnar, columnar_items
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InArrow, entry_of, lowering_of
+from holdfast.operators.sync.custom import Custom
+from holdfast.operators.sync.spec import Sync
 from holdfast.plan.batches import BatchFunction, promise_of
 from holdfast.plan.laziness import Evaluations, after_filter, after_select, after_union, at_border
 from holdfast.plan.program import (
@@ -70,8 +72,12 @@ def as_it_is(schema: pa.Schema) -> pa.Schema:
 
 
 def has_user_code(nodes: Iterable[Node]) -> bool:
-    """Tell whether a program of these nodes calls functions of the user."""
-    return any(lowering_of(node).in_arrow is InArrow.CALL for node in nodes)
+    """Tell whether a program of these nodes, or a step of one, calls functions of the user."""
+    return any(lowering_of(node).calls_user or _decides_by_user(node) for node in nodes)
+
+
+def _decides_by_user(node: Node) -> bool:
+    return isinstance(node.spec, Sync) and isinstance(node.spec.policy, Custom)
 
 
 def _shared(steps: Sequence[ProgramStep], ends: Sequence[int]) -> frozenset[int]:

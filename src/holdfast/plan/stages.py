@@ -5,9 +5,9 @@ of a pipeline with state is one line::
 
     stage 0 -> level 1 -> level 2 -> ... -> sinks
 
-A *level* is one ``transformWithState`` that hosts every stateful operator of one depth; chunks for other
-levels pass through it unchanged.  The stateless operators after a level (its *stage*) run in the same Python worker, on
-the batches that the steps returned.  So every stream is computed once, however many read it.
+A *level* hosts every stateful operator of one depth; chunks for other levels pass through it unchanged.  The
+stateless operators after a level (its *stage*) run in the same process, on the batches that the steps returned.
+So every stream is computed once, however many read it.
 """
 
 from __future__ import annotations

@@ -168,10 +168,10 @@ class EpochLoop:
         claim = self._coordinator.missing(epoch, end.positions, start.positions)
         step_epoch, batch_us = self._header.step_time(batch_id, end.batch_us)
         if isinstance(self._evaluation, StateEvaluation):
-            self._evaluation.begin(batch, step_epoch, batch_us, end.positions)
+            self._begin_state(self._evaluation, batch, batch_id, (step_epoch, batch_us), end.positions)
         ended = EpochEnd(epoch, step_epoch, end.positions, batch_us)
         if not claim.sinks:  # Spark replays it: the driver died, or the query failed, before Spark logged its end
-            self._evaluate_muted(batch, epoch)
+            self._evaluate_muted(batch, epoch, (start, end))
             self.last_positions = end
             self._has_ended(start, ended)
             return
@@ -238,19 +238,36 @@ class EpochLoop:
         staging = TaskStaging(self._pipeline, self._coordinator.generation, epoch, factories)
         return self._tried(lambda: self._evaluation.stage(batch, start.positions, end.positions, staging), epoch)
 
-    def _evaluate_muted(self, batch: DataFrame, epoch: int) -> None:
-        """Evaluate an epoch that every sink holds, where state needs it all the same."""
+    def _begin_state(
+        self,
+        evaluation: StateEvaluation,
+        batch: DataFrame,
+        batch_id: int,
+        step_time: tuple[int, int],
+        end: Positions,
+    ) -> None:
+        epoch = self._header.base + batch_id
+        self._patiently(
+            lambda: evaluation.begin(batch, epoch, batch_id, step_time, end), f"read the state before epoch {epoch}"
+        )
+
+    def _evaluate_muted(
+        self, batch: DataFrame, epoch: int, span: tuple[spark_log.Offsets, spark_log.Offsets]
+    ) -> None:  # fmt: skip
+        """Deal with an epoch that every sink holds: state needs it all the same."""
         if not isinstance(self._evaluation, StateEvaluation):
             log.info("epoch %d is held by every sink: nothing to do", epoch)
             return
         log.info("epoch %d is held by every sink: evaluated for its state alone", epoch)
-        evaluation = self._evaluation
-        self._tried(lambda: evaluation.mute(batch), epoch)
+        evaluation, (start, end) = self._evaluation, span
+        is_small = self._is_small(start, end)
+        self._tried(lambda: evaluation.mute(batch, start.positions, end.positions, is_small=is_small), epoch)
 
     def _is_small(self, start: spark_log.Offsets, end: spark_log.Offsets) -> bool:
         size, rows = spark_log.span(start.sizes, end.sizes), spark_log.span(start.rows, end.rows)
-        # Compressed size says little about the memory that rows need: where their number is known, it counts too.
-        return size is not None and size <= self._limits.carry_bytes and (rows or 0) <= CARRY_ROWS_MAX
+        # Compressed columns say little about the memory that rows take: where their number is known, it counts too.
+        times = self._evaluation.carried_times
+        return size is not None and size <= times * self._limits.carry_bytes and (rows or 0) <= times * CARRY_ROWS_MAX
 
     def _tried(self, evaluate: Callable[[], T], epoch: int) -> T:
         """Evaluate; try again, a bounded number of times, where a system did not answer."""

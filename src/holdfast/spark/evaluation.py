@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +18,7 @@ from holdfast.plan.counts import Counts, EpochReport, Observed, united
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.ports import Carried, Part, Source, SourceSpec, Span
-from holdfast.positions import Positions
+from holdfast.positions import Positions, SourcePositions
 from holdfast.quarantine.mask import NOTHING, Mask, lettered, readable
 from holdfast.spark.failure import is_too_large
 from holdfast.spark.staging import ANSWERS, TaskStaging, answer_of, answered
@@ -34,6 +34,10 @@ class Evaluated:
 
 class Evaluation(Protocol):
     """How epochs are evaluated.  Lives on the driver."""
+
+    @property
+    def carried_times(self) -> int:
+        """How many times the usual size and number of rows an epoch may have that is carried."""
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Return the epoch with its rows here; None when they are too many, or must not be evaluated here."""
@@ -56,6 +60,7 @@ class SparkEvaluation:
 
     routes: Routes
     observe: Callable[[], Mapping[str, Observed]]
+    carried_times: ClassVar[int] = 1
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Bring the epoch's rows to the driver as Arrow: no Python worker takes part."""
@@ -105,6 +110,37 @@ class Reader:
         return self.spec.open(self.name, self.workspace)
 
 
+class SourcesHere:
+    """The sources of a run, opened in this process when they are first read.
+
+    Parameters
+    ----------
+    readers : mapping of str to Reader
+        How each is opened.
+    masks : mapping of str to Mask
+        What is left out of sources, and sent again.
+    retired : Positions
+        Where a source begins that has come back: the epoch before says nothing of it.
+    """
+
+    def __init__(self, readers: Mapping[str, Reader], masks: Mapping[str, Mask], retired: Positions) -> None:
+        self._readers = readers
+        self._masks = masks
+        self._retired = retired
+        self._sources: dict[tuple[str, int], Source] = {}
+
+    def source(self, name: str, thread: int = 0) -> Source:
+        """Return a source, with what is left out of it; each thread that reads it has one of its own."""
+        if (name, thread) not in self._sources:
+            opened = self._readers[name].open()
+            self._sources[name, thread] = lettered(opened, self._masks.get(name, NOTHING))
+        return self._sources[name, thread]
+
+    def span(self, name: str, start: Positions, end: Positions) -> tuple[SourcePositions, SourcePositions]:
+        """Return from where to where a source is read."""
+        return start.get(name) or self._retired.get(name) or self.source(name).initial(), end[name]
+
+
 class ColumnarEvaluation:
     """As an Arrow program: the driver plans the spans itself, tasks read, compute and stage in one Python worker.
 
@@ -118,10 +154,8 @@ class ColumnarEvaluation:
         Its sources.
     parallelism : int
         Tasks that can run at a time.
-    masks : mapping of str to Mask
-        Which rows of sources are left out, and which are sent again.
-    retired : Positions
-        Where a source that was put back begins: the epoch before has no position of it.
+    sources : SourcesHere
+        The same, in this process.
     """
 
     def __init__(
@@ -130,23 +164,25 @@ class ColumnarEvaluation:
         program: Program,
         readers: Mapping[str, Reader],
         parallelism: int,
-        masks: Mapping[str, Mask],
-        retired: Positions,
+        sources: SourcesHere,
     ) -> None:
         self._session = session
         self._program = program
         self._readers = readers
         self._parallelism = parallelism
-        self._masks = masks
-        self._retired = retired
-        self._sources: dict[str, Source] = {}
+        self._sources = sources
+        self.carried_times = 1
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Read and compute the epoch here."""
         if self._program.runs_user_code:
             return None  # a user's function and its set-up run in workers only
         counts = Counts(self._timestamps())
-        read = ((name, batch) for name, span in self._spans(start, end, 1) for batch in self._source(name).read(span))
+        read = (
+            (name, batch)
+            for name, span in self._spans(start, end, 1)
+            for batch in self._sources.source(name).read(span)
+        )
         tables = self._program.tables(read, sinks, counts)
         return Evaluated({sink: (Carried(table),) for sink, table in tables.items()}, counts.report())
 
@@ -159,16 +195,10 @@ class ColumnarEvaluation:
         numbers = self._session.range(0, len(spans), 1, len(spans))
         return Evaluated(*answered(numbers.mapInArrow(task, ANSWERS).collect(), staging.writers))
 
-    def _source(self, name: str) -> Source:
-        if name not in self._sources:
-            self._sources[name] = lettered(self._readers[name].open(), self._masks.get(name, NOTHING))
-        return self._sources[name]
-
     def _spans(self, start: Positions, end: Positions, parallelism: int) -> Iterator[tuple[str, Span]]:
-        for name, until in end.items():
-            source = self._source(name)
-            begin = start.get(name) or self._retired.get(name) or source.initial()
-            for span in source.spans(begin, until, parallelism=parallelism):
+        for name in end:
+            begin, until = self._sources.span(name, start, end)
+            for span in self._sources.source(name).spans(begin, until, parallelism=parallelism):
                 yield name, span
 
     def _timestamps(self) -> dict[str, str | None]:

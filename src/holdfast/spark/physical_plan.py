@@ -14,9 +14,11 @@ from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.checkpointer import Intervals
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.snapshot import newest_buckets
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import InvalidPipeline, present
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.counts import Observed
+from holdfast.plan.levels.host import LevelsHere
+from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.outlets import Outlets
 from holdfast.plan.levels.parts import BackgroundParts
 from holdfast.plan.levels.seed import DirectorySeeds
@@ -26,11 +28,11 @@ from holdfast.quarantine.mask import Mask
 from holdfast.resume.graph_record import Graph, described
 from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.spark.compile import Compiled, compile_pipeline
-from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Reader, SparkEvaluation
+from holdfast.spark.evaluation import ColumnarEvaluation, Evaluation, Reader, SourcesHere, SparkEvaluation
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.context import StartContext, StartOptions
-from holdfast.spark.state.evaluation import StateEvaluation
+from holdfast.spark.state.evaluation import EvaluationHere, StateEvaluation
 from holdfast.spark.state.operators_in_plan import stateful_operators
 from holdfast.spark.state.plan import (
     StatefulPlan,
@@ -108,13 +110,20 @@ class PhysicalPlan:
         masks: Mapping[str, Mask],
         *,
         retired: Positions,
+        journal: StateJournal | None,
     ) -> Evaluation:
-        """Return how batches are evaluated."""
+        """Return how batches are evaluated; the journal is that of state, where there is any."""
+        sources = SourcesHere(self._readers, masks, retired)
         if self.stateful is not None:
-            return StateEvaluation(Outlets.of(self.stateful.stages), observe, barriers)
+            journal = present(journal, "state is evaluated without a journal.")
+            here = None
+            if self.stateful.packings:
+                levels = LevelsHere(self.stateful.levels, self.stateful.stages.routing)
+                here = EvaluationHere(sources, self.stateful.packings, levels, self.parallelism)
+            return StateEvaluation(Outlets.of(self.stateful.stages), observe, barriers, journal, here)
         if self.program is None:
             return SparkEvaluation(self.compiled.routes, observe)
-        return ColumnarEvaluation(self.session, self.program, self._readers, self.parallelism, masks, retired)
+        return ColumnarEvaluation(self.session, self.program, self._readers, self.parallelism, sources)
 
     def probe(self, limit_s: float | None) -> Probe | None:
         """Return what finds rows that end a worker; None where Spark's plan evaluates all rows."""
@@ -189,7 +198,6 @@ def _with_state(asked: StartOptions, context: StartContext, reader: SourceReader
             context.store,
             context.directory,
             context.chosen.below,
-            context.base_session,
             shape,
             intervals,
             context.token,

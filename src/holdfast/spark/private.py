@@ -28,7 +28,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -236,17 +235,6 @@ def workers_apart(frame: DataFrame, variable: str, value: str) -> Iterator[None]
         yield
     finally:
         del environment[variable]
-
-
-def silence_state_planning() -> None:
-    """Keep the process in which Spark asks for state variables, once per run, from printing what it does.
-
-    Seen in 4.3: it is a main module of this name, and prints by ``print``.  If it changes: what it prints stands
-    in the log of each run, or on the terminal.
-    """
-    main = sys.modules["__main__"]
-    if getattr(main.__spec__, "name", "") == "pyspark.sql.streaming.transform_with_state_driver_worker":
-        vars(main)["print"] = lambda *_, **__: None
 
 
 PRINTED_BY_PROCESSES = r"""

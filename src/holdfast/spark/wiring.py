@@ -17,6 +17,7 @@ from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.nodes import is_stateful as is_stateful_node
 from holdfast.plan.holds import hold_file
 from holdfast.plan.levels.due import due_file
+from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.seed import seed_of
 from holdfast.plan.pressure import BackPressure, limited_operators
 from holdfast.plan.report import OperatorReports
@@ -79,15 +80,17 @@ class Wiring:
         """
         user_data = self._user_data()
         masks = self._masks()
-        barriers = Barriers()
-        checkpointer = self._checkpointer(user_data, barriers)
+        barriers, journal = Barriers(), self._journal()
+        checkpointer = self._checkpointer(user_data, barriers, journal)
         reports = self._reports()
         run = self._run(reports, checkpointer, user_data)
         loop = EpochLoop(
             pipeline=self.asked.pipeline.name,
             header=self.header,
             spark_checkpoint=self.context.spark,
-            evaluation=self.physical.evaluation(run.observed, barriers, masks, retired=self.header.retired),
+            evaluation=self.physical.evaluation(
+                run.observed, barriers, masks, retired=self.header.retired, journal=journal
+            ),
             sinks=self.sinks,
             coordinator=self.coordinator,
             clock=self.context.clock,
@@ -136,7 +139,11 @@ class Wiring:
             pipeline=self.asked.pipeline.name,
             frame=None if physical.program is not None else physical.compiled.frame,
             evaluation=partial(
-                physical.evaluation, dict, Barriers(), retired=self.header.retired
+                physical.evaluation,
+                dict,
+                Barriers(),
+                retired=self.header.retired,
+                journal=self._journal(is_trial=True),
             ),  # its own: a trial is no epoch of the run
             sinks=self.sinks,
             coordinator=self.coordinator,
@@ -182,9 +189,18 @@ class Wiring:
             suspicion=suspicion if self.asked.isolates else None,
         )
 
-    def _checkpointer(self, user_data: UserData | None, barriers: Barriers) -> Checkpointer | None:
+    def _journal(self, *, is_trial: bool = False) -> StateJournal | None:
+        """Return the journal of state; None without state."""
+        if self.physical.stateful is None:
+            return None
+        store, below = self.context.store, self.context.chosen.below
+        return StateJournal(store, below, self.coordinator.generation, is_trial=is_trial)
+
+    def _checkpointer(
+        self, user_data: UserData | None, barriers: Barriers, journal: StateJournal | None
+    ) -> Checkpointer | None:
         physical = self.physical
-        if physical.stateful is None or physical.snapshotting is None:
+        if physical.stateful is None or physical.snapshotting is None or journal is None:
             return None
         return physical.snapshotting.checkpointer(
             self.asked.pipeline,
@@ -195,6 +211,7 @@ class Wiring:
             self.coordinator.check_fenced,
             lambda: None if user_data is None else user_data.latest,
             barriers,
+            journal,
         )
 
     def _reports(self) -> OperatorReports:

@@ -4,7 +4,7 @@ A step is called once per bucket and epoch, never per key or row.  It must depen
 clock, no random number, no memory of its own, so that a replayed epoch yields the same bytes.  State is a set of named
 tables; a step returns what *changed* in them, so that an epoch writes what changed and not what exists.
 
-It does not know where it runs: Spark's state store hosts it in production, a dictionary in
+It does not know where it runs: levels host it in production, a dictionary in
 ``holdfast.testing.drive``.
 """
 

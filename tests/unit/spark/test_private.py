@@ -128,18 +128,6 @@ def test_without_such_a_class_there_is_no_prefetch(monkeypatch: pytest.MonkeyPat
     assert private.prefetching_reader() is None
 
 
-@pytest.mark.parametrize(("name", "is_silenced"), [(PLANNING, True), ("another", False)])
-def test_the_process_that_asks_for_state_variables_prints_nothing(
-    monkeypatch: pytest.MonkeyPatch, name: str, is_silenced: bool
-) -> None:
-    main = ModuleType("__main__")
-    main.__spec__ = importlib.util.spec_from_loader(name, None)
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    private.silence_state_planning()
-    assert ("print" in vars(main)) is is_silenced
-    assert "print(" in source_of(PLANNING)
-
-
 def test_what_processes_print_of_themselves_is_known() -> None:
     pattern = re.compile(private.PRINTED_BY_PROCESSES, re.VERBOSE)
     name = re.search(r'log_name = "(.*)"', source_of(PLANNING))

@@ -1,9 +1,9 @@
 """A level: all stateful operators of one depth, one call for each bucket and epoch, and the stateless ones after them.
 
 Its host gives it the chunks of one bucket, or of one passage, and the cells in which that bucket's state is kept.  The
-chunks that it yields are addressed to the next level.  Spark's ``transformWithState`` is such a host
-(:mod:`holdfast.spark.state.host`), a test without Spark (:mod:`holdfast.testing.drive`) and a simulation
-(:mod:`holdfast.testing.simulation.levels`) are others.
+chunks that it yields are addressed to the next level.  A task of Spark is such a host
+(:mod:`holdfast.spark.state.host`), the driver (:mod:`holdfast.plan.levels.host`), a test without Spark
+(:mod:`holdfast.testing.drive`) and a simulation (:mod:`holdfast.testing.simulation.levels`) are others.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In a barrier (:mod:`holdfast.checkpoint.barriers`) a level offers the tables of each bucket that is called.  They are
 immutable, and writing them (Parquet, checksum, disk) releases the interpreter lock; so the epoch does not wait for it.
 A note is written last; as long as there is none, the driver does not use the files, and if none arrives it reads the
-state from Spark's store.  So a worker may die at any point of it.
+state from the journal.  So a worker may die at any point of it.
 
 At most one offer of each bucket waits, the newest: with a disk that is slower than barriers come, tables would
 otherwise pile up in memory.  The offer that it replaces was of an older barrier, whose snapshot was made or given up

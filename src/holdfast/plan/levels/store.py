@@ -1,4 +1,4 @@
-"""One bucket's state: base and deltas in Spark's state store, decoded tables cached in the worker.
+"""One bucket's state: base and deltas in the journal, decoded tables cached in the process.
 
 Under a bucket's key are stored a *record* (JSON) and *parts* (binary): one base, which is the tables at some epoch, and
 deltas, each the changes of some epochs.  An epoch writes one delta.  A delta is merged with the one before
@@ -24,10 +24,10 @@ import pyarrow as pa
 
 from holdfast.errors import Corrupt
 from holdfast.state import encoding, tables
-from holdfast.state.step import Change, StateTable, Step
+from holdfast.state.step import Change, StateTable
 
 PIECE_BYTES = 8 * 2**20
-"""A part is stored in pieces up to this size: each goes through one message to the JVM."""
+"""A part is stored in pieces up to this size, each with a checksum of its own."""
 
 CACHE_BYTES = 2**30
 """Tables that one worker caches; beyond it the least recently used bucket is dropped and read again."""
@@ -172,7 +172,15 @@ class Cache:
             del self._held[key]
 
 
-def load(cells: Cells, record: Record, step: Step, held: HeldTables | None) -> dict[str, pa.Table]:
+class Keeps(Protocol):
+    """As much of a step as loading its state takes."""
+
+    @property
+    def tables(self) -> Mapping[str, StateTable]:
+        """Name -> state table."""
+
+
+def load(cells: Cells, record: Record, step: Keeps, held: HeldTables | None) -> dict[str, pa.Table]:
     """Return a bucket's tables as the record says.
 
     Parameters
@@ -180,8 +188,8 @@ def load(cells: Cells, record: Record, step: Step, held: HeldTables | None) -> d
     cells : Cells
         The store.
     record : Record
-        The bucket's record.
-    step : Step
+        What it says.
+    step : Keeps
         The operator.
     held : HeldTables, optional
         The tables of the bucket that this worker has cached.
@@ -191,7 +199,7 @@ def load(cells: Cells, record: Record, step: Step, held: HeldTables | None) -> d
     Corrupt
         If stored bytes cannot be read.
     """
-    state: dict[str, pa.Table] = tables.empty_state(step)
+    state: dict[str, pa.Table] = {name: tables.empty(table.schema) for name, table in step.tables.items()}
     version = 0
     is_usable = held is not None and (held.version, held.token) in record.recent
     base = next((part for part in record.parts if part.is_base), None)

@@ -61,11 +61,15 @@ RUNTIME: dict[str, tuple[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": ("true", "rows leave the JVM as Arrow, never one by one"),
     "spark.sql.streaming.stateStore.providerClass": (
         private.STATE_STORE,
-        "state outside the heap; the only store of transformWithState",
+        "state that an older version kept there is read from it",
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": (
         "true",
-        "an epoch uploads what changed; whole snapshots are made in the background",
+        "as above: it was kept so",
+    ),
+    "spark.sql.adaptive.enabled": (
+        "false",
+        "stages of an adaptive plan are jobs of their own, whose tasks are not told which epoch it is",
     ),
     "spark.sql.streaming.noDataMicroBatches.enabled": ("false", "epochs without rows are planned by our sources"),
     "spark.sql.execution.arrow.maxBytesPerBatch": ("67108864", "chunks are large: a batch of 65536 of them is not"),

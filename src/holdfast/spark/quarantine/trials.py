@@ -112,7 +112,8 @@ class Trials:
                 self._admit(epoch, self._staged(nothing, evaluation, epoch, staging))
                 return
             self.clear()
-            shutil.copytree(self.spark, self.copy, copy_function=_linked)
+            # The journal of state is read where it is: nothing is added to it here.
+            shutil.copytree(self.spark, self.copy, copy_function=_linked, ignore=shutil.ignore_patterns("journal"))
             write_masks(self.masks_file, masks)
             self._evaluate(self.frame, evaluation, epoch, staging)
         finally:
@@ -141,7 +142,7 @@ class Trials:
             try:
                 if isinstance(evaluation, StateEvaluation):
                     at = self.header.step_time(batch_id, epoch.end.batch_us)
-                    evaluation.begin(batch, *at, epoch.end.positions)
+                    evaluation.begin(batch, epoch.epoch, batch_id, at, epoch.end.positions)
                 self._admit(epoch, self._staged(batch, evaluation, epoch, staging))
                 passed.append(batch_id)
             except Exception as failure:

@@ -133,7 +133,7 @@ def give_up(store: Store, below: str, seed: Manifest | None, error: HoldfastErro
         return False
     store.put(f"{below}/{DAMAGED}", masked(error.what).encode())
     if error.participant == STATE:
-        error.why = f"what it keeps in {below}/state cannot be read: {error.why}"
+        error.why = f"what it keeps in {below} cannot be read: {error.why}"
     error.participant = STATE  # by which a supervisor knows that a start mends it
     error.do = "start again: the state is then restored from the newest good snapshot."
     return True

@@ -20,7 +20,7 @@ from holdfast.resume.graph_record import read_graph
 from holdfast.resume.spark_log import check_logs, last_logged, read_offsets
 from holdfast.spark.failure import translate
 from holdfast.spark.launch.session import run_session, session_of
-from holdfast.spark.state.reader import StateReader
+from holdfast.spark.state.reader import stored_state
 
 
 def create(
@@ -70,11 +70,17 @@ def create(
         graph = read_graph(store, below)
         operators: dict[str, OperatorState] = {}
         if graph.state_schemas:
-            session = session_of(settings, is_evaluated_outside=True)
-            reader = StateReader(run_session(session, 1), directory, below)
             try:
                 seed = seed_of(directory, below)
-                operators = reader.read(store, batch_id, graph.state_schemas, graph.buckets, seed=seed)
+                operators = stored_state(
+                    lambda: run_session(session_of(settings, is_evaluated_outside=True), 1),
+                    store,
+                    directory,
+                    below,
+                    batch_id,
+                    graph,
+                    seed,
+                )
             except Exception as error:
                 raise translate(error, pipeline, f"the checkpoint {name!r}") from error
         made = Manifest(pipeline, generation, clock.now_us(), header.graph or "", ended, graph.buckets, operators)

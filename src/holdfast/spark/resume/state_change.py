@@ -36,7 +36,7 @@ from holdfast.sources.wrapped import innermost
 from holdfast.spark.failure import translate
 from holdfast.spark.resume.directory import Directory
 from holdfast.spark.state.plan import Division, noted_shape
-from holdfast.spark.state.reader import StateReader
+from holdfast.spark.state.reader import stored_state
 from holdfast.spark.state.transfer import Transfer
 
 log = logging.getLogger("holdfast.checkpoint")
@@ -199,10 +199,11 @@ class StateChange:
         is_ours = there is not None and (there.manifest.ended.epoch >= began.base or not is_backfill(began))
         if there is not None and is_ours and set(self.change.sources.values()) <= set(there.manifest.operators):
             return self._moved(there.manifest, self.change.sources)
-        reader = StateReader(self.session, self.checkpoint, self.previous)
         seed = seed_of(self.checkpoint, self.previous)
         try:
-            operators = reader.read(self.store, batch_id, self.before.state_schemas, self.before.buckets, seed=seed)
+            operators = stored_state(
+                lambda: self.session, self.store, self.checkpoint, self.previous, batch_id, self.before, seed
+            )
         except Exception as error:
             raise Diverged(
                 f"the graph has changed, and the state of the old one in {self.previous} cannot be read.",

@@ -1,31 +1,133 @@
-"""How an epoch of a pipeline with state is evaluated: its chunks to the sinks, its reports to the driver."""
+"""How an epoch of a pipeline with state is evaluated: its chunks to the sinks, its reports to the driver.
+
+A small epoch is evaluated in this process, by the same levels, where nothing in it is Spark's or the user's to compute:
+no job, no shuffle, no worker.  Every other one is a job of the plan.  Either way the journal has the epoch's state
+before anybody decides about its rows.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from holdfast import faults
 from holdfast.checkpoint.barriers import Barriers
-from holdfast.errors import crossing
-from holdfast.plan.chunks import from_batch, reported
+from holdfast.errors import crossing, present
+from holdfast.plan.chunks import Chunk, from_batch, reported
 from holdfast.plan.counts import EpochReport, Observed, united
+from holdfast.plan.levels.host import LevelsHere
+from holdfast.plan.levels.journal import StateJournal, StateVersion
+from holdfast.plan.levels.level import EpochContext
 from holdfast.plan.levels.outlets import Outlets
-from holdfast.ports import Carried
+from holdfast.plan.levels.packing import Packing
+from holdfast.ports import Carried, Span
 from holdfast.positions import Positions
-from holdfast.resume.spark_log import active_until
-from holdfast.spark.evaluation import Evaluated
+from holdfast.resume.spark_log import active_until, plain
+from holdfast.spark.evaluation import Evaluated, SourcesHere
 from holdfast.spark.failure import is_too_large
 from holdfast.spark.staging import ANSWERS, TaskStaging, answer_of, answered
-from holdfast.spark.state.host import ACTIVE_UNTIL_PROPERTY, BARRIER_PROPERTY, BATCH_TIME_PROPERTY, EPOCH_PROPERTY
+from holdfast.spark.state.host import (
+    ACTIVE_UNTIL_PROPERTY,
+    BARRIER_PROPERTY,
+    BATCH_PROPERTY,
+    BATCH_TIME_PROPERTY,
+    EPOCH_PROPERTY,
+    NO_ENTRY,
+    STATE_PROPERTY,
+)
+
+HERE_TIMES = 4
+"""So many times the usual size an epoch may have that this process evaluates with its state.
+
+Measured with two cores, windows of 10 000 keys, epochs of 500 000 rows (41 MB of JSON): 280 ms here, 410 ms as a job.
+"""
+
+ALONE_BYTES = 2**21
+"""Spans of a source are read by several threads from here on, bytes."""
 
 
 @dataclass(frozen=True)
+class StateEpoch:
+    """The epoch that is evaluated.
+
+    Parameters
+    ----------
+    epoch, batch_id : int
+        Its number, and Spark's.
+    at : EpochContext
+        What is said of it to all levels.
+    before : StateVersion
+        The state with which it begins.
+    """
+
+    epoch: int
+    batch_id: int
+    at: EpochContext
+    before: StateVersion
+
+
+@dataclass(frozen=True)
+class EvaluationHere:
+    """All of a pipeline in this process, from its sources to its sinks.
+
+    Parameters
+    ----------
+    sources : SourcesHere
+        The sources.
+    packings : mapping of str to Packing
+        How their rows become chunks.
+    levels : LevelsHere
+        The levels.
+    threads : int
+        How many spans of a source are read at a time.
+    """
+
+    sources: SourcesHere
+    packings: Mapping[str, Packing]
+    levels: LevelsHere
+    threads: int
+
+    def chunks(self, start: Positions, end: Positions) -> Iterator[Chunk]:
+        """Yield what the sources give for an epoch: as their readers do in a job."""
+        for name in end:
+            if start.get(name) == end[name]:
+                continue
+            packing, source = self.packings[name], self.sources.source(name)
+            (begin, said_before), (until, said) = map(plain, self.sources.span(name, start, end))
+            size = source.size_between(begin, until)
+            threads = 1 if size is not None and size < ALONE_BYTES else self.threads
+            spans = list(source.spans(begin, until, parallelism=threads))
+            batches = self._packed(name, spans, threads)
+            ended = (name,) if said.get("has_ended") and not said_before.get("has_ended") else ()
+            if packing.waking or ended:
+                batches += packing.controls(len(spans), ended)
+            for batch in batches:
+                yield from from_batch(batch)
+
+    def _packed(self, name: str, spans: Sequence[Span], threads: int) -> list[pa.RecordBatch]:
+        """Read spans as chunks, several at a time: reading and packing leave Python to other threads mostly."""
+        packing = self.packings[name]
+
+        def pack(thread: int) -> list[tuple[int, list[pa.RecordBatch]]]:
+            source = self.sources.source(name, thread)
+            mine = [(ordinal, span) for ordinal, span in enumerate(spans) if ordinal % threads == thread]
+            return [(ordinal, list(packing.rows(ordinal, packing.read(source, span)))) for ordinal, span in mine]
+
+        if threads == 1 or len(spans) == 1:
+            packed = [pair for thread in range(threads) for pair in pack(thread)]
+        else:
+            with ThreadPoolExecutor(threads, thread_name_prefix="holdfast-read") as pool:
+                packed = [pair for pairs in pool.map(pack, range(threads)) for pair in pairs]
+        return [batch for _, batches in sorted(packed, key=lambda pair: pair[0]) for batch in batches]
+
+
 class StateEvaluation:
-    """Through the levels.  Every epoch is evaluated, also one that the sinks hold: the state needs it.
+    """Through the levels.  Every epoch is evaluated, also one that the sinks hold, unless the journal has its state.
 
     Parameters
     ----------
@@ -34,50 +136,115 @@ class StateEvaluation:
     observe : callable
         Returns what Spark counted at sources that it reads itself.
     barriers : Barriers, optional
-        Decides which epochs are barriers; receives what buckets report for the checkpointer.
+        Says which epochs are barriers; told what buckets report for the checkpointer.
+    journal : StateJournal
+        Keeps the state.
+    here : EvaluationHere, optional
+        Evaluates small epochs in this process; None where that is not this process's to do.
     """
 
-    outlets: Outlets
-    observe: Callable[[], Mapping[str, Observed]]
-    barriers: Barriers | None = None
+    def __init__(
+        self,
+        outlets: Outlets,
+        observe: Callable[[], Mapping[str, Observed]],
+        barriers: Barriers | None,
+        journal: StateJournal,
+        here: EvaluationHere | None = None,
+    ) -> None:
+        self._outlets = outlets
+        self._observe = observe
+        self._barriers = barriers
+        self._journal = journal
+        self._here = here
+        self._epoch: StateEpoch | None = None
+        self.carried_times = 1 if here is None else HERE_TIMES
 
-    def begin(self, batch: DataFrame, epoch: int, batch_us: int, end: Positions) -> None:
-        """Pass the epoch and the active sources to the steps: as properties of this thread's jobs."""
+    def begin(
+        self, batch: DataFrame, epoch: int, batch_id: int, step_time: tuple[int, int], end: Positions
+    ) -> None:  # fmt: skip
+        """Take in which epoch it is, and who is silent, and read the state it begins with: its jobs say so to workers.
+
+        Parameters
+        ----------
+        batch : DataFrame
+            What Spark gives of it.
+        epoch, batch_id : int
+            Its number, and Spark's.
+        step_time : (int, int)
+            Number and batch time as steps see them.
+        end : Positions
+            Where it ends.
+
+        Raises
+        ------
+        Corrupt
+            If the state cannot be read.
+        Unavailable
+            If the checkpoint does not answer.
+        """
+        before = self._journal.begin(batch_id)
+        step_epoch, batch_us = step_time
+        is_barrier = self._barriers is not None and self._barriers.begin(step_epoch)
+        at = EpochContext(step_epoch, batch_us, active_until(end, batch_us), is_barrier)
+        self._epoch = StateEpoch(epoch, batch_id, at, before)
         context = batch.sparkSession.sparkContext
-        context.setLocalProperty(EPOCH_PROPERTY, str(epoch))
+        context.setLocalProperty(EPOCH_PROPERTY, str(step_epoch))
         context.setLocalProperty(BATCH_TIME_PROPERTY, str(batch_us))
-        context.setLocalProperty(ACTIVE_UNTIL_PROPERTY, json.dumps(active_until(end, batch_us)))
-        is_barrier = self.barriers is not None and self.barriers.begin(epoch)
+        context.setLocalProperty(ACTIVE_UNTIL_PROPERTY, json.dumps(at.active_until_us))
         context.setLocalProperty(BARRIER_PROPERTY, str(int(is_barrier)))
+        context.setLocalProperty(BATCH_PROPERTY, str(batch_id))
+        context.setLocalProperty(STATE_PROPERTY, before.key or NO_ENTRY)
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
-        """Bring the chunks of a small epoch to the driver."""
-        try:
-            table: pa.Table = batch.toArrow()
-        except Exception as error:
-            if is_too_large(error):
-                return None
-            raise
-        chunks = [chunk for part in table.to_batches() for chunk in from_batch(part)]
-        parts = {sink: (Carried(rows),) for sink, rows in self.outlets.tables(chunks, sinks).items()}
-        return Evaluated(parts, self._reported(united(reported(chunks))))
+        """Evaluate a small epoch here, or bring its chunks to the driver."""
+        if self._here is not None:
+            chunks, report = self._evaluated(self._here, start, end)
+        else:
+            try:
+                table: pa.Table = batch.toArrow()
+            except Exception as error:
+                if is_too_large(error):
+                    return None
+                raise
+            chunks = [chunk for part in table.to_batches() for chunk in from_batch(part)]
+            report = united(reported(chunks))
+        parts = {sink: (Carried(rows),) for sink, rows in self._outlets.tables(chunks, sinks).items()}
+        return Evaluated(parts, self._kept(report))
 
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Run the levels and the writers in one job."""
-        task = ChunkTask(staging, self.outlets)
+        task = ChunkTask(staging, self._outlets)
         parts, report = answered(batch.mapInArrow(task, ANSWERS).collect(), staging.writers)
-        return Evaluated(parts, self._reported(report))
+        return Evaluated(parts, self._kept(report))
 
-    def mute(self, batch: DataFrame) -> None:
-        """Evaluate an epoch for its state alone."""
-        batch.mapInArrow(_nothing, ANSWERS).collect()
-        if self.barriers is not None:
-            self.barriers.forget()
+    def mute(self, batch: DataFrame, start: Positions, end: Positions, *, is_small: bool) -> None:
+        """Evaluate an epoch that all sinks hold for its state alone, unless the journal has it."""
+        batch_id = self._running.batch_id
+        if not self._journal.adopted(batch_id):
+            if is_small and self._here is not None:
+                _, report = self._evaluated(self._here, start, end)
+            else:
+                _, report = answered(batch.mapInArrow(_reports, ANSWERS).collect(), ())
+            self._journal.write(batch_id, report.state)
+        if self._barriers is not None:
+            self._barriers.forget()
 
-    def _reported(self, report: EpochReport) -> EpochReport:
-        """Add Spark's counts; take out what is for the checkpointer."""
-        buckets = report.buckets if self.barriers is None else self.barriers.take(report.buckets)
-        return EpochReport({**self.observe(), **report.observed}, buckets)
+    def _evaluated(self, here: EvaluationHere, start: Positions, end: Positions) -> tuple[list[Chunk], EpochReport]:
+        """Evaluate the epoch in this process; return what comes out of the last level, and what is reported."""
+        epoch = self._running
+        chunks, changes = here.levels.run(here.chunks(start, end), epoch.before, self._journal.reader.piece, epoch.at)
+        return chunks, united([*reported(chunks), EpochReport(state=tuple(changes))])
+
+    @property
+    def _running(self) -> StateEpoch:
+        return present(self._epoch, "an epoch is evaluated that has not begun.")
+
+    def _kept(self, report: EpochReport) -> EpochReport:
+        """Let the journal have the state; return the report with what Spark counted, without the checkpointer's."""
+        faults.reach("before-state", self._running.epoch)
+        self._journal.write(self._running.batch_id, report.state)
+        buckets = report.buckets if self._barriers is None else self._barriers.take(report.buckets)
+        return EpochReport({**self._observe(), **report.observed}, buckets)
 
 
 @dataclass(frozen=True)
@@ -103,7 +270,7 @@ class ChunkTask:
             yield from self.outlets.rows(chunks)
 
 
-def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for _ in batches:
-        pass
-    yield from ()
+def _reports(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield what chunks report, and none of their rows."""
+    with crossing():
+        yield answer_of(united(report for batch in batches for report in reported(from_batch(batch))))

@@ -1,31 +1,29 @@
-"""Spark as the host of state: levels inside ``transformWithState``, one call for each bucket and epoch.
+"""Levels in tasks of Spark: between two levels a shuffle brings each bucket's chunks together.
 
-Spark gives a bucket's chunks to :meth:`LevelProcessor.handleInputRows`; what the level makes of them are chunks for
-the next one.  The Row variant of the Python API is used: for a few binary rows per key it has the least overhead (no
-DataFrame is made of them).
-
-Batch time and epoch come as local properties of the job, which the driver sets from Spark's offset log.
+A task reads the state that its buckets have at the end of the epoch before out of the journal, which every worker sees,
+and writes what it changed as parts; the driver is told of them in a report, and makes them count.  What the driver says
+of an epoch comes as local properties of its job, so the plan is the same in every epoch.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
+import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame, Row
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql import DataFrame
 
-from holdfast.errors import crossing, present
-from holdfast.plan.chunks import CHUNKS, Chunk, Routing
+from holdfast.errors import crossing, invariant, present
+from holdfast.plan.chunks import CHUNKS, DRIVER, REPORT, Chunk, Routing, from_batch
+from holdfast.plan.counts import EpochReport
+from holdfast.plan.levels.host import call_bucket
+from holdfast.plan.levels.journal import NOTHING, BucketChange, JournalReader, StateVersion, write_part
 from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
-from holdfast.plan.levels.parts import SnapshotParts
-from holdfast.plan.levels.seed import Seeds
-from holdfast.plan.stages import Stage
+from holdfast.ports import Store
 from holdfast.spark import private
+from holdfast.store.local import open_store
 
 EPOCH_PROPERTY, BATCH_TIME_PROPERTY = "holdfast.epoch", "holdfast.batch_us"
 """Local properties of an epoch's job."""
@@ -34,122 +32,118 @@ ACTIVE_UNTIL_PROPERTY = "holdfast.active_until"
 """Local property: the time up to which each source counts as active although no row of it arrived, as JSON."""
 
 BARRIER_PROPERTY = "holdfast.barrier"
-"""Set for the job of an epoch whose state is needed for a snapshot."""
+"""Set for the job of an epoch whose state is wanted for a snapshot."""
 
-# NB types and not DDL: to parse DDL each task asks the JVM, three times for each state variable.
-RECORD = StructType([StructField("value", StringType())])
-PART = StructType([StructField("part", LongType()), StructField("piece", IntegerType())])
-PIECE = StructType([StructField("data", BinaryType())])
+BATCH_PROPERTY, STATE_PROPERTY = "holdfast.batch", "holdfast.state"
+"""Local properties: the epoch as Spark numbers it, and the entry of the journal that it begins with."""
 
-_memory = WorkerMemory()
-"""What this worker holds: workers are reused from epoch to epoch."""
+NO_ENTRY = "none"
+"""Where there is no entry yet: a property that is empty does not reach a task."""
 
-
-class LevelProcessor(StatefulProcessor):  # type: ignore[misc]
-    """One level (:class:`holdfast.plan.levels.level.Level`) as Spark calls it.
-
-    Parameters
-    ----------
-    level : Level
-        Processes the chunks.
-    """
-
-    def __init__(self, level: Level) -> None:
-        self._level = level
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        private.silence_state_planning()
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state variables."""
-        self._record = handle.getValueState("record", RECORD)
-        self._parts = handle.getMapState("parts", PART, PIECE)
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        """Take the chunks of one bucket, or of one passage; yield chunks."""
-        with crossing():
-            chunks = [_from_row(row) for row in rows]
-            cells = _Variables(self._record, self._parts)
-            for chunk in self._level.run((key[0], key[1]), chunks, cells, _context(), _memory):
-                yield _to_row(chunk, *self._level.onward(chunk))
-
-    def close(self) -> None:
-        """Do nothing: the store commits by itself."""
-
-
-def _context() -> EpochContext:
-    """Return what the driver has set for the epoch, as properties of its job."""
-    context = TaskContext.get()
-    assert context is not None
-    epoch, batch_us = context.getLocalProperty(EPOCH_PROPERTY), context.getLocalProperty(BATCH_TIME_PROPERTY)
-    active_until_us = json.loads(context.getLocalProperty(ACTIVE_UNTIL_PROPERTY) or "{}")
-    why = "the driver sets it before each job."
-    epoch = present(epoch, "a task does not know its epoch.", why=why)
-    batch_us = present(batch_us, "a task does not know its batch time.", why=why)
-    return EpochContext(int(epoch), int(batch_us), active_until_us, context.getLocalProperty(BARRIER_PROPERTY) == "1")
-
-
-def _to_row(chunk: Chunk, operator: str, label: int) -> Row:
-    return Row(
-        operator=operator,
-        label=label,
-        target=chunk.target,
-        bucket=chunk.bucket,
-        kind=chunk.kind,
-        rank=chunk.rank,
-        seq=chunk.seq,
-        source=chunk.source,
-        data=chunk.data,
-    )
-
-
-def _from_row(row: Row) -> Chunk:
-    return Chunk(row.target, row.bucket, row.kind, row.rank, row.seq, row.source, row.data)
-
-
-@dataclass(frozen=True)
-class _Variables:
-    """A bucket's cells in Spark's state variables."""
-
-    record_state: Any
-    parts: Any
-
-    def record(self) -> str | None:
-        value = self.record_state.get()
-        return None if value is None else str(value[0])
-
-    def put_record(self, record: str) -> None:
-        self.record_state.update((record,))
-
-    def piece(self, part: int, number: int) -> bytes:
-        return bytes(self.parts.getValue((part, number))[0])
-
-    def put_piece(self, part: int, number: int, data: bytes) -> None:
-        self.parts.updateValue((part, number), (data,))
-
-    def drop_piece(self, part: int, number: int) -> None:
-        self.parts.removeKey((part, number))
-
+BATCH_BYTES = 64 * 2**20
+"""Chunks are handed to Spark in batches up to this size, or one by one: Arrow cannot hold 2 GiB in one of them."""
 
 POOL_VARIABLE = "HOLDFAST_POOL"
-"""Levels get separate workers, by an environment variable.
+"""Levels get workers of their own, by a variable of their environment.
 
 So few processes hold state, and one that held a bucket in the last epoch is likely to get it again.
 """
 
 
-def with_levels(
-    frame: DataFrame,
-    stages: Sequence[Stage],
-    routing: Routing,
-    token: str,
-    seeds: Seeds | None = None,
-    parts: SnapshotParts | None = None,
-) -> DataFrame:
+@dataclass
+class _Worker:
+    """What this worker keeps: workers are reused from epoch to epoch."""
+
+    memory: WorkerMemory = field(default_factory=WorkerMemory)
+    version: tuple[str, StateVersion] = ("", NOTHING)
+
+
+_worker = _Worker()
+
+
+@dataclass(frozen=True)
+class LevelTask:
+    """One task of a level.  Picklable; called by ``mapInArrow``.
+
+    Parameters
+    ----------
+    level : Level
+        What is done with chunks.
+    number : int
+        Which level it is.
+    routing : Routing
+        Where chunks go.
+    checkpoint, below : str
+        Our directory, which every worker sees, and Spark's below it.
+    """
+
+    level: Level
+    number: int
+    routing: Routing
+    checkpoint: str
+    below: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take the chunks of some buckets and passages; yield chunks."""
+        with crossing():
+            chunks = [chunk for batch in batches for chunk in from_batch(batch)]
+            if not chunks:
+                return
+            at, batch_id, entry = _context()
+            store = open_store(self.checkpoint)
+            reader = JournalReader(store, self.below)
+            before = self._before(reader, entry)
+            for key, of_key in self.level.arriving(chunks):
+                out, change = call_bucket(
+                    self.level, self.routing, key, of_key, before, reader.piece, at, _worker.memory
+                )
+                if change is not None:
+                    out.append(self._told(store, batch_id, change))
+                yield from self._batches(out)
+
+    def _before(self, reader: JournalReader, entry: str) -> StateVersion:
+        """Return the state that the epoch begins with, by what this worker has read of the journal."""
+        place = f"{self.checkpoint}/{self.below}"
+        known = _worker.version[1] if _worker.version[0] == place else NOTHING
+        version = reader.version_of(entry, known)
+        _worker.version = (place, version)
+        return version
+
+    def _told(self, store: Store, batch_id: int, change: BucketChange) -> Chunk:
+        """Write what was changed; return what tells the driver of it."""
+        operator, number = change.at
+        report = EpochReport(state=(write_part(store, self.below, batch_id, change),))
+        return Chunk(DRIVER, number, REPORT, 0, 0, operator, report.to_json().encode())
+
+    def _batches(self, chunks: Sequence[Chunk]) -> Iterator[pa.RecordBatch]:
+        gathered: list[Chunk] = []
+        size = 0
+        for chunk in chunks:
+            gathered.append(chunk)
+            size += len(memoryview(chunk.data))
+            if size >= BATCH_BYTES:
+                yield self.routing.to_batch(gathered, self.number + 1)
+                gathered, size = [], 0
+        if gathered:
+            yield self.routing.to_batch(gathered, self.number + 1)
+
+
+def _context() -> tuple[EpochContext, int, str]:
+    """Return what the driver has said of the epoch, in properties of its job; its number at Spark; the entry before."""
+    context = present(TaskContext.get(), "a level runs outside a task of Spark.")
+    epoch, batch_us = context.getLocalProperty(EPOCH_PROPERTY), context.getLocalProperty(BATCH_TIME_PROPERTY)
+    batch_id, entry = context.getLocalProperty(BATCH_PROPERTY), context.getLocalProperty(STATE_PROPERTY)
+    invariant(None not in (epoch, batch_us, batch_id, entry), "a level runs in a job that does not say of which epoch.")
+    active_until_us = json.loads(context.getLocalProperty(ACTIVE_UNTIL_PROPERTY) or "{}")
+    is_barrier = context.getLocalProperty(BARRIER_PROPERTY) == "1"
+    before = "" if entry == NO_ENTRY else entry or ""
+    return EpochContext(int(epoch or 0), int(batch_us or 0), active_until_us, is_barrier), int(batch_id or 0), before
+
+
+def with_levels(frame: DataFrame, levels: Sequence[Level], routing: Routing, checkpoint: str, below: str) -> DataFrame:
     """Return a frame of chunks after all levels."""
-    for number, stage in enumerate(stages[1:], start=1):
+    for number, level in enumerate(levels, start=1):
+        task = LevelTask(level, number, routing, checkpoint, below)
         with private.workers_apart(frame, POOL_VARIABLE, f"level-{number}"):
-            processor = LevelProcessor(Level(number, stage, routing, token, seeds, parts))
-            frame = frame.groupBy("operator", "label").transformWithState(processor, CHUNKS, "append", "none")
+            frame = frame.repartition(routing.partitions, "operator", "label").mapInArrow(task, CHUNKS)
     return frame

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -17,9 +17,12 @@ from holdfast.graph.nodes import is_stateful
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.chunks import CHUNKS
 from holdfast.plan.cutting import FirstStage, build_stages, has_idle_rule
+from holdfast.plan.levels.host import levels_of
+from holdfast.plan.levels.level import Level
 from holdfast.plan.levels.packing import Packing, packings
 from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds
+from holdfast.plan.program_build import has_user_code
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import Stages
 from holdfast.ports import Bounded, Store
@@ -36,6 +39,9 @@ from holdfast.store import checked_json
 
 log = logging.getLogger("holdfast.run")
 
+JOURNAL = "journal"
+"""How ``state.json`` says where state is kept (:mod:`holdfast.plan.levels.journal`)."""
+
 TICK_US = 1_000_000
 """Least time from one epoch to the next that is planned without rows, where one can release something."""
 
@@ -49,11 +55,14 @@ class StateShape:
     buckets : int
         Of each operator.
     partitions : int
-        Tasks of a level: Spark keeps a store for each, and cannot change their number.
+        Tasks of a level.
+    is_in_journal : bool
+        Whether it is kept in the journal; False for directories of older versions, whose state is in Spark's store.
     """
 
     buckets: int
     partitions: int
+    is_in_journal: bool = True
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,8 @@ class Division:
         >>> list(Division(8, 2).outgrown(StateShape(4, 2))), list(Division().outgrown(StateShape(4, 2)))
         (['state is divided into 8 buckets, and no longer into 4'], [])
         """
+        if not shape.is_in_journal:
+            yield "state is kept in a journal, and no longer in Spark's store"
         wanted = self.shape(shape.partitions, shape.buckets)
         if wanted.buckets != shape.buckets:
             yield f"state is divided into {wanted.buckets} buckets, and no longer into {shape.buckets}"
@@ -125,8 +136,8 @@ def settle_shape(store: Store, directory: str, parallelism: int, asked: Division
 
 
 def note_shape(store: Store, directory: str, shape: StateShape) -> None:
-    """Record how state is divided in a directory."""
-    record = {"buckets": shape.buckets, "partitions": shape.partitions}
+    """Note how state is divided in a directory."""
+    record = {"buckets": shape.buckets, "partitions": shape.partitions, "kept": JOURNAL}
     store.put(f"{directory}/state.json", checked_json.dump(record))
 
 
@@ -144,7 +155,7 @@ def noted_shape(store: Store, directory: str) -> StateShape | None:
         return None
     try:
         value = checked_json.load(noted)
-        return StateShape(int(value["buckets"]), int(value["partitions"]))
+        return StateShape(int(value["buckets"]), int(value["partitions"]), value.get("kept") == JOURNAL)
     except (ValueError, KeyError, TypeError) as error:
         raise unreadable(key, error, "it says into how many buckets state is divided") from error
 
@@ -203,11 +214,17 @@ class StatefulPlan:
     frame : DataFrame
         Chunks for the sinks, and counts.
     stages : Stages
-        How chunks are routed and processed.
+        What they mean.
+    levels : sequence of Level
+        The same levels, for epochs that this process evaluates.
+    packings : mapping of str to Packing
+        How it reads the sources then; empty where it is not this process's to do.
     """
 
     frame: DataFrame
     stages: Stages
+    levels: Sequence[Level]
+    packings: Mapping[str, Packing]
 
 
 def compile_stateful(
@@ -261,6 +278,8 @@ def compile_stateful(
         prefix=through_spark,
         is_columnar=is_columnar,
     )
+    each: dict[str, Packing] = {}
+    levels = levels_of(stages, token, seeds, parts)
     if compiled:
         log.info("pipeline %r: Spark's plan computes what is upstream of the state", pipeline.name)
         _refuse_lost_bounds(pipeline)
@@ -288,5 +307,10 @@ def compile_stateful(
             stages.bounding,
             stages.row_bounds,
         )
-        chunks = reduce(DataFrame.union, [reader.read(node, each[node.name]) for node in pipeline.sources])
-    return StatefulPlan(with_levels(chunks, stages.stages, stages.routing, token, seeds, parts), stages)
+        if has_user_code(pipeline.nodes):  # it belongs into workers
+            packed, each = each, {}
+        else:  # small epochs are read in this process, and nobody else is to read them before
+            packed, reader = each, replace(reader, prefetch_bytes=0)
+        chunks = reduce(DataFrame.union, [reader.read(node, packed[node.name]) for node in pipeline.sources])
+    frame = with_levels(chunks, levels, stages.routing, str(reader.directory), reader.spark_directory)
+    return StatefulPlan(frame, stages, levels, each)

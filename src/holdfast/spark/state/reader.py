@@ -1,4 +1,7 @@
-"""State at the end of an epoch, read from Spark's state store and written to the files of a snapshot.
+"""State that an older version kept in Spark's state store, as of an epoch's end, into the files of a snapshot.
+
+State is kept in a journal (:mod:`holdfast.plan.levels.journal`); versions before 0.2 kept it in Spark's store.  A start
+moves it, as it does when a graph changes: that is what this reader is for.
 
 Spark's state reader reads committed versions, which never change, beside the running query.  It refuses a batch that
 Spark's commit log lacks; but an epoch that ``foreachBatch`` came back from, or that a sink holds, has complete stores:
@@ -14,7 +17,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -24,16 +27,53 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState, StateSchema, TableFile
-from holdfast.checkpoint.snapshot import Bucket, checked, write_bucket
+from holdfast.checkpoint.snapshot import Bucket, write_bucket
 from holdfast.errors import Corrupt, crossing
+from holdfast.plan.levels.kept import KeptTables, read_state, same_as_known
 from holdfast.plan.levels.store import Record, load
 from holdfast.ports import Store
+from holdfast.resume.graph_record import Graph
 from holdfast.spark import private
+from holdfast.spark.state.plan import noted_shape
 from holdfast.state.step import StateTable
 from holdfast.store import durable
 from holdfast.store.local import open_store
 
 VIEWS = ".reading"
+
+
+def stored_state(
+    session: Callable[[], SparkSession],
+    store: Store,
+    checkpoint: Path,
+    below: str,
+    batch_id: int,
+    graph: Graph,
+    seed: Manifest | None,
+) -> dict[str, OperatorState]:
+    """Write the state of a directory that no run uses into the files of a snapshot; see :func:`read_state`.
+
+    Parameters
+    ----------
+    session : callable
+        Returns a session, where the state is in Spark's store.
+    store, checkpoint : Store, Path
+        The checkpoint, and where it lies.
+    below : str
+        Spark's directory below it.
+    batch_id : int
+        The epoch at whose end the state is wanted, as Spark numbers it.
+    graph : Graph
+        What was run there.
+    seed : Manifest, optional
+        The snapshot that the directory began with.
+    """
+    shape = noted_shape(store, below)
+    if shape is None or shape.is_in_journal:
+        return read_state(store, below, batch_id, graph.state_schemas, seed=seed)
+    reader = StateReader(session(), checkpoint, below)
+    return reader.read(store, batch_id, graph.state_schemas, graph.buckets, seed=seed)
+
 
 _FOUND = "operator string, number int, state string"
 _FOUND_SCHEMA = pa.schema([("operator", pa.string()), ("number", pa.int32()), ("state", pa.string())])
@@ -102,7 +142,7 @@ class StateReader:
             found: dict[tuple[str, int], BucketState] = {}
             for operator, label in list(records):
                 at = (operator, label % buckets)
-                before = _same(store, known, at, records[operator, label])
+                before = same_as_known(store, known, at, records[operator, label])
                 if before is not None:
                     found[at] = before
             wanted = {key: record for key, record in records.items() if (key[0], key[1] % buckets) not in found}
@@ -202,7 +242,7 @@ class WriteTask:
         operator, label = key
         record = self.records[key]
         number = label % self.buckets
-        state = load(cells, record, _TablesOnly(self.tables[operator]), None)  # type: ignore[arg-type]
+        state = load(cells, record, KeptTables(self.tables[operator]), None)  # type: ignore[arg-type]
         bucket = Bucket(operator, number, record.version, record.token, record.feeds, state)
         row = {"operator": operator, "number": number, "state": json.dumps(_json_of(write_bucket(store, bucket)))}
         return pa.RecordBatch.from_pylist([row], _FOUND_SCHEMA)
@@ -216,28 +256,6 @@ class _Pieces:
 
     def piece(self, part: int, number: int) -> bytes:
         return self.pieces[part, number]
-
-
-@dataclass(frozen=True)
-class _TablesOnly:
-    """The part of a step that loading its state needs."""
-
-    tables: Mapping[str, StateTable]
-
-
-def _same(store: Store, known: Manifest | None, at: tuple[str, int], record: Record) -> BucketState | None:
-    """Return a bucket's state in the last snapshot, if the store has the same version, and its files are whole."""
-    operator, number = at
-    of = None if known is None else known.operators.get(operator)
-    before = None if of is None else of.buckets.get(number)
-    if before is None or (before.version, before.digest) != (record.version, record.token):
-        return None
-    try:
-        for file in before.files.values():
-            checked(store.get(file.key), file)
-    except Corrupt:
-        return None  # written again
-    return BucketState(record.version, record.token, record.feeds, before.files)
 
 
 def _json_of(state: BucketState) -> list[object]:

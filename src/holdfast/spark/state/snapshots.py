@@ -1,9 +1,8 @@
-"""The checkpointer of a run on Spark: which state it reads, from which directory, and with which seed."""
+"""The checkpointer of a run: whose state it reads, from which directory, beginning with which seed."""
 
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,28 +10,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from holdfast.checkpoint.barriers import At, Barriers, Taken, gathered, taken_from
 from holdfast.checkpoint.checkpointer import Checkpointer, Intervals
 from holdfast.checkpoint.manifest import BucketState, EpochEnd, Manifest, OperatorState
 from holdfast.checkpoint.snapshot import checked, read_part
 from holdfast.errors import Corrupt
 from holdfast.graph.pipeline import Pipeline
+from holdfast.plan.levels.journal import StateJournal
+from holdfast.plan.levels.kept import read_state
 from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Clock, Store
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_record import state_fingerprint
 from holdfast.spark.failure import translate
-from holdfast.spark.launch.session import run_session
 from holdfast.spark.resume.directory import remove_older
 from holdfast.spark.state.plan import StatefulPlan, StateShape, state_schemas_of
-from holdfast.spark.state.reader import VIEWS, StateReader
 
 log = logging.getLogger("holdfast.checkpoint")
 
 _PART_WAIT_S = 5.0
-"""How long workers have to write their parts.  Spark keeps the versions of many more epochs than end meanwhile."""
+"""So long workers have to write their parts."""
 
 _LOOK_S = 0.02
 
@@ -50,7 +47,7 @@ def waited_for(store: Store, taken: Taken, run: str, wait_s: float) -> tuple[dic
         if not missing:
             break
         if time.monotonic() > until:
-            log.warning("%d buckets were not written by their workers: they are read from Spark's store", len(missing))
+            log.warning("%d buckets were not written by their workers: they are read from the journal", len(missing))
             break
         time.sleep(_LOOK_S)
     return found, taken.read | frozenset(missing)
@@ -66,8 +63,6 @@ class Snapshotting:
         The checkpoint, and where it lies.
     below : str
         Spark's directory below it.
-    session : SparkSession
-        Any session of the context.
     shape : StateShape
         Buckets and tasks.
     intervals : Intervals
@@ -79,7 +74,6 @@ class Snapshotting:
     store: Store
     directory: Path
     below: str
-    session: SparkSession
     shape: StateShape
     intervals: Intervals
     token: str
@@ -94,16 +88,9 @@ class Snapshotting:
         check_fenced: Callable[[], None],
         user_data: Callable[[], Mapping[str, Any] | None],
         barriers: Barriers,
+        journal: StateJournal,
     ) -> Checkpointer:
-        """Return the checkpointer of a run, not started yet."""
-        # Left by killed runs; a fenced run that still reads will fail, and its snapshot would be refused anyway.
-        shutil.rmtree(self.directory / VIEWS, ignore_errors=True)
-        reader = StateReader(
-            run_session(self.session, self.shape.partitions),
-            self.directory,
-            self.below,
-            max(1, self.shape.partitions // 2),
-        )
+        """Return the checkpointer of a run, which has not begun to work."""
         seed = seed_of(self.directory, self.below)
         if seed is not None and seed.buckets != self.shape.buckets:
             raise Corrupt(
@@ -115,22 +102,26 @@ class Snapshotting:
             )
         state_schemas = state_schemas_of(pipeline, stateful.stages)
 
+        def found_of(ended: EpochEnd, known: Manifest | None) -> Mapping[At, BucketState]:
+            known_of_buckets = barriers.as_of(ended.step_epoch)
+            taken = taken_from(state_schemas, self.shape.buckets, known_of_buckets, known, seed)
+            found, missing = waited_for(self.store, taken, self.token, _PART_WAIT_S)
+            missing |= self._spoilt(seed, found, known).keys()
+            if missing:
+                batch_id = ended.epoch - origin.base
+                states = read_state(
+                    self.store, self.below, batch_id, state_schemas, known=known, seed=seed, only=missing
+                )
+                found |= {(name, at): of for name, each in states.items() for at, of in each.buckets.items()}
+                anew = {at: found[at] for at in missing if at in found}
+                for error in self._spoilt(seed, anew, known).values():
+                    raise error  # the journal does not have it, so nobody has
+            return found
+
         def read(ended: EpochEnd, known: Manifest | None) -> dict[str, OperatorState]:
-            batch_id = ended.epoch - origin.base
             try:
-                known_of_buckets = barriers.as_of(ended.step_epoch)
-                taken = taken_from(state_schemas, self.shape.buckets, known_of_buckets, known, seed)
-                found, missing = waited_for(self.store, taken, self.token, _PART_WAIT_S)
-                missing |= self._spoilt(seed, found, known).keys()
-                if missing:
-                    states = reader.read(
-                        self.store, batch_id, state_schemas, self.shape.buckets, known=known, seed=seed, only=missing
-                    )
-                    found |= {(name, at): of for name, each in states.items() for at, of in each.buckets.items()}
-                    anew = {at: found[at] for at in missing if at in found}
-                    for error in self._spoilt(seed, anew, known).values():
-                        raise error  # the store does not have it either
-                return gathered(state_schemas, found)
+                with journal.kept():
+                    return gathered(state_schemas, found_of(ended, known))
             except Exception as error:
                 raise translate(error, pipeline.name, f"the snapshot of epoch {ended.epoch}") from error
 

@@ -164,6 +164,7 @@ class SimulatedEngine:
             parts: dict[str, tuple[Part, ...]] = {name: (Carried(table),) for name, table in tables.items()}
         else:
             parts = self._stage(epoch, start, end, claim.sinks)
+            self._evaluation.keep(epoch)
         faults.reach("after-stage", epoch)
         self._coordinator.commit(claim, self._record(epoch, positions, end), parts)
 

@@ -29,6 +29,9 @@ class SimulatedEvaluation(Protocol):
     def carry(self, epoch: int, start: int, end: int, sinks: frozenset[str]) -> Mapping[str, pa.Table]:
         """Evaluate an epoch once for all sinks, and bring it to the driver."""
 
+    def keep(self, epoch: int) -> None:
+        """Keep what the tasks of an epoch changed of state, before anybody decides about it."""
+
     def mute(self, epoch: int, start: int, end: int) -> None:
         """Evaluate an epoch that every sink holds: for the state's sake alone."""
 
@@ -70,6 +73,9 @@ class NumberedRows:
         """Evaluate a range: one random value, whichever sink gets it."""
         luck = self._random.random()
         return {name: rows_between(start, end, index, luck) for name, index in self._indices.items() if name in sinks}
+
+    def keep(self, epoch: int) -> None:
+        """Do nothing: there is no state."""
 
     def mute(self, epoch: int, start: int, end: int) -> None:
         """Do nothing: there is no state."""

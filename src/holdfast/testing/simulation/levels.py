@@ -1,15 +1,14 @@
 """A graph with state in simulation: the real levels, on tasks, workers and stores that stand in for Spark's.
 
 What runs is what runs in production: the graph cut into stages, chunks, buckets and labels, the levels, base and
-deltas, the cache of a worker.  Simulated is what Spark does with it:
+deltas, the cache of a worker, the journal of state.  Simulated is what Spark does with it:
 
-- A task has the store of one level and partition.  It begins with the version of the epoch before, whatever was
-  committed since, and its own version is there once it has ended; a task that fails before leaves nothing.
-- A task that failed, before or after its version was there, is tried again, by any worker.
+- A task that failed, before or after it wrote what it changed, is tried again, by any worker.
 - Rows of a key come to the task in any order; sources are read in tasks and batches of any size.
-- An epoch that all sinks hold is evaluated all the same (muted): the next one needs its state, and what tasks of a dead
-  driver left of it may be gone as long as the epoch is not in the commit log.
 - Workers live on when their driver dies, with all that they hold.
+
+A carried epoch is evaluated by tasks, or by the driver itself.  Each object of the journal, of tasks and of the driver,
+is a durable write, before and after which the driver can die.
 """
 
 from __future__ import annotations
@@ -24,10 +23,14 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.checkpoint.barriers import Barriers
+from holdfast.checkpoint.manifest import Manifest, OperatorState, StateSchema
 from holdfast.graph.pipeline import Pipeline
 from holdfast.plan.chunks import Chunk, from_batch, reported, spark_partition
 from holdfast.plan.counts import EpochReport, united
 from holdfast.plan.cutting import build_stages
+from holdfast.plan.levels.host import LevelsHere, call_bucket, levels_of
+from holdfast.plan.levels.journal import NOTHING, JournalReader, StateJournal, StateVersion, write_part
+from holdfast.plan.levels.kept import read_state
 from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
 from holdfast.plan.levels.outlets import Outlets
 from holdfast.plan.levels.packing import Packing, packings
@@ -39,10 +42,10 @@ from holdfast.plan.report import Pace
 from holdfast.plan.stages import Stages
 from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.rows import to_batch
-from holdfast.testing.cells import DictionaryCells, Stored
 from holdfast.testing.simulation.evaluation import TaskRun
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.rows import ROW_US
+from holdfast.testing.store import FaultyStore, SimulatedStore
 
 Event = tuple[str, Mapping[str, Any] | None]
 """Source, and a row of it; None: it has ended."""
@@ -51,44 +54,41 @@ EPOCH_US = 1_000_000
 """Batch times of two epochs are so far apart."""
 
 
-class Stores:
-    """The versions of all state stores: what is durable of state.
+BELOW = "spark/1"
+"""Where the journal is, as in a checkpoint."""
+
+
+@dataclass
+class KeptState:
+    """What is durable of state: the objects of a journal.
 
     Parameters
     ----------
     begin : int
-        The epoch after which they were made, empty: 0, or that of the snapshot that the state begins with.
+        The epoch after which it begins, empty: 0, or that of the snapshot that the state begins with.
+    objects : SimulatedStore
+        The objects.
+    lives : int
+        How many drivers have used it.
     """
 
-    def __init__(self, begin: int = 0) -> None:
-        self._begin = begin
-        self._versions: dict[tuple[int, int], dict[int, Stored]] = {}
+    begin: int = 0
+    objects: SimulatedStore = field(default_factory=SimulatedStore)
+    lives: int = 0
 
-    def load(self, level: int, partition: int, version: int) -> Stored:
-        """Return what a task may change: the store of a level and partition as it was after an epoch."""
-        return dict(self._versions[level, partition][version]) if version > self._begin else {}
+    def batch_id(self, epoch: int) -> int:
+        """Return an epoch's number in the journal."""
+        return epoch - 1 - self.begin
 
-    def cells(self, version: int) -> Stored:
-        """Return everything that is stored as of an epoch, over all levels and partitions."""
-        found: Stored = {}
-        for versions in self._versions.values():
-            found |= versions.get(version, {})
-        return found
+    def begins_with(self, journal: StateJournal, batch_id: int) -> StateVersion:
+        """Return the state with which an epoch begins."""
+        return journal.begin(batch_id)
 
-    def commit(self, level: int, partition: int, version: int, cells: Stored) -> None:
-        """Keep the store as it is after an epoch; a task that is repeated does so again."""
-        self._versions.setdefault((level, partition), {})[version] = cells
-
-    def newest(self, level: int, partition: int) -> int:
-        """Return the latest version; 0 when there is none."""
-        return max(self._versions.get((level, partition), {}), default=0)
-
-    def lose(self, epochs_done: int, chance: random.Random) -> None:
-        """Lose some of what belongs to no epoch of the commit log: nobody promised that it stays."""
-        for versions in self._versions.values():
-            for version in [version for version in versions if version > epochs_done]:
-                if chance.random() < 0.5:
-                    del versions[version]
+    def taken_out(
+        self, epoch: int, state_schemas: Mapping[str, StateSchema], *, seed: Manifest | None = None
+    ) -> dict[str, OperatorState]:
+        """Return all state as of an epoch; its files are written among the objects."""
+        return read_state(self.objects, BELOW, self.batch_id(epoch), state_schemas, seed=seed)
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,10 @@ class StatefulWorkload:
         How state is divided.
     failure_rate : float
         Probability that an attempt of a task fails.
-    stores : Stores
+    state : KeptState
         What is durable.
     workers : tuple of Cache
         What each worker holds.
-    mutes : bool
-        False forgets to evaluate epochs that all sinks hold: for tests of the simulation.
     seeds : Seeds, optional
         Where state begins that the stores do not have.
     parts : SnapshotParts, optional
@@ -127,16 +125,15 @@ class StatefulWorkload:
     buckets: int = 2
     partitions: int = 2
     failure_rate: float = 0.0
-    stores: Stores = field(default_factory=Stores)
+    state: KeptState = field(default_factory=KeptState)
     workers: tuple[Cache, ...] = field(default_factory=lambda: (Cache(), Cache(), Cache()))
-    mutes: bool = True
     seeds: Seeds | None = None
     parts: SnapshotParts | None = None
     barriers: Barriers | None = None
 
     def evaluation(self, process: Process, random_: random.Random, epochs_done: int) -> StatefulEvaluation:
         """Return the evaluation of a new driver: the graph is cut anew, under a token of its own."""
-        self.stores.lose(epochs_done, random_)
+        self.state.objects.lose_power(lambda key: random_.random() < 0.5)
         token = f"run{random_.getrandbits(32)}"
         stages = build_stages(
             self.pipeline, as_it_is, token, buckets=self.buckets, partitions=self.partitions, prefix=_no_prefix
@@ -164,7 +161,7 @@ class StatefulEvaluation:
     token : str
         Unique for the run.
     process : Process
-        Each commit of a store is a durable write.
+        Each object of the journal is a durable write of it.
     random_ : random.Random
         Decides layouts, workers and failures.
     """
@@ -176,11 +173,13 @@ class StatefulEvaluation:
         self._stages = stages
         self._process = process
         self._random = random_
-        levels = [
-            Level(number, stage, stages.routing, token, workload.seeds, workload.parts)
-            for number, stage in enumerate(stages.stages[1:], start=1)
-        ]
+        levels = levels_of(stages, token, workload.seeds, workload.parts)
         self._levels = [pickle.dumps(level) for level in levels]
+        self._here = LevelsHere(levels, stages.routing)
+        workload.state.lives += 1
+        self._objects = FaultyStore(workload.state.objects, process)
+        self._journal = StateJournal(self._objects, BELOW, workload.state.lives)
+        self._before = NOTHING
         program = stages.stages[0].program
         assert program is not None
         sources = {node.name: node for node in workload.pipeline.sources}
@@ -195,32 +194,38 @@ class StatefulEvaluation:
 
     def tasks(self, epoch: int, start: int, end: int) -> Sequence[TaskRun]:
         """Run everything before the last level; return the tasks of that one, which write."""
-        barriers = self._workload.barriers
-        at = EpochContext(epoch, epoch * EPOCH_US, {}, barriers is not None and barriers.begin(epoch))
-        self._reports = []
+        at = self._begun(epoch)
         chunks = self._read(self._workload.events[start:end])
         last = len(self._levels)
         for level in range(1, last):
             parts = self._shuffled(chunks, level)
-            chunks = [chunk for partition, part in enumerate(parts) for chunk in self._task(level, partition, part, at)]
-        return [
-            partial(self._last_task, last, partition, part, at)
-            for partition, part in enumerate(self._shuffled(chunks, last))
-        ]
+            chunks = [chunk for part in parts for chunk in self._task(level, part, at)]
+        return [partial(self._last_task, last, part, at) for part in self._shuffled(chunks, last)]
 
     def carry(self, epoch: int, start: int, end: int, sinks: frozenset[str]) -> Mapping[str, pa.Table]:
-        """Run every task, and gather the rows of each sink."""
-        found = [run(sinks) for run in self.tasks(epoch, start, end)]
+        """Evaluate here, or run every task and gather the rows of each sink."""
+        if self._random.random() < 0.5:
+            found = [self._all_here(epoch, start, end, sinks)]
+        else:
+            found = [run(sinks) for run in self.tasks(epoch, start, end)]
+        self.keep(epoch)
         if self._workload.barriers is not None:
             self._workload.barriers.take(united(self._reports).buckets)
         return {sink: pa.concat_tables([tables[sink] for tables in found]) for sink in sorted(sinks)}
 
+    def keep(self, epoch: int) -> None:
+        """Write what the epoch changed of state; of an attempt that was repeated, the last one counts."""
+        changes = {change.at: change for change in united(self._reports).state}
+        self._journal.write(self._workload.state.batch_id(epoch), changes.values())
+
     def mute(self, epoch: int, start: int, end: int) -> None:
-        """Run every task for its state."""
-        if self._workload.mutes:
+        """Evaluate the epoch for its state, unless the journal has it."""
+        if not self._journal.adopted(self._workload.state.batch_id(epoch)):
             self.carry(epoch, start, end, frozenset())
-            if self._workload.barriers is not None:
-                self._workload.barriers.forget()
+        elif self._workload.barriers is not None:
+            self._workload.barriers.begin(epoch)
+        if self._workload.barriers is not None:
+            self._workload.barriers.forget()
 
     def pts(self, end: int) -> int | None:
         """Return what the gate before the sinks said; without one, a time that grows with the events."""
@@ -230,6 +235,19 @@ class StatefulEvaluation:
         return max(reported, default=None)
 
     # --- inside -------------------------------------------------------------------------------------------------
+
+    def _begun(self, epoch: int) -> EpochContext:
+        state, barriers = self._workload.state, self._workload.barriers
+        self._reports = []
+        self._before = state.begins_with(self._journal, state.batch_id(epoch))
+        return EpochContext(epoch, epoch * EPOCH_US, {}, barriers is not None and barriers.begin(epoch))
+
+    def _all_here(self, epoch: int, start: int, end: int, sinks: frozenset[str]) -> Mapping[str, pa.Table]:
+        at = self._begun(epoch)
+        chunks = self._read(self._workload.events[start:end])
+        made, changes = self._here.run(chunks, self._before, self._journal.reader.piece, at)
+        self._reports = [*reported(made), EpochReport(state=tuple(changes))]
+        return self._outlets.tables(made, sinks)
 
     def _read(self, events: Sequence[Event]) -> list[Chunk]:
         """Read an epoch of every source in spans and batches of any size."""
@@ -272,35 +290,38 @@ class StatefulEvaluation:
         return parts
 
     def _last_task(
-        self, level: int, partition: int, chunks: Sequence[Chunk], at: EpochContext, sinks: frozenset[str]
+        self, level: int, chunks: Sequence[Chunk], at: EpochContext, sinks: frozenset[str]
     ) -> Mapping[str, pa.Table]:
-        made = self._task(level, partition, chunks, at)
+        made = self._task(level, chunks, at)
         self._reports += reported(made)
         return self._outlets.tables(made, sinks)
 
-    def _task(self, level: int, partition: int, chunks: Sequence[Chunk], at: EpochContext) -> list[Chunk]:
-        """Run a task until the answer of an attempt arrives."""
-        stores = self._workload.stores
+    def _task(self, level: int, chunks: Sequence[Chunk], at: EpochContext) -> list[Chunk]:
+        """Run a task until an attempt of it is heard."""
         while True:
-            cells = stores.load(level, partition, at.epoch - 1)
-            made = self._attempt(level, chunks, cells, at, self._random.choice(self._workload.workers))
-            if self._fails():
-                continue  # the store was not committed: nobody will see this version
-            commit = partial(stores.commit, level, partition, at.epoch, cells)
-            self._process.write(f"state {level}/{partition} {at.epoch}", commit)
+            made, reports = self._attempt(level, chunks, at, self._random.choice(self._workload.workers))
             if not self._fails():
+                self._reports += reports
                 return made
 
     def _attempt(
-        self, number: int, chunks: Sequence[Chunk], cells: Stored, at: EpochContext, held: Cache
-    ) -> list[Chunk]:
+        self, number: int, chunks: Sequence[Chunk], at: EpochContext, held: Cache
+    ) -> tuple[list[Chunk], list[EpochReport]]:
         level: Level = pickle.loads(self._levels[number - 1])
-        memory = WorkerMemory(held, self._pace)
-        return [
-            made
-            for key, mine in level.arriving(chunks)
-            for made in level.run(key, mine, DictionaryCells(cells, key), at, memory)
-        ]
+        memory, reader = WorkerMemory(held, self._pace), JournalReader(self._objects, BELOW)
+        made: list[Chunk] = []
+        reports = []
+        for key, of_key in level.arriving(chunks):
+            out, change = call_bucket(
+                level, self._stages.routing, key, of_key, self._before, reader.piece, at, memory
+            )  # fmt: skip
+            made += out
+            if change is not None and not self._fails():
+                batch_id = self._workload.state.batch_id(at.epoch)
+                reports.append(EpochReport(state=(write_part(self._objects, BELOW, batch_id, change),)))
+            elif change is not None:
+                return self._attempt(number, chunks, at, held)
+        return made, reports
 
     def _fails(self) -> bool:
         return self._random.random() < self._workload.failure_rate
