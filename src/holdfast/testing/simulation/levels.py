@@ -190,14 +190,15 @@ class StatefulEvaluation:
         )
         self._sources: dict[str, Any] = {name: node.spec for name, node in sources.items()}
         self._outlets = Outlets.of(stages)
-        self._reports: list[EpochReport] = []
+        self._reports: dict[int, list[EpochReport]] = {}
+        """Partition of the last level -> what the attempt of its task has reported that came last."""
         self._pace = Pace()
 
     def tasks(self, epoch: int, start: int, end: int) -> Sequence[TaskRun]:
         """Run everything before the last level; return the tasks of that one, which write."""
         barriers = self._workload.barriers
         at = EpochContext(epoch, epoch * EPOCH_US, {}, barriers is not None and barriers.begin(epoch))
-        self._reports = []
+        self._reports = {}
         chunks = self._read(self._workload.events[start:end])
         last = len(self._levels)
         for level in range(1, last):
@@ -212,7 +213,7 @@ class StatefulEvaluation:
         """Run every task, and gather the rows of each sink."""
         found = [run(sinks) for run in self.tasks(epoch, start, end)]
         if self._workload.barriers is not None:
-            self._workload.barriers.take(united(self._reports).buckets)
+            self._workload.barriers.take(self._reported().buckets)
         return {sink: pa.concat_tables([tables[sink] for tables in found]) for sink in sorted(sinks)}
 
     def mute(self, epoch: int, start: int, end: int) -> None:
@@ -226,10 +227,13 @@ class StatefulEvaluation:
         """Return what the gate before the sinks said; without one, a time that grows with the events."""
         if self._workload.pipeline.commit_at is None:
             return (end - 1) * ROW_US
-        reported = [bucket.pts for bucket in united(self._reports).buckets.values() if bucket.pts is not None]
-        return max(reported, default=None)
+        found = [bucket.pts for bucket in self._reported().buckets.values() if bucket.pts is not None]
+        return max(found, default=None)
 
     # --- inside -------------------------------------------------------------------------------------------------
+
+    def _reported(self) -> EpochReport:
+        return united(report for of_task in self._reports.values() for report in of_task)
 
     def _read(self, events: Sequence[Event]) -> list[Chunk]:
         """Read an epoch of every source in spans and batches of any size."""
@@ -275,7 +279,7 @@ class StatefulEvaluation:
         self, level: int, partition: int, chunks: Sequence[Chunk], at: EpochContext, sinks: frozenset[str]
     ) -> Mapping[str, pa.Table]:
         made = self._task(level, partition, chunks, at)
-        self._reports += reported(made)
+        self._reports[partition] = [*reported(made)]
         return self._outlets.tables(made, sinks)
 
     def _task(self, level: int, partition: int, chunks: Sequence[Chunk], at: EpochContext) -> list[Chunk]:
