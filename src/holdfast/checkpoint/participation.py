@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from holdfast.errors import Corrupt, Diverged
+from holdfast.errors import Corrupt, Diverged, invariant
 from holdfast.ports import Held, Store
 from holdfast.store import checked_json
 
@@ -61,6 +61,7 @@ class Participation:
 
     def note(self, sinks: Iterable[str], epoch: int) -> None:
         """Record that sinks take part in an epoch that is decided; the first one of each counts."""
+        invariant(epoch > 0, f"sinks are to have taken part in epoch {epoch}.", pipeline=self._pipeline, epoch=epoch)
         for name in self._unnoted.intersection(sinks):
             self._store.put(_key(name), checked_json.dump({"first_epoch": epoch}))
             self._unnoted.remove(name)

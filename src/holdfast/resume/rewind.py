@@ -15,7 +15,7 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.progress import EpochSpan, chain
 from holdfast.checkpoint.snapshot import good_snapshots, read_manifest, snapshot_keys
 from holdfast.commit.ledger import Standing, survey
-from holdfast.errors import Corrupt, Diverged, InvalidPipeline
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline, invariant
 from holdfast.ports import EpochRecord, Held, Store, Withdrawal
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.restore import Restoration, restoration
@@ -220,6 +220,8 @@ def note_rewind(store: Store, epoch: int, to: Positions) -> None:
         As for :func:`take_back`.
     """
     rewinds = [each for each in _rewinds(store) if each[0] != epoch]
+    last = rewinds[-1][0] if rewinds else 0
+    invariant(epoch > last, f"a rewind is epoch {epoch}, and the one before it is epoch {last}.", epoch=epoch)
     store.put(REWINDS, checked_json.dump({"rewinds": [*rewinds, (epoch, to)]}))
 
 
