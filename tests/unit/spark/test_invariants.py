@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from holdfast.errors import InternalError
 from holdfast.operators.lowering import InSpark
+from holdfast.plan.levels.store import Record
 from holdfast.spark.compile import _WideCompiler
 from holdfast.spark.compile_steps import CompileStep
 from holdfast.spark.epoch_loop import EpochLoop
@@ -16,6 +19,7 @@ from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.resume import perform
 from holdfast.spark.staging import answered
 from holdfast.spark.state import host
+from holdfast.spark.state.reader import StateReader
 
 
 def test_batches_are_consecutive_and_only_a_restarted_query_repeats_one() -> None:
@@ -61,6 +65,19 @@ def test_a_branch_is_taken_once() -> None:
     assert [_WideCompiler._input_tag(wide, step, 0) for _ in range(2)] == [10, 11]
     with pytest.raises(InternalError, match=r"'both'.* has 2 branches to a consumer, and 3 are taken"):
         _WideCompiler._input_tag(wide, step, 0)
+
+
+@pytest.mark.parametrize("labels", [(0, 2), (0, 1)], ids=["two labels of one bucket", "a bucket that was not read"])
+def test_a_snapshot_has_every_bucket_of_the_store_once(
+    labels: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = {("counts", label): Record(version=1, token="x") for label in labels}
+    monkeypatch.setattr(StateReader, "_view", lambda self, batch_id: nullcontext(tmp_path))
+    monkeypatch.setattr(StateReader, "_records", lambda self, view, batch_id, schemas: records)
+    monkeypatch.setattr(StateReader, "_written", lambda *arguments: [("counts", 0, None)])
+    nothing: Any = None
+    with pytest.raises(InternalError, match="2 buckets have records in Spark's store, and 1 were read"):
+        StateReader(nothing, tmp_path, "spark/1").read(nothing, 0, {}, 2)
 
 
 def test_a_task_knows_its_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
