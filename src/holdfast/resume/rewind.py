@@ -82,7 +82,7 @@ class Rewound:
 
 
 def target(store: Store, pipeline: str, to: str, steps: Sequence[EpochSpan], *, has_state: bool) -> RewindTarget:
-    """Return where somebody wants to go back to.
+    """Return the target of a rewind.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def known_steps(store: Store, logged: Iterable[EpochSpan]) -> list[EpochSpan]:
 
 
 def pts_of(store: Store, ended: EpochEnd) -> int | None:
-    """Return the minimum timestamp over the inputs at the end of an epoch, as far as anybody noted it."""
+    """Return the minimum timestamp over the inputs at the end of an epoch, as far as it was recorded."""
     for entry in survey(store):
         record = None if entry.content is None else entry.content.record
         if record is not None and record.epoch == ended.epoch and record.positions == ended.positions:
@@ -305,7 +305,7 @@ def check_none_holds_withdrawn(store: Store, pipeline: str, sinks: Collection[st
 
 
 def _at(at_us: int, ends: Mapping[int, EpochEnd], steps: Iterable[EpochSpan]) -> EpochEnd | None:
-    """Return the last epoch that was planned up to a time; None where nobody knows which that is.
+    """Return the last epoch that was planned up to a time; None where that is unknown.
 
     Where ends are missing after the last one that is known, the epoch that was asked for may be one of them.
     """

@@ -84,7 +84,7 @@ class Stores:
         return max(self._versions.get((level, partition), {}), default=0)
 
     def lose(self, epochs_done: int, chance: random.Random) -> None:
-        """Lose some of what belongs to no epoch of the commit log: nobody promised that it stays."""
+        """Lose some of what belongs to no epoch of the commit log: it may be lost at any time."""
         for versions in self._versions.values():
             for version in [version for version in versions if version > epochs_done]:
                 if chance.random() < 0.5:
@@ -250,7 +250,7 @@ class StatefulEvaluation:
         return chunks
 
     def _given(self, source: str, rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], pa.Schema]:
-        """Return a source's rows as it reads them, bound rows among them only where somebody asks for these."""
+        """Return a source's rows as it reads them, bound rows among them only where they are used."""
         spec = self._sources[source]
         if not isinstance(spec, MarkedSpec):
             return rows, spec.schema
@@ -289,7 +289,7 @@ class StatefulEvaluation:
             cells = stores.load(level, partition, at.epoch - 1)
             made = self._attempt(level, chunks, cells, at, self._random.choice(self._workload.workers))
             if self._fails():
-                continue  # the store was not committed: nobody will see this version
+                continue  # the store was not committed: this version is never read
             commit = partial(stores.commit, level, partition, at.epoch, cells)
             self._process.write(f"state {level}/{partition} {at.epoch}", commit)
             if not self._fails():
