@@ -103,7 +103,7 @@ class Sink(Protocol):
         """Return the factory that executors call; valid after :meth:`open`."""
 
     def admit(self, publication: Publication, earlier: Sequence[tuple[Sink, Publication]] = ()) -> bool:
-        """Say, before an epoch is decided, whether this sink takes its rows.  Changes nothing that anybody sees.
+        """Say, before an epoch is decided, whether this sink takes its rows.  Changes nothing visible.
 
         A decision cannot be taken back: a row that only ``publish`` refuses would keep the epoch out of this sink for
         ever, and in the others.  So whatever ``publish`` would refuse with ``BadRow`` is refused here: what the row

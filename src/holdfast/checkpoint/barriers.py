@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState
-from holdfast.errors import present
+from holdfast.errors import invariant, present
 from holdfast.state.bucket_report import BucketReport, Feeds
 
 At = tuple[str, int]
@@ -124,6 +124,12 @@ class Barriers:
     def begin(self, epoch: int) -> bool:
         """Record that an epoch begins; return whether it is a barrier."""
         with self._lock:
+            invariant(
+                epoch >= self._epoch,
+                f"epoch {epoch} begins after epoch {self._epoch}.",
+                why="epochs ascend, and only the last one is repeated: a barrier would be of another epoch.",
+                epoch=epoch,
+            )
             self._epoch, self._is_running = epoch, True
             self._is_barrier, self._is_wished = self._is_wished, False
             return self._is_barrier
@@ -138,6 +144,12 @@ class Barriers:
                     report.kept,
                     f"bucket {bucket} has not reported its version.",
                     why="where snapshots are made, each bucket that is called does.",
+                    epoch=self._epoch,
+                )
+                invariant(
+                    kept.version <= self._epoch,
+                    f"bucket {bucket} reports version {kept.version} in epoch {self._epoch}.",
+                    why="a version is the epoch that last changed the bucket.",
                     epoch=self._epoch,
                 )
                 rest[bucket] = replace(report, kept=None)
@@ -161,7 +173,13 @@ class Barriers:
         What is known of it is kept until the next one ends; what is known of a barrier, until the next barrier ends.
         """
         with self._lock:
-            was_barrier = self._is_barrier and epoch == self._epoch
+            invariant(
+                epoch == self._epoch,
+                f"epoch {epoch} ends, and epoch {self._epoch} has begun.",
+                why="what buckets have reported is of the epoch that has begun.",
+                epoch=epoch,
+            )
+            was_barrier = self._is_barrier
             self._is_running = False
             self._newest = (epoch, self._now)
             if was_barrier:

@@ -25,7 +25,7 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest, OperatorState, Snap
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.retention import write_floor
 from holdfast.checkpoint.snapshot import commit, prune, read_manifest
-from holdfast.errors import Corrupt, Fenced, HoldfastError
+from holdfast.errors import Corrupt, Fenced, HoldfastError, invariant
 from holdfast.ports import Clock, Store
 from holdfast.positions import Positions
 from holdfast.status import CheckpointStatus
@@ -152,6 +152,15 @@ class Checkpointer:
         """Record the end of an epoch, of which every sink's part is decided or published."""
         was_barrier = self._barriers is not None and self._barriers.end(ended.step_epoch)
         with self._lock:
+            last = self._newest
+            invariant(
+                last is None or (ended.epoch, ended.step_epoch) >= (last.epoch, last.step_epoch),
+                f"epoch {ended.epoch} of pipeline {self._pipeline!r} ends after epoch {last and last.epoch}.",
+                why="epochs ascend, and only the last one is repeated.",
+                pipeline=self._pipeline,
+                epoch=ended.epoch,
+                generation=self._generation,
+            )
             self._newest = ended
             if was_barrier:
                 self._at_barrier = _Moment(ended, self._user_data())

@@ -18,12 +18,12 @@ from holdfast.state import checks, joins
 from holdfast.state.step import StateTable
 
 Fill = Callable[[str, pa.Table], "pa.Table | None"]
-"""A table's name and a part of its columns -> the whole table; None where nobody knows what the others begin with."""
+"""A table's name and a part of its columns -> the whole table; None where the others cannot be filled in."""
 
 
 @dataclass(frozen=True)
 class GivenState:
-    """The state of one operator, as somebody gives it.
+    """The state of one operator, as it is given.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ _CURE = "give the columns by the schema that holdfast inspect prints: CAST(colum
 
 
 def given_states(state: Any) -> tuple[GivenState, ...]:
-    """Return the state that somebody gives, by operator.
+    """Return the state that is given, by operator.
 
     Parameters
     ----------

@@ -8,10 +8,16 @@ a part, and an epoch that a sink was left out of, because others held it before 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from holdfast.errors import Corrupt, Diverged
+from holdfast.errors import Corrupt, Diverged, invariant
 from holdfast.ports import Held, Store
-from holdfast.store import checked_json
+from holdfast.store import checked_json, records
+
+
+@dataclass(frozen=True)
+class _Noted:
+    first_epoch: int | None = None  # an older version noted something else: as if it were not there
 
 
 class Participation:
@@ -61,8 +67,9 @@ class Participation:
 
     def note(self, sinks: Iterable[str], epoch: int) -> None:
         """Record that sinks take part in an epoch that is decided; the first one of each counts."""
+        invariant(epoch > 0, f"sinks are to have taken part in epoch {epoch}.", pipeline=self._pipeline, epoch=epoch)
         for name in self._unnoted.intersection(sinks):
-            self._store.put(_key(name), checked_json.dump({"first_epoch": epoch}))
+            self._store.put(_key(name), checked_json.dump(records.plain(_Noted(epoch))))
             self._unnoted.remove(name)
 
     def _is_noted(self, name: str) -> bool:
@@ -112,8 +119,7 @@ def _first_epoch(store: Store, name: str) -> int | None:
     data = store.get(_key(name))
     if data is None:
         return None
-    first = checked_json.load(data).get("first_epoch")  # an older version noted something else: as if it were not there
-    return None if first is None else int(first)
+    return records.read(_Noted, checked_json.load(data)).first_epoch
 
 
 def _key(name: str) -> str:

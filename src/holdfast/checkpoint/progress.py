@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from holdfast.checkpoint.manifest import EpochEnd
+from holdfast.errors import invariant
 from holdfast.ports import Store
 from holdfast.positions import Positions
 from holdfast.store import checked_json
@@ -36,6 +37,8 @@ class EpochSpan:
 def write(store: Store, steps: list[EpochSpan], generation: int) -> str:
     """Write the ends of epochs, in the order of their numbers, as one object; return its key."""
     first, last = steps[0].ended.epoch, steps[-1].ended.epoch
+    numbers = [step.ended.epoch for step in steps]
+    invariant(numbers == sorted(numbers), f"a progress record is to hold the ends of the epochs {numbers}.", epoch=last)
     ends = [{"start": step.start, **step.ended.to_json()} for step in steps]
     key = f"{PREFIX}{first:012d}-{last:012d}-{generation:08d}"
     store.put(key, checked_json.dump({"ends": ends}))

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint import named
 from holdfast.checkpoint.manifest import PREFIX, BucketState, Manifest, SnapshotKey, TableFile, damaged, decode, encode
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Store
 from holdfast.store import checked_json
 
@@ -164,7 +164,31 @@ def checked(data: bytes | None, file: TableFile) -> bytes:
 
 def commit(store: Store, manifest: Manifest) -> None:
     """Make a snapshot count.  Its files are there."""
+    check(manifest)
     store.put(manifest.key.path, encode(manifest))
+
+
+def check(manifest: Manifest) -> None:
+    """Stop unless a manifest names what a snapshot of its epoch can hold; the files themselves are not read."""
+    for name, operator in manifest.operators.items():
+        for number, bucket in operator.buckets.items():
+            strangers = bucket.files.keys() - operator.schema.tables.keys()
+            for condition, what in (
+                (0 <= number < manifest.buckets, f"bucket {number} of {manifest.buckets}"),
+                (bucket.version <= manifest.ended.step_epoch, f"version {bucket.version} of bucket {number}"),
+                (not strangers, f"a file of the state tables {sorted(strangers)}"),
+                (bucket.version > 0 or not bucket.files, f"rows under version 0 in bucket {number}"),
+                (all(file.rows > 0 for file in bucket.files.values()), f"a file without rows in bucket {number}"),
+            ):
+                invariant(
+                    condition,
+                    f"the snapshot of epoch {manifest.ended.epoch} is to name {what} of operator {name!r}.",
+                    why=f"it is the state at the end of step epoch {manifest.ended.step_epoch}.",
+                    pipeline=manifest.pipeline,
+                    participant=name,
+                    epoch=manifest.ended.epoch,
+                    generation=manifest.generation,
+                )
 
 
 def snapshot_keys(store: Store) -> list[SnapshotKey]:

@@ -12,9 +12,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.errors import Corrupt
 from holdfast.ports import Store
-from holdfast.store import checked_json
+from holdfast.store import records
 from holdfast.store.numbered import numbered
 
 GENERATIONS = "generations/"
@@ -47,6 +46,16 @@ class Owner:
     is_of_this_machine: bool = False
 
 
+@dataclass(frozen=True)
+class _Process:
+    at_us: int = 0
+    host: str = ""
+    pid: int = 0
+    run: str = ""
+    machine: str = ""
+    began: str = ""
+
+
 def noted_owner(store: Store) -> Owner:
     """Return who took the pipeline of a checkpoint over last.  Reads only.
 
@@ -59,20 +68,13 @@ def noted_owner(store: Store) -> Owner:
     if newest is None:
         return Owner()
     generation, key = newest
-    data = store.get(key)
-    try:
-        who = {} if data is None else checked_json.load(data)  # pruned between listing and reading
-        host, pid, at_us = str(who.get("host", "")), int(who.get("pid", 0)), int(who.get("at_us", 0))
-        machine, began = str(who.get("machine", "")), str(who.get("began", ""))
-    except (ValueError, TypeError) as error:
-        raise Corrupt(
-            f"{key!r} in the checkpoint cannot be read.",
-            why=f"{error}.",
-            do=f"restore {key!r} from a copy of the checkpoint; delete nothing.",
-            participant=key,
-        ) from error
-    is_here = machine != "" and machine == _machine()
-    return Owner(generation, at_us, host, pid, _is_alive(host, pid, began if is_here else ""), is_here)
+    data = store.get(key)  # None: pruned since it was listed
+    do = f"restore {key!r} from a copy of the checkpoint; delete nothing."
+    says = "it says which process took the pipeline over"
+    who = _Process() if data is None else records.load(_Process, data, key=key, says=says, do=do)
+    is_here = who.machine != "" and who.machine == _machine()
+    is_alive = _is_alive(who.host, who.pid, who.began if is_here else "")
+    return Owner(generation, who.at_us, who.host, who.pid, is_alive, is_here)
 
 
 def this_process(at_us: int) -> bytes:
@@ -80,8 +82,9 @@ def this_process(at_us: int) -> bytes:
     # host, pid: for inspection.  machine, began: to know whether that process is alive, in containers too, where hosts
     # have equal names and processes get numbers again.  run: distinguishes our own object from another's when the reply
     # to the put was lost.
-    who = {"at_us": at_us, "host": socket.gethostname(), "pid": os.getpid(), "run": secrets.token_hex(8)}
-    return json.dumps({**who, "machine": _machine(), "began": _began(os.getpid())}).encode()
+    pid = os.getpid()
+    who = _Process(at_us, socket.gethostname(), pid, secrets.token_hex(8), _machine(), _began(pid))
+    return json.dumps(records.plain(who)).encode()
 
 
 def _is_alive(host: str, pid: int, began: str) -> bool | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.errors import invariant
 from holdfast.plan.counts import EpochReport
 from holdfast.types.casting import fitted
 
@@ -272,6 +274,7 @@ def divided(rows: pa.Table, key: pa.Schema, buckets: int) -> Iterator[tuple[int,
     numbers = bucket_of(rows, key, buckets).astype(np.uint16 if buckets <= 2**16 else np.int64)
     order = np.argsort(numbers, kind="stable")
     counts = np.bincount(numbers, minlength=buckets)
+    invariant(len(counts) == buckets, f"a key belongs to bucket {len(counts) - 1}, and there are {buckets}.")
     sorted_rows = rows.take(pa.array(order))
     start = 0
     for bucket, count in enumerate(counts.tolist()):
@@ -418,4 +421,17 @@ def in_order(chunks: Sequence[Chunk]) -> list[Chunk]:
 
     It does not depend on how many tasks read an epoch, nor on where their batches were cut.
     """
-    return sorted(chunks, key=lambda chunk: (chunk.rank >> 32, chunk.target, chunk.rank & _M, chunk.seq))
+    ordered = sorted(chunks, key=_place)
+    # Those that a task or a bucket makes of rows are numbered.  Reports are only added up.
+    places = [_place(chunk) for chunk in ordered if chunk.kind != REPORT]
+    invariant(
+        all(one < next_ for one, next_ in pairwise(places)),
+        "two chunks of an epoch have one place.",
+        why="the order of arrival follows from positions alone: a task was read twice, or two have one rank.",
+        story=lambda: f"(stage and number, target, ordinal, seq): {places}",
+    )
+    return ordered
+
+
+def _place(chunk: Chunk) -> tuple[int, int, int, int]:
+    return chunk.rank >> 32, chunk.target, chunk.rank & _M, chunk.seq

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.errors import invariant
 from holdfast.plan.levels.journal import BucketChange, change_from_json, change_to_json
 from holdfast.ports import REJECT_COLUMN
 from holdfast.state.bucket_report import BucketReport
@@ -84,6 +85,8 @@ def united(reports: Iterable[EpochReport]) -> EpochReport:
     for report in reports:
         for name, of in report.observed.items():
             observed[name] = observed[name].plus(of) if name in observed else of
+        twice = sorted(buckets.keys() & report.buckets.keys())
+        invariant(not twice, f"buckets {twice} have reported twice in one epoch.", why="a step is called once.")
         buckets |= report.buckets
         state += report.state
     return EpochReport(observed, buckets, tuple(state))
@@ -115,4 +118,6 @@ class Counts:
 
     def report(self, buckets: Mapping[str, BucketReport] | None = None) -> EpochReport:
         """Return what was counted, with the reports of buckets."""
+        wrong = {name: of for name, of in self.found.items() if not 0 <= of.rejects <= of.rows}
+        invariant(not wrong, f"more rows are rejected or dropped than there were: {wrong}.")
         return EpochReport(self.found, buckets or {})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import SIDE_OUTPUTS, Node, SideOutput, SinkNode
 from holdfast.graph.pipeline import Pipeline
@@ -160,6 +160,7 @@ class _Cutting:
             stages.append(Stage(program, relays, hosted))
         stages = [self._with_onward(stage) for stage in stages]
         targets = tuple(self._targets[number] for number in range(len(self._numbers)))
+        require_one_way(stages, targets)
         by_name = {node.name: node for node in self._operators}
         sinks = {self._numbers[sink, 0]: sink.name for sink in self._pipeline.sinks}
         schemas = [targets[self._numbers[sink, 0]].schema for sink in self._pipeline.sinks]
@@ -355,6 +356,21 @@ class _Cutting:
             offsets = {number: feed.offset for number, feed in ways if feed.offset}
             hosted[one.name] = replace(one, onward=onward, offsets=offsets)
         return Stage(stage.program, stage.relays, hosted)
+
+
+def require_one_way(stages: Sequence[Stage], targets: Sequence[ChunkTarget]) -> None:
+    """Stop unless targets have their numbers, and each stage sends rows and bounds to later levels only."""
+    numbers = [target.number for target in targets]
+    invariant(numbers == list(range(len(targets))), f"the targets of a plan are numbered {numbers}.")
+    for level, stage in enumerate(stages):
+        sends = [] if stage.program is None else [int(name) for name in stage.program.routes.sinks]
+        sends += [number for one in stage.hosted.values() for number, _ in one.onward]
+        back = [targets[number] for number in sends if targets[number].level <= level]
+        invariant(
+            not back,
+            f"stage {level} of a plan sends to {[(target.operator or target.input, target.level) for target in back]}.",
+            why="a plan is one line: levels are passed one after the other.",
+        )
 
 
 def _watches_clock(node: Node) -> bool:

@@ -9,7 +9,7 @@ that cannot raise none of this shows.  One that can raise is taken into the prog
     read -> filter(n <> 0) -> select(i % n AS r)               taken: a projection stays after the filter before it
     read -> filter(i % n = 1)                                  taken: alone
     read -> select(i % n AS r) -> filter(i > 0)                left: Spark computes no r where i > 0 is false
-    read -> select(*, i % n AS r) -> select(i)                 left: nobody reads r
+    read -> select(*, i % n AS r) -> select(i)                 left: nothing reads r
     read -> select(i + 1 AS j) -> select(j + -1 AS k)          left: Spark makes i + 0 of it, which cannot overflow
     read -> filter(n <> 0) -> filter(i % n = 1)                left: one filter, in an order of Spark's own
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.errors import invariant
 from holdfast.operators.stateful.gate_step import GateStep, bounds_in, waiting_for
 from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.operators.sync import report as sync_report
@@ -193,7 +194,12 @@ class BackPressure:
             relaxed |= self._relax("the lagging source has nothing more to read", self._full())
         # Where no source can be held, waiting cannot help.
         relaxed |= self._relax("the rows that are waited for come from the same source", self._helpless())
-        held, _ = self._wanted()
+        held, waited_for = self._wanted()
+        invariant(
+            not held & waited_for,
+            f"back-pressure is to hold {sorted(held & waited_for)}, which an operator waits for.",
+            why="the run would never go on.",
+        )
         self._write(held)
         return {**reports, **{f"{operator}/limit": BucketReport({"limit_relaxed": 1}) for operator in relaxed}}
 

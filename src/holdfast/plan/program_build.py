@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from holdfast.errors import invariant
 from holdfast.expressions.compile import columnar, columnar_items
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
@@ -189,6 +190,8 @@ class Builder:
         evaluations: Evaluations | None = None,
         counted_as: str = "",
     ) -> int:
+        missing = [number for number in inputs if number >= len(self.steps)]
+        invariant(not missing, f"step {len(self.steps)} of a program takes the rows of {missing}, which come later.")
         self.steps.append(ProgramStep(operation, inputs, schema, counted_as))
         self._evaluations.append(evaluations or at_border(schema.names))
         return len(self.steps) - 1

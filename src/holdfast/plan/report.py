@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from holdfast.errors import invariant
 from holdfast.operators.waits import WAITS_MAX
 from holdfast.ports import Clock, Store
 from holdfast.state.bucket_report import BucketReport
@@ -76,6 +77,8 @@ class OperatorReports:
         """Take in what the buckets (``operator/bucket``) reported in an epoch; keep the report if that is due."""
         if not self._kinds:
             return
+        strangers = sorted(bucket for bucket in reported if bucket.partition("/")[0] not in self._kinds)
+        invariant(not strangers, f"{strangers} report, and are no buckets of stateful operators.", epoch=epoch)
         buckets = dict(self._buckets)
         counts = {operator: dict(of) for operator, of in self._counts.items()}
         for bucket, report in reported.items():

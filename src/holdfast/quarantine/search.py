@@ -16,13 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from holdfast.errors import invariant
 from holdfast.ports import Store
-from holdfast.store import checked_json
+from holdfast.store import checked_json, records
 
 PREFIX = "poison/"
+T = TypeVar("T")
+
 ATTEMPTS = f"{PREFIX}attempts.json"
 SEARCH = f"{PREFIX}search.json"
 _TRIES = 2
@@ -167,12 +169,12 @@ class Search:
         self._store = store
         self._epoch = epoch
         self._condemned = condemned
-        noted = _json(store, SEARCH)
-        if noted.get("epoch") != epoch:  # left by a run that was killed while it searched; that epoch is over
-            noted = {}
-        is_current = noted.get("condemned") == condemned()
-        self.known = Bounds(noted.get("low", 0), noted.get("high") if is_current else None)
-        self._unfinished: tuple[Any, int] = (noted.get("trial"), noted.get("tries", 0)) if is_current else (None, 0)
+        noted = _read(store, SEARCH, _Noted())
+        if noted.epoch != epoch:  # left by a run that was killed while it searched; that epoch is over
+            noted = _Noted()
+        is_current = noted.condemned == condemned()
+        self.known = Bounds(noted.low, noted.high if is_current else None)
+        self._unfinished = (noted.trial, noted.tries) if is_current else (None, 0)
 
     @property
     def is_new(self) -> bool:
@@ -207,8 +209,8 @@ class Search:
         self._store.delete(ATTEMPTS)
 
     def _note(self, known: Bounds, trial: list[int] | None, tries: int) -> None:
-        note = {"low": known.low, "high": known.high, "trial": trial, "tries": tries, "condemned": self._condemned()}
-        self._store.put(SEARCH, checked_json.dump({"epoch": self._epoch, **note}))
+        noted = _Noted(self._epoch, known.low, known.high, trial, tries, self._condemned())
+        self._store.put(SEARCH, checked_json.dump(records.plain(noted)))
 
 
 def count_attempt(store: Store, epoch: str | None) -> int:
@@ -221,18 +223,34 @@ def count_attempt(store: Store, epoch: str | None) -> int:
     epoch : str, optional
         Names the epoch; None: there is none, the last run ended between two.
     """
-    noted = _json(store, ATTEMPTS)
+    noted = _read(store, ATTEMPTS, _Attempts())
     if epoch is None:
-        if noted:
+        if noted.count:
             store.delete(ATTEMPTS)
         return 0
-    count = int(noted["count"]) + 1 if noted.get("epoch") == epoch else 1
-    store.put(ATTEMPTS, checked_json.dump({"epoch": epoch, "count": count}))
+    count = noted.count + 1 if noted.epoch == epoch else 1
+    store.put(ATTEMPTS, checked_json.dump(records.plain(_Attempts(epoch, count))))
     return count
 
 
-def _json(store: Store, key: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Noted:
+    epoch: str = ""
+    low: int = 0
+    high: int | None = None
+    trial: list[int] | None = None
+    tries: int = 0
+    condemned: int | None = None
+
+
+@dataclass(frozen=True)
+class _Attempts:
+    epoch: str = ""
+    count: int = 0
+
+
+def _read(store: Store, key: str, nothing: T) -> T:
     try:
-        return checked_json.load(store.get(key) or b"{}")
+        return records.read(type(nothing), checked_json.load(store.get(key) or b"{}"))
     except ValueError:  # what is known is lost: counted and searched again
-        return {}
+        return nothing

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cmp_to_key
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from holdfast.errors import Diverged, InvalidPipeline
+from holdfast.errors import Diverged, InvalidPipeline, invariant
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Held, Source, SourceSpec
@@ -123,6 +124,12 @@ class Backfill:
         for stop in sorted([*certain, *between], key=cmp_to_key(_later)):
             if not found or _order(found[-1], stop) != 0:
                 found.append(stop)
+        invariant(
+            all(_order(one, next_) == -1 for one, next_ in pairwise(found)),
+            f"the epochs that fill a sink of pipeline {self.pipeline.name!r} are to end at positions without order.",
+            pipeline=self.pipeline.name,
+            story=lambda: f"In this order: {found}",
+        )
         return found
 
     def _obstacle(self, node: Node) -> str:

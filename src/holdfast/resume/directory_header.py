@@ -8,12 +8,13 @@ down.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Store
-from holdfast.positions import Positions
+from holdfast.positions import Positions, covers_all
 from holdfast.store import checked_json
 
 if TYPE_CHECKING:
@@ -89,11 +90,27 @@ class DirectoryHeader:
 
     def to_json(self) -> bytes:
         """Return the record as it is stored."""
+        self._check()
         value = {name: getattr(self, name) for name in ("seed", "replayed", "retired", "backfilled")}
         more = {name: of for name in ("kept", "graph", "from_us") if (of := getattr(self, name)) is not None}
         return checked_json.dump(
             {"base": self.base, "seek": self.seek, **{n: v for n, v in value.items() if v}, **more}
         )
+
+    def _check(self) -> None:
+        in_order = all(covers_all(later, earlier) for earlier, later in pairwise(self.seek))
+        steps = [number for number, _ in self.replayed]
+        for condition, what in (
+            (self.base > 0, f"begins at epoch {self.base}"),
+            (in_order, f"is to end its first epochs at {self.seek}, which do not ascend"),
+            (
+                len(steps) <= self.replay_count,
+                f"replays {len(steps)} epochs, and has ends for {self.replay_count}",
+            ),
+            (steps == sorted(set(steps)), f"replays the epochs {steps}, which do not ascend"),
+            (not steps or steps[-1] < self.base, f"replays epoch {steps and steps[-1]}, and begins at {self.base}"),
+        ):
+            invariant(condition, f"a directory of Spark's {what}.", why="the header is written once.", epoch=self.base)
 
     def seeding(self, manifest: Manifest) -> Manifest:
         """Return a snapshot with only those operators that take their state from it."""

@@ -103,8 +103,8 @@ class GraphChange:
     replay : Replay, optional
         What was still to be evaluated again by the graph that ran last; None: nothing.
     unclaimed : tuple of (str, str)
-        Operators whose state nobody takes, each with a new one of the same kind that begins without: perhaps the same
-        one under another name.
+        Operators whose state no operator takes, each with a new one of the same kind that begins without: perhaps the
+        same one under another name.
     """
 
     nodes: tuple[NodeChange, ...]

@@ -77,7 +77,7 @@ def _is_in_doubt(store: Store, sinks: Mapping[str, Sink]) -> bool:
 
 
 def _has_staged(sink: Sink) -> bool:
-    """Tell whether a sink has staged rows: nobody's, or of an epoch that it is in the middle of publishing."""
+    """Return whether a sink has staged rows: orphans, or of an epoch that it is in the middle of publishing."""
     if not isinstance(sink, Inspectable):
         return False
     held, staged = sink.inspect()
@@ -141,7 +141,7 @@ def connected_sinks(pipeline: Pipeline, store: Store) -> Iterator[dict[str, Sink
 def coordinator_alone(
     pipeline: Pipeline, store: Store, settings: Settings
 ) -> Iterator[tuple[Coordinator, dict[str, Sink]]]:
-    """Yield a coordinator that nobody has opened yet, and its sinks.
+    """Yield a coordinator that is not opened yet, and its sinks.
 
     Raises
     ------

@@ -23,7 +23,7 @@ def check_change(change: GraphChange, pipeline: str, *, is_forced: bool, drop_st
     is_forced : bool
         Operators whose state does not fit begin without, and finished sources stay finished.
     drop_state : collection of str
-        Operators of which the user has said that nobody takes over what they keep.
+        Operators whose state the user has dropped explicitly.
 
     Raises
     ------

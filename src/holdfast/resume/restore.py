@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, SnapshotKey
 from holdfast.checkpoint.progress import EpochSpan, chain
 from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys, verify
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Held, Store
 from holdfast.positions import Positions, ascending, covers_all
 
@@ -133,6 +134,14 @@ def _planned(
         replayed, cuts = [], [start]
         beyond = [each.positions for each in held if not _same(each.positions, start)]
     stops = ascending(beyond) or []
+    epochs = [manifest.ended.step_epoch, *(ended.step_epoch for ended in replayed)]
+    invariant(
+        all(one < next_ for one, next_ in pairwise(epochs)),
+        f"after the snapshot of epoch {manifest.ended.epoch} the epochs {epochs[1:]} are to be replayed.",
+        why="steps see each epoch once, in ascending order.",
+        pipeline=manifest.pipeline,
+        epoch=manifest.ended.epoch,
+    )
     return Restoration(manifest, tuple(replayed), tuple(stops), refused)
 
 

@@ -15,7 +15,7 @@ from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.progress import EpochSpan, chain
 from holdfast.checkpoint.snapshot import good_snapshots, read_manifest, snapshot_keys
 from holdfast.commit.ledger import Standing, survey
-from holdfast.errors import Corrupt, Diverged, InvalidPipeline
+from holdfast.errors import Corrupt, Diverged, InvalidPipeline, invariant
 from holdfast.ports import EpochRecord, Held, Store, Withdrawal
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.restore import Restoration, restoration
@@ -82,7 +82,7 @@ class Rewound:
 
 
 def target(store: Store, pipeline: str, to: str, steps: Sequence[EpochSpan], *, has_state: bool) -> RewindTarget:
-    """Return where somebody wants to go back to.
+    """Return the target of a rewind.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def known_steps(store: Store, logged: Iterable[EpochSpan]) -> list[EpochSpan]:
 
 
 def pts_of(store: Store, ended: EpochEnd) -> int | None:
-    """Return the minimum timestamp over the inputs at the end of an epoch, as far as anybody noted it."""
+    """Return the minimum timestamp over the inputs at the end of an epoch, as far as it was recorded."""
     for entry in survey(store):
         record = None if entry.content is None else entry.content.record
         if record is not None and record.epoch == ended.epoch and record.positions == ended.positions:
@@ -220,6 +220,8 @@ def note_rewind(store: Store, epoch: int, to: Positions) -> None:
         As for :func:`take_back`.
     """
     rewinds = [each for each in _rewinds(store) if each[0] != epoch]
+    last = rewinds[-1][0] if rewinds else 0
+    invariant(epoch > last, f"a rewind is epoch {epoch}, and the one before it is epoch {last}.", epoch=epoch)
     store.put(REWINDS, checked_json.dump({"rewinds": [*rewinds, (epoch, to)]}))
 
 
@@ -303,7 +305,7 @@ def check_none_holds_withdrawn(store: Store, pipeline: str, sinks: Collection[st
 
 
 def _at(at_us: int, ends: Mapping[int, EpochEnd], steps: Iterable[EpochSpan]) -> EpochEnd | None:
-    """Return the last epoch that was planned up to a time; None where nobody knows which that is.
+    """Return the last epoch that was planned up to a time; None where that is unknown.
 
     Where ends are missing after the last one that is known, the epoch that was asked for may be one of them.
     """

@@ -41,7 +41,7 @@ class StateUpgrade:
     step: Step | None = None
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
-        """Return a table of an earlier version under the present schema; None where nobody knows how."""
+        """Return a table of an earlier version under the present schema; None where that is impossible."""
         return self.step.grown(table, known, at) if isinstance(self.step, Growable) else None
 
 

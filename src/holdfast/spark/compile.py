@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
-from holdfast.errors import REPORT, InternalError, InvalidPipeline
+from holdfast.errors import REPORT, InternalError, InvalidPipeline, invariant
 from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InSpark, entry_of
@@ -225,8 +225,13 @@ class _WideCompiler:
             i for i, other in enumerate(self._parent._consumers[step]) if other is consumer or other == consumer
         ]
         taken = self._taken.get(step, 0) if len(ordinals) > 1 else 0
+        invariant(
+            taken < len(ordinals),
+            f"{step.title} has {len(ordinals)} branches to a consumer, and {taken + 1} are taken.",
+            why="each branch is taken once: its rows would be in a sink twice.",
+        )
         self._taken[step] = taken + 1
-        return self._branch[step, ordinals[min(taken, len(ordinals) - 1)]]
+        return self._branch[step, ordinals[taken]]
 
     def _add(self, step: CompileStep) -> None:
         tags = [self._input_tag(before, step) for before in step.inputs]

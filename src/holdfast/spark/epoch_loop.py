@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from holdfast import faults
 from holdfast.checkpoint.manifest import EpochEnd
 from holdfast.commit.coordinator import Coordinator
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, Unavailable, invariant
 from holdfast.plan.counts import EpochReport, Observed
 from holdfast.plan.levels.due import Dues
 from holdfast.plan.pressure import BackPressure
@@ -135,6 +135,7 @@ class EpochLoop:
         self.has_waited = False
         """Whether the last epoch failed after all attempts: then this run does not try again."""
         self._is_repeating = False
+        self._batch_id: int | None = None
         self.ended_epoch = 0
         """The newest epoch that ended."""
         self.last_epoch: EpochStatus | None = None
@@ -146,6 +147,7 @@ class EpochLoop:
         """Run one epoch; called by Spark with the rows of its micro-batch."""
         epoch = self._header.base + batch_id
         try:
+            self._check_consecutive(batch_id, epoch)
             self._run(batch, batch_id, epoch)
         except HoldfastError as error:
             self.failure = error
@@ -153,6 +155,18 @@ class EpochLoop:
         except (Exception, SystemExit) as error:  # a function of the user may exit: the JVM would wait for an answer
             self.failure = translate(error, self._pipeline, f"epoch {epoch}")
             raise self.failure from error
+
+    def _check_consecutive(self, batch_id: int, epoch: int) -> None:
+        """Stop where Spark leaves a batch out, or gives one again without a restart of its query."""
+        last, self._batch_id = self._batch_id, batch_id
+        invariant(
+            last is None or batch_id == last + 1 or (batch_id == last and self._is_repeating),
+            f"Spark's batch {batch_id} follows batch {last}.",
+            why="batches are consecutive: rows would be missing, or come twice.",
+            pipeline=self._pipeline,
+            epoch=epoch,
+            generation=self._coordinator.generation,
+        )
 
     def begin_again(self) -> None:
         """Forget the failure: the query is started anew, and repeats the last epoch unless Spark has logged its end."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from holdfast.errors import invariant
 from holdfast.plan.counts import EpochReport, united
 from holdfast.ports import Part, Staged, Task, Writer, WriterFactory
 
@@ -91,14 +92,27 @@ def answer_of(report: EpochReport) -> pa.RecordBatch:
 
 def answered(rows: Iterable[Any], sinks: Iterable[str]) -> tuple[dict[str, tuple[Part, ...]], EpochReport]:
     """Return the handles for each sink, and what all tasks reported, from what the tasks of a finished job answered."""
-    parts: dict[str, list[Part]] = {sink: [] for sink in sinks}
+    parts: dict[str, list[Staged]] = {sink: [] for sink in sinks}
     reports: list[EpochReport] = []
     for row in rows:
         if row["report"] is not None:
             reports.append(EpochReport.from_json(row["report"]))
         else:
+            invariant(row["sink"] in parts, f"a task has staged rows for {row['sink']!r}, which is not to get any.")
             parts[row["sink"]].append(Staged(row["name"], row["row_count"], json.loads(row["reference"])))
+    for sink, handles in parts.items():
+        _check_once(sink, [handle.name for handle in handles])
     return {sink: tuple(handles) for sink, handles in parts.items()}, united(reports)
+
+
+def _check_once(sink: str, names: list[str]) -> None:
+    invariant(
+        len(names) == len(set(names)),
+        f"tasks have staged the same part for sink {sink!r} twice.",
+        why="a part has one handle: its rows would be published twice.",
+        participant=sink,
+        story=lambda: f"Parts: {sorted(names)}",
+    )
 
 
 def _to_batch(staged: list[tuple[str, Staged]]) -> pa.RecordBatch:

@@ -6,8 +6,9 @@ what a later version added is left out.  What JSON has no word for says by a mar
 
 For records that only the driver reads.  Pydantic is imported by the first of them: that takes a tenth of a second,
 which the driver has spent on its settings already, and workers and planning processes must not spend.  So what they
-read is taken apart by hand: headers of directories, manifests, masks, the records of buckets.  Nor is it for what is
-written in every epoch.
+read is taken apart by hand: headers of directories, manifests, masks, floors, the records of buckets.  Nor is it for
+what is written in every epoch, nor where a record is little more than something that others describe: an Arrow schema,
+the value of a hook, a pipeline's ``spec()``.
 """
 
 from __future__ import annotations

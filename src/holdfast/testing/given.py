@@ -141,7 +141,7 @@ class GivenSpec:
 
 @dataclass(frozen=True)
 class GivenSource:
-    """The source of a :class:`GivenSpec`.  A span is an epoch; nobody plans it, so this is all that it does."""
+    """The source of a :class:`GivenSpec`.  A span is an epoch; it is never planned, so this is all that it does."""
 
     batches: tuple[tuple[pa.RecordBatch, ...], ...]
 

@@ -217,6 +217,7 @@ def test_an_epoch_that_lasts_is_waited_for_and_what_is_due_meanwhile_is_dropped(
     ended_epoch(bench, barriers, 3, takes_s=100)
     assert bench.epochs == [3]
     assert bench.checkpointer.status.dropped == 11
+    barriers.begin(4)
     bench.end_epoch(4)
     bench.checkpointer.end(is_clean=True)
     assert bench.epochs == [3, 4]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.plan.counts import Counts, EpochReport, Observed, united
+from holdfast.plan.counts import Counts, EpochReport, Observed
 from holdfast.plan.program_build import build_program
 from holdfast.spark.evaluation import ColumnarEvaluation, Reader, SourcesHere
 from holdfast.state.bucket_report import BucketReport, Pressure
@@ -70,7 +70,7 @@ def test_filters_before_and_behind_state_are_counted(buckets: int) -> None:
     workload = StatefulWorkload(pipeline, events, lambda visible: [], buckets=buckets)
     evaluation = workload.evaluation(Process(), random.Random(1), 0)
     evaluation.carry(1, 0, len(events), frozenset({pipeline.sinks[0].name}))
-    observed = united(evaluation._reports).observed
+    observed = evaluation._reported().observed
     assert {name: (of.rows, of.rejects) for name, of in observed.items()} == {
         "rows": (11, 0),
         "before": (11, 3),

@@ -11,6 +11,7 @@ from holdfast.spark.staging import ANSWERS, _to_batch, answer_of, answered
 from holdfast.state.bucket_report import BucketReport, KeptVersion
 
 HANDLE = Staged("trips/1/2/0/0", 3, {"path": "a/b"})
+OTHER = Staged("trips/1/2/1/1", 2, {"path": "a/c"})
 
 
 def collected(*batches: pa.RecordBatch) -> list[dict[str, object]]:
@@ -25,9 +26,9 @@ def test_every_answer_has_the_schema_that_spark_was_told(batch: pa.RecordBatch) 
 def test_handles_and_reports_come_apart_again() -> None:
     said = {at: BucketReport({"late": at}, state_rows=at, due_us=at, kept=KeptVersion(at, "d")) for at in (5, 7)}
     reports = [EpochReport({"in": Observed(2, 1, at)}, {f"sums/{at}": of}) for at, of in said.items()]
-    rows = collected(_to_batch([("table", HANDLE)]), *map(answer_of, reports), _to_batch([("table", HANDLE)]))
+    rows = collected(_to_batch([("table", HANDLE)]), *map(answer_of, reports), _to_batch([("table", OTHER)]))
     parts, report = answered(rows, ["table", "files"])
-    assert parts == {"table": (HANDLE, HANDLE), "files": ()}
+    assert parts == {"table": (HANDLE, OTHER), "files": ()}
     assert report == EpochReport({"in": Observed(4, 2, 7)}, {"sums/5": said[5], "sums/7": said[7]})
 
 

@@ -149,7 +149,7 @@ def check_together(
     if idle_after is not None and isinstance(policy, Custom) and policy.delay is None:
         raise InvalidPipeline(
             f"idle_after= and the policy custom({policy.name}) without delay= do not go together.",
-            why="the idle rule raises bounds until what waits is settled, and without a delay nobody knows when it is.",
+            why="the idle rule raises bounds until what waits is settled, and without a delay that is unknown.",
             do='write for instance hf.policy.custom(..., delay="6 s"), or leave idle_after= out.',
         )
 

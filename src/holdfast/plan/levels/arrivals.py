@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.errors import invariant
 from holdfast.plan.bounds import all_keys
 from holdfast.plan.chunks import BOUNDS, PLACED, ROWS, Chunk, decode, divided
 from holdfast.plan.stages import CLOSED_ONLY, EVERY, Hosted
@@ -33,6 +34,7 @@ class FeedBounds:
     def __init__(self, hosted: Hosted, known: Mapping[str, Mapping[str, int]], buckets: int) -> None:
         self.bounds = {name: dict(of) for name, of in known.items()}
         self.has_moved = False
+        self._operator = hosted.name
         self._expected = {
             name: [
                 source
@@ -47,6 +49,11 @@ class FeedBounds:
 
     def raise_bound(self, name: str, source: str, bound: int) -> int | None:
         """Record a bound for all keys; return the bound of the input if that has risen."""
+        invariant(
+            source in self._expected[name],
+            f"input {name!r} of operator {self._operator!r} got a bound of {source!r}, which is no feed of it.",
+            participant=self._operator,
+        )
         of = self.bounds.setdefault(name, {})
         before = self._least(name)
         if bound <= of.get(source, bound - 1):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.checkpoint.manifest import StateSchema
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import InvalidPipeline, invariant
 from holdfast.plan.chunks import bucket_of
 from holdfast.ports import Broadcasting
 from holdfast.state.step import ALL_KEYS, StateTable, Step
@@ -75,6 +75,14 @@ class StateDivision:
             if not is_shared.all() and len(self.schema.key):
                 numbers = bucket_of(self._keys(table, rows, buckets), self.schema.key, buckets)
             places[table] = (numbers, is_shared)
+        for table, (numbers, is_shared) in places.items():
+            lost = int(np.count_nonzero(((numbers < 0) | (numbers >= buckets)) & ~is_shared))
+            invariant(
+                not lost,
+                f"{lost} rows of state table {table!r} of operator {self.operator!r} are in none of {buckets} buckets.",
+                pipeline=self.pipeline,
+                participant=self.operator,
+            )
         for number in range(buckets):
             parts = {
                 table: rows.filter(pa.array((places[table][0] == number) | places[table][1])).combine_chunks()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from holdfast.checkpoint.snapshot import Bucket
+from holdfast.errors import invariant
 from holdfast.operators.waits import longest_waits
 from holdfast.plan.bounds import moved
 from holdfast.plan.chunks import ROWS, Chunk, Packer, Routing, decode, in_order, rank_of
@@ -128,6 +129,14 @@ class Level:
             Of this process.
         """
         operator, label = key
+        strays = [chunk for chunk in chunks if self._routing.address(chunk, self._number) != key]
+        invariant(
+            not strays,
+            f"level {self._number} got chunks of another bucket than {key}.",
+            why="state is found where the hash of a key says.",
+            epoch=at.epoch,
+            story=lambda: f"Addressed to: {[self._routing.address(chunk, self._number) for chunk in strays]}",
+        )
         if not operator:
             return self._passed(in_order(chunks))
         bucket = _Bucket(self._stage.hosted[operator], label % self._routing.buckets, cells, at, memory)

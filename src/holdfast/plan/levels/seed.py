@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint.manifest import BucketState, Manifest, TableFile, decode
 from holdfast.checkpoint.snapshot import checked, from_parquet
+from holdfast.errors import invariant
 from holdfast.plan.levels.store import PIECE_BYTES, Cells, HeldTables, Record, StatePart
 from holdfast.resume.directory_header import FILE_NAME, read_origin
 from holdfast.state import encoding, tables
@@ -116,6 +117,12 @@ def adopted(cells: Cells, seeds: Seeds, operator: str, number: int, step: Step) 
     seed = seeds.bucket(operator, number)
     if seed is None:
         return None
+    invariant(
+        seed.version > 0 or not seed.files,
+        f"the seed of bucket {number} of operator {operator!r} has rows under version 0.",
+        why="0 is the version of a bucket without state: its rows would never be read.",
+        participant=operator,
+    )
     state = tables_of(seed, seeds, step)
     record = Record(seed.version, seed.digest, ((seed.version, seed.digest),), (), 0, seed.feeds)
     if seed.files:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from holdfast.errors import Corrupt
+from holdfast.errors import Corrupt, invariant
 from holdfast.state import encoding, tables
 from holdfast.state.step import Change, StateTable
 
@@ -216,6 +216,11 @@ def load(cells: Cells, record: Record, step: Keeps, held: HeldTables | None) -> 
             # A delta that began before the cached version is right as well: it has the last value of each key.
             state = tables.apply_changes(state, step.tables, encoding.decode_changes(data))
         version = part.last
+    invariant(
+        not record.parts or version == record.version,
+        f"the parts of a bucket lead to version {version}, and its record says {record.version}.",
+        story=lambda: f"(serial, last, is_base): {[(part.serial, part.last, part.is_base) for part in record.parts]}",
+    )
     return state
 
 
@@ -244,6 +249,12 @@ def advance(
     version : int
         The epoch.
     """
+    invariant(
+        version > record.version,
+        f"epoch {version} is to change a bucket that epoch {record.version} has changed.",
+        why="versions of a bucket ascend: a worker knows its tables by them.",
+        epoch=version,
+    )
     data = encoding.encode_changes(changes)
     token = hashlib.blake2b(data, digest_size=8, key=record.token.encode()).hexdigest()
     parts = list(record.parts)

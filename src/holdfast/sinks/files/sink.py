@@ -286,7 +286,7 @@ class FilesSink:
         invariant(
             self._renames.are_finished(last),
             f"entry {entry.number} of the log of sink {self.name!r} comes before the renames of the one before.",
-            why="the last entry says everything: nobody would look at the one before again.",
+            why="the last entry has everything: the one before is never read again.",
             pipeline=self._pipeline,
             participant=self.name,
             epoch=entry.epoch,

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from holdfast.errors import KINDS, BadRow, HoldfastError, Unavailable, crossing
+from holdfast.errors import KINDS, BadRow, HoldfastError, Unavailable, crossing, invariant
 from holdfast.plan.program import Program
 from holdfast.quarantine.search import Failing, locate
 from holdfast.spark import private
@@ -249,6 +249,9 @@ class Probe:
             if row["number"] is None:
                 log.warning("a probe has not evaluated all rows, which are searched by trials: %s", row["what"])
         found = [row for row in rows if row["number"] is not None]
+        low, high = min(part.low for part, _ in parts), max(high for _, high in parts)
+        strays = [row["number"] for row in found if not low <= row["number"] < high]
+        invariant(not strays, f"a probe of the rows {low} to {high - 1} names {strays}.")
         return sorted(
             ((row["number"], KINDS[row["kind"]](row["what"], why=row["why"])) for row in found), key=lambda one: one[0]
         )

@@ -238,7 +238,7 @@ def check_no_backfill(beginning: Beginning, held: Mapping[str, Held]) -> None:
         if name in held and held[name].epoch == 0:
             raise InvalidPipeline(
                 f"sink {name!r} is to get everything (backfill=True), and Spark's part of the checkpoint is lost.",
-                why="reading goes on where the other sinks are; how the epochs before were cut is not known.",
+                why="reading continues where the other sinks are; the ends of earlier epochs are unknown.",
                 do=f"start once without sink {name!r}, then with it.",
                 pipeline=beginning.pipeline,
                 participant=name,

@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState, StateSchema, TableFile
 from holdfast.checkpoint.snapshot import Bucket, write_bucket
-from holdfast.errors import Corrupt, crossing
+from holdfast.errors import Corrupt, crossing, invariant
 from holdfast.plan.levels.kept import KeptTables, read_state, same_as_known
 from holdfast.plan.levels.store import Record, load
 from holdfast.ports import Store
@@ -150,6 +150,13 @@ class StateReader:
             task = WriteTask(str(self.checkpoint), tables, wanted, buckets)
             for operator, number, state in self._written(view, batch_id, task):
                 found[operator, number] = state
+            lacking = {(operator, label % buckets) for operator, label in records} - found.keys()
+            invariant(
+                not lacking and len(found) == len(records),
+                f"{len(records)} buckets have records in Spark's store, and {len(found)} were read.",
+                why="a bucket has one label, and a snapshot has all of them.",
+                story=lambda: f"Lacking: {sorted(lacking)}; records: {sorted(records)}",
+            )
         states = {}
         for name, of in state_schemas.items():
             began = seed.operators[name].buckets if seed is not None and name in seed.operators else {}

@@ -35,7 +35,7 @@ class Baton:
         self._all_done = threading.Event()
 
     def switch(self, name: str) -> None:
-        """Give the baton to somebody, perhaps oneself, and wait for it to come back; called by driver ``name``."""
+        """Give the turn to a driver, perhaps this one, and wait for the next turn; called by driver ``name``."""
         if self._current != name:
             return  # not one of ours: the test's own thread
         self._pass_on()

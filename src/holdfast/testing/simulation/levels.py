@@ -189,7 +189,8 @@ class StatefulEvaluation:
         )
         self._sources: dict[str, Any] = {name: node.spec for name, node in sources.items()}
         self._outlets = Outlets.of(stages)
-        self._reports: list[EpochReport] = []
+        self._reports: dict[tuple[int, int], list[EpochReport]] = {}
+        """Partition of the last level -> what the attempt of its task has reported that came last."""
         self._pace = Pace()
 
     def tasks(self, epoch: int, start: int, end: int) -> Sequence[TaskRun]:
@@ -199,8 +200,10 @@ class StatefulEvaluation:
         last = len(self._levels)
         for level in range(1, last):
             parts = self._shuffled(chunks, level)
-            chunks = [chunk for part in parts for chunk in self._task(level, part, at)]
-        return [partial(self._last_task, last, part, at) for part in self._shuffled(chunks, last)]
+            chunks = [chunk for number, part in enumerate(parts) for chunk in self._task(level, number, part, at)]
+        return [
+            partial(self._last_task, last, number, part, at) for number, part in enumerate(self._shuffled(chunks, last))
+        ]
 
     def carry(self, epoch: int, start: int, end: int, sinks: frozenset[str]) -> Mapping[str, pa.Table]:
         """Evaluate here, or run every task and gather the rows of each sink."""
@@ -210,13 +213,12 @@ class StatefulEvaluation:
             found = [run(sinks) for run in self.tasks(epoch, start, end)]
         self.keep(epoch)
         if self._workload.barriers is not None:
-            self._workload.barriers.take(united(self._reports).buckets)
+            self._workload.barriers.take(self._reported().buckets)
         return {sink: pa.concat_tables([tables[sink] for tables in found]) for sink in sorted(sinks)}
 
     def keep(self, epoch: int) -> None:
-        """Write what the epoch changed of state; of an attempt that was repeated, the last one counts."""
-        changes = {change.at: change for change in united(self._reports).state}
-        self._journal.write(self._workload.state.batch_id(epoch), changes.values())
+        """Write what the epoch changed of state; of a task that was repeated, the last attempt counts."""
+        self._journal.write(self._workload.state.batch_id(epoch), self._reported().state)
 
     def mute(self, epoch: int, start: int, end: int) -> None:
         """Evaluate the epoch for its state, unless the journal has it."""
@@ -231,14 +233,14 @@ class StatefulEvaluation:
         """Return what the gate before the sinks said; without one, a time that grows with the events."""
         if self._workload.pipeline.commit_at is None:
             return (end - 1) * ROW_US
-        reported = [bucket.pts for bucket in united(self._reports).buckets.values() if bucket.pts is not None]
-        return max(reported, default=None)
+        found = [bucket.pts for bucket in self._reported().buckets.values() if bucket.pts is not None]
+        return max(found, default=None)
 
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _begun(self, epoch: int) -> EpochContext:
         state, barriers = self._workload.state, self._workload.barriers
-        self._reports = []
+        self._reports = {}
         self._before = state.begins_with(self._journal, state.batch_id(epoch))
         return EpochContext(epoch, epoch * EPOCH_US, {}, barriers is not None and barriers.begin(epoch))
 
@@ -246,8 +248,11 @@ class StatefulEvaluation:
         at = self._begun(epoch)
         chunks = self._read(self._workload.events[start:end])
         made, changes = self._here.run(chunks, self._before, self._journal.reader.piece, at)
-        self._reports = [*reported(made), EpochReport(state=tuple(changes))]
+        self._reports = {(0, 0): [*reported(made), EpochReport(state=tuple(changes))]}
         return self._outlets.tables(made, sinks)
+
+    def _reported(self) -> EpochReport:
+        return united(report for of_task in self._reports.values() for report in of_task)
 
     def _read(self, events: Sequence[Event]) -> list[Chunk]:
         """Read an epoch of every source in spans and batches of any size."""
@@ -264,7 +269,7 @@ class StatefulEvaluation:
         return chunks
 
     def _given(self, source: str, rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[Mapping[str, Any]], pa.Schema]:
-        """Return a source's rows as it reads them, bound rows among them only where somebody asks for these."""
+        """Return a source's rows as it reads them, bound rows among them only where they are used."""
         spec = self._sources[source]
         if not isinstance(spec, MarkedSpec):
             return rows, spec.schema
@@ -290,18 +295,18 @@ class StatefulEvaluation:
         return parts
 
     def _last_task(
-        self, level: int, chunks: Sequence[Chunk], at: EpochContext, sinks: frozenset[str]
+        self, level: int, partition: int, chunks: Sequence[Chunk], at: EpochContext, sinks: frozenset[str]
     ) -> Mapping[str, pa.Table]:
-        made = self._task(level, chunks, at)
-        self._reports += reported(made)
+        made = self._task(level, partition, chunks, at)
+        self._reports[level, partition] += reported(made)
         return self._outlets.tables(made, sinks)
 
-    def _task(self, level: int, chunks: Sequence[Chunk], at: EpochContext) -> list[Chunk]:
-        """Run a task until an attempt of it is heard."""
+    def _task(self, level: int, partition: int, chunks: Sequence[Chunk], at: EpochContext) -> list[Chunk]:
+        """Run a task until the answer of an attempt arrives."""
         while True:
             made, reports = self._attempt(level, chunks, at, self._random.choice(self._workload.workers))
             if not self._fails():
-                self._reports += reports
+                self._reports[level, partition] = reports
                 return made
 
     def _attempt(

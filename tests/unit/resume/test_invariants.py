@@ -1,0 +1,60 @@
+"""What a resumption promises itself: no header is written, and no epoch replayed, that a run could not go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.checkpoint.manifest import EpochEnd, Manifest
+from holdfast.checkpoint.progress import EpochSpan
+from holdfast.errors import InternalError
+from holdfast.ports import Held
+from holdfast.resume import backfill, restore, rewind
+from holdfast.resume.backfill import Backfill
+from holdfast.resume.directory_header import DirectoryHeader
+from holdfast.testing.store import SimulatedStore
+
+
+def at(number: int) -> Mapping[str, Mapping[str, int]]:
+    return {"in": {"log": number}}
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        (DirectoryHeader(0), "begins at epoch 0"),
+        (DirectoryHeader(7, (at(3), at(2))), "which do not ascend"),
+        (DirectoryHeader(7, (at(2),), replayed=((5, 0),)), "replays 1 epochs, and has ends for 0"),
+        (DirectoryHeader(7, (at(2), at(3), at(4)), replayed=((6, 0), (5, 0))), r"replays the epochs \[6, 5\]"),
+        (DirectoryHeader(7, (at(2), at(3)), replayed=((7, 0),)), "replays epoch 7, and begins at 7"),
+    ],
+)
+def test_a_header_says_where_a_directory_can_begin(header: DirectoryHeader, says: str) -> None:
+    with pytest.raises(InternalError, match=says):
+        header.to_json()
+
+
+def test_steps_see_each_replayed_epoch_once() -> None:
+    snapshot = Manifest("p", 1, 0, "", EpochEnd(5, 5, at(5), 0), 1)
+    steps = [EpochSpan(at(5), EpochEnd(6, 6, at(6), 0)), EpochSpan(at(6), EpochEnd(7, 6, at(7), 0))]
+    with pytest.raises(InternalError, match=r"after the snapshot of epoch 5 the epochs \[6, 6\] are to be replayed"):
+        restore._planned(snapshot, [Held(7, 1, at(7))], steps, {}, ())
+
+
+def test_epochs_that_fill_a_sink_end_in_ascending_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline: Any = SimpleNamespace(name="p")
+    filling: Any = SimpleNamespace(pipeline=pipeline)
+    monkeypatch.setattr(backfill, "_later", lambda one, other: -1)
+    with pytest.raises(InternalError, match="are to end at positions without order"):
+        Backfill._through(filling, [at(1), at(3), at(2), at(5)], {})
+
+
+def test_rewinds_ascend() -> None:
+    store = SimulatedStore()
+    rewind.note_rewind(store, 5, at(1))
+    rewind.note_rewind(store, 5, at(1))  # a rewind that was interrupted is noted again
+    with pytest.raises(InternalError, match="a rewind is epoch 4, and the one before it is epoch 5"):
+        rewind.note_rewind(store, 4, at(1))
