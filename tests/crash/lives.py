@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast import faults
-from tests.crash.processes import ROOT, jvm_of, kill_tree
+from tests.crash.processes import ROOT, jvm_of, kill_tree, wait_for_session
 
 MODES = {"carried": {}, "staged": {"HOLDFAST_CARRY_MAX": "0 B", "HOLDFAST_PREFETCH_MAX": "0 B"}}
 
@@ -35,6 +35,7 @@ class Lives:
     work: Path
     pipeline: str
     environment: dict[str, str]
+    last_session: int = 0
     chance: random.Random = field(default_factory=lambda: random.Random(os.environ.get("HOLDFAST_SEED", "7")))
 
     def start(self, **more: str) -> subprocess.Popen[str]:
@@ -64,6 +65,11 @@ class Lives:
             return process.wait(timeout=180)
         finally:
             kill_tree(process)
+            self.last_session = process.pid
+
+    def wait_for_survivors(self) -> None:
+        """Wait until nothing is left of the last life: its JVM may go on with Spark's logs for a moment."""
+        wait_for_session(self.last_session)
 
     def die(self, where: str) -> None:
         """Run, and die there: at a named point (``after-decide:3``), or a moment after so many epochs.
@@ -91,6 +97,7 @@ class Lives:
             assert process.wait(timeout=120) != 0
         finally:
             kill_tree(process)
+            self.last_session = process.pid
 
     def committed(self) -> int:
         """Return how many epochs Spark has committed."""

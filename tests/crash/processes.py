@@ -165,6 +165,21 @@ def kill_tree(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
+def wait_for_session(session: int, timeout_s: float = 60) -> None:
+    """Wait until no process of a session is left."""
+    end = time.monotonic() + timeout_s
+    while any(_session_of(pid) == session for pid in psutil.pids()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"processes of session {session} do not end")
+        time.sleep(0.02)
+
+
+def _session_of(pid: int) -> int | None:
+    with suppress(ProcessLookupError, psutil.NoSuchProcess):
+        return None if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE else os.getsid(pid)
+    return None
+
+
 def fork_server_of(process: subprocess.Popen[str]) -> psutil.Process:
     """Return what the Python processes of a run are forked from; its JVM is there, so it is."""
     (found,) = (

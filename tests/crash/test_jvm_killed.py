@@ -147,7 +147,7 @@ class Lives:
         self.files += FILES_PER_EPOCH
 
     def _kill(self, jvm: psutil.Process, forks: psutil.Process, how: str) -> None:
-        below = [*jvm.children(recursive=True), *forks.children(recursive=True)]
+        below = [*_children(jvm), *_children(forks)]
         daemons = [child for child in below if child.ppid() in (jvm.pid, forks.pid)]
         workers = [child for child in below if child not in daemons]
         self.survivors += below
@@ -162,6 +162,12 @@ class Lives:
 
     def _mark_count(self) -> int:
         return len(os.listdir(self.marks))
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):  # the run has ended meanwhile
+        return process.children(recursive=True)
+    return []
 
 
 def _signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:

@@ -35,6 +35,7 @@ def test_the_sinks_are_exact_after_kills_that_each_cost_sparks_directory(
     for number, where in enumerate(deaths):
         lives.die(where)
         assert snapshot_keys(LocalStore(str(tmp_path / "checkpoint"))), "the first life died behind one"
+        lives.wait_for_survivors()
         shutil.rmtree(tmp_path / "checkpoint" / "spark")
         if number % 2:
             shutil.rmtree(tmp_path / "checkpoint" / "progress", ignore_errors=True)
