@@ -9,11 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast import faults
 from tests.crash.processes import ROOT, jvm_of, kill_tree, wait_for_session
+
+LIFE_MAX_S = 300
+"""A life takes about ten seconds alone on two cores, and ten times as long where ten others share them."""
 
 MODES = {"carried": {}, "staged": {"HOLDFAST_CARRY_MAX": "0 B", "HOLDFAST_PREFETCH_MAX": "0 B"}}
 
@@ -46,6 +50,7 @@ class Lives:
         temporary = self.work / "tmp"
         temporary.mkdir(exist_ok=True)
         variables = {"PYTHONPATH": paths, "CRASH_WORK": str(self.work), "HOLDFAST_DRIVER_MEMORY": "1 GiB"}
+        variables["PYTHONFAULTHANDLER"] = "1"  # SIGABRT prints the stacks of all threads
         with (self.work / "log").open("a") as output:
             return subprocess.Popen(
                 command,
@@ -62,7 +67,10 @@ class Lives:
         """Run to whatever end."""
         process = self.start(**more)
         try:
-            return process.wait(timeout=180)
+            return process.wait(timeout=LIFE_MAX_S)
+        except subprocess.TimeoutExpired:
+            self._ask_where_it_stands(process)
+            raise AssertionError(f"not within {LIFE_MAX_S} s:\n{self.said(20_000)}") from None
         finally:
             kill_tree(process)
             self.last_session = process.pid
@@ -70,6 +78,15 @@ class Lives:
     def wait_for_survivors(self) -> None:
         """Wait until nothing is left of the last life: its JVM may go on with Spark's logs for a moment."""
         wait_for_session(self.last_session)
+
+    def _ask_where_it_stands(self, process: subprocess.Popen[str]) -> None:
+        """Let a process that does not end print the stacks of all its threads, and those of its JVM, to the log."""
+        with suppress(Exception):
+            jvm_of(process).send_signal(signal.SIGQUIT)
+            time.sleep(2)
+        with suppress(Exception):
+            process.send_signal(signal.SIGABRT)
+            process.wait(timeout=10)
 
     def die(self, where: str) -> None:
         """Run, and die there: at a named point (``after-decide:3``), or a moment after so many epochs.
@@ -103,9 +120,9 @@ class Lives:
         """Return how many epochs Spark has committed."""
         return sum(path.name.isdigit() for path in self.work.glob("checkpoint/spark/1/commits/*"))
 
-    def said(self) -> str:
+    def said(self, length: int = 3000) -> str:
         """Return the end of what its processes have said."""
-        return (self.work / "log").read_text()[-3000:]
+        return (self.work / "log").read_text()[-length:]
 
     def logged(self) -> str:
         """Return what the logs in the checkpoint say."""

@@ -11,6 +11,7 @@ import os
 import random
 import sqlite3
 import threading
+import time
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -86,8 +87,11 @@ class Reader:
         self._thread.join()
 
     def _look_on(self) -> None:
-        while not self._stop.wait(0.01):
+        rest_s = 0.01
+        while not self._stop.wait(rest_s):
+            began_s = time.monotonic()
             self.look()
+            rest_s = max(0.01, time.monotonic() - began_s)  # on a slow machine it must not be what slows the pipeline
 
     def look(self) -> None:
         """Look once at each sink."""

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import holdfast as hf
@@ -99,14 +101,18 @@ class Play:
     wanted: Mapping[str, Wanted]
     ways: Sequence[str] = ("transaction", "prepared")
 
-    def world(self, seed: int, *, commit_every: int | None = None) -> tuple[World, Auditor]:
+    def world(
+        self, seed: int, *, commit_every: int | None = None, max_rows_per_epoch: int = 5
+    ) -> tuple[World, Auditor]:
         sinks = [
             simulated_sink(name, way=way)  # type: ignore[arg-type]
             for name, way in zip(self.wanted, itertools.cycle(self.ways), strict=False)
         ]
         auditor = Auditor(sinks, self.wanted)
         work = StatefulWorkload(self.pipeline(), self.events, self._judge, buckets=2, partitions=2, failure_rate=0.05)
-        load = Load(row_count=len(self.events), epoch_rows_max=5, carried_share=0.5, task_failure_rate=0.05)
+        load = Load(
+            row_count=len(self.events), epoch_rows_max=max_rows_per_epoch, carried_share=0.5, task_failure_rate=0.05
+        )
         setting = Setting(load, commit_thread=seed % 2 == 1, commit_every_ticks=commit_every, commit_at_pts=True)
         return World(sinks, seed=seed, setting=setting, workload=work), auditor
 
@@ -173,7 +179,49 @@ def windows() -> Play:
     return Play(pipeline, events, wanted)
 
 
-PLAYS = {"plain": plain, "windows": windows}
+def back(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give odd rows two ticks back: as far as ``timestamp_offset`` says."""
+    moved = pc.subtract(batch.column("t"), pc.multiply(pc.bit_wise_and(batch.column("v"), 1), 2))
+    return batch.set_column(1, batch.schema.field(1), moved)
+
+
+def told(key: str, rows: list[Any], state: Any) -> list[dict[str, Any]]:
+    return [{"k": key, "t": row["t"] - row["v"] % 2, "v": row["v"]} for row in rows]
+
+
+def promised() -> Play:
+    """Functions of the user that go back in time, and say how far: before sinks, and before an aggregate."""
+
+    def pipeline() -> Pipeline:
+        fast, slow = source("fast"), source("slow")
+        schema = "k STRING, t BIGINT, v BIGINT"
+        moved = fast | hf.map_batches(back, schema, timestamp_offset=-2, name="moved")
+        own = slow | hf.apply(
+            told, by="k", state="n BIGINT", schema=schema, timestamp="t", timestamp_offset=-1, name="own"
+        )
+        counted = own | hf.aggregate(by="k", window=hf.tumbling(4), disorder=4, n=hf.count(), name="counted")
+        return hf.Pipeline(
+            PIPELINE,
+            moved | hf.write.memory(name="of_moved"),
+            own | hf.write.memory(name="of_own"),
+            counted | hf.select("k", "window_start", "n", name="told") | hf.write.memory(name="counts"),
+            commit_at="pts",
+        )
+
+    events = two_paces(random.Random(3), first=100)
+    rows = [(name, row) for name, row in events if row is not None]
+    of_moved = [(row["k"], row["t"] - row["v"] % 2 * 2, row["v"]) for name, row in rows if name == "fast"]
+    of_own = [(row["k"], row["t"] - row["v"] % 2, row["v"]) for name, row in rows if name == "slow"]
+    of_windows = Counter((key, time // 4 * 4) for key, time, _ in of_own)
+    wanted: dict[str, Wanted] = {
+        "of_moved": lambda pts: Counter(row for row in of_moved if row[1] < pts),
+        "of_own": lambda pts: Counter(row for row in of_own if row[1] < pts),
+        "counts": lambda pts: Counter((key, start, n) for (key, start), n in of_windows.items() if start < pts),
+    }
+    return Play(pipeline, events, wanted)
+
+
+PLAYS = {"plain": plain, "windows": windows, "promised": promised}
 
 
 def live(world: World, auditor: Auditor, crashes: Sequence[CrashAt]) -> list[bool]:
@@ -231,7 +279,7 @@ def test_a_crash_at_every_write_leaves_each_sink_at_its_pts(play: str, stride: i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("play", PLAYS)
+@pytest.mark.parametrize("play", ["plain", "windows", pytest.param("promised", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("first", "second"), [(61, 37), pytest.param(1, 1, marks=pytest.mark.nightly)], ids=["everyday", "whole"]
 )
@@ -244,6 +292,16 @@ def test_every_pair_of_crashes_leaves_each_sink_at_its_pts(play: str, first: int
                 break
         if not first_met and crash.when == "after":
             break
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_max_rows_per_epoch_never_cuts_between_rows_of_one_timestamp(most: int) -> None:
+    """Epochs end between them, commits do not: whoever looks sees all rows of a time or none."""
+    play = plain()
+    times = Counter(row["t"] for _, row in play.events if row is not None)
+    assert max(times.values()) > 3, "no time has more rows than an epoch"
+    world, auditor = play.world(most, max_rows_per_epoch=most)
+    live(world, auditor, [CrashAt(15, "after")])
 
 
 def test_nothing_is_published_while_pts_stands_still() -> None:

@@ -8,10 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
-from holdfast.errors import InvalidPipeline
 from tests.spark.counting import counting
 from tests.spark.running import MODES, arrive, eventually, sqlite_rows
 
@@ -66,12 +65,37 @@ def test_bound_rows_settle_what_waits_and_are_no_rows(spark: SparkSession, tmp_p
     assert {source.name: source.rows for source in run.status().sources} == {"x": 2, "y": 2}
 
 
-def test_bound_rows_that_sparks_plan_would_lose_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    x = hf.read.rows([], schema=MARKED, timestamp="t", bounds="is_bound", name="x")
-    counted = x | hf.map(lambda frame: frame, name="mapped") | hf.select("k", "1L AS v", name="shaped")
-    pipeline = hf.Pipeline("lost", counting(counted) | hf.write.sqlite(tmp_path / "out.db", table="rows", name="out"))
-    with pytest.raises(InvalidPipeline, match="'counted' would never receive the bound rows of source 'x'"):
-        pipeline.run(checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark)
+def renamed(frame: DataFrame) -> DataFrame:
+    return frame.filter("t > 1").withColumnRenamed("t", "at")
+
+
+def computed(frame: DataFrame) -> DataFrame:
+    return frame.withColumn("at", frame.t + 0)
+
+
+@pytest.mark.parametrize(
+    ("fn", "sets"),
+    [(renamed, [("a", 1, 1, 0), ("b", 1, 1, 0)]), pytest.param(computed, [], marks=pytest.mark.nightly)],
+)
+def test_bounds_pass_a_function_of_a_frame_where_sparks_plan_keeps_the_timestamp(
+    spark: SparkSession, tmp_path: Path, fn: Any, sets: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its source never ends: only its bound rows say that nothing comes.  Where they end, the log says so."""
+    x = hf.read.rows([lines(("a", 1), ("b", 1))], schema=SCHEMA + ", is_bound BOOLEAN", timestamp="t", name="x")
+    given = [lines(("a", 5, True)), [], lines((None, 5, True), ("c", 9))]
+    y = hf.read.rows(given, schema=MARKED, timestamp="t", bounds="is_bound", name="y")
+    inputs = {"x": x | hf.select("k", "t", name="x_rows"), "y": y | hf.map(fn, timestamp="at", name="mapped")}
+    db = tmp_path / "out.db"
+    pipeline = hf.Pipeline(
+        "bounds",
+        written(hf.sync(inputs, by="k", name="both"), tmp_path),
+        y | hf.write.sqlite(db, table="plain", name="plain_out"),
+    )
+    run = pipeline.run(checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark)
+    assert sqlite_rows(db, "SELECT k, t, x, y FROM sets") == sets
+    assert sqlite_rows(db, "SELECT k, t FROM plain") == [("c", 9)]
+    assert {source.name: source.rows for source in run.status().sources} == {"x": 2, "y": 1}
+    assert ("holds downstream of 'mapped': 'at' is computed" in caplog.text) == (sets == [])
 
 
 @pytest.mark.nightly

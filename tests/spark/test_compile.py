@@ -14,12 +14,14 @@ import holdfast as hf
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import Node, Stream
 from holdfast.ports import REJECT_COLUMN
+from holdfast.spark.apply import queried, transformed, unchanged
 from holdfast.spark.compile import compile_pipeline
 from tests.graphs import paper as to
 from tests.graphs import source
 
 pytestmark = pytest.mark.spark
 
+WAYS: dict[str, Any] = {"map": transformed, "sql": queried}
 NUMBERS = pa.schema([("n", pa.int64()), ("word", pa.string())])
 
 
@@ -186,3 +188,28 @@ def test_two_columns_of_one_name_are_refused(spark: SparkSession) -> None:
     for pipeline in (hf.Pipeline("p", twice | to("x")), hf.Pipeline("q", twice | to("x"), a | to("y"))):
         with pytest.raises(InvalidPipeline, match="two columns of the name 'n'"):
             rows_of(spark, pipeline, a=TEN)
+
+
+@pytest.mark.parametrize(
+    ("through", "kept", "beyond"),
+    [
+        (hf.map(lambda df: df.filter("n > 1").withColumn("more", F.col("n") + 1)), {"n": "n", "word": "word"}, ""),
+        (hf.map(lambda df: df.select(F.col("n").alias("m"), (F.col("n") + 0).alias("n"))), {"m": "n"}, ""),
+        (hf.map(lambda df: df.select("n", F.explode(F.array("word")).alias("word"))), {"n": "n"}, ""),
+        (hf.map(lambda df: df.withColumn("word", F.udf(str.upper)("word"))), {"n": "n"}, ""),
+        (hf.sql("select m, upper(word) as word from (select n as m, word from input)"), {"m": "n"}, ""),
+        (hf.sql("with w as (select n as m from input) select m from w"), {}, "WithCTE"),
+        (hf.sql("select n as m, word from input where n > 1"), {"m": "n", "word": "word"}, ""),
+        (hf.map(lambda df: df.union(df.withColumn("n", F.col("n") - 1))), {}, "Union"),
+    ],
+)
+def test_what_an_operator_leaves_as_it_was_is_read_from_its_plan(
+    spark: SparkSession, through: Any, kept: dict[str, str], beyond: str
+) -> None:
+    """By identity: a union has the identities of its first branch."""
+    operator = (given("a") | through).node
+    frame = spark.createDataFrame([(1, "a")], "n long, word string")
+    made = WAYS[operator.kind](operator.spec, frame)
+    found = unchanged(frame, made)
+    assert (dict(found.columns), found.beyond) == (kept, beyond)
+    made.collect()  # and it is a plan that runs

@@ -192,6 +192,17 @@ def test_an_expression_of_a_plan_is_a_column_again_and_keeps_its_identity(spark:
 # --- a query that runs ------------------------------------------------------------------------------------------------
 
 
+def test_a_column_that_is_computed_or_renamed_is_another_one(spark: SparkSession) -> None:
+    def columns(frame: DataFrame) -> dict[str, int]:
+        listed = private.listed(private.analyzed(frame).output())
+        return {column.name(): private.identity_of(column) for column in listed}
+
+    frame = rows(spark)
+    made = columns(frame.filter("id > 1").select("id", F.col("id").alias("other"), (F.col("id") + 0).alias("computed")))
+    assert made["id"] == columns(frame)["id"]
+    assert len(set(made.values())) == 3
+
+
 def test_what_a_batch_observes_is_known_while_it_is_at_work(spark: SparkSession, tmp_path: Path) -> None:
     found: list[Any] = []
     observed = stream(spark, tmp_path).observe(

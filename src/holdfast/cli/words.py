@@ -130,6 +130,8 @@ def plan_lines(pipeline: str, plan: Plan) -> Iterator[str]:
         yield f"pipeline {pipeline!r} continues in {directory.below}; there is nothing to compare it with."
     else:
         yield from _change_lines(pipeline, directory, change)
+    for operator, why in plan.bounds_end.items():
+        yield f"* no bound but the end of the stream holds downstream of {operator}: {why}"
     if case is None:
         yield "start    not known while a run is alive, or a sink does not say what it holds: see holdfast inspect"
         return
@@ -155,7 +157,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "reasons": list(chosen.reasons),
     }
     refusal = None if plan.refusal is None else plan.refusal.what
-    return {"directory": directory, "change": as_json(plan.change), "start": start, "refusal": refusal}
+    bounds_end = {"bounds_end": dict(plan.bounds_end)} if plan.bounds_end else {}
+    return {"directory": directory, "change": as_json(plan.change), "start": start, "refusal": refusal, **bounds_end}
 
 
 def _change_lines(pipeline: str, directory: Directory, change: GraphChange) -> Iterator[str]:

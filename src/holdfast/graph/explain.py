@@ -41,12 +41,23 @@ class BoundsEnding(Protocol):
         """Return why, for people; None where they hold."""
 
 
-def bounds_end(node: Node) -> str | None:
-    """Return why bounds do not pass an operator; None where they do, or none are known to reach it."""
+@runtime_checkable
+class BoundsDeciding(Protocol):
+    """What an operator's declaration may say: that only Spark's plan shows what happens to the timestamp."""
+
+    def bounds_decided(self, inputs: Sequence[Shape]) -> bool:
+        """Tell whether it is known before the start."""
+
+
+def bounds_line(node: Node) -> str | None:
+    """Return a line about bounds that do not pass an operator, or may not; None where there is nothing to say."""
     shapes = [before.shape for before in node.inputs]
-    if not isinstance(node.spec, BoundsEnding) or all(shape.timestamp is None for shape in shapes):
+    if all(shape.timestamp is None for shape in shapes):
         return None
-    return node.spec.bounds_end(shapes)
+    if isinstance(node.spec, BoundsDeciding) and not node.spec.bounds_decided(shapes):
+        return "whether bounds hold downstream of it is decided at the start, by Spark's plan of it"
+    why = node.spec.bounds_end(shapes) if isinstance(node.spec, BoundsEnding) else None
+    return None if why is None else f"bounds end here, but for the end itself: {why}"
 
 
 def sinks_behind(pipeline: Pipeline) -> dict[Node, tuple[str, ...]]:
@@ -130,8 +141,8 @@ def _node_lines(node: Node, sinks: tuple[str, ...], *, feeds_state: bool) -> Ite
     yield f"      columns {columns}" + (f"; timestamp {node.timestamp}" if node.timestamp else "")
     if is_stateful(node):
         yield "      keeps state under its name"
-    if feeds_state and (why := bounds_end(node)) is not None:
-        yield f"      bounds end here, but for the end itself: {why}"
+    if feeds_state and (line := bounds_line(node)) is not None:
+        yield f"      {line}"
     if len(sinks) > 1:
         yield f"      shared by the sinks {_listed(sinks)}: computed once for all of them"
 

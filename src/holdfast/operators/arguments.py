@@ -12,6 +12,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.expressions import text as expressions
 from holdfast.graph.checks import a_type, require_columns
 from holdfast.graph.naming import callable_text
+from holdfast.state.bucket_report import WAITING_ROWS_MAX
 from holdfast.types import units
 
 
@@ -85,12 +86,17 @@ def check_callable(function: Any, argument: str, takes: Sequence[str], *, right:
 
 
 def checked_limit(limit: Any) -> int | None:
-    """Return ``max_waiting_rows``."""
+    """Return ``max_waiting_rows``; None where it is not given."""
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise InvalidPipeline(
             f"max_waiting_rows={limit!r} is not a number of rows.", do="write for instance max_waiting_rows=10_000"
         )
     return limit
+
+
+def limit_of(limit: int | None) -> int:
+    """Return how many rows may wait under one key: what is said, or the default."""
+    return WAITING_ROWS_MAX if limit is None else limit
 
 
 def check_offset(offset: Any) -> None:

@@ -34,6 +34,7 @@ class InSpark(Enum):
     READ = "the frame of a source"
     READABLE = "the rows of a source that could be read: the second half of READ, where a source has rejects"
     REJECTS = "the rows of a source that could not be read"
+    BOUND_ROWS = "the bound rows of a source: where its rows go through Spark's plan, and it gives any"
     FUNCTION = "a function of a frame (fn)"
     SELECT = "select expressions (items)"
     FILTER = "the rows for which a condition is true (condition: text, or a function of a frame)"
@@ -67,7 +68,8 @@ class BoundsDownstream(Enum):
     OF_STEP = "those that its step gives"
     SAME = "every bound of its input: it drops rows, and changes none"
     WHERE_TIMED = "every bound of its inputs, where they have the same timestamp column"
-    SELECTED = "those of the keys and the timestamp that it passes on as they are (items_read)"
+    SELECTED = "those of the keys and the timestamp that it passes on as they are (items_read, or Spark's plan of it)"
+    ANALYSED = "those of the keys and the timestamp that Spark's plan of it leaves as they are: known at the start"
     MOVED = "those for all keys, shifted by the offset that it declares (offset); without one, only the end"
     END = "only the end of the stream: it may do anything to the timestamp"
 
@@ -109,7 +111,7 @@ _SIDE_OUTPUT = Lowering(InSpark.HOSTED, InArrow.SIDE_OUTPUT, BoundsDownstream.EN
 
 LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     # kind             in Spark          in Arrow            bounds after it
-    "map": Lowering(InSpark.FUNCTION, InArrow.SPARK_ONLY, BoundsDownstream.END),
+    "map": Lowering(InSpark.FUNCTION, InArrow.SPARK_ONLY, BoundsDownstream.ANALYSED),
     "sql": Lowering(InSpark.SQL, InArrow.SPARK_ONLY, BoundsDownstream.SELECTED),
     "map_batches": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsDownstream.MOVED, calls_user=True),
     "select": Lowering(InSpark.SELECT, InArrow.COMPUTE, BoundsDownstream.SELECTED),

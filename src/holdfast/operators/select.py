@@ -39,11 +39,13 @@ class Select:
         """Return why no bound holds downstream of it."""
         return unless_timed(self.shape(inputs), inputs[0])
 
+    def bounds_decided(self, inputs: Sequence[Shape]) -> bool:
+        """Return whether it is known before the start what happens to the timestamp."""
+        return inputs[0].columns is not None
+
 
 def unless_timed(output: Shape, before: Shape) -> str | None:
     """Return why no bound holds downstream of items that do not pass the timestamp on."""
-    if before.columns is None:
-        return "what columns come is not known before the run"
     return f"{before.timestamp!r} is left out or computed" if output.timestamp is None else None
 
 

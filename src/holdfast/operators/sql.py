@@ -46,9 +46,11 @@ class Sql:
 
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
         """Return why no bound holds downstream of it."""
-        if self.items_read() is None:
-            return "the query is not simple enough to tell what becomes of the timestamp"
         return unless_timed(self.shape(inputs), inputs[0])
+
+    def bounds_decided(self, inputs: Sequence[Shape]) -> bool:
+        """Return whether it is known before the start what happens to the timestamp."""
+        return self.items_read() is not None and inputs[0].columns is not None
 
 
 def sql(query: str, *, name: str | None = None) -> Operator:

@@ -87,6 +87,21 @@ class Bounding:
             yield part.filter(pa.array(~mask)), part.filter(pa.array(mask))
             start = end
 
+    def check(self, bounds: pa.RecordBatch) -> None:
+        """Check bound rows.
+
+        Raises
+        ------
+        BadRow
+            If one has no timestamp.
+        """
+        if bounds.column(self.timestamp).null_count:
+            raise BadRow(
+                f"a bound row has no {self.timestamp!r}.",
+                why=f"where {self.marker!r} is true, the timestamp is the bound.",
+                do="give it a timestamp.",
+            )
+
     def lowest(self, rows: pa.RecordBatch) -> int:
         """Return the lowest timestamp of rows; CLOSED without any."""
         found = pc.min(rows.column(self.timestamp).cast(pa.int64())).as_py()
@@ -137,12 +152,7 @@ class Bounding:
     def _cuts(self, batch: pa.RecordBatch, marks: Bools) -> list[int]:
         """Return the rows that bounds must precede: each is below an earlier bound."""
         times = batch.column(self.timestamp).cast(pa.int64())
-        if times.filter(pa.array(marks)).null_count:
-            raise BadRow(
-                f"a bound row has no {self.timestamp!r}.",
-                why=f"where {self.marker!r} is true, the timestamp is the bound.",
-                do="give it a timestamp.",
-            )
+        self.check(batch.filter(pa.array(marks)))
         ticks = np.asarray(pc.fill_null(times, CLOSED))
         given = [np.asarray(pc.is_valid(batch.column(name))) for name in self.scope]
         is_whole = np.logical_and.reduce(given) if given else np.zeros(batch.num_rows, bool)

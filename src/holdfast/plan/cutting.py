@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +18,12 @@ from holdfast.operators.stateful.gate import Released
 from holdfast.operators.stateful.gate_step import GateStep
 from holdfast.plan.bounds import Bounding, BoundTarget
 from holdfast.plan.chunks import ChunkTarget, Routing
-from holdfast.plan.feeds import feeds_of, with_key
+from holdfast.plan.feeds import Unchanged, bounds_ended, feeds_of, with_key
+from holdfast.plan.gating import check_gated
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import Builder, has_user_code
 from holdfast.plan.routes import Routes
-from holdfast.plan.stages import EVERY, Feed, Hosted, RowBounds, Stage, Stages
+from holdfast.plan.stages import BOUND_ROWS, EVERY, Feed, Hosted, RowBounds, Stage, Stages
 from holdfast.ports import ClockDriven
 from holdfast.sources.bounds import MarkedSpec
 
@@ -32,6 +34,8 @@ class End:
 
     name: str
     node: Node
+    is_bounds: bool = False
+    """Whether it takes the bound rows of a source, and not its rows."""
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -70,6 +74,7 @@ def build_stages(
     partitions: int,
     prefix: Prefix,
     is_columnar: bool = True,
+    analysis: Mapping[str, Unchanged] = MappingProxyType({}),
 ) -> Stages:
     """Cut a pipeline with state into stages.
 
@@ -87,13 +92,16 @@ def build_stages(
         Called for stage 0 where Arrow cannot evaluate it: compiles it through Spark's plan.
     is_columnar : bool
         False lets Spark compute stage 0 in any case.
+    analysis : mapping of str to Unchanged
+        What Spark's plan of an operator leaves as it was; ``prefix`` puts in what it finds out.
 
     Raises
     ------
     InvalidPipeline
-        If Arrow cannot evaluate an operator downstream of a stateful one, or a step refuses its inputs.
+        If Arrow cannot evaluate an operator downstream of a stateful one, or a step refuses its inputs; or if pts
+        cannot be known, because Spark's plan computes timestamps.
     """
-    return _Cutting(pipeline, normal, token, buckets, partitions, prefix, is_columnar).cut()
+    return _Cutting(pipeline, normal, token, buckets, partitions, prefix, is_columnar, analysis).cut()
 
 
 class _NeedsSpark(Exception):
@@ -130,6 +138,7 @@ class _Cutting:
         partitions: int,
         prefix: Prefix,
         is_columnar: bool,
+        analysis: Mapping[str, Unchanged],
     ) -> None:
         self._pipeline = pipeline
         self._normal = normal
@@ -138,6 +147,7 @@ class _Cutting:
         self._partitions = partitions
         self._prefix = prefix
         self._is_columnar = is_columnar
+        self._analysis = analysis
         self._depth = _depths(pipeline.nodes)
         self._levels = max(self._depth.values())
         self._schema: dict[Node, pa.Schema] = {}
@@ -158,6 +168,7 @@ class _Cutting:
             hosted = {node.name: self._hosted(node) for node in self._operators if self._depth[node] == number}
             program, relays = self._compiled(number, hosted)
             stages.append(Stage(program, relays, hosted))
+        check_gated(self._pipeline.name, self._pipeline.nodes, self._analysis)
         stages = [self._with_onward(stage) for stage in stages]
         targets = tuple(self._targets[number] for number in range(len(self._numbers)))
         require_one_way(stages, targets)
@@ -188,6 +199,7 @@ class _Cutting:
             any(_wakes(by_name[one.name]) for stage in stages for one in stage.hosted.values()),
             self._bounding([one for stage in stages for one in stage.hosted.values()]),
             self._row_bounds([one for stage in stages for one in stage.hosted.values()]),
+            bounds_ended(self._pipeline.nodes, self._analysis),
         )
 
     def _bounding(self, hosted: Sequence[Hosted]) -> dict[str, Bounding]:
@@ -300,8 +312,10 @@ class _Cutting:
         return Program(heads, tuple(builder.steps), numbers, routes, has_user_code(nodes)), relays
 
     def _through_spark(self, nodes: Sequence[Node], ends: Sequence[tuple[tuple[Node | SinkNode, int], Node]]) -> None:
-        part = FirstStage(tuple(nodes), tuple(End(str(self._numbers[key]), before) for key, before in ends))
-        self._note(ends, self._prefix(part))
+        own = [End(str(self._numbers[key]), before) for key, before in ends]
+        marked = [node for node in nodes if isinstance(node.spec, MarkedSpec)]
+        bounds = [End(f"{BOUND_ROWS}{node.name}", node, is_bounds=True) for node in marked]
+        self._note(ends, self._prefix(FirstStage(tuple(nodes), (*own, *bounds)))[: len(own)])
 
     def _note(self, ends: Sequence[tuple[tuple[Node | SinkNode, int], Node]], schemas: Sequence[pa.Schema]) -> None:
         for (key, before), schema in zip(ends, schemas, strict=True):
@@ -332,7 +346,7 @@ class _Cutting:
             old = self._targets[number]
             self._targets[number] = ChunkTarget(number, old.level, node.name, name, old.schema, step.key)
             targets[name] = number
-        feeds = {name: tuple(feeds_of(node, ordinal)) for ordinal, name in enumerate(names)}
+        feeds = {name: tuple(feeds_of(node, ordinal, self._analysis)) for ordinal, name in enumerate(names)}
         sources = {name: self._sources_of(of) for name, of in feeds.items()}
         self._sources[node.name] = frozenset().union(*sources.values())
         return Hosted(node.name, self._operators.index(node), step, targets, feeds, sources=sources)
@@ -349,7 +363,7 @@ class _Cutting:
                 (self._numbers[other, ordinal], feed)
                 for other in self._operators
                 for ordinal in range(len(other.inputs))
-                for feed in feeds_of(other, ordinal)
+                for feed in feeds_of(other, ordinal, self._analysis)
                 if feed.is_operator and feed.source == one.name
             ]
             onward = tuple((number, with_key(feed, one.step.key.names)) for number, feed in ways)

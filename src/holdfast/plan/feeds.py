@@ -1,9 +1,13 @@
-"""Where the rows of an operator's input come from, and which bounds of the origin still hold at the input."""
+"""Where the rows of an operator's input come from, and which bounds of the origin still hold at the input.
+
+What a function of a frame, or a statement, does to the timestamp is known from Spark's analysed plan alone, and that
+exists only at the start (:class:`Unchanged`).  While a graph is built, bounds are assumed to pass it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.expressions.text import Item
@@ -12,14 +16,47 @@ from holdfast.operators.lowering import BoundsDownstream, entry_of, lowering_of
 from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed
 
 
-def feeds_of(node: Node, ordinal: int) -> list[Feed]:
+@dataclass(frozen=True)
+class Unchanged:
+    """What an operator leaves of its input's columns as they are, by Spark's plan of it.
+
+    Parameters
+    ----------
+    columns : tuple of (str, str)
+        Those columns: (name downstream of it, name in its input).
+    names : tuple of str
+        All columns downstream of it.
+    beyond : str
+        What of its plan is neither a projection, a filter nor a generator; empty where nothing is.
+    """
+
+    columns: tuple[tuple[str, str], ...]
+    names: tuple[str, ...]
+    beyond: str = ""
+
+    def why_not(self, timestamp: str) -> str:
+        """Return why bounds end, where the timestamp does not pass."""
+        if self.beyond:
+            return f"Spark makes more of it than projections and filters: {self.beyond}"
+        if timestamp in self.names:
+            return f"{timestamp!r} is computed"
+        return f"{timestamp!r} is left out or renamed"
+
+
+Analysis = Mapping[str, Unchanged] | None
+"""Operator -> what Spark's plan of it leaves as it was; None: there is no plan yet."""
+
+
+def feeds_of(node: Node, ordinal: int, analysis: Analysis = None) -> list[Feed]:
     """Return the feeds of an operator's input; only their ends where its time column is another than theirs."""
     before = node.inputs[ordinal]
-    feeds = _feeds(before)
+    feeds = feeds_downstream(before, analysis)
     time = node.stateful_spec.time_columns[ordinal]
-    if time is None or before.shape.timestamp is None or time == before.shape.timestamp:
+    if time is None:
         return feeds
-    return [replace(feed, bounds=CLOSED_ONLY) for feed in feeds]
+    if before.shape.timestamp not in (None, time):
+        return [replace(feed, bounds=CLOSED_ONLY) for feed in feeds]
+    return [feed if feed.times is None or time in feed.times else replace(feed, bounds=CLOSED_ONLY) for feed in feeds]
 
 
 def with_key(feed: Feed, key: Sequence[str]) -> str:
@@ -29,27 +66,60 @@ def with_key(feed: Feed, key: Sequence[str]) -> str:
     return feed.bounds
 
 
-def _feeds(node: Node) -> list[Feed]:
+def feeds_downstream(node: Node, analysis: Analysis = None) -> list[Feed]:
     """Return where a node's rows come from, and which bounds of the origin still hold downstream of the node."""
-    return entry_of(WAYS, lowering_of(node).bounds, "holdfast/plan/feeds.py")(node)
+    return entry_of(WAYS, lowering_of(node).bounds, "holdfast/plan/feeds.py")(node, analysis)
 
 
-def _of_source(node: Node) -> list[Feed]:
+def bounds_ended(nodes: Sequence[Node], analysis: Analysis) -> dict[str, str]:
+    """Return the operators upstream of stateful ones at which bounds end by Spark's plan of them, each with why.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+        A graph, inputs first.
+    analysis : mapping of str to Unchanged, optional
+        From Spark's plan.
+    """
+    before_state: set[Node] = set()
+    for node in reversed(nodes):
+        if node in before_state or lowering_of(node).keeps_state:
+            before_state.update(node.inputs)
+    found = {}
+    for node in nodes:
+        is_analysed = lowering_of(node).bounds is BoundsDownstream.ANALYSED or node.name in (analysis or {})
+        if node not in before_state or not is_analysed:
+            continue
+        (before,) = node.inputs
+        comes = [feed for feed in feeds_downstream(before, analysis) if feed.bounds != CLOSED_ONLY]
+        if comes and all(feed.bounds == CLOSED_ONLY for feed in feeds_downstream(node, analysis)):
+            known = (analysis or {}).get(node.name)
+            time = node.timestamp or before.timestamp
+            if time is not None:
+                found[node.name] = "Spark has not analysed it" if known is None else known.why_not(time)
+    return found
+
+
+def _of_source(node: Node, analysis: Analysis) -> list[Feed]:
     return [Feed(node.name, False, EVERY)]  # whatever it gives, by bound rows or for a commit at pts: often nothing
 
 
-def _of_step(node: Node) -> list[Feed]:
+def _of_step(node: Node, analysis: Analysis) -> list[Feed]:
     return [Feed(node.name, True, EVERY)]
 
 
-def _through(passed: Callable[[Feed, Node, Node], Feed]) -> Callable[[Node], list[Feed]]:
+Passed = Callable[[Feed, Node, Node, Analysis], Feed]
+"""Returns a feed of an input of a node as it holds downstream of the node."""
+
+
+def _through(passed: Passed) -> Callable[[Node, Analysis], list[Feed]]:
     """Return what gives the feeds of a stateless operator: those of its inputs, as they hold downstream of it."""
 
-    def feeds(node: Node) -> list[Feed]:
+    def feeds(node: Node, analysis: Analysis) -> list[Feed]:
         found: dict[tuple[str, bool], Feed] = {}
         for before in node.inputs:
-            for feed in _feeds(before):
-                after = passed(feed, before, node)
+            for feed in feeds_downstream(before, analysis):
+                after = passed(feed, before, node, analysis)
                 known = found.get((feed.source, feed.is_operator))
                 if known is not None and known != after:  # two paths from one feed that differ: only its end is sure
                     after = replace(after, bounds=CLOSED_ONLY)
@@ -59,35 +129,56 @@ def _through(passed: Callable[[Feed, Node, Node], Feed]) -> Callable[[Node], lis
     return feeds
 
 
-def _same(feed: Feed, before: Node, node: Node) -> Feed:
+def _same(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
     return feed
 
 
-def _where_timed(feed: Feed, before: Node, node: Node) -> Feed:
-    return feed if node.shape.timestamp is not None else _end(feed, before, node)
+def _where_timed(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
+    return feed if node.shape.timestamp is not None else _end(feed, before, node, analysis)
 
 
-def _selected(feed: Feed, before: Node, node: Node) -> Feed:
+def _selected(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
     spec: Any = node.spec
     items = spec.items_read()
+    is_read = items is not None and before.shape.columns is not None
+    if node.name in (analysis or {}) or (analysis is None and not is_read):
+        return _analysed(feed, before, node, analysis)
     if node.shape.timestamp is None or before.shape.columns is None or items is None:
-        return _end(feed, before, node)
+        return _end(feed, before, node, analysis)
     chosen = _unchanged(items, before.shape.columns)
     return replace(
-        feed, columns=tuple((name, origin) for name, of in chosen if (origin := feed.column(of)) is not None)
+        feed,
+        columns=tuple((name, origin) for name, of in chosen if (origin := feed.column(of)) is not None),
+        times=_times(feed, chosen),
     )
 
 
-def _moved(feed: Feed, before: Node, node: Node) -> Feed:
+def _analysed(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
+    if analysis is None:
+        return feed
+    known = analysis.get(node.name)
+    carries = (before.timestamp,) if feed.times is None else feed.times
+    times = () if known is None else tuple(name for name, of in known.columns if of in carries)
+    if known is None or not times or node.timestamp not in (None, *times):
+        return _end(feed, before, node, analysis)
+    columns = tuple((name, origin) for name, of in known.columns if (origin := feed.column(of)) is not None)
+    return replace(feed, columns=columns, times=times)
+
+
+def _moved(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
     spec: Any = node.spec
     offset = spec.offset(node.shape.timestamp)
     if offset is None or before.shape.timestamp is None:
-        return _end(feed, before, node)
-    return replace(feed, columns=(), offset=feed.offset + offset)  # nothing is declared about the keys
+        return _end(feed, before, node, analysis)
+    return replace(feed, columns=(), offset=feed.offset + offset, times=None)  # nothing is declared about the keys
 
 
-def _end(feed: Feed, before: Node, node: Node) -> Feed:
+def _end(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
     return replace(feed, bounds=CLOSED_ONLY)
+
+
+def _times(feed: Feed, chosen: Sequence[tuple[str, str]]) -> tuple[str, ...] | None:
+    return None if feed.times is None else tuple(name for name, of in chosen if of in feed.times)
 
 
 def _unchanged(items: Sequence[Item], columns: Sequence[str]) -> list[tuple[str, str]]:
@@ -102,12 +193,13 @@ def _unchanged(items: Sequence[Item], columns: Sequence[str]) -> list[tuple[str,
     return found
 
 
-WAYS: Mapping[BoundsDownstream, Callable[[Node], list[Feed]]] = {
+WAYS: Mapping[BoundsDownstream, Callable[[Node, Analysis], list[Feed]]] = {
     BoundsDownstream.OF_SOURCE: _of_source,
     BoundsDownstream.OF_STEP: _of_step,
     BoundsDownstream.SAME: _through(_same),
     BoundsDownstream.WHERE_TIMED: _through(_where_timed),
     BoundsDownstream.SELECTED: _through(_selected),
+    BoundsDownstream.ANALYSED: _through(_analysed),
     BoundsDownstream.MOVED: _through(_moved),
     BoundsDownstream.END: _through(_end),
 }

@@ -7,6 +7,7 @@ simulation) sees one more operator and needs to know nothing about commits.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.errors import InvalidPipeline
@@ -17,12 +18,15 @@ from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SideOutput, SinkNode, Stream, is_stateful
 from holdfast.operators.stateful.gate import NAME, ClockArguments, ClockSpec, Gate, Released
-from holdfast.plan.feeds import feeds_of
+from holdfast.plan.feeds import Analysis, bounds_ended, feeds_downstream, feeds_of
 from holdfast.plan.stages import CLOSED_ONLY
 from holdfast.sources.bounds import MarkedSpec
 
 _EVENT_TIME = frozenset({"sync", "merge", "accumulate", "distinct", "limit_in_flight", "aggregate"})
-"""Stateful operators that report their progress; ``apply`` and ``stateful`` give what a user's function returns."""
+"""Stateful operators that report their progress."""
+
+_OF_FUNCTIONS = frozenset({"apply", "stateful"})
+"""Those that report it where ``timestamp_offset`` bounds the timestamps that a user's function returns."""
 
 _BY_TIME = frozenset({"tumbling", "sliding", "session"})
 
@@ -55,15 +59,15 @@ def gated(
     _check_sources(pipeline, sources, commit_at)
     clocks: dict[str, ClockArguments] = {}
     clock_nodes: list[Node] = []
+    offsets = _offsets(sinks)
     for node in nodes:
-        if node.is_source:
-            by_rows = not isinstance(node.spec, MarkedSpec)
-            clocks[node.name] = ClockArguments(str(node.timestamp), _disorder(commit_at, node.name, by_rows), by_rows)
-        elif reports_progress(node):
+        by_rows = node.is_source and not isinstance(node.spec, MarkedSpec)
+        if reports_progress(node):
             _check_progress_arrives(pipeline, node)
-            clocks[node.name] = ClockArguments(str(node.timestamp), 0, by_rows=False)
-        else:
+        elif not node.is_source:
             continue
+        disorder = _disorder(commit_at, node.name) if by_rows else 0  # others report their progress themselves
+        clocks[node.name] = ClockArguments(str(node.timestamp), disorder, by_rows, offsets.get(node.name, 0))
         clock_nodes.append(_clock(node, clocks[node.name], built_at))
     times = {sink.name: _time_of(pipeline, sink) for sink in sinks}
     spec = Gate(times, clocks, commit_at.max_waiting_rows)
@@ -74,6 +78,44 @@ def gated(
     return tuple(_behind(gate, sink) for sink in sinks)
 
 
+def check_gated(pipeline: str, nodes: Sequence[Node], analysis: Analysis) -> None:
+    """Check a graph with a gate once Spark's plan shows what happens to timestamps in its part.
+
+    Parameters
+    ----------
+    pipeline : str
+        Its name.
+    nodes : sequence of Node
+        Its graph, inputs first.
+    analysis : mapping of str to Unchanged, optional
+        From Spark's plan.
+
+    Raises
+    ------
+    InvalidPipeline
+        If pts is not known: rows of a sink have computed timestamps, or an operator cannot know the progress of
+        a source.
+    """
+    gate = gate_of(nodes)
+    if gate is None:
+        return
+    ended = bounds_ended(nodes, analysis)
+    for node in nodes:
+        if reports_progress(node):
+            _check_progress_arrives(pipeline, node, analysis, ended)
+    for name, before in zip(gate.stateful_spec.input_names, gate.inputs, strict=True):
+        if at := next((each for each in _without_state(before) if each.name in ended), None):
+            raise InvalidPipeline(
+                f'commit_at="pts" of pipeline {pipeline!r}: it would be unknown whether a row of sink {name!r} is '
+                "below pts.",
+                why=f"{at.kind} {at.name!r}, upstream of it, built at {at.origin}: {ended[at.name]}.",
+                do="pass the timestamp on as it is (or renamed, with map(timestamp=)), or write it as map_batches with "
+                "timestamp_offset=; or leave commit_at out.",
+                pipeline=pipeline,
+                participant=at.name,
+            )
+
+
 def gate_of(nodes: Sequence[Node]) -> Node | None:
     """Return the gate of a graph; None where it commits at the end of each epoch."""
     return next((node for node in nodes if isinstance(node.spec, Gate)), None)
@@ -81,10 +123,12 @@ def gate_of(nodes: Sequence[Node]) -> Node | None:
 
 def reports_progress(node: Node) -> bool:
     """Return whether an operator reports by event time which of its rows are still to come."""
-    if not is_stateful(node) or node.kind not in _EVENT_TIME or node.timestamp is None:
+    if not is_stateful(node) or node.timestamp is None:
         return False
     spec: Any = node.spec
-    return node.kind != "aggregate" or spec.window.kind in _BY_TIME
+    if node.kind in _OF_FUNCTIONS:
+        return spec.output.offset is not None
+    return node.kind in _EVENT_TIME and (node.kind != "aggregate" or spec.window.kind in _BY_TIME)
 
 
 def _behind(gate: Node, sink: SinkNode) -> SinkNode:
@@ -99,9 +143,17 @@ def _clock(node: Node, clock: ClockArguments, built_at: Origin) -> Node:
     return Node(spec, (node,), naming.extended(node.name, "clock"), True, built_at, spec.shape([]))
 
 
-def _disorder(commit_at: CommitAtPts, source: str, by_rows: bool) -> str | int:
-    if not by_rows:  # its bound rows report its progress
-        return 0
+def _offsets(sinks: Sequence[SinkNode]) -> dict[str, int]:
+    """Return by how many ticks rows of sinks may be below the bounds of their sources and operators, where they may."""
+    found: dict[str, int] = {}
+    for sink in sinks:
+        for feed in feeds_downstream(sink.inputs[0]):
+            if feed.offset < 0:
+                found[feed.source] = max(-feed.offset, found.get(feed.source, 0))
+    return found
+
+
+def _disorder(commit_at: CommitAtPts, source: str) -> str | int:
     return commit_at.disorder.get(source, 0) if isinstance(commit_at.disorder, Mapping) else commit_at.disorder
 
 
@@ -137,18 +189,22 @@ def _check_sources(pipeline: str, sources: Sequence[Node], commit_at: CommitAtPt
         )
 
 
-def _check_progress_arrives(pipeline: str, node: Node) -> None:
+def _check_progress_arrives(
+    pipeline: str, node: Node, analysis: Analysis = None, ended: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Refuse an operator by event time that cannot know the progress of its sources: pts would never advance."""
     for ordinal, before in enumerate(node.inputs):
-        for feed in feeds_of(node, ordinal):
+        for feed in feeds_of(node, ordinal, analysis):
             if feed.bounds == CLOSED_ONLY or (feed.is_operator and not _gets_progress_from(before, feed.source)):
+                between = [each.name for each in _without_state(before) if each.name in ended]
+                reasons = [f" {name!r}: {ended[name]}." for name in between]
                 raise InvalidPipeline(
                     f'commit_at="pts" of pipeline {pipeline!r}: {node.kind} {node.name!r}, built at {node.origin}, '
                     f"cannot know the progress of {feed.source!r}.",
-                    why="something between them may change timestamps (map, sql, map_batches, a computed time "
-                    "column), or is a function of yours with state; so rows below pts could follow.",
-                    do=f"move it downstream of {node.name!r}, or write it as filter, select, split, clip or union; "
-                    "or leave commit_at out.",
+                    why="something between them may change timestamps (map_batches, a computed time column), or is a "
+                    f"function of yours with state; so rows below pts could follow.{''.join(reasons)}",
+                    do=f"move it downstream of {node.name!r}, or write it as filter, select, split, clip or union, or "
+                    "with timestamp_offset=; or leave commit_at out.",
                     pipeline=pipeline,
                     participant=node.name,
                 )
@@ -162,6 +218,16 @@ def _gets_progress_from(before: Node, operator: str) -> bool:
             return reports_progress(node)
         waiting += node.inputs
     return False
+
+
+def _without_state(node: Node) -> list[Node]:
+    """Return a node and those upstream of it, up to the operators with state."""
+    found, waiting = [], [node]
+    while waiting:
+        each = waiting.pop()
+        found.append(each)
+        waiting += () if is_stateful(each) else each.inputs
+    return found
 
 
 def _time_of(pipeline: str, sink: SinkNode) -> str | None:
@@ -179,8 +245,8 @@ def _time_of(pipeline: str, sink: SinkNode) -> str | None:
         "known timestamp column.",
         why=f"{node.kind} {node.name!r}, upstream of it, does not pass it on: it would be unknown whether a row is "
         "below pts.",
-        do="keep the source's timestamp column under its name: write map and sql as select or map_batches with that "
-        "column in its schema; or leave commit_at out.",
+        do="keep the source's timestamp column: name it with map(timestamp=), write sql as select, or map_batches "
+        "with that column in its schema; or leave commit_at out.",
         pipeline=pipeline,
         participant=sink.name,
     )

@@ -13,9 +13,11 @@ MediaPipe, ``CalculatorGraph``: throttled sources, and the relief of a graph tha
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -27,7 +29,8 @@ from holdfast.operators.sync.step import SyncStep
 from holdfast.operators.waits import merge_fullness
 from holdfast.plan.holds import write_held
 from holdfast.plan.stages import Stages
-from holdfast.state.bucket_report import BucketReport, Pressure
+from holdfast.state.bucket_report import WAITING_ROWS_MAX, BucketReport, Pressure
+from holdfast.state.keys import coded
 from holdfast.state.step import UNBOUNDED, Step
 
 log = logging.getLogger("holdfast.run")
@@ -64,6 +67,8 @@ def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> Pressure | None:
         return _pressure_of_merge(step, state)
     if isinstance(step, GateStep):
         return _pressure_of_gate(step, state)
+    if isinstance(step, KeepsRows):
+        return _pressure_of_one(step, state)
     assert isinstance(step, SyncStep)
     assert step.max_waiting_rows is not None
     if sum(state[f"waiting_{name}"].num_rows for name in step.inputs) < step.max_waiting_rows:
@@ -82,7 +87,39 @@ def pressure_of(step: Step, state: Mapping[str, pa.Table]) -> Pressure | None:
 
 def limit_of(step: Step) -> int | None:
     """Return how many rows may wait under one key of an operator; None: it has no limit."""
-    return step.max_waiting_rows if isinstance(step, SyncStep | MergeStep | GateStep) else None
+    return step.max_waiting_rows if isinstance(step, SyncStep | MergeStep | GateStep | KeepsRows) else None
+
+
+@runtime_checkable
+class KeepsRows(Protocol):
+    """A step that keeps rows of one input until others of the same input have come: ``aggregate``, ``distinct``.
+
+    Named by what is asked of it: a worker that has neither need not import how they are declared.
+    """
+
+    max_waiting_rows: int | None
+    waiting_tables: Sequence[str]
+    key: pa.Schema
+    inputs: Mapping[str, pa.Schema]
+
+
+def is_costly(step: Step, state_rows: int) -> bool:
+    """Return whether a look at a bucket of so many rows takes too long to be worth one in every epoch."""
+    is_large = min(state_rows, limit_of(step) or 0) >= WAITING_ROWS_MAX
+    return is_large and not isinstance(step, GateStep)
+
+
+def _pressure_of_one(step: KeepsRows, state: Mapping[str, pa.Table]) -> Pressure:
+    """Return how full a key is of an operator whose rows wait for others of the same input, or for time to pass."""
+    assert step.max_waiting_rows is not None
+    held = [state[table] for table in step.waiting_tables]
+    if sum(table.num_rows for table in held) < step.max_waiting_rows:
+        return Pressure()
+    codes, _ = coded(pa.concat_tables([table.select(step.key.names) for table in held]))
+    most = int(np.bincount(codes).max()) if step.key.names else sum(table.num_rows for table in held)
+    if most < step.max_waiting_rows:
+        return Pressure()
+    return Pressure(most, tuple(step.inputs), tuple(step.inputs))
 
 
 def _pressure_of_merge(step: MergeStep, state: Mapping[str, pa.Table]) -> Pressure:
@@ -248,8 +285,9 @@ class BackPressure:
             self._limits[operator] = 2 * most
             if operator not in self._warned:
                 log.warning(
-                    "operator %r: %d rows wait under one key, max_waiting_rows is %d, and holding sources back does "
-                    "not help: %s. The limit is relaxed to %d; it will be relaxed further without another warning.",
+                    "operator %r: %d rows wait, or are kept, under one key, max_waiting_rows is %d, and holding "
+                    "sources back does not help: %s. The limit is relaxed to %d; it will be relaxed further without "
+                    "another warning.",
                     operator,
                     most,
                     self._operators[operator].limit,

@@ -24,6 +24,9 @@ from holdfast.state.step import Step
 CLOSED_ONLY, ALL_KEYS_ONLY, EVERY = "closed", "all-keys", "every"
 """Which bounds hold after a path of stateless operators: only the end of the stream; those for all keys; every one."""
 
+BOUND_ROWS = "bounds/"
+"""How Spark's plan of stage 0 calls the end of a source's bound rows: this, and the source."""
+
 
 @dataclass(frozen=True)
 class Feed:
@@ -42,6 +45,8 @@ class Feed:
         under its own name.
     offset : int
         Ticks by which its bounds are shifted on the path.
+    times : tuple of str, optional
+        The columns that its bounds hold for, where Spark's plan shows it; None: the timestamp of the input.
     """
 
     source: str
@@ -49,6 +54,7 @@ class Feed:
     bounds: str
     columns: tuple[tuple[str, str], ...] | None = None
     offset: int = 0
+    times: tuple[str, ...] | None = None
 
     def column(self, name: str) -> str | None:
         """Return the feed's column that a column of the input equals; None where it is computed."""
@@ -165,6 +171,8 @@ class Stages:
         Source -> how its bound rows are read, where it has any and an operator uses them.
     row_bounds : mapping of str to RowBounds
         Source -> the bounds that its rows give, where the pipeline commits at pts.
+    bounds_end : mapping of str to str
+        Operator upstream of a stateful one, analysed by Spark -> why no bound but the end holds downstream of it.
     """
 
     stages: tuple[Stage, ...]
@@ -176,6 +184,7 @@ class Stages:
     ticks: bool
     bounding: Mapping[str, Bounding] = field(default_factory=dict)
     row_bounds: Mapping[str, RowBounds] = field(default_factory=dict)
+    bounds_end: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def levels(self) -> int:

@@ -12,14 +12,34 @@ from pyspark.sql import functions as F
 
 from holdfast.errors import InvalidPipeline
 from holdfast.operators.sql import TABLE
+from holdfast.plan.feeds import Unchanged
 from holdfast.ports import REJECT_COLUMN
+from holdfast.sources.bounds import MarkedSpec
+from holdfast.spark import private
 
 _view_lock = threading.Lock()
 
 
 def readable(spec: Any, frame: DataFrame) -> DataFrame:
-    """Return the rows of a source that could be read."""
-    return frame.filter(F.col(REJECT_COLUMN).isNull()).drop(REJECT_COLUMN)
+    """Return the rows of a source that could be read, without its bound rows."""
+    if REJECT_COLUMN in frame.columns:
+        frame = frame.filter(F.col(REJECT_COLUMN).isNull()).drop(REJECT_COLUMN)
+    is_bound = marked(spec, frame)
+    return frame if is_bound is None else frame.filter(~is_bound).drop(spec.marker)
+
+
+def bound_rows(spec: Any, frame: DataFrame) -> DataFrame:
+    """Return the bound rows of a source."""
+    is_bound = marked(spec, frame)
+    assert is_bound is not None
+    return frame.filter(is_bound).drop(spec.marker, REJECT_COLUMN)
+
+
+def marked(spec: Any, frame: DataFrame) -> Column | None:
+    """Return whether a row of a source is a bound; None where its frame has no such rows."""
+    if not isinstance(spec, MarkedSpec) or spec.marker not in frame.columns:
+        return None
+    return F.coalesce(F.col(f"`{spec.marker}`"), F.lit(False))
 
 
 def rejected(spec: Any, frame: DataFrame) -> DataFrame:
@@ -33,9 +53,16 @@ def transformed(spec: Any, frame: DataFrame) -> DataFrame:
     Raises
     ------
     InvalidPipeline
-        If it returns something else.
+        If it returns something else, or no column of the name that is to hold event time.
     """
-    return _frame_of(spec.fn(frame))
+    made = _frame_of(spec.fn(frame))
+    if spec.timestamp is not None and spec.timestamp not in made.columns:
+        raise InvalidPipeline(
+            f"the function of map gives no column {spec.timestamp!r}.",
+            why=f"timestamp= names it, and the columns are {', '.join(made.columns)}.",
+            do="name the column that holds event time, or leave timestamp= out.",
+        )
+    return made
 
 
 def selected(spec: Any, frame: DataFrame) -> DataFrame:
@@ -77,6 +104,39 @@ def clipped(spec: Any, frame: DataFrame) -> DataFrame:
             border = F.lit(border_us) if is_number else F.timestamp_micros(F.lit(border_us))
             conditions.append(column >= border if is_start else column < border)
     return frame.filter(reduce(Column.__and__, conditions))
+
+
+def unchanged(before: DataFrame, after: DataFrame) -> Unchanged:
+    """Return which columns of a frame stand in what was made of it as they are, by Spark's analysed plan.
+
+    A column is known by its identity, not its name: where it is only renamed, or passes a filter or ``explode``, it is
+    the same one.  Behind any other kind of node nothing is taken for unchanged: a union, for instance, gives the
+    identities of its first branch to the rows of all.
+    """
+    base, plan = private.analyzed(before), private.analyzed(after)
+    names = tuple(after.columns)
+    layers = []
+    while not plan.equals(base):
+        kind = private.kind_of(plan)
+        children = private.children_of(plan)
+        if kind not in ("Project", "Filter", "Generate", *private.TRANSPARENT) or len(children) != 1:
+            return Unchanged((), names, kind)
+        layers.append(plan)
+        (plan,) = children
+    origins = _named(base)
+    for layer in reversed(layers):
+        if private.kind_of(layer) == "Project":
+            for column in private.listed(layer.projectList()):
+                if private.kind_of(column) == "Alias" and private.kind_of(column.child()) == "AttributeReference":
+                    origin = origins.get(private.identity_of(column.child()))
+                    origins |= {} if origin is None else {private.identity_of(column): origin}
+    found = ((name, origins.get(identity)) for identity, name in _named(private.analyzed(after)).items())
+    return Unchanged(tuple((name, origin) for name, origin in found if origin is not None), names)
+
+
+def _named(plan: Any) -> dict[int, str]:
+    """Return the columns of a plan: identity -> name."""
+    return {private.identity_of(column): column.name() for column in private.listed(plan.output())}
 
 
 def united(frames: Sequence[DataFrame]) -> DataFrame:

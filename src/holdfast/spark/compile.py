@@ -7,7 +7,7 @@ compiled together into one wide frame (:mod:`holdfast.spark.fanout`), so that th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InSpark, entry_of
 from holdfast.plan.batches import BatchFunction, BranchFunction, promise_of
 from holdfast.plan.cutting import FirstStage
+from holdfast.plan.feeds import Unchanged
 from holdfast.plan.routes import STEP, TAG, Routes, struct_name
 from holdfast.spark import apply, private
 from holdfast.spark.compile_steps import CompileStep, Steps, explained_at, steps_of
@@ -28,6 +29,9 @@ from holdfast.spark.fanout import WideFrame, column_name
 
 RowWise = Callable[[Any, DataFrame], DataFrame]
 """What a declaration makes of a frame: a projection, a filter, or both."""
+
+_BOUNDS_MAY_PASS = (InSpark.FUNCTION, InSpark.SELECT, InSpark.SQL)
+"""Operators of which only their plan, or also their plan, tells what becomes of the timestamp."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,13 @@ class Compiled:
         All rows of all sinks; tagged when there are several sinks.
     routes : Routes
         How to tell them apart, with each sink's schema.
+    analysis : mapping of str to Unchanged
+        Of a first stage: operator that may let bounds pass -> which columns it leaves as they are.
     """
 
     frame: DataFrame
     routes: Routes
+    analysis: Mapping[str, Unchanged] = field(default_factory=dict)
 
 
 def compile_pipeline(pipeline: Pipeline | FirstStage, read: Callable[[Node], DataFrame], token: str) -> Compiled:
@@ -65,15 +72,17 @@ def compile_pipeline(pipeline: Pipeline | FirstStage, read: Callable[[Node], Dat
         downstream of a fan-out is neither a filter nor a projection nor ``map_batches``.
     """
     steps = steps_of(pipeline)
-    compiler = _Compiler(steps, read, token)
+    compiler = _Compiler(steps, read, token, analyses=isinstance(pipeline, FirstStage))
     frames = compiler.sink_frames()
     schemas = [_schema(frame.schema) for _, frame in sorted(frames.items())]
     routes = Routes(tuple(sink.name for sink in pipeline.sinks), tuple(schemas))
-    return Compiled(compiler.united(frames), routes)
+    return Compiled(compiler.united(frames), routes, compiler.analysis)
 
 
 class _Compiler:
-    def __init__(self, steps: Steps, read: Callable[[Node], DataFrame], token: str) -> None:
+    def __init__(self, steps: Steps, read: Callable[[Node], DataFrame], token: str, *, analyses: bool) -> None:
+        self.analysis: dict[str, Unchanged] = {}
+        self._analyses = analyses
         self._steps = steps
         self._read = read
         self._token = token
@@ -129,6 +138,13 @@ class _Compiler:
     def _applied(self, step: CompileStep, inputs: Sequence[DataFrame]) -> DataFrame:
         with explained_at(step):
             return _lowered(step).alone(self, step, inputs)
+
+    def _made(self, step: CompileStep, before: DataFrame, apply_to: RowWise) -> DataFrame:
+        """Return what a row-wise operator makes of a frame; note what it leaves as it was, where bounds may pass it."""
+        made = apply_to(step.node.spec, before)
+        if self._analyses and step.way in _BOUNDS_MAY_PASS:
+            self.analysis[step.node.name] = apply.unchanged(before, made)
+        return distinct(made, step.title)
 
     def _batches(self, step: CompileStep, inputs: Sequence[DataFrame]) -> DataFrame:
         spec: Any = step.node.spec
@@ -251,7 +267,7 @@ class _WideCompiler:
         (tag,), (before,) = tags, step.inputs
         self._tag[step] = tag
         proxy = self._wide.proxy(self._columns[before])
-        applied = distinct(apply_to(step.node.spec, proxy), step.title)
+        applied = self._parent._made(step, proxy, apply_to)
         name = f"{step.node.kind} {step.node.name!r}"
         self._columns[step] = self._wide.graft(tag, proxy, applied, self._new_tag(), name)
 
@@ -309,7 +325,7 @@ class _Lowered:
 
 def _rowwise(apply_to: RowWise) -> _Lowered:
     return _Lowered(
-        lambda compiler, step, inputs: distinct(apply_to(step.node.spec, inputs[0]), step.title),
+        lambda compiler, step, inputs: compiler._made(step, inputs[0], apply_to),
         lambda compiler, step, tags: compiler._add_rowwise(step, tags, apply_to),
     )
 
@@ -327,6 +343,7 @@ WAYS: Mapping[InSpark, _Lowered] = {
     InSpark.READ: _Lowered(lambda compiler, step, inputs: compiler._read(step.node)),
     InSpark.READABLE: _rowwise(apply.readable),
     InSpark.REJECTS: _rowwise(apply.rejected),
+    InSpark.BOUND_ROWS: _rowwise(apply.bound_rows),
     InSpark.FUNCTION: _rowwise(apply.transformed),
     InSpark.SELECT: _rowwise(apply.selected),
     InSpark.FILTER: _rowwise(apply.filtered),

@@ -8,16 +8,19 @@ from typing import Any
 from pyspark.errors import PySparkException
 
 from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.graph.nodes import Node
+from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.operators.lowering import InSpark, lowering_of
-from holdfast.plan.cutting import FirstStage
+from holdfast.plan.cutting import End, FirstStage
 from holdfast.spark.failure import summary
 
 
 @dataclass(frozen=True, eq=False)
 class CompileStep:
-    """A node of the graph as the compiler sees it; a source with rejects becomes two steps (raw and good rows)."""
+    """A node of the graph as the compiler sees it.
+
+    A source whose rows come with others, rejects or bound rows, becomes several: all, the good ones, the bounds.
+    """
 
     way: InSpark
     inputs: tuple[CompileStep, ...]
@@ -49,17 +52,25 @@ def steps_of(pipeline: Pipeline | FirstStage) -> Steps:
     found = Steps()
     good: dict[Node, CompileStep] = {}
     raw: dict[Node, CompileStep] = {}
+    bounds: dict[Node, CompileStep] = {}
+    marked = {sink.inputs[0] for sink in pipeline.sinks if _takes_bounds(sink)}
     for node in pipeline.nodes:
         way = lowering_of(node).in_spark
         if way is InSpark.READ:
             raw[node] = good[node] = found.add(way, (), node)
-            if node.source_spec.rejects:
+            if node.source_spec.rejects or node in marked:
                 good[node] = found.add(InSpark.READABLE, (raw[node],), node)
+            if node in marked:
+                bounds[node] = found.add(InSpark.BOUND_ROWS, (raw[node],), node)
         else:  # rejects are taken from the raw rows, not from the good ones
             before = raw if way is InSpark.REJECTS else good
             good[node] = found.add(way, tuple(before[each] for each in node.inputs), node)
-    found.ends = [good[sink.inputs[0]] for sink in pipeline.sinks]
+    found.ends = [(bounds if _takes_bounds(sink) else good)[sink.inputs[0]] for sink in pipeline.sinks]
     return _without_unused(found)
+
+
+def _takes_bounds(sink: SinkNode | End) -> bool:
+    return isinstance(sink, End) and sink.is_bounds
 
 
 def _without_unused(found: Steps) -> Steps:

@@ -39,6 +39,7 @@ from holdfast.positions import SourcePositions
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
 from holdfast.resume.directory_header import read_origin
 from holdfast.resume.spark_log import MARKS, has_more, plain
+from holdfast.sources.bounds import MarkedSource, MarkedSpec
 from holdfast.sources.wrapped import innermost
 from holdfast.spark import private
 from holdfast.spark.controls import ControlSpec, mark_end
@@ -87,6 +88,8 @@ class Reading:
         The positions that named checkpoints need, and those of which pipeline count; empty: none.
     notes_silence : bool
         Whether an operator has an idle rule: then it is logged when this source had more rows than epochs took.
+    with_bounds : bool
+        Whether bound rows are among the rows, with their mark, for Spark's plan to distinguish.
     """
 
     spec: SourceSpec
@@ -103,6 +106,7 @@ class Reading:
     named_floor_file: str = ""
     pipeline: str = ""
     notes_silence: bool = False
+    with_bounds: bool = False
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -120,9 +124,9 @@ class Reading:
         return reading
 
 
-def read_schema(spec: SourceSpec) -> StructType:
-    """Return the Spark schema that a source is read with: its own, and the reject column where it has rejects."""
-    schema = spec.schema
+def read_schema(spec: SourceSpec, *, with_bounds: bool = False) -> StructType:
+    """Return the Spark schema that a source is read with: its own, with the marks of bound rows and of rejects."""
+    schema = spec.given.schema if with_bounds and isinstance(spec, MarkedSpec) else spec.schema
     if spec.rejects:
         nullable = [field.with_nullable(True) for field in schema]
         schema = pa.schema([*nullable, pa.field(REJECT_COLUMN, REJECT_TYPE)])
@@ -140,7 +144,9 @@ class HoldfastDataSource(DataSource):  # type: ignore[misc]
     def schema(self) -> StructType:
         """Return the schema of the source read."""
         reading = Reading.from_option(self.options["reading"])
-        return read_schema(reading.spec) if reading.packing is None else private.spark_schema(SCHEMA)
+        if reading.packing is not None:
+            return private.spark_schema(SCHEMA)
+        return read_schema(reading.spec, with_bounds=reading.with_bounds)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader for a stream."""
@@ -294,19 +300,24 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             for chunks in packing.rows(partition.ordinal, packing.read(source, partition.span)):
                 yield self._fitted(chunks)
         else:
-            for batch in readable(self.source, partition.span).read(partition.span):
+            for batch in self._given(readable(self.source, partition.span), partition.span):
                 yield self._fitted(batch)
 
     def _rows(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         spans = list(self.source.spans(start["positions"], end["positions"], parallelism=1))
         packing = self.reading.packing
         for ordinal, span in enumerate(spans):
-            read = self.source.read(span) if packing is None else packing.read(self.source, span)
+            read = self._given(self.source, span) if packing is None else packing.read(self.source, span)
             for batch in read if packing is None else packing.rows(ordinal, read):
                 yield self._fitted(batch)
         if packing is not None and self._has_controls(start, end):
             for batch in packing.controls(len(spans), self._ended(start, end)):
                 yield self._fitted(batch)
+
+    def _given(self, source: Source, span: Span) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a span as Spark's plan takes them."""
+        is_marked = self.reading.with_bounds and isinstance(source, MarkedSource)
+        return source.read_marked(span) if is_marked else source.read(span)  # type: ignore[attr-defined]
 
     def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         # Spark compares schemas exactly, names inside lists and nullability included.

@@ -319,17 +319,16 @@ def alias_of(session: SparkSession, expression: Any, like: Any) -> Column:
     Seen in 4.3: the six arguments of Catalyst's ``Alias``.  If there are more: hand on those of ``like``.
     """
     catalyst = session._jvm.org.apache.spark.sql.catalyst.expressions
-    return column_of(
-        session,
-        catalyst.Alias(
-            expression,
-            like.name(),
-            like.exprId(),
-            like.qualifier(),
-            like.explicitMetadata(),
-            like.nonInheritableMetadataKeys(),
-        ),
-    )
+    parts = (like.name(), like.exprId(), like.qualifier(), like.explicitMetadata(), like.nonInheritableMetadataKeys())
+    return column_of(session, catalyst.Alias(expression, *parts))
+
+
+def identity_of(column: Any) -> int:
+    """Return the number by which Catalyst knows a column of a plan; a computed or renamed one has its own.
+
+    Seen in 4.3: ``NamedExpression.exprId``.  If it changes: no bound passes ``map`` and ``sql`` any more.
+    """
+    return int(column.exprId().id())
 
 
 # --- a query that runs ------------------------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ from holdfast.graph.nodes import Node
 from holdfast.plan.levels.packing import Packing
 from holdfast.ports import REJECT_COLUMN, SourceSpec
 from holdfast.resume.directory_header import FILE_NAME
+from holdfast.sources.bounds import MarkedSpec
 from holdfast.sources.from_time import from_time
+from holdfast.spark import apply
 from holdfast.spark.controls import NAME, ControlSpec, mark_of
 from holdfast.spark.datasource import FORMAT, Reading, read_schema
 
@@ -34,6 +36,7 @@ class SourceReader:
     spark_directory: str
     has_rows: bool = True
     marks_ends: bool = False
+    with_bounds: bool = False
     keeps_replays: bool = False
     pipeline: str = ""
     from_us: int | None = None
@@ -86,6 +89,7 @@ class SourceReader:
             str(self.directory / NAMED_FLOOR),
             self.pipeline,
             self.notes_silence,
+            self.with_bounds and isinstance(spec, MarkedSpec),
         )
         if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()
@@ -103,9 +107,12 @@ def watched(frame: DataFrame, node: Node) -> DataFrame:
         return frame
     column = timestamp_of(node)
     has_rejects = node.source_spec.rejects
+    is_bound = apply.marked(node.spec, frame)
+    one = F.lit(1) if is_bound is None else F.when(~is_bound, 1)
     rejects = F.count(F.col(REJECT_COLUMN)) if has_rejects else F.lit(0).cast("long")
-    highest = F.lit(None).cast("long") if column is None else F.max(_microseconds(frame, column))
-    counts = [F.count(F.lit(1)).alias("rows"), rejects.alias("rejects"), highest.alias("timestamp_max")]
+    time = F.lit(None).cast("long") if column is None else _microseconds(frame, column)
+    highest = F.max(time if is_bound is None else F.when(~is_bound, time)) if column is not None else time
+    counts = [F.count(one).alias("rows"), rejects.alias("rejects"), highest.alias("timestamp_max")]
     return frame.observe(observation(node.name), *counts)
 
 

@@ -14,6 +14,14 @@ Feeds = Mapping[str, Mapping[str, int]]
 
 _WAITING = "waiting_rows"
 
+WAITING_ROWS_MAX = 1_000_000
+"""``max_waiting_rows`` where it is not given: of one key, as of the gate of ``commit_at="pts"`` for all its rows.
+
+At a hundred bytes to a kilobyte a row it is what one worker can still hold of one key.  A smaller number would hold
+sources of pipelines that keep pace: the rows of one epoch, often hundreds of thousands, wait for each other in passing.
+(MediaPipe's ``max_queue_size`` is 100 by default: of packets, which are images.)
+"""
+
 
 @dataclass(frozen=True)
 class Pressure:

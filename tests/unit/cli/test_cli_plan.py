@@ -6,6 +6,7 @@ import shutil
 import socket
 import sys
 import textwrap
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -14,12 +15,15 @@ from typer.testing import CliRunner
 from holdfast.checkpoint.schemas import note_schema
 from holdfast.cli.app import app
 from holdfast.cli.target import load_target
+from holdfast.cli.words import plan_json, plan_lines
 from holdfast.config import Settings
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
+from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_record import described, state_fingerprint, write_graph
 from holdfast.resume.rewind import note_rewind
-from holdfast.spark.resume.plan import _stages
+from holdfast.spark.resume.directory import Directory
+from holdfast.spark.resume.plan import Plan, _stages
 from holdfast.spark.state.plan import state_schemas_of
 from holdfast.store import checked_json
 from holdfast.store.local import open_store
@@ -213,6 +217,14 @@ def test_what_is_left_of_a_backfill_belongs_to_the_graph_of_now(origin):
     code, text, _ = planned("narrower")
     assert code == 0
     assert "* 1 epochs this graph evaluates again" in text
+
+
+def test_operators_at_which_bounds_end_are_named_with_the_reason():
+    planned = Plan(Directory("spark/1", Spark.GOOD), None, bounds_end={"mapped": "'at' is computed"})
+    said = "* no bound but the end of the stream holds downstream of mapped: 'at' is computed"
+    assert said in list(plan_lines("trips", planned))
+    assert plan_json(planned)["bounds_end"] == {"mapped": "'at' is computed"}
+    assert "bounds_end" not in plan_json(replace(planned, bounds_end={}))
 
 
 def test_another_division_of_state_is_told(monkeypatch):

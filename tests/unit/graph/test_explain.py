@@ -106,7 +106,6 @@ def _same(batch):
         (hf.select("origin", time_hour="time_hour + interval 1 hour"), "'time_hour' is left out or computed"),
         (hf.sql("select * from input where dep_delay > 1"), None),
         (hf.sql("select origin from input"), "'time_hour' is left out or computed"),
-        (hf.map(lambda df: df), "a function may do anything to the timestamp; select and sql show what they do to it"),
         (
             hf.map_batches(_same, "origin STRING, time_hour TIMESTAMP"),
             "fn may do anything to the timestamp; timestamp_offset=0 says that it keeps it",
@@ -124,6 +123,22 @@ def test_it_says_where_bounds_end_and_why(through, why):
     assert said == ([] if why is None else [f"bounds end here, but for the end itself: {why}"])
     (feed,) = feeds.feeds_of(running.node, 0)
     assert (feed.bounds == "closed") == (why is not None)
+
+
+@pytest.mark.parametrize(
+    "through",
+    [
+        hf.map(lambda df: df),
+        hf.map(lambda df: df.withColumnRenamed("time_hour", "hour"), timestamp="hour"),
+        hf.sql("select * from (select * from input)"),
+    ],
+)
+def test_it_says_where_only_spark_knows_whether_bounds_hold(through):
+    running = MARKED | through | hf.accumulate(by="origin", n=hf.count(), name="n")
+    said = hf.Pipeline("p", running | paper("table")).explain()
+    assert said.count("whether bounds hold downstream of it is decided at the start, by Spark's plan of it") == 1
+    (feed,) = feeds.feeds_of(running.node, 0)
+    assert feed.bounds == "every", "it has no plan yet"
 
 
 def test_nobody_is_told_of_bounds_that_nobody_hears():

@@ -38,6 +38,16 @@ def test_map_makes_columns_and_timestamp_unknown():
     assert mapped.node.spec == Map(unchanged)
     assert (mapped.columns, mapped.timestamp) == (None, None)
     assert (mapped | hf.filter("anything > 1")).columns is None
+    assert list(mapped.node.arguments()) == ["fn"], "what is not said is no argument: derived names stay"
+
+
+def test_map_knows_the_timestamp_that_is_named():
+    mapped = source(timestamp="time_hour") | hf.map(lambda df: df, timestamp="hour")
+    assert (mapped.columns, mapped.timestamp) == (None, "hour")
+    assert mapped.node.arguments()["timestamp"] == "hour"
+    assert (mapped | hf.filter("anything > 1")).timestamp == "hour"
+    counted = mapped | hf.aggregate(by="origin", window=hf.tumbling("1 hour"), n=hf.count())
+    assert counted.node.spec.timestamp == "hour"
 
 
 def test_select_renders_named_items_as_expressions_with_a_name():
@@ -103,6 +113,7 @@ def test_a_select_behind_unknown_columns_is_known_when_its_items_are():
         (lambda: hf.filter(True), "is not a text"),
         (lambda: hf.map("origin"), "is not a function"),
         (lambda: hf.map(lambda: 1), r"cannot be called with \(df\)"),
+        (lambda: hf.map(lambda df: df, timestamp=""), "timestamp='' is no name of a column"),
     ],
 )
 def test_what_cannot_work_is_refused(operator, text):

@@ -9,6 +9,9 @@ import holdfast as hf
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import Stream
 from holdfast.operators.stateful.gate import NAME, Gate
+from holdfast.plan.cutting import FirstStage, build_stages
+from holdfast.plan.feeds import Unchanged
+from holdfast.plan.stages import Stages
 
 COLUMNS = "k STRING, t BIGINT, v BIGINT"
 
@@ -84,12 +87,79 @@ def clear(batch: Any) -> Any:
     return batch
 
 
+def test_what_lies_behind_by_promise_holds_pts_back_by_as_much() -> None:
+    """``timestamp_offset`` of a function before a sink: pts must not pass a row that it may still give."""
+    back = hf.map_batches(clear, schema=COLUMNS, timestamp_offset=-5, name="back")
+    ahead = hf.map_batches(clear, schema=COLUMNS, timestamp_offset=3, name="ahead")
+    clocks = gate(pipeline(source("a") | back, source("b") | ahead, source("c"))).clocks
+    assert {name: clock.below for name, clock in clocks.items()} == {"a": 5, "b": 0, "c": 0}
+    two_ways = source("d")
+    assert gate(pipeline(two_ways | back, two_ways)).clocks["d"].below == 5, "the furthest back of all sinks"
+
+
+def test_functions_with_state_that_promise_how_far_they_go_back_have_a_clock() -> None:
+    given: Any = {"by": "k", "state": "n BIGINT", "schema": "k STRING, t BIGINT", "timestamp": "t"}
+    promising = source("a") | hf.apply(lambda key, rows, state: rows, **given, timestamp_offset=-2, name="promising")
+    silent = source("b") | hf.apply(lambda key, rows, state: rows, **given, name="silent")
+    clocks = gate(pipeline(promising, silent)).clocks
+    assert list(clocks) == ["a", "promising", "b"]
+    counted = promising | hf.aggregate(by="k", window=hf.tumbling(10), n=hf.count(), name="counted")
+    assert list(gate(pipeline(counted)).clocks) == ["a", "promising", "counted"]
+
+
+def mapped(stream: Stream, timestamp: str | None = "t") -> Stream:
+    return stream | hf.map(lambda df: df, timestamp=timestamp, name="mapped")
+
+
+def cut(made: hf.Pipeline, said: Unchanged) -> Stages:
+    """Cut a graph as if Spark had said this of its operator ``mapped``."""
+    row = pa.schema([("k", pa.string()), ("t", pa.int64()), ("v", pa.int64())])
+
+    def by_spark(part: FirstStage) -> list[pa.Schema]:
+        return [pa.schema([row.field("t")]) if sink.node.kind == "clock" else row for sink in part.sinks]
+
+    same: Any = {"normal": lambda schema: schema, "token": "test", "buckets": 1, "partitions": 1}
+    return build_stages(made, **same, prefix=by_spark, analysis={"mapped": said})
+
+
+SAME = Unchanged((("k", "k"), ("t", "t"), ("v", "v")), ("k", "t", "v"))
+COUNTED = hf.aggregate(by="k", window=hf.tumbling(10), n=hf.count(), name="counted")
+
+
+def test_a_function_of_a_frame_may_stand_before_operators_and_sinks_where_its_plan_keeps_the_timestamp() -> None:
+    rows = mapped(source("a"))
+    stages = cut(pipeline(rows, rows | COUNTED), SAME)
+    (row_bounds,) = stages.row_bounds.values()
+    assert [stages.routing.targets[target].operator for target, _ in row_bounds.targets] == ["counted"]
+
+
+@pytest.mark.parametrize(
+    ("streams", "says"),
+    [
+        (
+            lambda: [mapped(source("a"))],
+            "row of sink 'sink0' is below pts.*'mapped'.*'t' is computed.*map_batches with",
+        ),
+        (
+            lambda: [mapped(source("a")) | COUNTED],
+            "'counted'.*cannot know the progress of 'a'.*'mapped': 't' is computed",
+        ),
+    ],
+)
+def test_one_that_computes_the_timestamp_is_refused_at_the_start(streams: Any, says: str) -> None:
+    with pytest.raises(InvalidPipeline, match=f"(?s){says}"):
+        cut(pipeline(*streams()), Unchanged((("k", "k"),), ("k", "t", "v")))
+
+
 @pytest.mark.parametrize(
     ("build", "says"),
     [
         (lambda: pipeline(source("a"), source("b", timestamp=None)), "source 'b'.*declares none.*declare timestamp="),
         (lambda: pipeline(source("a"), source("b", "k STRING, t TIMESTAMP")), "others TIMESTAMPs"),
-        (lambda: pipeline(source("a") | hf.map(lambda df: df, name="hidden")), "hidden.*keep the source's timestamp"),
+        (
+            lambda: pipeline(source("a") | hf.map(lambda df: df, name="hidden")),
+            "hidden.*name it with map.timestamp=",
+        ),
         (
             lambda: pipeline(
                 source("a")

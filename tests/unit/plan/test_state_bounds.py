@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
+from operator import or_
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +23,8 @@ from holdfast.operators.stateful.merge import merge
 from holdfast.operators.sync.spec import sync
 from holdfast.plan import feeds
 from holdfast.plan.chunks import BOUNDS, PLACED, ROWS, Chunk, from_batch, in_order
-from holdfast.plan.cutting import build_stages
+from holdfast.plan.cutting import FirstStage, build_stages
+from holdfast.plan.feeds import Unchanged
 from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of
 from holdfast.plan.levels.packing import Packing, packings
 from holdfast.plan.stages import Stages
@@ -177,6 +180,60 @@ def test_bounds_pass_a_query_where_key_and_timestamp_come_through_unchanged() ->
 
     assert through("select t, k, t * 2 as twice from input where t > 3") == ("every", ("k",))
     assert through("select t, upper(k) as k from input") == ("every", None)
+
+
+def analysed(*through: Any, analysis: Mapping[str, Unchanged], timestamp: str | None = None) -> Stages:
+    """Cut a graph whose first stage is Spark's, as if Spark had said this of it."""
+    sums = aggregate(by="k", window=tumbling(10), n=count(), timestamp=timestamp, name="sums")
+    pipeline = hf.Pipeline("p", reduce(or_, through, MARKED) | sums | hf.write.console(name="out"))
+    row = pa.schema([("k", pa.string()), ("t", pa.int64()), ("at", pa.int64())])
+
+    def by_spark(part: FirstStage) -> list[pa.Schema]:
+        return [row for _ in part.sinks]
+
+    return build_stages(
+        pipeline, lambda schema: schema, "test", buckets=2, partitions=2, prefix=by_spark, analysis=analysis
+    )
+
+
+MAPPED = hf.map(lambda frame: frame, timestamp="at", name="mapped")
+RENAMED = {"mapped": Unchanged((("k", "k"), ("at", "t")), ("k", "at", "t"))}
+
+
+def test_bounds_pass_a_function_of_a_frame_where_its_plan_leaves_the_timestamp_as_it_is() -> None:
+    """Under its own name or another one: what counts is that it is the same column to Spark."""
+    stages = analysed(MAPPED, analysis=RENAMED)
+    assert [(target.key, target.number) for target in stages.bounding["marked"].targets] == [(("k",), 0)]
+    assert stages.bounds_end == {}
+    unnamed = analysed(hf.map(lambda frame: frame, name="mapped"), analysis=RENAMED, timestamp="at")
+    assert unnamed.bounding == stages.bounding, "an operator may say itself which column it goes by"
+    key_is_computed = analysed(MAPPED, analysis={"mapped": Unchanged((("at", "t"),), ("k", "at", "t"))})
+    assert [target.key for target in key_is_computed.bounding["marked"].targets] == [None]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (Unchanged((("k", "k"),), ("k", "at")), "'at' is computed"),
+        (Unchanged((("k", "k"),), ("k",)), "'at' is left out or renamed"),
+        (Unchanged((("t", "t"),), ("t", "at")), "'at' is computed"),
+        (Unchanged((), ("at",), "Union"), "Spark makes more of it than projections and filters: Union"),
+    ],
+)
+def test_else_bounds_end_there_and_the_plan_says_why(said: Unchanged, why: str) -> None:
+    stages = analysed(MAPPED, analysis={"mapped": said})
+    assert stages.bounding == {}
+    assert stages.bounds_end == {"mapped": why}
+
+
+def test_what_stands_behind_a_function_of_a_frame_passes_bounds_on_as_ever() -> None:
+    """Of select Spark is asked too where the columns before it are not known."""
+    behind = (hf.filter("k = 'a'", name="kept"), hf.select("k", "at", name="chosen"))
+    said = {"chosen": Unchanged((("k", "k"), ("at", "at")), ("k", "at"))}
+    assert analysed(MAPPED, *behind, analysis={**RENAMED, **said}).bounding["marked"].targets[0].key == ("k",)
+    assert analysed(MAPPED, *behind, analysis={**RENAMED, "chosen": Unchanged((), ("k", "at"))}).bounds_end == {
+        "chosen": "'at' is computed"
+    }
 
 
 def test_a_bound_that_passed_a_function_settles_what_waits_behind_it() -> None:

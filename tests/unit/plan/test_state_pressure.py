@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.errors import InvalidPipeline
 from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.operators.sync.step import SyncStep
 from holdfast.plan.cutting import build_stages
@@ -20,11 +21,12 @@ from holdfast.plan.pressure import (
     PATIENCE_US,
     BackPressure,
     Limited,
+    is_costly,
     limited_operators,
     pressure_of,
 )
 from holdfast.state import tables
-from holdfast.state.bucket_report import BucketReport, Pressure
+from holdfast.state.bucket_report import WAITING_ROWS_MAX, BucketReport, Pressure
 from holdfast.state.call import call
 from holdfast.state.step import PLACE, Arrivals, StepTime
 
@@ -38,7 +40,7 @@ TWO_SIDES = {"x": frozenset({"fast"}), "y": frozenset({"slow"})}
 def step_of(limit: int | None) -> SyncStep:
     spec: Any = hf.sync({"x": FAST, "y": SLOW}, by="k", max_waiting_rows=limit).node.spec
     step: SyncStep = spec.step({"x": ROW, "y": ROW})
-    return step
+    return step if limit is not None else replace(step, max_waiting_rows=None)
 
 
 class Bucket:
@@ -112,7 +114,7 @@ def test_a_bucket_says_who_is_ahead_and_who_lags() -> None:
 def merging(limit: int | None) -> MergeStep:
     spec: Any = hf.merge(FAST, {"y": SLOW}, by="k", max_waiting_rows=limit).node.spec
     step: MergeStep = spec.step({"main": ROW, "y": ROW})
-    return step
+    return step if limit is not None else replace(step, max_waiting_rows=None)
 
 
 def test_a_merge_says_who_is_ahead_and_who_lags() -> None:
@@ -157,6 +159,72 @@ def test_a_merge_holds_the_source_that_runs_ahead_and_gives_the_same_rows(tmp_pa
     assert held == free
     assert most_free >= 45
     assert most_held < LIMIT + 10
+
+
+def limited(kind: str, limit: int | None) -> tuple[Any, Any]:
+    """Return an operator with a limit, as it is declared and as it runs."""
+    inputs = {"rows": ROW}
+    more: Any = {} if limit is None else {"max_waiting_rows": limit}
+    if kind == "sync":
+        stream, inputs = hf.sync({"x": FAST, "y": SLOW}, by="k", **more), {"x": ROW, "y": ROW}
+    elif kind == "merge":
+        stream, inputs = hf.merge(FAST, {"y": SLOW}, by="k", **more), {"main": ROW, "y": ROW}
+    elif kind == "aggregate":
+        stream = FAST | hf.aggregate(by="k", window=hf.sliding(1000, 1), times=hf.collect("t"), **more)
+    else:
+        stream = FAST | hf.distinct(by="k", horizon=1, disorder=1000, **more)
+    spec: Any = stream.node.spec
+    return spec, spec.step(inputs)
+
+
+KINDS = ["sync", "merge", "aggregate", "distinct"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_million_rows_may_wait_under_one_key_where_nothing_is_said(kind: str) -> None:
+    """And what is not said is no argument: names and graphs stay what they were."""
+    spec, step = limited(kind, None)
+    assert step.max_waiting_rows == WAITING_ROWS_MAX == 1_000_000
+    assert spec.arguments().get("max_waiting_rows") is None
+    spec, step = limited(kind, 7)
+    assert (step.max_waiting_rows, spec.arguments()["max_waiting_rows"]) == (7, 7)
+    with pytest.raises(InvalidPipeline, match="max_waiting_rows=0 is not a number of rows"):
+        limited(kind, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_look_at_a_million_rows_is_not_taken_in_every_epoch(kind: str) -> None:
+    """By default it is only taken where so many wait at all; a limit that is given is looked at in every epoch."""
+    _, step = limited(kind, None)
+    assert not is_costly(step, WAITING_ROWS_MAX - 1)
+    assert is_costly(step, WAITING_ROWS_MAX)
+    assert not is_costly(limited(kind, 1000)[1], WAITING_ROWS_MAX)
+
+
+@pytest.mark.parametrize("kind", ["aggregate", "distinct"])
+def test_what_one_input_keeps_is_reported_at_the_limit_and_nothing_is_dropped(kind: str, tmp_path: Path) -> None:
+    """Nobody can be held: a key waits for its own rows.  So the limit is relaxed, and people are told."""
+    _, step = limited(kind, 5)
+    state = tables.empty_state(step)
+    of_one = {"sums": Limited(5, {"rows": frozenset({"fast"})})}
+    pressure = BackPressure(of_one, str(tmp_path / "held"), is_bounded=True)
+    said = []
+    for epoch, times in enumerate([[10], [11, 12], [13, 14]], start=1):
+        rows = [{"k": "a", "t": t, PLACE: place} for place, t in enumerate(times)]
+        rows.append({"k": "b", "t": times[0], PLACE: len(times)})
+        bounds = tables.bounds_schema(step.key).append(pa.field(PLACE, pa.int64())).empty_table()
+        given = Arrivals(pa.Table.from_pylist(rows, ROW.append(pa.field(PLACE, pa.int64()))), bounds)
+        result = call(step, state, {"rows": given}, StepTime(epoch, epoch), operator="sums", bucket=0)
+        state = tables.apply_changes(state, step.tables, result.changes)
+        report = BucketReport(pressure=pressure_of(step, state))
+        said.append(pressure.note({"sums/0": report}, ["fast"], epoch))
+        assert not pressure.held
+    if kind == "distinct":
+        assert state["kept"].num_rows == 8
+        assert pressure_of(step, state) == Pressure(5, ("rows",), ("rows",))
+        assert "sums/limit" not in said[1]
+    assert said[2]["sums/limit"] == BucketReport({"limit_relaxed": 1})
+    assert pressure_of(replace(step, max_waiting_rows=10_000), state) == Pressure()
 
 
 LATE = BucketReport({"late": 0})
@@ -219,4 +287,4 @@ def test_sources_are_found_through_operators_before(tmp_path: Path) -> None:
     pipeline = hf.Pipeline("p", second | hf.write.console(name="out"))
     stages = build_stages(pipeline, lambda schema: schema, "test", buckets=2, partitions=2, prefix=never)
     sources = {"sets": frozenset({"fast", "slow"}), "third": frozenset({"third"})}
-    assert limited_operators(stages) == {"second": Limited(7, sources)}
+    assert limited_operators(stages) == {"first": Limited(WAITING_ROWS_MAX, TWO_SIDES), "second": Limited(7, sources)}

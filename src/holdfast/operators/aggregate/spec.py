@@ -21,6 +21,7 @@ from holdfast.operators.aggregate.open import END
 from holdfast.operators.aggregate.parts import part_of
 from holdfast.operators.aggregate.step import AggregateStep
 from holdfast.operators.aggregate.window import Session, Total, Window
+from holdfast.operators.arguments import checked_limit, limit_of
 from holdfast.state import keyed
 from holdfast.state.timeline import Promise
 from holdfast.types import units
@@ -51,6 +52,8 @@ class Aggregation:
         How far a row may be behind.
     idle_us, forget_us : int
         Logged time; 0 for never.
+    max_waiting_rows : int, optional
+        Open windows and collected values of one key from which that is reported.
     """
 
     by: tuple[str, ...]
@@ -62,6 +65,7 @@ class Aggregation:
     disorder: str | int | None
     idle_us: int
     forget_us: int
+    max_waiting_rows: int | None = None
     kind: ClassVar[str] = "aggregate"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
 
@@ -98,6 +102,7 @@ class Aggregation:
             "disorder": self.disorder,
             "idle_us": self.idle_us,
             "forget_us": self.forget_us,
+            **({} if self.max_waiting_rows is None else {"max_waiting_rows": self.max_waiting_rows}),
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -126,7 +131,7 @@ class Aggregation:
         return AggregateStep(
             name, schema, key, None if time is None else time.name, cut_of(self.window, is_timestamp=is_timestamp),
             dict(self.aggregates), self.emit == "changes", Promise(self.timestamps == "strict", disorder),
-            self.idle_us, self.forget_us,
+            self.idle_us, self.forget_us, limit_of(self.max_waiting_rows),
         )  # fmt: skip
 
 
@@ -160,6 +165,7 @@ def aggregate(
     disorder: str | int | None = None,
     idle_after: str | None = None,
     forget_after: str | None = None,
+    max_waiting_rows: int | None = None,
     name: str | None = None,
     renamed_from: str | None = None,
     migrate: Migration | Mapping[str, Migration] | None = None,
@@ -186,6 +192,10 @@ def aggregate(
         Logged time after which the windows of a silent key are final.
     forget_after : str, optional
         Logged time after which a silent key is forgotten; its open windows are final.
+    max_waiting_rows : int, optional
+        Number of open windows of one key, with the values that are collected for them, from which the sources are
+        throttled where that helps; by default 1,000,000.  A key waits for its own rows, so here it never helps: the
+        limit is relaxed and reported (the log, and ``limit_relaxed`` of the status).  Nothing is dropped.
     name : str, optional
         The node's name.
     renamed_from : str, optional
@@ -214,7 +224,8 @@ def aggregate(
     """
     return _declared(
         aggregates, by=by, window=window, emit=emit, timestamp=timestamp, timestamps=timestamps, disorder=disorder,
-        idle_after=idle_after, forget_after=forget_after, name=name, renamed_from=renamed_from, migrate=migrate,
+        idle_after=idle_after, forget_after=forget_after, max_waiting_rows=max_waiting_rows, name=name,
+        renamed_from=renamed_from, migrate=migrate,
     )  # fmt: skip
 
 
@@ -270,6 +281,7 @@ def _declared(
     disorder: str | int | None = None,
     idle_after: str | None = None,
     forget_after: str | None = None,
+    max_waiting_rows: int | None = None,
     name: str | None,
     renamed_from: str | None,
     migrate: Migration | Mapping[str, Migration] | None,
@@ -302,7 +314,7 @@ def _declared(
             )
         spec = Aggregation(
             keys, window, tuple(aggregates.items()), emit, timestamp, timestamps, disorder,
-            _us(idle_after, "idle_after"), _us(forget_after, "forget_after"),
+            _us(idle_after, "idle_after"), _us(forget_after, "forget_after"), checked_limit(max_waiting_rows),
         )  # fmt: skip
         past = past_of(renamed_from, migrate, kind=Aggregation.kind, built_at=built_at)
         return AggregationAnywhere(spec, name, built_at, past)

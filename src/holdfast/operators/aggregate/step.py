@@ -57,6 +57,8 @@ class AggregateStep:
         What the order of rows promises.
     idle_us, forget_us : int
         Logged time after which a silent key's windows are final, and after which the key is forgotten; 0 for never.
+    max_waiting_rows : int, optional
+        Open windows and collected values of one key from which that is reported.
     """
 
     name: str
@@ -69,6 +71,7 @@ class AggregateStep:
     promise: Promise = field(default_factory=lambda: Promise(is_strict=False))
     idle_us: int = 0
     forget_us: int = 0
+    max_waiting_rows: int | None = None
     for_all_keys: ClassVar[Mapping[str, str]] = {"keys": SCOPE}
 
     @property
@@ -94,6 +97,11 @@ class AggregateStep:
         if not self.cut.by_time or self.time is None:
             return rows
         return rows | {"late": keyed.late_schema(self.key, self.schema.field(self.time).type, self.inputs)}
+
+    @property
+    def waiting_tables(self) -> tuple[str, ...]:
+        """The tables with the open windows, and with the values collected for them."""
+        return tuple(self._windows_table.declared)
 
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Add the epoch's rows to their windows, and emit what is final or has changed."""

@@ -16,6 +16,7 @@ from holdfast.graph.checks import building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Shape, Stream, apply
+from holdfast.operators.arguments import checked_limit, limit_of
 from holdfast.state import checks, declared_bounds, joins, keyed, tables
 from holdfast.state.keyed import Ticks
 from holdfast.state.step import PLACE, UNBOUNDED, Arrivals, Change, Result, StateTable, StepTime
@@ -34,6 +35,7 @@ class Distinct:
     timestamp: str
     horizon: str | int
     disorder: str | int
+    max_waiting_rows: int | None = None
     kind: ClassVar[str] = "distinct"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
     side_outputs: ClassVar[tuple[str, ...]] = ("late",)
@@ -50,6 +52,7 @@ class Distinct:
             "timestamp": self.timestamp,
             "horizon": self.horizon,
             "disorder": self.disorder,
+            **({} if self.max_waiting_rows is None else {"max_waiting_rows": self.max_waiting_rows}),
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -69,6 +72,7 @@ class Distinct:
             time.name,
             keyed.duration_ticks(self.horizon, time, "horizon"),
             keyed.duration_ticks(self.disorder, time, "disorder"),
+            limit_of(self.max_waiting_rows),
         )
 
 
@@ -86,7 +90,9 @@ class DistinctStep:
     time: str
     horizon: int
     disorder: int
+    max_waiting_rows: int | None = None
     for_all_keys: ClassVar[Mapping[str, str]] = {"clock": ""}
+    waiting_tables: ClassVar[tuple[str, ...]] = ("kept",)
 
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:
@@ -236,11 +242,13 @@ class DistinctAnywhere:
     name: str | None
     origin: Origin
     past: Evolution = NOTHING
+    max_waiting_rows: int | None = None
 
     def attach(self, stream: Stream) -> Stream:
         """Return the stream without duplicates."""
         with building(Distinct.kind, self.name, self.origin):
-            spec = Distinct(self.by, keyed.timestamp_of(stream, self.timestamp), self.horizon, self.disorder)
+            timestamp = keyed.timestamp_of(stream, self.timestamp)
+            spec = Distinct(self.by, timestamp, self.horizon, self.disorder, self.max_waiting_rows)
         return apply(spec, (stream,), name=self.name, built_at=self.origin, past=self.past)
 
 
@@ -250,6 +258,7 @@ def distinct(
     *,
     disorder: str | int | None = None,
     timestamp: str | None = None,
+    max_waiting_rows: int | None = None,
     name: str | None = None,
     renamed_from: str | None = None,
     migrate: Migration | Mapping[str, Migration] | None = None,
@@ -268,6 +277,10 @@ def distinct(
         ``late``.  By default the horizon.
     timestamp : str, optional
         The column of event time; by default the one that the source declares.
+    max_waiting_rows : int, optional
+        Number of kept rows of one key from which the sources are throttled where that helps; by default 1,000,000.  A
+        kept row waits for its own source to go on, so here it never helps: the limit is relaxed and reported (the
+        log, and ``limit_relaxed`` of the status).  Nothing is dropped.
     name : str, optional
         The node's name, under which its state is kept.
     renamed_from : str, optional
@@ -303,4 +316,5 @@ def distinct(
             keyed.check_duration(disorder, "disorder", least=0)
         allowed = horizon if disorder is None else disorder
         past = past_of(renamed_from, migrate, kind=Distinct.kind, built_at=built_at)
-        return DistinctAnywhere(keys, timestamp, horizon, allowed, name, built_at, past)
+        limit = checked_limit(max_waiting_rows)
+        return DistinctAnywhere(keys, timestamp, horizon, allowed, name, built_at, past, limit)

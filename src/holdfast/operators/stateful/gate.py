@@ -63,11 +63,14 @@ class ClockArguments:
         Of a source without bound rows.
     by_rows : bool
         Whether it is one.
+    below : int
+        Ticks by which rows of a sink may be below its bounds, where a function between them declares so.
     """
 
     column: str
     disorder: str | int
     by_rows: bool
+    below: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,13 @@ class Gate:
     def arguments(self) -> Mapping[str, Any]:
         """Return the inputs that it waits for, and how far their rows may be out of order."""
         disorder = {name: clock.disorder for name, clock in self.clocks.items() if clock.disorder}
+        below = {name: clock.below for name, clock in self.clocks.items() if clock.below}
         return {
             "times": dict(self.times),
             "clocks": list(self.clocks),
             "disorder": disorder,
             "max_waiting_rows": self.max_waiting_rows,
+            **({"below": below} if below else {}),
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -129,7 +134,7 @@ class Gate:
             )
         times = {name: None if time is None else fields[name].name for name, time in self.times.items()}
         clocks = {
-            name: InputClock(fields[name].name, _ticks(clock.disorder, fields[name]), clock.by_rows)
+            name: InputClock(fields[name].name, _ticks(clock.disorder, fields[name]), clock.by_rows, clock.below)
             for name, clock in self.clocks.items()
         }
         return GateStep(dict(inputs), times, clocks, self.max_waiting_rows)

@@ -54,11 +54,14 @@ class InputClock:
         Ticks by which a row may be below the highest timestamp of earlier epochs.
     by_rows : bool
         Whether its rows give bounds: those of a source without bound rows do.  Else only bounds that it receives.
+    below : int
+        Ticks by which rows of a sink may be below the bounds of the input that they come from.
     """
 
     column: str
     disorder: int
     by_rows: bool
+    below: int = 0
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ class GateStep:
             latest = keyed.ticks(given.rows.column(clock.column).drop_null())
             if len(latest):
                 highest = max(highest, int(shifted(latest, -clock.disorder).max()))
-        return highest
+        return int(shifted(np.array([highest], np.int64), -clock.below)[0])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from holdfast.graph.checks import a_type, building, require_columns
 from holdfast.graph.evolution import Migration, past_of
 from holdfast.graph.nodes import Shape, Stream
 from holdfast.graph.nodes import apply as put
-from holdfast.operators.arguments import checked_limit
+from holdfast.operators.arguments import checked_limit, limit_of
 from holdfast.operators.stateful.merge_step import MAIN, MergeStep
 from holdfast.state import keyed
 from holdfast.state.timeline import Promise
@@ -131,9 +131,8 @@ class Merge:
         }
         tolerance = None if self.tolerance is None else keyed.duration_ticks(self.tolerance, time, "tolerance")
         idle_us, forget_us = _us(self.idle_after), _us(self.forget_after)
-        step = MergeStep(
-            dict(inputs), key, times, promises, tolerance, idle_us, forget_us, max_waiting_rows=self.max_waiting_rows
-        )
+        limit = limit_of(self.max_waiting_rows)
+        step = MergeStep(dict(inputs), key, times, promises, tolerance, idle_us, forget_us, max_waiting_rows=limit)
         _ = step.outputs  # says now which names clash
         return step
 
@@ -187,7 +186,7 @@ def merge(
         A main row that has waited this long, in logged batch time, is emitted with what has arrived.
     max_waiting_rows : int, optional
         Number of waiting rows of one key, of all inputs together, from which the sources that run ahead are throttled;
-        without it any number may wait.  A main row waits for the slow inputs, a slow row for the main input.
+        by default 1,000,000.  A main row waits for the slow inputs, a slow row for the main input.
     forget_after : str, optional
         Forget a key that was silent for this long, in logged batch time, and has no waiting rows.
     name : str, optional

@@ -12,7 +12,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph.checks import building, require_columns
 from holdfast.graph.evolution import Migration, past_of
 from holdfast.graph.nodes import Shape, Stream, apply
-from holdfast.operators.arguments import checked_limit
+from holdfast.operators.arguments import checked_limit, limit_of
 from holdfast.operators.sync import policy as policies
 from holdfast.operators.sync.checks import (
     check_disorder,
@@ -150,7 +150,7 @@ class Sync:
             tolerance,
             self._mux_column(schemas),
             self.idle_us,
-            self.max_waiting_rows,
+            limit_of(self.max_waiting_rows),
             self.forget_us,
             None if delay is None else ticks(delay, is_ticks, "delay"),
         )
@@ -211,7 +211,7 @@ def sync(
     idle_after : str, optional
         Duration after which a key no longer waits on a silent input, decided on logged batch time.
     max_waiting_rows : int, optional
-        Number of waiting rows of one key from which the sources that run ahead are throttled.
+        Number of waiting rows of one key from which the sources that run ahead are throttled; by default 1,000,000.
     forget_after : str, optional
         Duration after which a key without rows is forgotten; its waiting rows go to the late rows.
     name : str, optional

@@ -23,7 +23,7 @@ from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of, bounds_for
 from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds, adopted
 from holdfast.plan.levels.store import Cache, Cells, HeldTables, Record, advance, compacted, load
-from holdfast.plan.pressure import pressure_of
+from holdfast.plan.pressure import is_costly, pressure_of
 from holdfast.plan.report import Pace
 from holdfast.plan.stages import Hosted, Stage
 from holdfast.state import tables
@@ -236,13 +236,19 @@ class Level:
     def _report(self, bucket: _Bucket, result: Result, record: Record, state: Mapping[str, pa.Table]) -> BucketReport:
         """Return the bucket's report to the driver."""
         step, pace = bucket.hosted.step, bucket.memory.pace
-        waits = pace.measured("/".join(self._held_as(bucket)), lambda: longest_waits(step, state, bucket.time))
+        state_rows = sum(table.num_rows for table in state.values())
+        held_as = "/".join(self._held_as(bucket))
+        waits = pace.measured(held_as, lambda: longest_waits(step, state, bucket.time))
+        if is_costly(step, state_rows):
+            pressure = pace.measured(f"{held_as}/pressure", lambda: pressure_of(step, state))
+        else:
+            pressure = pressure_of(step, state)
         return BucketReport.of(
             result,
-            state_rows=sum(table.num_rows for table in state.values()),
+            state_rows=state_rows,
             state_bytes=record.size_bytes,
             waits=None if waits is None else tuple(Wait(**wait) for wait in waits),
-            pressure=pressure_of(step, state),
+            pressure=pressure,
         )
 
     def _offered(

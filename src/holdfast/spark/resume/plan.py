@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -48,12 +48,15 @@ class Plan:
         The row of the table of starts; None where a sink that has to be asked did not answer.
     refusal : HoldfastError, optional
         What a start would be refused for, apart from the change.
+    bounds_end : mapping of str to str
+        Operator -> why no bound but the end of the stream holds downstream of it, by Spark's plan of it.
     """
 
     directory: Directory
     change: GraphChange | None
     case: ResumeCase | None = None
     refusal: HoldfastError | None = None
+    bounds_end: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan(
@@ -98,7 +101,7 @@ def plan(
     change = compared(store, checkpoint, chosen, described(pipeline, state_schemas), upgrades, pipeline)
     if change is not None and change.backfilled:
         Backfill(pipeline, checkpoint, has_state(pipeline)).check(change)
-    planned = Plan(chosen, change)
+    planned = Plan(chosen, change, bounds_end={} if stages is None else stages.bounds_end)
     if held is None:
         return planned
     fingerprint = state_fingerprint(pipeline)

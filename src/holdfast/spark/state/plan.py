@@ -11,12 +11,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from holdfast.checkpoint.manifest import StateSchema
-from holdfast.errors import InvalidPipeline
 from holdfast.graph.naming import canonical_json
-from holdfast.graph.nodes import is_stateful
 from holdfast.graph.pipeline import Pipeline
+from holdfast.operators.stateful.gate_step import GateStep
 from holdfast.plan.chunks import CHUNKS
 from holdfast.plan.cutting import FirstStage, build_stages, has_idle_rule
+from holdfast.plan.feeds import Unchanged
 from holdfast.plan.levels.host import levels_of
 from holdfast.plan.levels.level import Level
 from holdfast.plan.levels.packing import Packing, packings
@@ -29,12 +29,11 @@ from holdfast.ports import Bounded, Store
 from holdfast.resume.directory_header import FILE_NAME
 from holdfast.resume.graph_record import unreadable
 from holdfast.resume.state_upgrade import StateUpgrade
-from holdfast.sources.bounds import MarkedSpec
 from holdfast.spark.compile import as_spark_has_it, compile_pipeline
 from holdfast.spark.controls import NAME
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.state.host import with_levels
-from holdfast.spark.state.pack_task import PackTask
+from holdfast.spark.state.pack_task import PackTask, SourceClock
 from holdfast.store import checked_json
 
 log = logging.getLogger("holdfast.run")
@@ -173,36 +172,16 @@ def upgrades_of(pipeline: Pipeline, stages: Stages) -> dict[str, StateUpgrade]:
     return {name: StateUpgrade(pasts[name], one.step) for stage in stages.stages for name, one in stage.hosted.items()}
 
 
-def _refuse_lost_bounds(pipeline: Pipeline) -> None:
-    """Refuse sources with bound rows that a stateful operator would wait for in vain."""
-    waiting = {node: node for node in pipeline.nodes if is_stateful(node)}
-    for node in reversed(pipeline.nodes):  # inputs come first
-        if node in waiting:
-            waiting.update(dict.fromkeys(node.inputs, waiting[node]))
-    for node, operator in waiting.items():
-        if isinstance(node.spec, MarkedSpec):
-            raise InvalidPipeline(
-                f"{operator.name!r} would never receive the bound rows of source {node.name!r}.",
-                why="Spark's plan computes what is upstream of the state, and it knows only rows: some operator there "
-                "is map or sql, or has an expression that Arrow does not evaluate, or the setting columnar is off.",
-                do="write the operators upstream of the state as filter, select, split, clip or union; "
-                "pipeline.explain() shows them.",
-            )
-
-
-def _refuse_lost_progress(pipeline: Pipeline, stages: Stages) -> None:
-    """Refuse a commit at pts where operators by event time would not receive the progress of sources."""
-    by_target = {target.number: target.operator for target in stages.routing.targets}
-    for source, row_bounds in stages.row_bounds.items():
-        raise InvalidPipeline(
-            f"{by_target[row_bounds.targets[0][0]]!r} would never receive the progress of source {source!r}.",
-            why=f"pipeline {pipeline.name!r} commits at pts, and Spark's plan computes what is upstream of the state: "
-            "some operator there is map or sql, or has an expression that Arrow does not evaluate, or the setting "
-            "columnar is off.",
-            do="write the operators upstream of the state as filter, select, split, clip or union; "
-            "pipeline.explain() shows them.",
-            pipeline=pipeline.name,
-        )
+def _clocks_of(stages: Stages) -> dict[int, SourceClock]:
+    """Return the branches of sources' timestamps, where a pipeline commits at pts: target -> whose they are."""
+    hosted = [one for stage in stages.stages for one in stage.hosted.values()]
+    return {
+        one.targets[name]: SourceClock(name, clock.by_rows, stages.row_bounds.get(name))
+        for one in hosted
+        if isinstance(one.step, GateStep)
+        for name, clock in one.step.clocks.items()
+        if name in stages.closing  # a source, not an operator
+    }
 
 
 @dataclass(frozen=True)
@@ -259,14 +238,16 @@ def compile_stateful(
     Raises
     ------
     InvalidPipeline
-        If an operator cannot be compiled at its place, a step refuses its inputs, or bound rows cannot reach it.
+        If an operator cannot be compiled at its place, a step refuses its inputs, or pts cannot be known.
     """
     compiled: list[tuple[DataFrame, Routes]] = []
+    analysis: dict[str, Unchanged] = {}
     reader = replace(reader, notes_silence=has_idle_rule(pipeline))
 
     def through_spark(part: FirstStage) -> Sequence[pa.Schema]:
-        found = compile_pipeline(part, replace(reader, marks_ends=True).read, token)
+        found = compile_pipeline(part, replace(reader, marks_ends=True, with_bounds=True).read, token)
         compiled.append((found.frame, found.routes))
+        analysis.update(found.analysis)
         return found.routes.schemas
 
     stages = build_stages(
@@ -277,15 +258,17 @@ def compile_stateful(
         partitions=shape.partitions,
         prefix=through_spark,
         is_columnar=is_columnar,
+        analysis=analysis,
     )
+    for operator, why in stages.bounds_end.items():
+        log.warning("no bound but the end of the stream holds downstream of %r: %s", operator, why)
     each: dict[str, Packing] = {}
     levels = levels_of(stages, token, seeds, parts)
     if compiled:
         log.info("pipeline %r: Spark's plan computes what is upstream of the state", pipeline.name)
-        _refuse_lost_bounds(pipeline)
-        _refuse_lost_progress(pipeline, stages)
         frame, routes = compiled[0]
-        chunks = frame.mapInArrow(PackTask(routes, stages.routing), CHUNKS)
+        task = PackTask(routes, stages.routing, stages.bounding, _clocks_of(stages))
+        chunks = frame.mapInArrow(task, CHUNKS)
         ending = [node.name for node in pipeline.sources if isinstance(node.spec, Bounded) and node.spec.bounded]
         if ending or stages.waking:
             tick_us = TICK_US if stages.ticks else None
