@@ -155,7 +155,8 @@ def _not_row_wise(operator: str, found: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{operator} is downstream of a fan-out and is more than a filter or a projection: it adds {found}.",
         why="the rows of all branches go through one plan, so that what they share is computed once; "
-        "only filters, projections and map_batches can be made to ignore the other branches' rows.",
+        "only filters, projections and map_batches can be made to ignore the other branches' rows.  Where there is "
+        'state, the bound rows of a source are a branch of it, and so are its timestamps with commit_at="pts".',
         do="move it before the point where the stream is used twice, write it as map_batches, "
         "or give this branch a pipeline of its own.",
     )
