@@ -75,8 +75,8 @@ class Sink(Protocol):
 
     ``publish`` raises :class:`~holdfast.errors.BadRow` where a row is refused, and then nothing was changed.
 
-    ``publish``, ``outcome`` and ``discard`` raise :class:`~holdfast.errors.Unavailable` only when nothing was
-    changed, and :class:`~holdfast.errors.InDoubt` when it is unknown (a connection that broke during COMMIT).
+    ``publish`` and ``outcome`` raise :class:`~holdfast.errors.Unavailable` only when nothing was changed, and
+    :class:`~holdfast.errors.InDoubt` when it is unknown (a connection that broke during COMMIT).
     """
 
     name: str
@@ -151,15 +151,12 @@ class Sink(Protocol):
         Fenced
             If a higher generation has opened the sink.  Nothing is changed.
         Diverged
-            If the sink holds less than is believed, or staged rows of a part are gone (they were discarded or swept).
-            Nothing is changed.
+            If the sink holds less than is believed, or staged rows of a part are gone (they were swept).  Nothing is
+            changed.
         """
 
     def outcome(self, epoch: int) -> Outcome:
         """Ask the sink whether it holds ``epoch``."""
-
-    def discard(self, parts: Sequence[Part]) -> None:
-        """Drop staged rows that will never be published.  Unknown handles are ignored."""
 
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans: whatever a name shows to be this pipeline's, of a lower generation, or of this one and an

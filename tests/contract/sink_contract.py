@@ -174,7 +174,7 @@ class SinkContract:
         handle = _staged(sink, 1, [(1, "one"), (2, "two")], task=3, attempt=1)
         assert handle.name == f"{PIPELINE}/1/1/3/1"
         assert handle.row_count == 2
-        sink.discard([handle])
+        sink.sweep(below_epoch=2)
         sink.close()
 
     def test_staged_and_carried_parts_are_published_together(self, target: Target) -> None:
@@ -453,18 +453,21 @@ class SinkContract:
 
     def test_publishing_rows_that_were_swept_fails_and_changes_nothing(self, target: Target) -> None:
         """Gone is not done: silence here would be loss."""
-        sink = _opened(target)
-        kept, dropped = _staged(sink, 1, [(1, "kept")], task=0), _staged(sink, 1, [(2, "dropped")], task=1)
-        sink.discard([dropped])
+        dead = _opened(target, 1)
+        dropped = _staged(dead, 1, [(2, "dropped")], task=1)
+        dead.close()
+        sink = _opened(target, 2)
+        kept = _staged(sink, 1, [(1, "kept")], generation=2, task=0)
+        sink.sweep(below_epoch=1)
         with pytest.raises(HoldfastError):
-            sink.publish([_publication(1, [kept, dropped])], Held())
+            sink.publish([_publication(1, [kept, dropped], generation=2)], Held())
         assert target.rows() == []
         assert sink.outcome(1) is Outcome.ABSENT
-        sink.publish([_carried(1, [(3, "three")])], Held())
+        sink.publish([_carried(1, [(3, "three")], generation=2)], Held())
         assert target.rows() == [(3, "three")]
         sink.close()
 
-    # --- discard and sweep ------------------------------------------------------------------------------------------
+    # --- abort and sweep --------------------------------------------------------------------------------------------
 
     def test_an_aborted_writer_leaves_nothing(self, target: Target) -> None:
         sink = _opened(target)
@@ -475,20 +478,11 @@ class SinkContract:
         assert target.leftovers() == []
         sink.close()
 
-    def test_discarded_rows_are_gone_and_discarding_again_is_fine(self, target: Target) -> None:
-        sink = _opened(target)
-        handle = _staged(sink, 1, [(1, "one")])
-        sink.discard([handle, _rows([(2, "two")])])
-        sink.discard([handle])
-        assert target.leftovers() == []
-        assert target.rows() == []
-        sink.close()
-
-    def test_discarding_what_was_published_removes_no_row(self, target: Target) -> None:
+    def test_sweeping_what_was_published_removes_no_row(self, target: Target) -> None:
         sink = _opened(target)
         handle = _staged(sink, 1, [(1, "one")])
         sink.publish([_publication(1, [handle])], Held())
-        sink.discard([handle])
+        sink.sweep(below_epoch=9)
         assert target.rows() == [(1, "one")]
         sink.close()
 

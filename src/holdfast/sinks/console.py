@@ -19,7 +19,7 @@ from holdfast import faults
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
-from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, RunIdentity, Sink
+from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of, check_carried
 
 _CELL_LENGTH_MAX = 200
@@ -119,9 +119,6 @@ class ConsoleSink:
     def outcome(self, epoch: int) -> Outcome:
         """Answer for this run alone."""
         return Outcome.PUBLISHED if epoch <= self._epoch else Outcome.ABSENT
-
-    def discard(self, parts: Sequence[Part]) -> None:
-        """Staged rows live in their handle and vanish with it."""
 
     def sweep(self, *, below_epoch: int) -> int:
         """There are no orphans."""

@@ -19,7 +19,7 @@ from holdfast import faults
 from holdfast.errors import REPORT, Corrupt, Fenced, InternalError, InvalidPipeline
 from holdfast.graph import naming, nodes
 from holdfast.graph.checks import building
-from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, RunIdentity, Sink, Staged, Task
+from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink, Staged, Task
 from holdfast.sinks.files import stage
 from holdfast.sinks.files.stage import FileStaging
 from holdfast.sinks.handle_rows import check_carried
@@ -161,14 +161,6 @@ class ForeachBatchSink:
     def outcome(self, epoch: int) -> Outcome:
         """Answer from the note; the function itself cannot be asked."""
         return Outcome.PUBLISHED if epoch <= self._held().epoch else Outcome.ABSENT
-
-    def discard(self, parts: Sequence[Part]) -> None:
-        """Drop staged files."""
-        if self._held().generation == self._generation:
-            for part in parts:
-                name = stage.directory_of(part) if isinstance(part, Staged) else None
-                if name is not None:
-                    self._engine.staging.remove(name)
 
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans by name."""

@@ -18,7 +18,7 @@ from holdfast import faults
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.graph import nodes
 from holdfast.graph.checks import building
-from holdfast.ports import Guarantee, Held, Outcome, Part, Publication, RunIdentity, Sink
+from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, Sink
 from holdfast.sinks.believed import fresh
 from holdfast.sinks.handle_rows import HandleWriterFactory, batches_of, check_carried
 
@@ -174,9 +174,6 @@ class MemorySink:
         """Ask the ledger."""
         with _lock:
             return Outcome.PUBLISHED if epoch <= self._held().epoch else Outcome.ABSENT
-
-    def discard(self, parts: Sequence[Part]) -> None:
-        """Staged rows live in their handle and vanish with it."""
 
     def sweep(self, *, below_epoch: int) -> int:
         """There are no orphans: rows whose handle was lost are lost with it."""

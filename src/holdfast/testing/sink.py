@@ -342,17 +342,11 @@ class SimulatedSink:
             return Outcome.ABSENT
         return Outcome.STAGED if epoch == self._row.epoch and self._row.in_progress else Outcome.PUBLISHED
 
-    def discard(self, parts: Sequence[Part]) -> None:
-        """Drop staged rows that will never be published."""
-        self._process.check()
-        handles = [part.reference["handle"] for part in parts if isinstance(part, Staged)]
-        failing(self._failures(self.name, "discard"), self.name, "discard", lambda: self._drop("discard", handles))
-
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans of lower generations, and of this one's earlier epochs."""
         self._process.check()
         orphans = [handle for handle in self.target.staged if self._is_orphan(handle, below_epoch)]
-        return failing(self._failures(self.name, "sweep"), self.name, "sweep", lambda: self._drop("sweep", orphans))
+        return failing(self._failures(self.name, "sweep"), self.name, "sweep", lambda: self._swept(orphans))
 
     def _is_orphan(self, handle: str, below_epoch: int) -> bool:
         sink, _, name = handle.partition("|")
@@ -362,9 +356,9 @@ class SimulatedSink:
         ours = self._run.generation
         return int(generation) < ours or (int(generation) == ours and int(epoch) < below_epoch)
 
-    def _drop(self, why: str, handles: Sequence[str]) -> int:
+    def _swept(self, handles: Sequence[str]) -> int:
         for handle in handles:
-            self._write(f"{why} {handle}", partial(self._unstage, handle))
+            self._write(f"sweep {handle}", partial(self._unstage, handle))
         return len(handles)
 
     def close(self) -> None:
@@ -459,15 +453,6 @@ class FaultySink:
         if failure is Failure.UNKNOWN:
             return Outcome.UNKNOWN
         return failing(failure, self.name, "outcome", lambda: self._inner.outcome(epoch))
-
-    def discard(self, parts: Sequence[Part]) -> None:
-        """Discard in the real one."""
-        failing(
-            self._failures(self.name, "discard"),
-            self.name,
-            "discard",
-            lambda: self._process.write(f"sink {self.name} discard", lambda: self._inner.discard(parts)),
-        )
 
     def sweep(self, *, below_epoch: int) -> int:
         """Sweep the real one."""

@@ -349,12 +349,11 @@ def test_a_file_that_cannot_be_renamed_leaves_the_epoch_in_doubt_and_publishing_
     assert _ids(directory) == [1]
 
 
-def test_sweeping_and_discarding_leave_what_is_committed_and_not_yet_renamed(directory: Path) -> None:
+def test_sweeping_leaves_what_is_committed_and_not_yet_renamed(directory: Path) -> None:
     sink = _opened(directory)
     handle = _staged(sink, 1, _table(1))
     with _at("publish-begun", _kill), pytest.raises(_Killed):
         sink.publish([_publication(1, handle)], Held())
-    sink.discard([handle])
     assert sink.sweep(below_epoch=9) == 0
     assert len(_staged_files(directory)) == 1
     _opened(directory, 2)
@@ -446,12 +445,11 @@ def test_a_stale_writer_that_slept_until_its_place_in_the_log_was_free_again_is_
     assert not (log / f"{2:012}.json").exists()
 
 
-def test_a_stale_writer_discards_and_sweeps_nothing(directory: Path) -> None:
+def test_a_stale_writer_sweeps_nothing(directory: Path) -> None:
     """The new generation may be about to publish these very files from the decision."""
     stale = _opened(directory, 1)
     handle = _staged(stale, 1, _table(1))
     owner = _opened(directory, 2)
-    stale.discard([handle])
     assert stale.sweep(below_epoch=9) == 0
     owner.publish([_publication(1, handle)], Held())
     assert _ids(directory) == [1]

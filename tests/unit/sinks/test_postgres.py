@@ -450,7 +450,7 @@ def test_a_unique_index_made_during_the_run_is_noticed_by_the_next_task(postgres
                 sink.publish([Publication(EpochRecord("words", 1, 1, {}), (part,))], Held())
                 query(postgres_prepared, "CREATE UNIQUE INDEX ON words (id)")
             else:
-                sink.discard([part])
+                sink.sweep(below_epoch=9)
     assert kinds == ["gid", "table"]
 
 
@@ -701,12 +701,11 @@ def test_a_ledger_that_was_dropped_under_a_run_is_not_silently_made_anew(postgre
     assert query(postgres_plain, "SELECT count(*) FROM words") == [(1,)]
 
 
-def test_prepared_rows_named_by_the_ledger_are_kept_by_discard_and_sweep(postgres_prepared: str) -> None:
+def test_prepared_rows_named_by_the_ledger_are_kept_by_sweep(postgres_prepared: str) -> None:
     """in_progress is a decision: only COMMIT PREPARED may end what it names."""
     with opened(postgres_prepared) as sink:
         part = staged(sink)
         decide(sink, part)
-        sink.discard([part])
         assert sink.sweep(below_epoch=9) == 0
     with opened(postgres_prepared, generation=2):
         assert query(postgres_prepared, "SELECT count(*) FROM words") == [(1,)]
@@ -819,14 +818,13 @@ def test_a_takeover_that_waits_for_a_table_being_created_says_unavailable(
     sink.close()
 
 
-def test_a_fenced_run_sweeps_and_discards_nothing(postgres_prepared: str) -> None:
+def test_a_fenced_run_sweeps_nothing(postgres_prepared: str) -> None:
     batch = pa.RecordBatch.from_pydict({"id": [1], "word": ["x"]}, schema=SCHEMA)
     with opened(postgres_prepared) as stale:
         writer = stale.writer_factory()(Task("words", 1, 1, 0, 0))
         writer.write(batch)
         part = writer.stage()
         with opened(postgres_prepared, generation=2) as owner:
-            stale.discard([part])
             assert stale.sweep(below_epoch=9) == 0
             owner.publish([Publication(EpochRecord("words", 1, 1, {}), (part,))], Held())
     assert query(postgres_prepared, "SELECT count(*) FROM words") == [(1,)]

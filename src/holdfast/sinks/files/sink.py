@@ -1,7 +1,7 @@
 """The runtime of the files sink: one log entry commits an epoch, the renames that it names make it visible.
 
 Invariants: an entry is followed by another only when its renames are done; nothing is reported as failed after the
-entry; what the last entry names is neither swept nor discarded while it is unfinished (design/0005).
+entry; what the last entry names is not swept while it is unfinished (design/0005).
 """
 
 from __future__ import annotations
@@ -225,14 +225,6 @@ class FilesSink:
         # A directory is named generation-epoch-task-attempt-token.
         names = {"/".join([self._pipeline, *name.split("-")[:4]]) for name in staged}
         return last.held(), sorted(names)
-
-    def discard(self, parts: Sequence[Part]) -> None:
-        """Drop staged files; those that an entry names, and those of a run that was overtaken, stay."""
-        last = self._last()
-        if last.generation == self._generation:
-            named = directories(last)
-            handles = [part for part in parts if isinstance(part, Staged)]
-            self._remove([handle for handle in handles if stage.directory_of(handle) not in named])
 
     def sweep(self, *, below_epoch: int) -> int:
         """Drop orphans by name."""

@@ -31,7 +31,6 @@ from holdfast.sinks.postgres.staging import (
     PostgresStaging,
     PostgresWriterFactory,
     copying,
-    gids_of,
     tables_of,
     taken,
     with_order,
@@ -312,17 +311,11 @@ class PostgresSink:
         names = {label.name for found, label in self._staging.labelled() if found not in decided}
         return row.held() if row else Held(), sorted(names)
 
-    # --- discard, sweep, close ----------------------------------------------------------------------------------------
-
-    def discard(self, parts: Sequence[Part]) -> None:
-        """Roll back prepared transactions and drop staging tables, unless the ledger has decided on them."""
-        self._drop(gids_of(parts), tables_of(parts))
+    # --- sweep, close -------------------------------------------------------------------------------------------------
 
     def sweep(self, *, below_epoch: int) -> int:
-        """Drop orphans by their labels."""
-        return self._drop(*self._staging.orphans(self._generation, below_epoch))
-
-    def _drop(self, gids: Sequence[str], tables: Sequence[str]) -> int:
+        """Roll back prepared transactions and drop staging tables by their labels, unless the ledger names them."""
+        gids, tables = self._staging.orphans(self._generation, below_epoch)
         if not gids and not tables:
             return 0
         with self._session.explained():
@@ -331,7 +324,7 @@ class PostgresSink:
             return 0  # fenced: what is staged belongs to the newer run
         decided = Begun.parsed(row.in_progress)
         kept = set(decided.gids) if decided else set()
-        return self._staging.discard([gid for gid in gids if gid not in kept], tables)
+        return self._staging.drop([gid for gid in gids if gid not in kept], tables)
 
     def close(self) -> None:
         """Close the connections."""

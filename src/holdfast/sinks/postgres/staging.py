@@ -267,10 +267,10 @@ class PostgresStaging:
             present |= {name for (name,) in found}
         for part in parts:
             if isinstance(part, Staged) and not present.issuperset([*gids_of([part]), *tables_of([part])]):
-                raise sql.staged_rows_gone(self.table.node, part.name, "they were discarded or swept.")
+                raise sql.staged_rows_gone(self.table.node, part.name, "they were swept.")
         return prepared
 
-    def discard(self, gids: Collection[str], tables: Collection[str]) -> int:
+    def drop(self, gids: Collection[str], tables: Collection[str]) -> int:
         """Drop staged rows; what is gone already is fine.  Returns how many were dropped."""
         count = 0
         for gid in gids:

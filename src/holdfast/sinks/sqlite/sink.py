@@ -221,7 +221,7 @@ class SqliteSink:
         # Only now: a crash in between leaves files of a held epoch, which the next sweep finds by their names.
         with suppress(Unavailable, InvalidPipeline):
             for publication in publications:
-                self.discard(publication.parts)
+                self._staging.remove(publication.parts)
 
     def outcome(self, epoch: int) -> Outcome:
         """Ask the ledger row."""
@@ -237,10 +237,6 @@ class SqliteSink:
         with self._explained():
             row = self._row(self._file.connection())
         return row.held() if row else Held(), self._staging.names()
-
-    def discard(self, parts: Sequence[Part]) -> None:
-        """Remove the files of staged parts."""
-        self._staging.discard(parts)
 
     def sweep(self, *, below_epoch: int) -> int:
         """Remove files of lower generations, and of this one below the epoch."""

@@ -140,7 +140,7 @@ class SqliteStaging:
                 self.table.node, part.name, f"{file} holds {row_count} rows, its handle promises {promised}."
             )
 
-    def discard(self, parts: Sequence[Part]) -> None:
+    def remove(self, parts: Sequence[Part]) -> None:
         """Remove the files of staged parts; absent is fine."""
         for part in parts:
             if isinstance(part, Staged) and "file" in part.reference:
