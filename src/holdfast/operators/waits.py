@@ -13,6 +13,7 @@ from holdfast.operators.sync import report
 from holdfast.operators.sync.step import SyncStep
 from holdfast.state import joins, keyed
 from holdfast.state.step import BOUND, UNBOUNDED, Step, StepTime
+from holdfast.state.waits import Waits
 
 WAITS_MAX = 10
 """A report is bounded: the longest waits say what is wrong, the others say it again."""
@@ -73,9 +74,8 @@ def merge_waits(step: MergeStep, state: Mapping[str, pa.Table]) -> pa.Table:
     Returns
     -------
     pa.Table
-        The key columns; ``input``; ``since_us``, batch time at which the first of the waiting rows arrived;
-        ``bound``, ticks (null: nothing was ever said); ``waiting_rows``, how many wait on it.  The longest wait first,
-        then by key and in the order of the inputs.
+        As of :meth:`~holdfast.state.waits.Waits.table`: a key waits since the batch time at which the first of the
+        waiting rows arrived; ``waiting_rows`` are those that wait on the input.
     """
     names = step.key.names
     waiting = state["waiting"]
@@ -96,19 +96,7 @@ def merge_waits(step: MergeStep, state: Mapping[str, pa.Table]) -> pa.Table:
         some = np.flatnonzero(count)
         parts.append(np.stack([first[some], some, np.full(len(some), place), count[some]]))
     first, key, place, count = np.concatenate(parts, axis=1).astype(np.int64)
-    order = np.lexsort((place, key, first))
-    first, key, place, count = first[order], key[order], place[order], count[order]
-    bound = bounds[key, place]
-    of_key = {name: keys.column(name).take(pa.array(key)) for name in names}
-    return pa.table(
-        {
-            **of_key,
-            "input": pa.array(np.array(inputs, object)[place], pa.string()),
-            "since_us": pa.array(first),
-            "bound": pa.array(bound, pa.int64(), mask=bound == UNBOUNDED),
-            "waiting_rows": pa.array(count),
-        }
-    )
+    return Waits(key, place, first, count).table(keys.select(names), inputs, bounds)
 
 
 def merge_fullness(step: MergeStep, state: Mapping[str, pa.Table]) -> tuple[pa.Table, Any, Any]:

@@ -32,6 +32,7 @@ from holdfast.operators.sync.step import SyncStep
 from holdfast.state import joins
 from holdfast.state.step import StepTime
 from holdfast.state.timeline import UNBOUNDED, Bools, Ints
+from holdfast.state.waits import Waits
 
 
 def waiting_rows(step: SyncStep, state: Mapping[str, pa.Table]) -> pa.Table:
@@ -77,9 +78,8 @@ def stalls(step: SyncStep, state: Mapping[str, pa.Table], at: StepTime) -> pa.Ta
     Returns
     -------
     pa.Table
-        The key columns; ``input``, which the key waits for; ``since_us``, batch time of the epoch since which it waits
-        without a row or bound of that input; ``waited_us``; ``bound``, ticks, the input's bound (null: it never had
-        one); ``waiting_rows`` of the key.  The longest wait first, then by key and in the order of the inputs.
+        As of :meth:`~holdfast.state.waits.Waits.table`: a key waits since the epoch since which no row or bound of
+        that input has come.
     """
     epoch, counts = _standing(step, state)
     blocked = _blocked(step, epoch)
@@ -87,21 +87,8 @@ def stalls(step: SyncStep, state: Mapping[str, pa.Table], at: StepTime) -> pa.Ta
     since = np.column_stack([epoch.column(waits_column(name), at.batch_us) for name in step.inputs])
     # A bound for all keys counts for the input too.
     since = np.maximum(since, epoch.seen_us)[key, place]
-    longest_first = np.lexsort((place, key, since))
-    key, place, since = key[longest_first], place[longest_first], since[longest_first]
-    bounds = epoch.bounds[key, place]
-    return _table(
-        step,
-        epoch.keys,
-        key,
-        {
-            "input": pa.array(np.array(list(step.inputs), object)[place], pa.string()),
-            "since_us": since,
-            "waited_us": at.batch_us - since,
-            "bound": pa.array(bounds, pa.int64(), mask=bounds == UNBOUNDED),
-            "waiting_rows": counts[key].sum(axis=1),
-        },
-    )
+    waits = Waits(key, place, since, counts[key].sum(axis=1))
+    return waits.table(epoch.keys.select(step.key.names), list(step.inputs), epoch.bounds)
 
 
 def running_ahead(step: SyncStep, state: Mapping[str, pa.Table], limit: int | None = None) -> pa.Table:
