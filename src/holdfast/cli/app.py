@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -148,8 +149,6 @@ def run(
                     spare=spare,
                 )
             raise typer.Exit(code)
-        waiting = Waiting() if is_spare() else None
-        pipeline = load_target(target)
         given = {
             "master": master,
             "commit_every": grouping,
@@ -161,8 +160,11 @@ def run(
             "on_poison": on_poison,
         }
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        if waiting is not None:
-            waiting.until_needed(pipeline, {**options, "settings": settings})
+        waiting = Waiting() if is_spare() else None
+        with waiting or nullcontext():
+            pipeline = load_target(target)
+            if waiting is not None:
+                waiting.until_needed(pipeline, {**options, "settings": settings})
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"run {target}")
             frame.note_settings(settings)

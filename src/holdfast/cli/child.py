@@ -123,6 +123,27 @@ class ProcessChild:
         """Pass a signal on."""
         self._process.send_signal(number)  # nothing if it has been waited for
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def tell(self, line: bytes) -> None:
+        """Write the one line that its standard input will ever have."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it died just now: its end is read like any other
+            self._process.stdin.write(line)
+            self._process.stdin.close()
+
+    def dismiss(self) -> None:
+        """End it, and wait for its end."""
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
+        with suppress(OSError):
+            self._process.kill()
+        self._process.wait()
+
 
 def is_supervised() -> bool:
     """Return whether this process is a supervisor's child."""
@@ -135,10 +156,15 @@ def told_to_supervisor() -> Iterator[None]:
     try:
         yield
     except HoldfastError as error:
-        if file := os.environ.get(VARIABLE):
-            said = json.dumps({"what": masked(error.what), "is_final": is_final(error)})
-            try:
-                Path(file).write_text(said)
-            except OSError as silence:  # the disk is full: the exit code of the error itself still says the most
-                log.warning("the supervisor does not learn how the run has ended: %s", silence)
+        tell_supervisor(error)
         raise
+
+
+def tell_supervisor(error: HoldfastError) -> None:
+    """Tell the supervisor, if there is one, of the error by which this process ends."""
+    if file := os.environ.get(VARIABLE):
+        said = json.dumps({"what": masked(error.what), "is_final": is_final(error)})
+        try:
+            Path(file).write_text(said)
+        except OSError as silence:  # the disk is full: the exit code of the error itself still says the most
+            log.warning("the supervisor does not learn how the run has ended: %s", silence)

@@ -71,15 +71,13 @@ def reported(*, as_json: bool, log_file: Path | None = None) -> Iterator[None]:
     """
     try:
         yield
-    except HoldfastError as error:
-        failure = error
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, typer.Exit | typer.Abort) or _is_usage(error):
             raise
         if isinstance(error, KeyboardInterrupt):
             sys.stderr.write("interrupted; if something is in doubt now, the next start resolves it.\n")
             raise typer.Exit(130) from None
-        failure = _unforeseen(error, log_file)
+        failure = as_failure(error, log_file)
     else:
         return
     _log.error("%s", failure.message, exc_info=failure, extra={FILE_ONLY: True})
@@ -119,7 +117,10 @@ def as_object(error: HoldfastError) -> dict[str, Any]:
     return answer
 
 
-def _unforeseen(error: BaseException, log_file: Path | None) -> HoldfastError:
+def as_failure(error: Exception, log_file: Path | None = None) -> HoldfastError:
+    """Return an error as one of ours: itself, the one that it carries, or one that says where to look."""
+    if isinstance(error, HoldfastError):
+        return error
     ours = from_text(str(error))
     if ours is None:
         where = f"the log, {log_file}" if log_file else "HOLDFAST_LOG_LEVEL=DEBUG"

@@ -27,7 +27,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.child import Child, ProcessChild
+from holdfast.cli.child import Child, ProcessChild, tell_supervisor
+from holdfast.cli.failures import as_failure, exit_code
 from holdfast.cli.target import loaded_files
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ WARM_UP_AFTER_S = 60.0
 # --- the supervisor's side --------------------------------------------------------------------------------------------
 
 
-class SpareChild(ProcessChild):
-    """A process that waits until it is needed.
+class Spare:
+    """A child that waits until it is needed.
 
     Parameters
     ----------
@@ -68,33 +69,17 @@ class SpareChild(ProcessChild):
     def __init__(self, command: Sequence[str], said: Path, ready: Path) -> None:
         ready.unlink(missing_ok=True)
         self._ready = ready
-        super().__init__(command, said, {VARIABLE: str(ready)}, has_input=True)
+        self.child = ProcessChild(command, said, {VARIABLE: str(ready)}, has_input=True)
 
     @property
     def is_ready(self) -> bool:
         """Whether it is alive and ready."""
-        return self._process.poll() is None and self._ready.exists()
+        return self.child.is_alive and self._ready.exists()
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.poll() is None
-
-    def let_go_on(self) -> None:
-        """Let it run the pipeline."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it died just now: its end is a run's end like any other
-            self._process.stdin.write(b"go on\n")
-            self._process.stdin.close()
-
-    def dismiss(self) -> None:
-        """End it, and wait for its end."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
-        with suppress(OSError):
-            self._process.kill()
-        self._process.wait()
+    def let_go_on(self) -> ProcessChild:
+        """Let it run the pipeline; return it as the run's process."""
+        self.child.tell(b"go on\n")
+        return self.child
 
 
 class Spares:
@@ -125,7 +110,9 @@ class Spares:
         self._place = place
         self._progress = progress
         self._count = 0
-        self._spare: SpareChild | None = None
+        self._spare: Spare | None = None
+        self._said = ""
+        """Why there is no spare, as it was said last."""
         self._lock = threading.Lock()
         self._has_ended = threading.Event()
         self._warming = threading.Thread(target=self._keep_warm, name="holdfast-spare", daemon=True)
@@ -143,9 +130,8 @@ class Spares:
         if spare is not None:
             if spare.is_ready:
                 log.info("the spare takes over")
-                spare.let_go_on()
-                return spare
-            spare.dismiss()
+                return spare.let_go_on()
+            spare.child.dismiss()
         return ProcessChild(self._command, self._place / "ended.json")
 
     def is_ready(self) -> bool:
@@ -160,34 +146,39 @@ class Spares:
             self._warming.join()
         with self._lock:
             if self._spare is not None:
-                self._spare.dismiss()
+                self._spare.child.dismiss()
 
     def _keep_warm(self) -> None:
         while not self._has_ended.wait(POLL_S):
             with self._lock:
-                if self._spare is not None and not self._spare.is_alive:
-                    self._spare.dismiss()
-                    self._spare = None
-                    self._wait("the spare has ended")
+                if self._spare is not None and not self._spare.child.is_alive:
+                    self._spare.child.dismiss()
+                    ended, self._spare = self._spare.child.wait(), None
+                    self._wait(f"the spare {ended.words}")
                 elif self._spare is None and self._is_due():
                     self._spare = self._warmed_up()
+                elif self._spare is not None and self._spare.is_ready:
+                    self._said = ""
 
     def _is_due(self) -> bool:
         now = time.monotonic()
         has_begun = self._progress() != self._before or now - self._started_at > WARM_UP_AFTER_S
         return has_begun and now >= self._not_before and self._is_wanted()
 
-    def _warmed_up(self) -> SpareChild | None:
+    def _warmed_up(self) -> Spare | None:
         self._count += 1
         try:
-            return SpareChild(self._command, self._place / f"ended-{self._count}.json", self._place / "ready")
+            return Spare(self._command, self._place / f"ended-{self._count}.json", self._place / "ready")
         except OSError as error:
             self._wait(f"no spare could be started ({error.strerror or error})")
             return None
 
     def _wait(self, why: str) -> None:
         """Give time to pass to what ends spares: memory, mostly; or a port of Java's that the run has."""
-        log.warning("%s, and another one is started in %.0f s", why, RETRY_S)
+        # Once: what is wrong with the pipeline's file, say, is the same with each spare.
+        level = logging.DEBUG if why == self._said else logging.WARNING
+        log.log(level, "%s; another one is started in %.0f s", why.removesuffix("."), RETRY_S)
+        self._said = why
         self._not_before = time.monotonic() + RETRY_S
 
 
@@ -200,13 +191,27 @@ def is_spare() -> bool:
 
 
 class Waiting:
-    """The process that waits until it is needed.  Made before anything of the user's is loaded."""
+    """The process that waits until it is needed.  Made before anything of the user's is loaded.
+
+    An error in the context of it is reported to the supervisor, which logs it, and ends the process.  Its stdout and
+    stderr are those of the run beside it: what is printed there is taken for the run's.
+    """
 
     def __init__(self) -> None:
         self._ready = Path(os.environ.pop(VARIABLE))
         # What the user's modules set must not outlast them: a new version of theirs is loaded into what they found.
         self._environment = dict(os.environ)
         self._directory = os.getcwd()
+
+    def __enter__(self) -> None:
+        """Tell the supervisor alone from here on."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        """End the process if it cannot be a spare."""
+        if isinstance(error, Exception):
+            failure = as_failure(error)
+            tell_supervisor(failure)
+            sys.exit(exit_code(failure))
 
     def until_needed(self, pipeline: Pipeline, options: dict[str, Any]) -> None:
         """Make everything ready that a start of the pipeline needs and no run owns; return when it must start.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,9 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from holdfast.cli import spare
-from holdfast.cli.spare import SpareChild, Spares
+from holdfast.cli import child, spare
+from holdfast.cli.app import app
+from holdfast.cli.spare import Spares
 
 # What a child does, without Spark: one with a spare's variable says that it is ready, and waits.
 CHILD = """
@@ -76,12 +79,13 @@ def test_a_spare_is_warmed_up_when_an_epoch_has_ended_and_takes_over_when_the_ru
         assert not spares.is_ready()  # the run has the machine to itself until it has done something
         progress.epochs += 1
         until(spares.is_ready)
+        waiting = pid_of(spares._spare.child)
     finally:
         killed(first)
     second = spares.start()
     try:
-        assert isinstance(second, SpareChild)
-        until((tmp_path / f"took-over-{pid_of(second)}").exists)
+        assert pid_of(second) == waiting
+        until((tmp_path / f"took-over-{waiting}").exists)
         assert not spares.is_ready()
         progress.epochs += 1
         until(spares.is_ready)
@@ -105,10 +109,10 @@ def test_a_spare_that_dies_is_no_spare_and_another_one_comes_later(tmp_path, spa
     progress.epochs += 1
     try:
         until(spares.is_ready)
-        dead = pid_of(spares._spare)
+        dead = pid_of(spares._spare.child)
         os.kill(dead, signal.SIGKILL)
-        until(lambda: "the spare has ended" in caplog.text)
-        until(lambda: spares.is_ready() and pid_of(spares._spare) != dead)
+        until(lambda: "the spare killed by SIGKILL; another one is started in " in caplog.text)
+        until(lambda: spares.is_ready() and pid_of(spares._spare.child) != dead)
     finally:
         killed(first)
 
@@ -121,11 +125,45 @@ def test_a_spare_that_cannot_live_is_not_started_after_each_epoch(tmp_path, prog
         for _ in range(100):
             progress.epochs += 1
             time.sleep(0.01)
-        until(lambda: "the spare has ended" in caplog.text)
+        until(lambda: "the spare ended with code 1" in caplog.text)
         assert dying._count == 1
     finally:
         first.wait()
         dying.end()
+
+
+def test_why_there_is_no_spare_is_logged_once(tmp_path, progress, monkeypatch, caplog):
+    monkeypatch.setattr(spare, "POLL_S", 0.01)
+    monkeypatch.setattr(spare, "RETRY_S", 0.01)
+    said = json.dumps({"what": "no such file."})
+    saying = f"import os; open(os.environ[{child.VARIABLE!r}], 'w').write({said!r}); os._exit(2)"
+    failing = Spares([sys.executable, "-c", saying], tmp_path, progress)
+    first = failing.start()
+    progress.epochs += 1
+    try:
+        until(lambda: failing._count > 2)
+    finally:
+        first.wait()
+        failing.end()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "the spare ended with code 2: no such file; another one is started in 0 s"
+    ]
+
+
+def test_a_spare_tells_its_errors_to_the_supervisor_and_writes_none_into_the_output_of_the_run(tmp_path, monkeypatch):
+    """Both have one stdout, and whoever reads JSON there would take the error for the run's."""
+    (tmp_path / "trips.py").write_text("pipeline = 1 / 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(spare.VARIABLE, str(tmp_path / "ready"))
+    monkeypatch.setenv(child.VARIABLE, str(tmp_path / "ended.json"))
+    command = ["run", "trips.py:pipeline", "--checkpoint", "ckpt", "--json"]
+    answer = CliRunner().invoke(app, command)
+    assert (answer.exit_code, answer.output) == (2, "")
+    told = json.loads((tmp_path / "ended.json").read_text())
+    monkeypatch.delenv(spare.VARIABLE, raising=False)
+    error = json.loads(CliRunner().invoke(app, command).stdout)["error"]
+    assert told["what"] == error["what"]
+    assert "trips.py" in error["what"]
 
 
 def test_none_is_started_once_a_stop_is_asked_for(tmp_path, progress, monkeypatch):
@@ -147,7 +185,7 @@ def test_the_end_of_the_supervisor_ends_the_spare(tmp_path, spares, progress):
     progress.epochs += 1
     try:
         until(spares.is_ready)
-        waiting = pid_of(spares._spare)
+        waiting = pid_of(spares._spare.child)
         spares.end()
         with pytest.raises(ProcessLookupError):
             os.kill(waiting, 0)
@@ -161,10 +199,10 @@ def test_a_supervisor_that_was_killed_leaves_no_spare(tmp_path, spares, progress
     progress.epochs += 1
     try:
         until(spares.is_ready)
-        child = spares._spare
-        child._process.stdin.close()
-        assert child._process.wait(60) == 0
-        assert (tmp_path / f"dismissed-{child._process.pid}").exists()
+        process = spares._spare.child._process
+        process.stdin.close()
+        assert process.wait(60) == 0
+        assert (tmp_path / f"dismissed-{process.pid}").exists()
     finally:
         killed(first)
 
