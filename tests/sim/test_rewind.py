@@ -21,7 +21,7 @@ from holdfast.resume.graph_record import Graph, read_graph, write_graph
 from holdfast.resume.replays import left_to_replay
 from holdfast.spark.resume.beginning import Beginning
 from holdfast.spark.resume.plan import plan
-from holdfast.spark.state.plan import StateShape, noted_shape
+from holdfast.spark.state.shape import StateShape, noted_shape
 from holdfast.testing.simulation.process import CrashAt, Process, SimulatedCrash
 from holdfast.testing.store import FaultyStore
 from tests.sim.rewinding import MINUTE_US, SCHEMA, Flow, expected

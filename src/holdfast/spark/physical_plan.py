@@ -34,14 +34,8 @@ from holdfast.spark.read import SourceReader
 from holdfast.spark.resume.context import StartContext, StartOptions
 from holdfast.spark.state.evaluation import EvaluationHere, StateEvaluation
 from holdfast.spark.state.operators_in_plan import stateful_operators
-from holdfast.spark.state.plan import (
-    StatefulPlan,
-    StateShape,
-    compile_stateful,
-    settle_shape,
-    state_schemas_of,
-    upgrades_of,
-)
+from holdfast.spark.state.plan import StatefulPlan, compile_stateful, state_schemas_of, upgrades_of
+from holdfast.spark.state.shape import StateShape, settle_shape
 from holdfast.spark.state.snapshots import Snapshotting
 
 log = logging.getLogger("holdfast.run")

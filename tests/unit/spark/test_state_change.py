@@ -25,7 +25,7 @@ from holdfast.resume.rewind import note_rewind
 from holdfast.spark.resume.beginning import steps_of
 from holdfast.spark.resume.directory import Directory, find_directory, give_up, remove_older
 from holdfast.spark.resume.state_change import StateChange
-from holdfast.spark.state.plan import Division, StateShape, noted_shape, settle_shape
+from holdfast.spark.state.shape import Division, StateShape, noted_shape, settle_shape
 from holdfast.store.local import LocalStore
 from holdfast.testing.clock import SimulatedClock
 from tests.unit.checkpoint.snapshots import snapshot

@@ -31,7 +31,7 @@ from holdfast.spark.resume.directory import Directory, find_directory
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.resume.state_change import outgrown
-from holdfast.spark.state.plan import Division
+from holdfast.spark.state.shape import Division
 from holdfast.store.local import open_store
 from holdfast.store.paths import checkpoint_directory
 

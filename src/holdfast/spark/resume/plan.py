@@ -30,7 +30,8 @@ from holdfast.spark.resume.found import look
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.resume.sought import prepare
 from holdfast.spark.resume.state_change import compared, outgrown, word_of
-from holdfast.spark.state.plan import Division, StateShape, compile_stateful, state_schemas_of, upgrades_of
+from holdfast.spark.state.plan import compile_stateful, state_schemas_of, upgrades_of
+from holdfast.spark.state.shape import Division, StateShape
 from holdfast.spark.state.transfer import Transfer
 
 

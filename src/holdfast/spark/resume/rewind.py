@@ -48,7 +48,7 @@ from holdfast.spark.resume.beginning import Beginning, above_all
 from holdfast.spark.resume.directory import remove_older
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.perform import perform
-from holdfast.spark.state.plan import StateShape, note_shape, noted_shape
+from holdfast.spark.state.shape import StateShape, note_shape, noted_shape
 
 log = logging.getLogger("holdfast.rewind")
 

@@ -35,8 +35,8 @@ from holdfast.resume.state_upgrade import StateUpgrade
 from holdfast.sources.wrapped import innermost
 from holdfast.spark.failure import translate
 from holdfast.spark.resume.directory import Directory
-from holdfast.spark.state.plan import Division, noted_shape
 from holdfast.spark.state.reader import stored_state
+from holdfast.spark.state.shape import Division, noted_shape
 from holdfast.spark.state.transfer import Transfer
 
 log = logging.getLogger("holdfast.checkpoint")

@@ -34,7 +34,7 @@ from holdfast.plan.levels.store import Record, load
 from holdfast.ports import Store
 from holdfast.resume.graph_record import Graph
 from holdfast.spark import private
-from holdfast.spark.state.plan import noted_shape
+from holdfast.spark.state.shape import noted_shape
 from holdfast.state.step import StateTable
 from holdfast.store import durable
 from holdfast.store.local import open_store

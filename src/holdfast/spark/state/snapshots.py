@@ -24,7 +24,8 @@ from holdfast.resume.directory_header import DirectoryHeader
 from holdfast.resume.graph_record import state_fingerprint
 from holdfast.spark.failure import translate
 from holdfast.spark.resume.directory import remove_older
-from holdfast.spark.state.plan import StatefulPlan, StateShape, state_schemas_of
+from holdfast.spark.state.plan import StatefulPlan, state_schemas_of
+from holdfast.spark.state.shape import StateShape
 
 log = logging.getLogger("holdfast.checkpoint")
 
