@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast import faults
+from holdfast.cli import app
 from holdfast.config import Settings
 from holdfast.errors import Diverged, HoldfastError
 from tests.spark.counting import counting
@@ -32,13 +34,17 @@ def write_files(work: Path, numbers: range) -> None:
         os.utime(path, (number, number))
 
 
-def run(work: Path, spark: SparkSession, *, has_files_sink: bool = False, is_upsert: bool = False) -> None:
+def pipeline_of(work: Path, *, has_files_sink: bool = False, is_upsert: bool = False) -> hf.Pipeline:
     rows = hf.read.files(work / "in", format="json", schema="id BIGINT", max_files_per_epoch=1, name="given")
     key = {"mode": "upsert", "key": "id"} if is_upsert else {}
     sinks = [rows | hf.write.sqlite(work / "out.db", table="rows", name="table", **key)]
     if has_files_sink:
         sinks.append(rows | hf.write.files(work / "out", name="archive"))
-    pipeline = hf.Pipeline("behind", *sinks)
+    return hf.Pipeline("behind", *sinks)
+
+
+def run(work: Path, spark: SparkSession, **options: bool) -> None:
+    pipeline = pipeline_of(work, **options)
     pipeline.run(checkpoint=str(work / "checkpoint"), trigger=hf.available_now(), session=spark)
 
 
@@ -126,8 +132,9 @@ def test_of_two_sinks_the_one_that_lost_epochs_gets_them_alone_whenever_the_repl
 
 
 def test_where_the_files_are_gone_the_range_is_named_and_nothing_is_changed(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A start says so, and ``holdfast plan`` and ``holdfast resolve`` say the same."""
     publish_and_restore(tmp_path, spark, 2, 4)
     (tmp_path / "in/003.json").rename(tmp_path / "003.json")
 
@@ -137,6 +144,15 @@ def test_where_the_files_are_gone_the_range_is_named_and_nothing_is_changed(
         assert "source 'given' from log=2 to log=4" in refused.value.why
         assert "003.json" in refused.value.why
         assert "restore sink 'table'" in refused.value.do
+    monkeypatch.setattr(app, "load_target", lambda target: pipeline_of(tmp_path))
+    for command in ("plan", "resolve"):
+        for path in (tmp_path / "checkpoint/generations").iterdir():  # it was this process, which goes on living
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": 2**22 + 1}))
+        answer = CliRunner().invoke(app.app, [command, "it", "--checkpoint", str(tmp_path / "checkpoint"), "--json"])
+        start, error = (json.loads(line) for line in answer.stdout.splitlines())
+        assert start["start"]["row"] == "L"
+        told = {field: error["error"][field] for field in ("what", "why", "do")}
+        assert told == {"what": refused.value.what, "why": refused.value.why, "do": refused.value.do}
     assert len(sqlite_rows(tmp_path / "out.db")) == 2 * PER_FILE
 
     (tmp_path / "003.json").rename(tmp_path / "in/003.json")

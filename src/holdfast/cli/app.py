@@ -14,7 +14,6 @@ from holdfast.cli.child import told_to_supervisor
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
-from holdfast.cli.resolve import check_epoch_is_open, check_nobody_runs, resolve, resolving_would_reject
 from holdfast.cli.spare import Waiting, is_spare
 from holdfast.cli.supervision import supervise
 from holdfast.cli.target import load_target
@@ -226,6 +225,8 @@ def resolve_(
 ) -> None:
     """Publish or drop what is in doubt, as the next start would.  Needs no Java; fences a run that is alive."""
     with frame.settings(as_json) as settings:
+        from holdfast.cli.resolve import Resolving, check_epoch_is_open, resolving_would_reject
+
         pipeline = load_target(target)
         frame.check_has_run(checkpoint, pipeline.name)
         inspection = frame.inspected(checkpoint, pipeline if dry_run else None)
@@ -242,22 +243,20 @@ def resolve_(
             return
         if not force:
             why = "resolving takes the pipeline over, and would fence it; a run resolves its own epochs in doubt."
-            check_nobody_runs(inspection.owner, why)
+            frame.check_nobody_runs(inspection.owner, why)
         rejected = Rejected() if reject_rows else None
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"resolve {target}")
-            resumption = resolve(pipeline, store, directory, settings, rejected)
+            resolved = Resolving(pipeline, store, directory, settings).do(rejected)
+        unit, is_at_pts = common_unit(pipeline.sources), pipeline.commit_at is not None
+        answer = {"dry_run": False, **inspected_json(resolved.resumption), **rejected_json(rejected)}
         lines = [
             *rejected_lines(rejected, dry_run=False),
-            *words.resumption_lines(
-                pipeline.name,
-                resumption,
-                epoch,
-                common_unit(pipeline.sources),
-                is_at_pts=pipeline.commit_at is not None,
-            ),
+            *words.resolved_lines(pipeline.name, resolved, epoch, unit, is_at_pts=is_at_pts),
         ]
-        frame.answer({"dry_run": False, **inspected_json(resumption), **rejected_json(rejected)}, lines, as_json)
+        frame.answer({**answer, **words.start_json(resolved.case, resolved.refusal)}, lines, as_json)
+        if resolved.refusal is not None:
+            raise resolved.refusal
 
 
 @app.command("rewind")
@@ -288,7 +287,7 @@ def rewind_(
             frame.answer(answer, [*first, *words.rewind_lines(pipeline.name, planned)], as_json)
             return
         if not force:
-            check_nobody_runs(inspection.owner, "rewinding takes the pipeline over, and would fence it.")
+            frame.check_nobody_runs(inspection.owner, "rewinding takes the pipeline over, and would fence it.")
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"rewind {target} --to {to}")
             before = rewinding.carry_through()

@@ -10,7 +10,6 @@ import typer
 
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
-from holdfast.cli.resolve import check_nobody_runs
 from holdfast.commit.records import Decided, Done
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.observe.times import utc
@@ -49,7 +48,7 @@ def replay_letters(
     with frame.settings(as_json):
         if not force:
             why = "a start that isolates rows writes the letters too, and would undo what is noted here."
-            check_nobody_runs(frame.inspected(checkpoint, None).owner, why)
+            frame.check_nobody_runs(frame.inspected(checkpoint, None).owner, why)
         sent = replay(frame.existing_store(checkpoint), checkpoint_directory(checkpoint), names or ())
         if as_json:
             frame.print_json({"replayed_at_next_start": [letter.name for letter in sent]})

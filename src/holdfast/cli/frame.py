@@ -17,6 +17,7 @@ import typer
 
 from holdfast import __version__
 from holdfast.cli.failures import reported
+from holdfast.commit.owner import Owner
 from holdfast.config import Settings, mistaken_variables
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.pipeline import Pipeline
@@ -126,6 +127,30 @@ def check_owner(inspection: Inspection, pipeline: Pipeline) -> None:
             why="positions and decisions of one pipeline mean nothing to another.",
             do="name the checkpoint of this pipeline, or the TARGET that the checkpoint belongs to.",
             pipeline=pipeline.name,
+        )
+
+
+def check_nobody_runs(owner: Owner, why: str) -> None:
+    """Refuse what must not be done while a process is alive on this host.
+
+    Parameters
+    ----------
+    owner : Owner
+        Who took the pipeline over last.
+    why : str
+        What it would do to that one.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is alive.
+    """
+    if owner.is_alive:
+        raise InvalidPipeline(
+            f"generation {owner.generation} seems to run: process {owner.pid} on this host is alive.",
+            why=why,
+            do="stop it first (Ctrl-C, or kill -TERM); if that process is another program by now, add --force.",
+            generation=owner.generation,
         )
 
 

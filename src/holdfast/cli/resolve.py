@@ -1,35 +1,62 @@
 """``holdfast resolve``: recovery without a run, and without Java.  Publishes or drops whatever is in doubt.
 
-It is a takeover like that of every start: a run that is still alive is fenced by it.
+It is a takeover like that of every start: a run that is still alive is fenced by it.  And it is the first half of the
+start: it looks where a start looks, and says which row of the table of starts the next one has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.checkpoint.participation import Participation
+import pyarrow as pa
+
+from holdfast.checkpoint.manifest import StateSchema
+from holdfast.checkpoint.schemas import OUT_OF_REACH, noted_schema
 from holdfast.cli.reject_rows import Rejected, keeping, would_reject
 from holdfast.commit.coordinator import Resumption
 from holdfast.commit.delivery import remembers
-from holdfast.commit.owner import Owner
 from holdfast.config import Settings
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.graph.nodes import SinkNode
 from holdfast.graph.pipeline import Pipeline
 from holdfast.observe.inspection import Inspection
-from holdfast.ports import Held, Store
-from holdfast.resume.directory_header import FILE_NAME, newest_directory, read_origin
-from holdfast.resume.graph_record import read_graph
+from holdfast.plan.cutting import stateful_names
+from holdfast.ports import Guarantee, Held, Store
+from holdfast.resume.decide import ResumeCase, StartWay
 from holdfast.resume.in_doubt import check_within_reach, connected_sinks, coordinator_alone, open_decisions
-from holdfast.resume.rewind import check_none_holds_withdrawn
-from holdfast.spark.resume.beginning import Beginning
-from holdfast.spark.resume.catching_up import check_replayable
+from holdfast.spark.resume.beginning import Beginning, beginning_of
+from holdfast.spark.resume.directory import directory_of
+from holdfast.spark.resume.found import check_replayable, look
+from holdfast.spark.resume.rewind import Rewinding
+from holdfast.spark.resume.sought import refusal
+from holdfast.spark.state.shape import Division
 
 
-def resolve(
-    pipeline: Pipeline, store: Store, directory: Path, settings: Settings, rejected: Rejected | None = None
-) -> Resumption:
-    """Take the pipeline over and resolve what is in doubt.
+@dataclass(frozen=True)
+class Resolved:
+    """A pipeline in which nothing is in doubt, and how its next start continues.
+
+    Parameters
+    ----------
+    resumption : Resumption
+        What was resolved, and what each sink holds.
+    case : ResumeCase, optional
+        The row of the table of starts; None where a sink that only a start can ask has a say, or a rewind has to be
+        finished first.
+    refusal : HoldfastError, optional
+        Why the next start is refused.
+    """
+
+    resumption: Resumption
+    case: ResumeCase | None = None
+    refusal: HoldfastError | None = None
+
+
+@dataclass(frozen=True)
+class Resolving:
+    """The first half of a start: everything in doubt is resolved, and the row of the table is known.
 
     Parameters
     ----------
@@ -38,45 +65,66 @@ def resolve(
     store, directory : Store, Path
         The checkpoint, and its location.
     settings : Settings
-        For retries, and the length of the ledger.
-    rejected : Rejected, optional
-        If given: rows of decided epochs that a sink refuses become dead letters, and are recorded here.
-
-    Raises
-    ------
-    HoldfastError
-        Whatever :meth:`Coordinator.open` raises; InvalidPipeline for a sink that only a run can write; Diverged for one
-        that has lost what was published in it, if what is decided for it could not be given to it by a replay.
+        For retries, the length of the ledger, and how state is to be divided.
     """
-    with coordinator_alone(pipeline, store, settings) as (coordinator, sinks):
-        decided_for, on_refused = open_decisions(store), None
-        if rejected is not None:
-            rows_max = settings.poison_rows
-            on_refused = keeping(store, coordinator, [*sinks.values()], rejected, decided_for, rows_max)
-        remembering = [name for name, sink in sinks.items() if remembers(sink)]
-        named = {name for several in decided_for.values() for name in several}
 
-        def on_behind(behind: Collection[str], held: Mapping[str, Held]) -> None:
-            """Refuse as a start does: resolving forgets what is decided for a sink that is behind."""
-            if losing := sorted(named.intersection(behind)):
-                remembered = {name: held[name] for name in remembering}
-                _check_replayable(pipeline, store, directory, losing, remembered)
+    pipeline: Pipeline
+    store: Store
+    directory: Path
+    settings: Settings
 
-        return coordinator.open(on_refused, on_behind)
+    def do(self, rejected: Rejected | None = None) -> Resolved:
+        """Take the pipeline over and resolve what is in doubt.
 
+        Parameters
+        ----------
+        rejected : Rejected, optional
+            If given: rows of decided epochs that a sink refuses become dead letters, and are recorded here.
 
-def _check_replayable(
-    pipeline: Pipeline, store: Store, directory: Path, losing: Sequence[str], held: Mapping[str, Held]
-) -> None:
-    Participation(pipeline.name, store, losing).check({name: held[name] for name in losing})
-    check_none_holds_withdrawn(store, pipeline.name, losing, held)
-    number = newest_directory(store)
-    if not number:
-        return  # Spark's directory is lost: nothing is known of what was published, and a start asks no more
-    below = f"spark/{number}"
-    state_schemas, graph = read_graph(store, below).state_schemas, read_origin(directory / below / FILE_NAME).graph
-    beginning = Beginning(store, directory, below, pipeline.name, pipeline.sources, state_schemas, graph or "")
-    check_replayable(beginning, losing, held)
+        Raises
+        ------
+        HoldfastError
+            Whatever :meth:`Coordinator.open` raises; InvalidPipeline for a sink that only a run can write; Diverged for
+            one that has lost what was published in it, if it could not be given to it by a replay: nothing is resolved.
+        """
+        with coordinator_alone(self.pipeline, self.store, self.settings) as (coordinator, sinks):
+            on_refused = None
+            if rejected is not None:
+                decided_for, rows_max = open_decisions(self.store), self.settings.poison_rows
+                on_refused = keeping(self.store, coordinator, [*sinks.values()], rejected, decided_for, rows_max)
+            remembering = [name for name, sink in sinks.items() if remembers(sink)]
+
+            def on_behind(behind: Collection[str], held: Mapping[str, Held]) -> None:
+                check_replayable(self._beginning(), behind, held, remembering)
+
+            resumption = coordinator.open(on_refused, on_behind)
+        try:
+            return self._looked(resumption, remembering)
+        except HoldfastError as error:
+            return Resolved(resumption, None, error)
+
+    def _looked(self, resumption: Resumption, remembering: Sequence[str]) -> Resolved:
+        if Rewinding(self.pipeline, self.store, self.directory, self.settings).is_unfinished:
+            return Resolved(resumption)
+        beginning = self._beginning()
+        new = {node.name: Held() for node in self.pipeline.sinks if self._is_new(node)}
+        findings = look(beginning, {**new, **resumption.held}, [*new, *remembering])
+        if not findings.is_of_all(self.pipeline):
+            return Resolved(resumption)
+        is_refused = findings.case.way is StartWay.REFUSE
+        return Resolved(resumption, findings.case, refusal(beginning, findings) if is_refused else None)
+
+    def _is_new(self, node: SinkNode) -> bool:
+        """Tell whether a sink was never opened by this checkpoint: then it holds nothing of it."""
+        can_be_asked = node.guarantee is Guarantee.EXACTLY_ONCE and node.kind not in OUT_OF_REACH
+        return can_be_asked and noted_schema(self.store, node.name) is None
+
+    def _beginning(self) -> Beginning:
+        asked = Division(self.settings.buckets, self.settings.partitions)
+        chosen = directory_of(self.pipeline, self.store, self.directory, asked)
+        # What they keep is for the second half: a graph is compiled for that, by Spark as the case may be.
+        kept = dict.fromkeys(stateful_names(self.pipeline), StateSchema("", "", pa.schema([]), {}))
+        return beginning_of(self.pipeline, self.store, self.directory, chosen, kept)
 
 
 def resolving_would_reject(pipeline: Pipeline, store: Store, settings: Settings) -> Rejected:
@@ -84,30 +132,6 @@ def resolving_would_reject(pipeline: Pipeline, store: Store, settings: Settings)
     check_within_reach(pipeline, store)
     with connected_sinks(pipeline, store) as sinks:
         return would_reject(store, [*sinks.values()], settings.poison_rows)
-
-
-def check_nobody_runs(owner: Owner, why: str) -> None:
-    """Refuse what must not be done while a process is alive on this host.
-
-    Parameters
-    ----------
-    owner : Owner
-        Who took the pipeline over last.
-    why : str
-        What it would do to that one.
-
-    Raises
-    ------
-    InvalidPipeline
-        If it is alive.
-    """
-    if owner.is_alive:
-        raise InvalidPipeline(
-            f"generation {owner.generation} seems to run: process {owner.pid} on this host is alive.",
-            why=why,
-            do="stop it first (Ctrl-C, or kill -TERM); if that process is another program by now, add --force.",
-            generation=owner.generation,
-        )
 
 
 def check_epoch_is_open(inspection: Inspection, epoch: int) -> None:

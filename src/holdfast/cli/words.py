@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.commit.coordinator import Resumption
 from holdfast.commit.ledger import Standing
 from holdfast.commit.owner import Owner
 from holdfast.commit.recovery import Decision, Verdict
+from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.configuration import Configuration
 from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport, StateReport
@@ -17,13 +17,14 @@ from holdfast.observe.schemas import schema_lines
 from holdfast.observe.times import utc
 from holdfast.ports import Held
 from holdfast.positions import Positions
-from holdfast.resume.decide import StartWay
+from holdfast.resume.decide import ResumeCase, StartWay
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.rewind import Rewound
 from holdfast.state.timeline import CLOSED
 from holdfast.status import as_json
 
 if TYPE_CHECKING:
+    from holdfast.cli.resolve import Resolved
     from holdfast.spark.resume.directory import Directory
     from holdfast.spark.resume.plan import Plan
 
@@ -134,7 +135,11 @@ def plan_lines(pipeline: str, plan: Plan) -> Iterator[str]:
         yield f"* no bound but the end of the stream holds downstream of {operator}: {why}"
     if case is None:
         yield "start    not known while a run is alive, or a sink does not say what it holds: see holdfast inspect"
-        return
+    else:
+        yield from _case_lines(case)
+
+
+def _case_lines(case: ResumeCase) -> Iterator[str]:
     yield f"start    row {case.letter}: the pipeline {case.way.value}"
     if case.way is not StartWay.REFUSE:
         yield f"         state: {case.keeps}"
@@ -142,13 +147,17 @@ def plan_lines(pipeline: str, plan: Plan) -> Iterator[str]:
         yield f"         sinks: {case.gives}"
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """Return what a start would do, for programs."""
-    case = plan.case
+def start_json(case: ResumeCase | None, refusal: HoldfastError | None) -> dict[str, Any]:
+    """Return how a start continues, or why it is refused, for programs."""
     start = None
     if case is not None:
         start = {"row": case.letter, "way": as_json(case.way), "says": case.way.value}
         start |= {"state": case.keeps, "sources": case.reads, "sinks": case.gives, "numbers": case.numbers}
+    return {"start": start, "refusal": None if refusal is None else refusal.what}
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return what a start would do, for programs."""
     chosen = plan.directory
     directory = {
         "below": chosen.below,
@@ -156,9 +165,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "is_changed": chosen.is_changed,
         "reasons": list(chosen.reasons),
     }
-    refusal = None if plan.refusal is None else plan.refusal.what
     bounds_end = {"bounds_end": dict(plan.bounds_end)} if plan.bounds_end else {}
-    return {"directory": directory, "change": as_json(plan.change), "start": start, "refusal": refusal, **bounds_end}
+    start = start_json(plan.case, plan.refusal)
+    return {"directory": directory, "change": as_json(plan.change), **start, **bounds_end}
 
 
 def _change_lines(pipeline: str, directory: Directory, change: GraphChange) -> Iterator[str]:
@@ -219,15 +228,16 @@ def rewind_lines(pipeline: str, rewound: Rewound) -> Iterator[str]:
         yield "The next run continues from here."
 
 
-def resumption_lines(
+def resolved_lines(
     pipeline: str,
-    resumption: Resumption,
+    resolved: Resolved,
     epoch: int | None,
     pts_unit: TimeUnit | None,
     *,
     is_at_pts: bool = False,
 ) -> Iterator[str]:
-    """Say what recovery did, and where the pipeline is now."""
+    """Say what recovery did, where the pipeline is now, and how its next start continues."""
+    resumption = resolved.resumption
     for each in resumption.resolved:
         if epoch in (None, each.epoch):
             yield (
@@ -238,7 +248,10 @@ def resumption_lines(
         yield "no epoch was in doubt."
     for sink, held in resumption.held.items():
         yield f"{sink} {_held(held, pts_unit, is_at_pts=is_at_pts)}"
-    yield f"{pipeline} is resolved, as generation {resumption.generation}. The next run continues from here."
+    then = "The next run continues from here." if resolved.refusal is None else "The next start is refused."
+    yield f"{pipeline} is resolved, as generation {resumption.generation}. {then}"
+    if resolved.case is not None:
+        yield from _case_lines(resolved.case)
 
 
 def _owner(owner: Owner) -> str:

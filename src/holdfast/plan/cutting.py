@@ -57,7 +57,12 @@ Prefix = Callable[[FirstStage], Sequence[pa.Schema]]
 
 def has_state(pipeline: Pipeline) -> bool:
     """Tell whether any operator keeps state."""
-    return any(_keeps_state(node) for node in pipeline.nodes)
+    return bool(stateful_names(pipeline))
+
+
+def stateful_names(pipeline: Pipeline) -> list[str]:
+    """Return the names of the operators that keep state."""
+    return [node.name for node in pipeline.nodes if _keeps_state(node)]
 
 
 def has_idle_rule(pipeline: Pipeline) -> bool:

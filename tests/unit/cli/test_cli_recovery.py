@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import socket
 import sqlite3
 import subprocess
@@ -45,6 +46,8 @@ SCRIPT = """
     tables = hf.Pipeline("tables", table("two"), table("three"))
     local = hf.Pipeline("local", rows | hf.write.memory("kept"), table("local"))
     doubt = hf.Pipeline("doubt", rows | hf.write.memory("kept_in_doubt"), table("doubt"))
+    counted = hf.Pipeline("counted", rows | hf.accumulate(by="x", n=hf.count(), name="per_x")
+                          | hf.write.sqlite("counted.db", table="t", name="table_counted"))
 """
 
 
@@ -78,7 +81,7 @@ def run_epochs(name, last_epoch, *, crash_at=None):
     store.put("spark/1/origin.json", DirectoryHeader(1).to_json())
     try:
         for epoch in range(resumption.last_epoch + 1, last_epoch + 1):
-            (spark / "offsets" / str(epoch - 1)).write_text("v2\n")
+            (spark / "offsets" / str(epoch - 1)).write_text(offset_entry(epoch))
             if crash_at and epoch == last_epoch:
                 faults.install(_dying_at(crash_at))
             record = EpochRecord(pipeline.name, epoch, coordinator.generation, {"rides": {"log": epoch}})
@@ -92,6 +95,11 @@ def run_epochs(name, last_epoch, *, crash_at=None):
         faults.install(None)
         coordinator.close()
         pretend_the_driver_is_gone()
+
+
+def offset_entry(position):
+    offset = json.dumps({"positions": {"log": position}, "size_bytes": 0, "row_count": 0})
+    return f'v2\n{{"batchTimestampMs": 0}}\nrides:{offset}\n'
 
 
 def _dying_at(wanted):
@@ -242,14 +250,6 @@ def set_back(name, epoch):
         connection.execute("UPDATE holdfast_ledger SET epoch = ?, positions = ?", (epoch, then))
         connection.execute("DELETE FROM t WHERE x >= ?", ((epoch + 1) * 10,))
     connection.close()
-    log_positions()
-
-
-def log_positions():
-    """Write what Spark's log says, where a test needs more of it than the names."""
-    for path in Path("ckpt/spark/1/offsets").iterdir():
-        offset = json.dumps({"positions": {"log": int(path.name) + 1}, "size_bytes": 0, "row_count": 0})
-        path.write_text(f'v2\n{{"batchTimestampMs": 0}}\nrides:{offset}\n')
 
 
 def log_files(name, count):
@@ -281,8 +281,9 @@ def test_a_sink_that_was_set_back_is_told_as_behind_with_what_it_lacks(name, can
     assert (found["sink"], found["epoch"], found["published"]) == (f"table_{name}", 1, 3)
     assert (answer.exit_code, planned["start"]["row"]) == ((0, "K") if can_be_read else (4, "L")), "as a start would"
     answer = holdfast("resolve", f"flows.py:{name}", "--checkpoint", "ckpt")
-    assert answer.exit_code == 0
-    assert ("behind: the next start replays what it lacks" in answer.stdout) is (name == "two")
+    assert answer.exit_code == (0 if can_be_read else 4), "as a start would"
+    assert ("behind: the next start replays what it lacks" in answer.stdout) is (name == "two" and can_be_read)
+    assert ("start    row K: the pipeline abandons Spark's directory" in answer.stdout) is can_be_read
     assert rows_in(f"{name}.db") == [10, 11]
 
 
@@ -303,7 +304,6 @@ def test_a_sink_that_was_emptied_is_told_of_as_refused():
 def test_a_decision_that_is_to_be_published_makes_no_sink_lie_behind():
     run_epochs("two", 2, crash_at="after-publish")
     (open_one,) = Path("ckpt/ledger").glob("000000000002-*")
-    log_positions()
     Path("ckpt/spark/1/commits/1").write_text("v1\n")  # as the commit thread leaves it
     assert "behind" not in holdfast("inspect", "flows.py:two", "--checkpoint", "ckpt").stdout
     assert open_one.exists()
@@ -424,6 +424,69 @@ def test_resolve_refuses_to_fence_a_process_that_is_alive_unless_forced():
     assert rows_in("two.db") == [10, 11, 20, 21]
 
 
+def test_resolve_says_how_the_next_start_continues():
+    run_epochs("two", 2, crash_at="after-decide")
+    text = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt").stdout
+    assert text.endswith(
+        "two is resolved, as generation 2. The next run continues from here.\n"
+        "start    row J: the pipeline continues\n"
+        "         state: as Spark's directory has it\n"
+        "         sources: from where Spark's log is; an epoch that was planned and not finished is evaluated again\n"
+        "         sinks: each gets what it does not hold\n"
+    )
+    shutil.rmtree("ckpt/spark")
+    answer = holdfast("resolve", "flows.py:two", "--checkpoint", "ckpt", "--force", "--json")
+    assert (answer.exit_code, json.loads(answer.stdout)["start"]["row"]) == (0, "E")
+
+
+def is_set_back(name):
+    set_back(name, 1)
+    log_files(name, 2)
+
+
+def is_emptied(name):
+    Participation(name, open_store("ckpt"), [f"table_{name}"]).note([f"table_{name}"], 1)
+    for path in Path().glob(f"{name}.db*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with sqlite3.connect(f"{name}.db") as connection:
+        connection.execute("CREATE TABLE t (x INTEGER)")
+    connection.close()
+
+
+def is_of_another_checkpoint(name):
+    with sqlite3.connect("three.db") as connection:
+        connection.execute('UPDATE holdfast_ledger SET positions = \'{"walks": {"log": 1}}\'')
+    connection.close()
+    shutil.rmtree("ckpt/spark")
+
+
+def has_lost_its_state(name):
+    shutil.rmtree("ckpt/spark")
+
+
+REFUSALS = [
+    ("H", "counted", has_lost_its_state),
+    ("I", "tables", is_of_another_checkpoint),
+    ("L", "one", is_set_back),
+    ("L", "two", is_set_back),
+    ("R", "one", is_emptied),
+]
+
+
+@pytest.mark.parametrize(("row", "name", "happens"), REFUSALS, ids=[f"{row} {name}" for row, name, _ in REFUSALS])
+def test_what_the_table_of_starts_refuses_plan_and_resolve_refuse_alike(row, name, happens):
+    run_epochs(name, 3)
+    happens(name)
+    command = [f"flows.py:{name}", "--checkpoint", "ckpt", "--json"]
+    answers = [holdfast("plan", *command), holdfast("resolve", *command)]
+    lines = [[json.loads(line) for line in answer.stdout.splitlines()] for answer in answers]
+    assert [answer.exit_code for answer in answers] == [4, 4], answers
+    assert lines[0][-1]["error"] == lines[1][-1]["error"]
+    # That a sink was set back the ledger of two sinks tells before anything is resolved, and then nothing is.
+    starts = [(line[0]["start"]["row"], line[0]["refusal"]) for line in lines if "start" in line[0]]
+    assert starts == [(row, lines[0][-1]["error"]["what"])] * (1 if (row, name) == ("L", "two") else 2)
+
+
 def test_a_decision_for_a_sink_of_the_runs_own_process_is_left_to_the_next_run():
     run_epochs("doubt", 1, crash_at="after-decide")
     answer = holdfast("resolve", "flows.py:doubt", "--checkpoint", "ckpt")
@@ -540,6 +603,8 @@ def test_explain_describes_draws_and_answers_as_json():
 
 def test_a_rewind_that_is_out_of_reach_says_how_far_it_reaches_and_changes_nothing():
     run_epochs("two", 2)
+    for path in Path("ckpt/spark/1/offsets").iterdir():
+        path.write_text("v2\n")
     before = everything_below("ckpt")
     answer = holdfast("rewind", "flows.py:two", "--checkpoint", "ckpt", "--to", "1", "--json")
     assert answer.exit_code == 2, answer.output

@@ -15,7 +15,7 @@ from holdfast.resume.backfill import STOPS_MAX, Backfill
 from holdfast.resume.graph_diff import GraphChange, NodeVerdict, compare
 from holdfast.resume.graph_record import Role, described
 from holdfast.spark.resume.beginning import Beginning
-from holdfast.spark.resume.state_change import backfilled
+from holdfast.spark.resume.directory import backfilled
 from holdfast.store.local import LocalStore
 from tests.starts import begun
 

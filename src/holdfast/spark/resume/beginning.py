@@ -11,14 +11,18 @@ from holdfast.checkpoint import progress
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, StateSchema
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.snapshot import snapshot_keys
+from holdfast.errors import HoldfastError
 from holdfast.graph.nodes import Node
+from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Held, Store
 from holdfast.positions import Positions, ascending
 from holdfast.resume.decide import Spark, StateSource
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader
+from holdfast.resume.graph_record import state_fingerprint
 from holdfast.resume.logged_epochs import from_the_start, steps_of
 from holdfast.resume.restore import Restoration, restoration
 from holdfast.resume.spark_log import logged
+from holdfast.spark.resume.directory import Directory
 
 if TYPE_CHECKING:
     from holdfast.spark.state.transfer import Transfer
@@ -31,7 +35,7 @@ class StartElsewhere(Protocol):
     def given(self) -> str:
         """The option that asks for it, as the user wrote it."""
 
-    def refusal(self, held: Mapping[str, Held]) -> Exception:
+    def refusal(self, held: Mapping[str, Held]) -> HoldfastError:
         """Return the error for sinks that hold epochs already."""
 
     def begun(self, header: DirectoryHeader) -> DirectoryHeader:
@@ -103,6 +107,8 @@ class Beginning:
         Where the pipeline begins; None where it has begun, or reads its sources from the beginning.
     backfilled : frozenset of str
         Sinks that get everything from the beginning.
+    filling : frozenset of str
+        Those of them that were not in the graph before: they get everything, whatever they hold.
     drop_state : frozenset of str
         Operators whose state is to be dropped.
     check_fenced : callable
@@ -122,6 +128,7 @@ class Beginning:
     transfer: Transfer | None = None
     first: StartElsewhere | None = None
     backfilled: frozenset[str] = frozenset()
+    filling: frozenset[str] = frozenset()
     drop_state: frozenset[str] = frozenset()
     check_fenced: Callable[[], None] = lambda: None
 
@@ -191,6 +198,52 @@ class Beginning:
             f"the newest good snapshot is of epoch {manifest.ended.epoch}, and sinks hold later ones: the new "
             "graph would evaluate again what the old one has published."
         )
+
+
+def beginning_of(
+    pipeline: Pipeline,
+    store: Store,
+    directory: Path,
+    chosen: Directory,
+    state_schemas: Mapping[str, StateSchema],
+    *,
+    change: ChangedState | None = None,
+    transfer: Transfer | None = None,
+    first: StartElsewhere | None = None,
+    drop_state: frozenset[str] = frozenset(),
+    check_fenced: Callable[[], None] = lambda: None,
+) -> Beginning:
+    """Return what is needed to continue a Spark directory, or to begin one, for a pipeline as it is now.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    store, directory : Store, Path
+        The checkpoint, and where it lies.
+    chosen : Directory
+        Spark's directory in it.
+    state_schemas, change, transfer, first, drop_state, check_fenced
+        As in :class:`Beginning`.
+    """
+    return Beginning(
+        store,
+        directory,
+        chosen.below,
+        pipeline.name,
+        pipeline.sources,
+        state_schemas,
+        state_fingerprint(pipeline),
+        chosen.previous,
+        chosen.spark,
+        change,
+        transfer,
+        first,
+        frozenset(sink.name for sink in pipeline.sinks if sink.backfill),
+        frozenset(chosen.filling),
+        drop_state,
+        check_fenced,
+    )
 
 
 def above_all(store: Store, last_epoch: int) -> int:

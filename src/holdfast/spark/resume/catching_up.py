@@ -10,7 +10,7 @@ crash before the new directory has its header, the next start finds the record, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,29 +63,6 @@ def leave(beginning: Beginning, found: Sequence[Behind], replay: tuple[Positions
     _note_left(beginning.store, beginning.below, found, ends)
     log.warning("what is missing is read again, from %s on, and given to the sinks that lack it", _shown(start))
     return DirectoryIsLeft()
-
-
-def check_replayable(beginning: Beginning, lost_it: Collection[str], held: Mapping[str, Held]) -> None:
-    """Refuse a sink that has lost what is done in it, if that cannot be replayed, while open decisions stay open.
-
-    Once they are resolved, what was decided for the sink and not yet published in it is only in the sources: a copy of
-    the sink that has everything published would not have that either.
-
-    Parameters
-    ----------
-    beginning, held
-        As for :func:`lagging`.
-    lost_it : collection of str
-        The sinks.
-
-    Raises
-    ------
-    Diverged
-        If it cannot.  Nothing is changed.
-    """
-    found = [each for each in lagging(beginning, held) if each.sink in lost_it]
-    if found:
-        replay_of(beginning, found, held)
 
 
 def _spark(beginning: Beginning) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -20,17 +19,16 @@ from holdfast.plan.program import Program
 from holdfast.plan.program_build import build_program
 from holdfast.ports import Store
 from holdfast.resume.directory_header import newest_directory, noted_beginning
-from holdfast.resume.graph_record import Graph, read_graph, state_fingerprint
+from holdfast.resume.graph_record import Graph, read_graph
 from holdfast.resume.in_doubt import resolve_dead_run
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.launch.early import is_evaluated_outside
 from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.launch.warm_workers import warm_workers
-from holdfast.spark.resume.directory import Directory, find_directory
+from holdfast.spark.resume.directory import Directory, directory_of
 from holdfast.spark.resume.fork import StartAt
 from holdfast.spark.resume.rewind import Rewinding
-from holdfast.spark.resume.state_change import outgrown
 from holdfast.spark.state.shape import Division
 from holdfast.store.local import open_store
 from holdfast.store.paths import checkpoint_directory
@@ -158,7 +156,7 @@ def context_of(asked: StartOptions) -> StartContext:
     if asked.session is None and asked.settings.master.startswith("local"):
         warm_workers(session, parallelism)
     division = Division(asked.settings.buckets, asked.settings.partitions)
-    chosen = find_directory(store, directory, state_fingerprint(pipeline), partial(outgrown, pipeline, store, division))
+    chosen = directory_of(pipeline, store, directory, division)
     before = read_graph(store, chosen.previous) if chosen.is_changed else None
     return StartContext(
         store=store,

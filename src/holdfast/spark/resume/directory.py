@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.snapshot import snapshot_keys
 from holdfast.errors import STATE, Corrupt, HoldfastError
+from holdfast.graph.nodes import SinkNode
+from holdfast.graph.pipeline import Pipeline
 from holdfast.masking import masked
+from holdfast.plan.cutting import has_state
 from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Store
 from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import FILE_NAME, LEFT, newest_directory, read_origin
+from holdfast.resume.graph_record import GRAPH, Graph, Role, read_graph, state_fingerprint
 from holdfast.resume.spark_log import check_logs
+from holdfast.spark.state.shape import Division, noted_shape
 
 log = logging.getLogger("holdfast.checkpoint")
 
@@ -36,23 +42,49 @@ class Directory:
     below : str
         Where it is, below the checkpoint.
     spark : Spark
-        What is left of the newest one, in the word of the table of starts.  A changed graph is ``OTHER``: whether
-        a sink is filled follows from the changes of its nodes.
+        What is left of the newest one, in the word of the table of starts.
     previous : str
         The one that was used before, where this one is new; empty when there is none.
     reasons : tuple of str
         Why the previous one cannot be used, apart from the graph.
+    filling : tuple of str
+        Sinks that were not in the graph before, and get everything from the beginning.
     """
 
     below: str
     spark: Spark
     previous: str = ""
     reasons: tuple[str, ...] = ()
+    filling: tuple[str, ...] = ()
 
     @property
     def is_changed(self) -> bool:
         """Whether it is new because the graph has another state, and not because the one before is damaged."""
         return self.spark.is_changed
+
+
+def directory_of(pipeline: Pipeline, store: Store, checkpoint: Path, asked: Division) -> Directory:
+    """Return the directory that a run of a pipeline uses, with what a changed graph is to do in it.
+
+    Parameters
+    ----------
+    pipeline : Pipeline
+        The graph.
+    store, checkpoint : Store, Path
+        The checkpoint, and where it lies.
+    asked : Division
+        How state is to be divided.
+
+    Raises
+    ------
+    Corrupt, InvalidPipeline
+        If the graph has changed, and the record of the one before cannot be read, or was never made.
+    """
+    found = find_directory(store, checkpoint, state_fingerprint(pipeline), partial(outgrown, pipeline, store, asked))
+    if not found.is_changed:
+        return found
+    filling = backfilled(pipeline.sinks, read_graph(store, found.previous))
+    return replace(found, spark=Spark.FILLING, filling=filling) if filling else found
 
 
 def find_directory(
@@ -70,6 +102,10 @@ def find_directory(
     outgrown : callable
         Returns why a directory does not serve any more although the state is the same: it is divided otherwise, for
         instance.
+
+    Notes
+    -----
+    A changed graph is ``OTHER`` here; :func:`directory_of` tells whether a sink is filled.
     """
     number = newest_directory(store)
     if number == 0:
@@ -92,6 +128,32 @@ def find_directory(
         log.warning("%s is not used again: %s", below, why)
         return Directory(following, Spark.DAMAGED, below)
     return Directory(below, Spark.GOOD)
+
+
+def outgrown(pipeline: Pipeline, store: Store, asked: Division, below: str) -> Iterator[str]:
+    """Yield why a directory cannot be used for a pipeline any more, although its state is the same."""
+    shape = noted_shape(store, below)
+    if shape is not None and has_state(pipeline):
+        yield from asked.outgrown(shape)
+    if store.get(f"{below}/{GRAPH}") is None:
+        return  # an older version has made it: its sinks are unknown
+    before = read_graph(store, below)
+    for name in backfilled(pipeline.sinks, before):
+        yield f"sink {name!r} is new and gets everything from the beginning (backfill=True)"
+    if not has_state(pipeline) and all(node.kind != "spark" for node in pipeline.sources):
+        yield from _other_sources(before, [node.name for node in pipeline.sources])
+
+
+def backfilled(sinks: Sequence[SinkNode], before: Graph) -> tuple[str, ...]:
+    """Return the sinks that are to get everything, and were not in the graph before."""
+    return tuple(sink.name for sink in sinks if sink.backfill and sink.name not in before.nodes)
+
+
+def _other_sources(before: Graph, sources: Sequence[str]) -> Iterator[str]:
+    """Yield the sources that were added or removed: Spark's log loses the position of one that it does not read."""
+    known = [name for name, node in before.nodes.items() if node.role is Role.SOURCE]
+    yield from (f"source {name!r} has come" for name in sources if name not in known)
+    yield from (f"source {name!r} has gone" for name in known if name not in sources)
 
 
 def graph_of(store: Store, checkpoint: Path, below: str, graph: str) -> str:

@@ -1,18 +1,24 @@
-"""What a start finds, in the words of the table of starts (:mod:`holdfast.resume.decide`).  Changes nothing."""
+"""What a start finds, in the words of the table of starts (:mod:`holdfast.resume.decide`).  Changes nothing.
+
+A start, ``holdfast plan``, ``holdfast resolve`` and a rewind look here, so that they are refused the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
+from holdfast.checkpoint.participation import Participation
 from holdfast.errors import Diverged, HoldfastError
+from holdfast.graph.pipeline import Pipeline
 from holdfast.ports import Held
 from holdfast.positions import Positions
 from holdfast.resume.behind import Behind
 from holdfast.resume.decide import Begin, ResumeCase, Sinks, Situation, Spark, StateSource, decide
 from holdfast.resume.directory_header import noted_beginning
 from holdfast.resume.logged_epochs import left_at
+from holdfast.resume.rewind import check_none_holds_withdrawn
 from holdfast.spark.resume.beginning import Anew, Beginning
 from holdfast.spark.resume.catching_up import lagging, replay_of
 from holdfast.spark.resume.stale_checkpoint import check_reached
@@ -50,18 +56,18 @@ class Findings:
         """The row of the table."""
         return decide(self.found)
 
+    def is_of_all(self, pipeline: Pipeline) -> bool:
+        """Whether a start of a pipeline would find the same, though sinks that only it can ask were not asked."""
+        # Where Spark's log does not say what was published in them, a start asks them.
+        return self.found.spark.has_log or all(sink.name in self.held for sink in pipeline.sinks)
+
     @property
     def holders(self) -> dict[str, Held]:
         """The sinks that hold an epoch."""
         return _holders(self.held)
 
 
-def look(
-    beginning: Beginning,
-    held: Mapping[str, Held],
-    remembered: Mapping[str, Held] | None = None,
-    checks: Sequence[Callable[[], None]] = (),
-) -> Findings:
+def look(beginning: Beginning, held: Mapping[str, Held], remembering: Collection[str] | None = None) -> Findings:
     """Return what a start finds.
 
     Parameters
@@ -70,23 +76,57 @@ def look(
         Spark's directory, and what it is for.
     held : mapping of str to Held
         What each sink holds, with everything resolved.
-    remembered : mapping of str to Held, optional
-        Of these the sinks whose word counts when they lack something; all, where it is not given.
-    checks : sequence of callable
-        Raise why a sink contradicts the checkpoint.
+    remembering : collection of str, optional
+        Those of them that know what another process published; all, where it is not given.
 
     Raises
     ------
     Corrupt
         If a record of the checkpoint cannot be read.
     """
+    names = held.keys() if remembering is None else remembering
     # Another run may have begun the same directory since it was chosen.
     spark = Spark.GOOD if beginning.has_begun else beginning.spark
-    if refusal := _first_refusal([*checks, lambda: check_reached(beginning, held)]):
+    if refusal := _contradiction(beginning, held, names):
         return Findings(Situation(spark, Sinks.CONTRADICTING, _begin(beginning), StateSource.NONE), held, refusal)
     if spark.has_log:
-        return _with_directory(beginning, spark, held, held if remembered is None else remembered)
+        return _with_directory(beginning, spark, held, _remembered(beginning, held, names))
     return _without_directory(beginning, spark, held)
+
+
+def check_replayable(
+    beginning: Beginning, behind: Collection[str], held: Mapping[str, Held], remembering: Collection[str]
+) -> None:
+    """Refuse sinks that have lost what is done in them, if it cannot be replayed, while open decisions stay open.
+
+    Once they are resolved, what was decided for such a sink and not yet published in it is only in the sources: a copy
+    of the sink that has everything published would not have that either.  And if a sink is another one by mistake, its
+    open decisions must stay.
+
+    Parameters
+    ----------
+    beginning : Beginning
+        As for :func:`look`.
+    behind : collection of str
+        The sinks.
+    held, remembering
+        As for :func:`look`; nothing is resolved yet.
+
+    Raises
+    ------
+    Diverged
+        If it cannot.  Nothing is changed.
+    """
+    store, pipeline = beginning.store, beginning.pipeline
+    Participation(pipeline, store, remembering).check({name: held[name] for name in behind})
+    check_none_holds_withdrawn(store, pipeline, behind, held)
+    remembered = _remembered(beginning, held, remembering)
+    if lacking := [each for each in lagging(beginning, remembered) if each.sink in behind]:
+        replay_of(beginning, lacking, remembered)
+
+
+def _remembered(beginning: Beginning, held: Mapping[str, Held], remembering: Collection[str]) -> dict[str, Held]:
+    return {name: held[name] for name in remembering if name not in beginning.filling}
 
 
 def _begin(beginning: Beginning) -> Begin:
@@ -97,7 +137,16 @@ def _begin(beginning: Beginning) -> Begin:
     return Begin.START if noted is None else Begin.NOTED
 
 
-def _first_refusal(checks: Sequence[Callable[[], None]]) -> HoldfastError | None:
+def _contradiction(
+    beginning: Beginning, held: Mapping[str, Held], remembering: Collection[str]
+) -> HoldfastError | None:
+    """Return why a sink contradicts the checkpoint: it was emptied, or holds what a rewind withdrew, or more."""
+    store, pipeline = beginning.store, beginning.pipeline
+    checks: tuple[Callable[[], None], ...] = (
+        partial(Participation(pipeline, store, remembering).check, held),
+        partial(check_none_holds_withdrawn, store, pipeline, remembering, held),
+        partial(check_reached, beginning, held),
+    )
     for check in checks:
         try:
             check()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from holdfast.checkpoint.manifest import StateSchema
-from holdfast.checkpoint.participation import Participation
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError
@@ -20,16 +18,15 @@ from holdfast.resume.backfill import Backfill
 from holdfast.resume.decide import ResumeCase
 from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import described, state_fingerprint
-from holdfast.resume.rewind import check_none_holds_withdrawn
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.read import SourceReader
-from holdfast.spark.resume.beginning import Beginning
-from holdfast.spark.resume.directory import Directory, find_directory
+from holdfast.spark.resume.beginning import beginning_of
+from holdfast.spark.resume.directory import Directory, directory_of
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.rewind import Rewinding
 from holdfast.spark.resume.sought import prepare
-from holdfast.spark.resume.state_change import compared, outgrown, word_of
+from holdfast.spark.resume.state_change import compared
 from holdfast.spark.state.plan import compile_stateful, state_schemas_of, upgrades_of
 from holdfast.spark.state.shape import Division, StateShape
 from holdfast.spark.state.transfer import Transfer
@@ -95,7 +92,7 @@ def plan(
     """
     Rewinding(pipeline, store, checkpoint, settings).check_finished("what happens to the graph after it")
     asked = Division(settings.buckets, settings.partitions)
-    chosen = find_directory(store, checkpoint, state_fingerprint(pipeline), partial(outgrown, pipeline, store, asked))
+    chosen = directory_of(pipeline, store, checkpoint, asked)
     stages = _stages(pipeline, settings)
     state_schemas = {} if stages is None else state_schemas_of(pipeline, stages)
     upgrades = {} if stages is None else upgrades_of(pipeline, stages)
@@ -106,31 +103,18 @@ def plan(
     if held is None:
         return planned
     fingerprint = state_fingerprint(pipeline)
-    beginning = Beginning(
+    beginning = beginning_of(
+        pipeline,
         store,
         checkpoint,
-        chosen.below,
-        pipeline.name,
-        pipeline.sources,
+        chosen,
         state_schemas,
-        fingerprint,
-        chosen.previous,
-        spark=word_of(chosen, change),
         transfer=Transfer(store, pipeline.name, fingerprint, state_schemas, upgrades, 0, 0, SystemClock()),
-        backfilled=frozenset(sink.name for sink in pipeline.sinks if sink.backfill),
         drop_state=settings.dropped | drop_state,
     )
-    filled = () if change is None else change.backfilled
-    remembered = {name: each for name, each in held.items() if name not in filled}
-    participation = Participation(pipeline.name, store, held)
-    checks = (
-        lambda: participation.check(held),
-        lambda: check_none_holds_withdrawn(store, pipeline.name, held, held),
-    )
-    findings = look(beginning, held, remembered, checks)
-    silent = {sink.name for sink in pipeline.sinks} - set(held)
-    if silent and not findings.found.spark.has_log:
-        return planned  # where Spark's log does not tell, a start asks them too
+    findings = look(beginning, held)
+    if not findings.is_of_all(pipeline):
+        return planned
     planned = replace(planned, case=findings.case)
     try:
         prepare(beginning, findings, last_epoch)

@@ -44,8 +44,8 @@ from holdfast.resume.rewind import (
     unfinished,
 )
 from holdfast.resume.spark_log import newest_positions, plain
-from holdfast.spark.resume.beginning import Beginning, above_all
-from holdfast.spark.resume.directory import remove_older
+from holdfast.spark.resume.beginning import above_all, beginning_of
+from holdfast.spark.resume.directory import Directory, remove_older
 from holdfast.spark.resume.found import look
 from holdfast.spark.resume.perform import perform
 from holdfast.spark.state.shape import StateShape, note_shape, noted_shape
@@ -132,6 +132,11 @@ class Rewinding:
             log.warning("the rewind to epoch %d, decided as epoch %d, continues", record.rewound_to, record.epoch)
             self._begin(record, number, coordinator.check_fenced)
             return record
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a rewind was decided and then interrupted: the next start finishes it before anything else."""
+        return self._unfinished() is not None
 
     def check_finished(self, what: str) -> None:
         """Refuse to answer while a rewind is unfinished: it changes what there is.
@@ -275,17 +280,15 @@ class Rewinding:
             return  # Spark's directory is lost besides: the next start begins one where the sinks are
         before = read_origin(self.directory / previous / FILE_NAME)
         graph = read_graph(self.store, previous)
-        beginning = Beginning(
-            self.store,
-            self.directory,
-            below,
-            self.pipeline.name,
-            (),
-            graph.state_schemas,
-            before.graph or "",
-            previous,
-            spark=Spark.REWOUND,
-            check_fenced=check_fenced,
+        chosen = Directory(below, Spark.REWOUND, previous)
+        beginning = replace(
+            beginning_of(
+                self.pipeline, self.store, self.directory, chosen, graph.state_schemas, check_fenced=check_fenced
+            ),
+            # As the graph that ran last left it: the one that is started next may be another, with other sources.
+            sources=(),
+            graph=before.graph or "",
+            backfilled=frozenset(),
         )
         held = {"all sinks": Held(record.epoch, record.generation, record.positions, record.pts)}
         shape = noted_shape(self.store, previous)

@@ -13,7 +13,7 @@ from typing import cast
 
 from holdfast.checkpoint.manifest import decode
 from holdfast.checkpoint.source_history import last_positions
-from holdfast.errors import REPORT, Diverged, InternalError, InvalidPipeline, present
+from holdfast.errors import REPORT, Diverged, HoldfastError, InternalError, InvalidPipeline, present
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held, SourceSpec
 from holdfast.positions import Positions
@@ -212,7 +212,7 @@ def seeds(beginning: Beginning, found: Restoration, base: int) -> dict[str, str]
     return sources
 
 
-def refusal(beginning: Beginning, findings: Findings) -> Exception:
+def refusal(beginning: Beginning, findings: Findings) -> HoldfastError:
     """Return the error of a case that is a refusal."""
     if findings.refusal is not None:
         return findings.refusal

@@ -27,18 +27,17 @@ from holdfast.resume.graph_diff import GraphChange
 from holdfast.resume.graph_record import state_fingerprint, write_graph
 from holdfast.resume.in_doubt import coordinator_of
 from holdfast.resume.refusals import check_change
-from holdfast.resume.rewind import check_none_holds_withdrawn
 from holdfast.spark.launch.exposure import exposed
 from holdfast.spark.physical_plan import PhysicalPlan, physical_plan_of
 from holdfast.spark.quarantine.isolate import check_addresses
 from holdfast.spark.read import timestamp_of
-from holdfast.spark.resume.beginning import Beginning
-from holdfast.spark.resume.catching_up import DirectoryIsLeft, check_replayable
+from holdfast.spark.resume.beginning import Beginning, beginning_of
+from holdfast.spark.resume.catching_up import DirectoryIsLeft
 from holdfast.spark.resume.context import StartContext, StartOptions, context_of
 from holdfast.spark.resume.fork import Fork
-from holdfast.spark.resume.found import look
+from holdfast.spark.resume.found import check_replayable, look
 from holdfast.spark.resume.perform import perform
-from holdfast.spark.resume.state_change import StateChange, compared, lines_of, word_of
+from holdfast.spark.resume.state_change import StateChange, compared, lines_of
 from holdfast.spark.run import Run
 from holdfast.spark.state.transfer import Transfer
 from holdfast.spark.wiring import Wiring
@@ -166,27 +165,18 @@ class _Owned:
     given_state: Mapping[str, Mapping[str, pa.Table]]
 
     def check_replayable(self, behind: Collection[str], held: Mapping[str, Held]) -> None:
-        """Refuse sinks that have lost some or all of what was published in them, if it cannot be replayed.
-
-        Nothing is resolved yet: if a sink is another one by mistake, its open decisions must stay.
-        """
-        self.participation.check({name: held[name] for name in behind})
-        check_none_holds_withdrawn(self.context.store, self.asked.pipeline.name, behind, held)
-        check_replayable(self._beginning(), behind, self._remembered(held))
+        """Refuse sinks that have lost some or all of what was published in them, if it cannot be replayed."""
+        check_replayable(self._beginning(), behind, held, self.remembering)
 
     def settled(self, resumption: Resumption) -> DirectoryHeader:
         """Check the sinks, note the graph; return where Spark's directory begins, settled now if it is new.
 
         What was in doubt is resolved.
         """
-        store, pipeline, held = self.context.store, self.asked.pipeline, resumption.held
+        store, held = self.context.store, resumption.held
         self.context.rewinding.check_none_was_resolved(resumption)
         beginning = self._beginning()
-        checks = (
-            lambda: self.participation.check(held),
-            lambda: check_none_holds_withdrawn(store, pipeline.name, self.remembering, held),
-        )
-        findings = look(beginning, held, self._remembered(held), checks)
+        findings = look(beginning, held, self.remembering)
         way = findings.case.way
         if way is not StartWay.REFUSE:
             self.participation.note_holding(held)
@@ -196,10 +186,6 @@ class _Owned:
         if way not in (StartWay.REFUSE, StartWay.LEAVE):
             write_graph(store, self.context.chosen.below, self.physical.graph)
         return perform(beginning, findings, resumption.last_epoch)
-
-    def _remembered(self, held: Mapping[str, Held]) -> dict[str, Held]:
-        filled = () if self.change is None else self.change.backfilled  # one that is put back gets everything anyway
-        return {name: held[name] for name in self.remembering if name not in filled}
 
     # --- what is recorded in the checkpoint ---------------------------------------------------------------------
 
@@ -213,31 +199,25 @@ class _Owned:
 
     def _beginning(self) -> Beginning:
         context, physical, pipeline = self.context, self.physical, self.asked.pipeline
-        fingerprint = state_fingerprint(pipeline)
         transfer = Transfer(
             context.store,
             pipeline.name,
-            fingerprint,
+            state_fingerprint(pipeline),
             physical.state_schemas,
             physical.upgrades,
             physical.graph.buckets,
             self.coordinator.generation,
             context.clock,
         )
-        return Beginning(
+        return beginning_of(
+            pipeline,
             context.store,
             context.directory,
-            context.chosen.below,
-            pipeline.name,
-            pipeline.sources,
+            context.chosen,
             physical.state_schemas,
-            fingerprint,
-            context.chosen.previous,
-            spark=word_of(context.chosen, self.change),
-            transfer=transfer,
             change=self._state_change(transfer),
+            transfer=transfer,
             first=self._first(transfer),
-            backfilled=frozenset(sink.name for sink in pipeline.sinks if sink.backfill),
             drop_state=self.asked.settings.dropped,
             check_fenced=self.coordinator.check_fenced,
         )

@@ -8,7 +8,7 @@ clean stop left one; else one is made now, from the old directory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,17 +17,15 @@ from pyspark.sql import SparkSession
 from holdfast.checkpoint.manifest import EpochEnd, Manifest
 from holdfast.checkpoint.snapshot import commit
 from holdfast.errors import Diverged
-from holdfast.graph.nodes import Node, SinkNode
+from holdfast.graph.nodes import Node
 from holdfast.graph.pipeline import Pipeline
-from holdfast.plan.cutting import has_state
 from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Bounded, Clock, Exhaustible, Held, Store
 from holdfast.positions import Positions, covers_all
 from holdfast.resume.backfill import Backfill
-from holdfast.resume.decide import Spark
 from holdfast.resume.directory_header import FILE_NAME, DirectoryHeader, read_origin
 from holdfast.resume.graph_diff import GraphChange, NodeVerdict, compare
-from holdfast.resume.graph_record import GRAPH, Graph, Role, read_graph, state_fingerprint
+from holdfast.resume.graph_record import GRAPH, Graph, read_graph, state_fingerprint
 from holdfast.resume.replays import is_backfill, last_finished, left_to_replay
 from holdfast.resume.restore import restoration
 from holdfast.resume.spark_log import ended, newest_positions, plain, read_offsets
@@ -36,7 +34,6 @@ from holdfast.sources.wrapped import innermost
 from holdfast.spark.failure import translate
 from holdfast.spark.resume.directory import Directory
 from holdfast.spark.state.reader import stored_state
-from holdfast.spark.state.shape import Division, noted_shape
 from holdfast.spark.state.transfer import Transfer
 
 log = logging.getLogger("holdfast.checkpoint")
@@ -59,43 +56,11 @@ def compared(
     if not chosen.is_changed and store.get(f"{below}/{GRAPH}") is None:
         return None
     before = read_graph(store, below)
-    change = compare(before, graph, upgrades, backfilled(pipeline.sinks, before) if chosen.is_changed else ())
+    change = compare(before, graph, upgrades, chosen.filling)
     if chosen.is_changed:
         left = left_to_replay(store, checkpoint, below, state_fingerprint(pipeline))
         change = replace(change, replay=left)
     return change if change.is_empty else change.over(_finished(checkpoint, below, pipeline))
-
-
-def word_of(chosen: Directory, change: GraphChange | None) -> Spark:
-    """Return the word of the table of starts for a directory, with what becomes of the graph's nodes."""
-    is_filling = chosen.is_changed and change is not None and bool(change.backfilled)
-    return Spark.FILLING if is_filling else chosen.spark
-
-
-def backfilled(sinks: Sequence[SinkNode], before: Graph) -> tuple[str, ...]:
-    """Return the sinks that are to get everything, and were not in the graph before."""
-    return tuple(sink.name for sink in sinks if sink.backfill and sink.name not in before.nodes)
-
-
-def outgrown(pipeline: Pipeline, store: Store, asked: Division, below: str) -> Iterator[str]:
-    """Yield why a directory cannot be used for a pipeline any more, although its state is the same."""
-    shape = noted_shape(store, below)
-    if shape is not None and has_state(pipeline):
-        yield from asked.outgrown(shape)
-    if store.get(f"{below}/{GRAPH}") is None:
-        return  # an older version has made it: its sinks are unknown
-    before = read_graph(store, below)
-    for name in backfilled(pipeline.sinks, before):
-        yield f"sink {name!r} is new and gets everything from the beginning (backfill=True)"
-    if not has_state(pipeline) and all(node.kind != "spark" for node in pipeline.sources):
-        yield from _other_sources(before, [node.name for node in pipeline.sources])
-
-
-def _other_sources(before: Graph, sources: Sequence[str]) -> Iterator[str]:
-    """Yield the sources that were added or removed: Spark's log loses the position of one that it does not read."""
-    known = [name for name, node in before.nodes.items() if node.role is Role.SOURCE]
-    yield from (f"source {name!r} has come" for name in sources if name not in known)
-    yield from (f"source {name!r} has gone" for name in known if name not in sources)
 
 
 def lines_of(change: GraphChange) -> Iterator[str]:
