@@ -25,7 +25,8 @@ from holdfast.plan.chunks import Chunk, from_batch, label, reported
 from holdfast.plan.counts import Counts, united
 from holdfast.plan.cutting import FirstStage, build_stages, has_state
 from holdfast.plan.levels.due import DueTimes
-from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
+from holdfast.plan.levels.host import levels_of
+from holdfast.plan.levels.level import EpochContext, WorkerMemory
 from holdfast.plan.levels.outlets import Outlets
 from holdfast.plan.levels.packing import packings
 from holdfast.plan.levels.store import Cache, Record, load
@@ -288,14 +289,8 @@ class _LevelEngine:
         self._stages = stages
         self._sources = sources
         self._given = given
-        self._levels = [
-            Level(number, stage, stages.routing, token) for number, stage in enumerate(stages.stages[1:], start=1)
-        ]
-        program = stages.stages[0].program
-        assert program is not None, "what Spark computes is refused"
-        self._packings = packings(
-            program, stages.routing, timestamps, stages.closing, stages.waking, None, stages.bounding, stages.row_bounds
-        )
+        self._levels = levels_of(stages, token)
+        self._packings = packings(stages, timestamps)
         self._outlets = Outlets.of(stages)
         self._stored: Stored = {}
         self._pace = Pace()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 from operator import or_
@@ -50,8 +51,8 @@ def packed(stages: Stages, batches: Sequence[Sequence[dict[str, Any]]], source: 
     program = stages.stages[0].program
     assert program is not None
     names = [name for name in program.schemas if "/" not in name]
-    none: Any = dict.fromkeys(names, ())
-    packing: Packing = packings(program, stages.routing, dict.fromkeys(names), none, (), None, stages.bounding)[source]
+    bounds_alone = replace(stages, closing=dict.fromkeys(names, ()), waking=(), row_bounds={})
+    packing: Packing = packings(bounds_alone, dict.fromkeys(names))[source]
     spec: Any = MARKED.node.spec
     read = [pa.RecordBatch.from_pylist(list(batch), schema=spec.given.schema) for batch in batches]
     return [chunk for batch in packing.rows(0, iter(read)) for chunk in from_batch(batch)]

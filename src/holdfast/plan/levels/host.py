@@ -19,7 +19,9 @@ from holdfast.plan.stages import Stages
 ReadPiece = Callable[[StoredPiece], bytes]
 
 
-def levels_of(stages: Stages, token: str, seeds: Seeds | None, parts: SnapshotParts | None) -> tuple[Level, ...]:
+def levels_of(
+    stages: Stages, token: str, seeds: Seeds | None = None, parts: SnapshotParts | None = None
+) -> tuple[Level, ...]:
     """Return the levels of a graph, in their order."""
     return tuple(
         Level(number, stage, stages.routing, token, seeds, parts)

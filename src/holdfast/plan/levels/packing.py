@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from holdfast.errors import present
 from holdfast.plan.bounds import Bounding, all_keys
 from holdfast.plan.chunks import Chunk, Packer, Routing, rank_of
 from holdfast.plan.counts import Counts
 from holdfast.plan.program import Program
-from holdfast.plan.stages import RowBounds
+from holdfast.plan.stages import RowBounds, Stages
 from holdfast.ports import Source, Span
 from holdfast.sources.bounds import MarkedSource
 from holdfast.state.step import CLOSED, UNBOUNDED
@@ -128,29 +129,31 @@ class Packing:
             yield self.routing.to_batch(chunks, 1)
 
 
-def packings(
-    program: Program,
-    routing: Routing,
-    timestamps: Mapping[str, str | None],
-    closing: Mapping[str, tuple[int, ...]],
-    waking: tuple[int, ...],
-    tick_us: int | None,
-    bounding: Mapping[str, Bounding],
-    row_bounds: Mapping[str, RowBounds] | None = None,
-) -> dict[str, Packing]:
-    """Return the packing of each source; the first one plans epochs when nothing arrives."""
+def packings(stages: Stages, timestamps: Mapping[str, str | None], *, tick_us: int | None = None) -> dict[str, Packing]:
+    """Return the packing of each source.
+
+    Parameters
+    ----------
+    stages : Stages
+        The pipeline; its stage 0 is evaluated in Arrow.
+    timestamps : mapping of str to str, optional
+        Source -> its timestamp column.
+    tick_us : int, optional
+        The first source plans epochs when nothing arrives, this long after the last one at the earliest; None: none.
+    """
+    program = present(stages.stages[0].program, "stage 0 is evaluated by Spark, and was to give chunks.")
     return {
         name: Packing(
             name,
             number,
             program,
-            routing,
-            timestamps[name],
-            {name: closing[name]},
-            waking,
+            stages.routing,
+            timestamp,
+            {name: stages.closing[name]},
+            stages.waking,
             tick_us if number == 0 else None,
-            bounding.get(name),
-            None if row_bounds is None else row_bounds.get(name),
+            stages.bounding.get(name),
+            stages.row_bounds.get(name),
         )
-        for number, name in enumerate(timestamps)
+        for number, (name, timestamp) in enumerate(timestamps.items())
     }

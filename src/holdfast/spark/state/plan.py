@@ -157,20 +157,8 @@ def compile_stateful(
             packing = Packing(NAME, number, None, stages.routing, None, stages.closing, stages.waking, tick_us)
             chunks = chunks.union(reader.controls(ending, packing))
     else:
-        program = stages.stages[0].program
-        assert program is not None
         timestamps = {node.name: timestamp_of(node) for node in pipeline.sources}
-        tick_us = TICK_US if stages.ticks else None
-        each = packings(
-            program,
-            stages.routing,
-            timestamps,
-            stages.closing,
-            stages.waking,
-            tick_us,
-            stages.bounding,
-            stages.row_bounds,
-        )
+        each = packings(stages, timestamps, tick_us=TICK_US if stages.ticks else None)
         if has_user_code(pipeline.nodes):  # it belongs into workers
             packed, each = each, {}
         else:  # small epochs are read in this process, and nobody else is to read them before

@@ -180,13 +180,9 @@ class StatefulEvaluation:
         self._objects = FaultyStore(workload.state.objects, process)
         self._journal = StateJournal(self._objects, BELOW, workload.state.lives)
         self._before = NOTHING
-        program = stages.stages[0].program
-        assert program is not None
         sources = {node.name: node for node in workload.pipeline.sources}
         timestamps = {name: node.timestamp for name, node in sources.items()}
-        self._packings: dict[str, Packing] = packings(
-            program, stages.routing, timestamps, stages.closing, stages.waking, None, stages.bounding, stages.row_bounds
-        )
+        self._packings: dict[str, Packing] = packings(stages, timestamps)
         self._sources: dict[str, Any] = {name: node.spec for name, node in sources.items()}
         self._outlets = Outlets.of(stages)
         self._reports: dict[tuple[int, int], list[EpochReport]] = {}
