@@ -273,9 +273,10 @@ class Settings(BaseSettings):
     class_archive: Literal["auto", "off"] = _setting(
         "auto",
         "With a local master, whether Java keeps the classes of Spark that it has loaded, for the next start: half a "
-        "minute after a first start a process of the lowest priority makes an archive of them, once, in the user's "
-        "cache directory (`XDG_CACHE_HOME`, or `~/.cache/holdfast`; about 180 MB).  `off`: it is neither made nor "
-        "used.",
+        "minute after the second start on a machine a process of the lowest priority makes an archive of them, once, "
+        "in the user's cache directory (`XDG_CACHE_HOME`, or `~/.cache/holdfast`; about 180 MB).  Where that directory "
+        "does not last from one start to the next (a container), or cannot be written, it is never made.  `off`: it is "
+        "neither made nor used.",
     )
 
     @field_validator("*", mode="wrap")

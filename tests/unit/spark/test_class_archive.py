@@ -84,16 +84,38 @@ def begun(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[
     return found
 
 
-def test_it_is_made_once_where_there_is_none(environment: dict[str, str], begun: list[Path]) -> None:
+def test_it_is_made_once_where_a_second_start_finds_none(
+    environment: dict[str, str], begun: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class_archive.make_later()
+    class_archive.make_later()
+    assert begun == [], "the first start: perhaps nothing lasts here until the next one"
+    monkeypatch.setattr(class_archive, "_is_to_be_made", threading.Lock())  # another process
     class_archive.make_later()
     class_archive.make_later()
     assert begun == [archive_of(environment)]
+
+
+def test_it_is_never_made_where_nothing_lasts_or_nothing_can_be_written(
+    environment: dict[str, str], begun: list[Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for number in range(3):  # containers: each has a home of its own
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"home-{number}"))
+        monkeypatch.setattr(class_archive, "_is_to_be_made", threading.Lock())
+        class_archive.make_later()
+    (tmp_path / "a_file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a_file"))
+    for _ in range(2):
+        monkeypatch.setattr(class_archive, "_is_to_be_made", threading.Lock())
+        class_archive.make_later()
+    assert begun == []
 
 
 def test_it_is_not_made_where_it_is_or_where_that_failed_lately(
     environment: dict[str, str], begun: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = put_archive(environment).with_suffix(".failed")
+    failed.with_suffix(".missed").touch()
     class_archive.make_later()
     archive_of(environment).unlink()
     failed.touch()
@@ -214,6 +236,7 @@ def test_an_attempt_that_is_killed_is_not_repeated_at_each_start(
     monkeypatch.setattr(class_archive, "_run_pipeline", killed)
     with pytest.raises(KilledError):
         class_archive.make(path)
+    path.with_suffix(".missed").touch()
     class_archive.make_later()
     assert begun == []
 

@@ -3,9 +3,11 @@
 Java reads, checks and links some ten thousand classes of Spark at each start.  It can keep them as it has them in
 memory (*class data sharing*, in every JVM since 13), and map that file at the next start.  The archive is made once for
 each installation of Java and PySpark, by small pipelines in a process of its own at the lowest priority, some time
-after the first run has begun; then it lies in the user's cache directory (about 180 MB).  It is never required: a JVM
-that finds it unfit (other jars, another heap layout, wrong checksums) starts without it, and one that dies of it is
-started again without, and the archive is removed.
+after the second run has begun; then it lies in the user's cache directory (about 180 MB).  Not beside the first: where
+nothing is left of that directory at the next start (the home of a container that is thrown away, a temporary one), the
+archive would be made each time, and never used.  It is never required: a JVM that finds it unfit (other jars, another
+heap layout, wrong checksums) starts without it, and one that dies of it is started again without, and the archive is
+removed.
 
 What each crash leaves: the archive is written under another name and renamed, so that a part of one is never used; the
 lock on that name goes with its process.  An attempt that failed or was killed is noted, and not repeated for a day.
@@ -59,7 +61,7 @@ HEAP = "512 MiB"
 
 MAKE_TIMEOUT_S = 600
 LATER_S = 30.0
-"""The first run has begun by then, and is not slowed down while it begins."""
+"""The run has begun by then, and is not slowed down while it begins."""
 RETRY_S = 86_400
 UNUSED_S = 60 * 86_400
 """Archives that no start has used for so long belong to installations that are gone."""
@@ -128,9 +130,12 @@ def forget(for_java: Iterable[str]) -> None:
 
 
 def make_later() -> None:
-    """Have the archive made in the background, once this process has been at work for a while, or ends."""
+    """Have the archive made in the background, once this process has been at work for a while, or ends.
+
+    Beside the second process that finds none: the first one leaves a note where the archive would be.
+    """
     path = path_for(os.environ)
-    if path is None or path.exists() or not _is_to_be_made.acquire(blocking=False):
+    if path is None or path.exists() or not _is_to_be_made.acquire(blocking=False) or not _is_missed_again(path):
         return
     begun = threading.Lock()
 
@@ -144,6 +149,19 @@ def make_later() -> None:
     atexit.register(begin)
 
 
+def _is_missed_again(path: Path) -> bool:
+    """Tell whether an earlier process has noted that there is no archive; note it otherwise."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if _is_ours(path.parent):
+            os.close(os.open(path.with_suffix(".missed"), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return True
+    except OSError as error:
+        log.debug("no archive of Spark's classes will be made: %s", error)
+    return False
+
+
 def _begin(path: Path) -> None:
     """Start the process that makes it; whatever stands in the way, nothing depends on it."""
     failed = path.with_suffix(".failed")
@@ -153,7 +171,6 @@ def _begin(path: Path) -> None:
         if available_bytes() < MEMORY_BYTES:
             log.debug("no archive of Spark's classes is made: the run may need the memory")
             return
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not _is_ours(path.parent):
             log.debug("no archive of Spark's classes is made: others may write %s", path.parent)
             return
@@ -250,6 +267,7 @@ def make(path: Path) -> bool:
             os.fsync(file.fileno())
         made.replace(path)
         failed.unlink(missing_ok=True)
+        path.with_suffix(".missed").unlink(missing_ok=True)
     _remove_unused(path.parent)
     return True
 
