@@ -10,7 +10,7 @@ import pytest
 import holdfast as hf
 from holdfast.config import Settings
 from holdfast.graph.trigger import available_now
-from holdfast.spark.launch import class_archive, jvm, session
+from holdfast.spark.launch import class_archive, early, jvm, session
 from holdfast.spark.launch.early import begin, is_evaluated_outside, warm_up
 from holdfast.spark.launch.jvm import JvmEnded, options_for, plain_options
 from holdfast.spark.launch.jvm_options import JvmOptions, quick_options
@@ -76,6 +76,24 @@ def test_a_function_that_is_given_frames_has_a_jvm_that_optimises(tmp_path: Path
     assert not is_evaluated_outside(frames, Settings())
     table = hf.Pipeline("p", IN_ARROW | hf.write.sqlite(tmp_path / "p.db", table="t", name="t"))
     assert is_evaluated_outside(table, Settings())
+
+
+def test_what_a_start_asks_twice_of_its_graph_is_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    looked: list[hf.Pipeline] = []
+
+    def build_program(pipeline: hf.Pipeline, *_: object) -> object:
+        looked.append(pipeline)
+        return object()
+
+    monkeypatch.setattr(early, "build_program", build_program)
+    monkeypatch.setattr(jvm, "begin", lambda options: None)
+    pipeline = hf.Pipeline("p", IN_ARROW | hf.write.sqlite(tmp_path / "p.db", table="t", name="t"))
+    begin(pipeline, {})
+    assert is_evaluated_outside(pipeline, Settings())
+    assert not is_evaluated_outside(pipeline, Settings(columnar=False))
+    assert looked == [pipeline]
 
 
 @pytest.mark.parametrize("several", [(IN_ARROW, IN_SPARK), (IN_ARROW, IN_ARROW)], ids=["unlike", "alike"])

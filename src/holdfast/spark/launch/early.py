@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError
@@ -14,6 +16,9 @@ from holdfast.plan.cutting import has_state, stages_in_arrow
 from holdfast.plan.program_build import as_it_is, build_program
 from holdfast.spark.launch import class_archive, jvm
 from holdfast.spark.launch.jvm_options import JvmOptions, is_quick
+
+_in_arrow: WeakKeyDictionary[Pipeline, bool] = WeakKeyDictionary()
+"""Whether all of a graph is evaluated in Arrow: a start asks for its JVM and its session, and a graph may be large."""
 
 
 def begin(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
@@ -50,9 +55,10 @@ def is_evaluated_outside(pipeline: Pipeline, settings: Settings) -> bool:
     is_given_frames = any(sink.kind == "foreach_batch" for sink in pipeline.sinks)
     if is_given_frames or not settings.columnar:
         return False
-    if has_state(pipeline):
-        return stages_in_arrow(pipeline, as_it_is, "", is_columnar=True) is not None
-    return build_program(pipeline, as_it_is, "") is not None
+    if pipeline not in _in_arrow:
+        build = partial(stages_in_arrow, is_columnar=True) if has_state(pipeline) else build_program
+        _in_arrow[pipeline] = build(pipeline, as_it_is, "") is not None
+    return _in_arrow[pipeline]
 
 
 def warm_up(pipeline: Pipeline, options: Mapping[str, Any]) -> None:
