@@ -1,7 +1,8 @@
 """How a start continues: one table from what was found to what is done.
 
 Four things are looked at, each a word of :class:`Spark`, :class:`Sinks`, :class:`Begin` and :class:`StateSource`;
-together they give one lettered case.  ``start`` performs it, ``holdfast plan`` prints it, and the table in
+together they give one lettered case.  ``holdfast plan`` prints it, a start performs it, ``holdfast resolve`` does what
+comes before it and says it, and a rewind and a fork make what leads to one.  The table in
 ``docs/how-recovery-works.md`` is made from :data:`CASES`.  Every case says which crash or which change leads there.
 
 What was found is gathered by :mod:`holdfast.spark.resume.found`, which changes nothing; what a case does, by
