@@ -74,7 +74,7 @@ def ran(name, finished=()):
     stages = _stages(pipeline, Settings())
     write_graph(store, "spark/1", described(pipeline, {} if stages is None else state_schemas_of(pipeline, stages), 2))
     if stages is not None:
-        store.put("spark/1/state.json", b'{"buckets": 2, "partitions": 2}')
+        store.put("spark/1/state.json", b'{"buckets": 2, "partitions": 2, "kept": "journal"}')
     store.put("spark/1/origin.json", DirectoryHeader(1, graph=state_fingerprint(pipeline)).to_json())
     offsets = ["v2", '{"batchTimestampMs": 5}']
     for source in pipeline.sources:
