@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import SIDE_OUTPUTS, Node, SideOutput, SinkNode
+from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.pipeline import Pipeline
+from holdfast.graph.side_outputs import SIDE_OUTPUTS, SideOutput
 from holdfast.operators.lowering import InArrow, lowering_of
 from holdfast.operators.stateful.gate import Released
 from holdfast.operators.stateful.gate_step import GateStep

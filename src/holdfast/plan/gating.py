@@ -16,7 +16,8 @@ from holdfast.graph.commit_at import CommitAtPts
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import Origin
-from holdfast.graph.nodes import Node, SideOutput, SinkNode, Stream, is_stateful
+from holdfast.graph.nodes import Node, SinkNode, Stream, is_stateful
+from holdfast.graph.side_outputs import SideOutput
 from holdfast.operators.stateful.gate import NAME, ClockArguments, ClockSpec, Gate, Released
 from holdfast.plan.feeds import Analysis, bounds_ended, feeds_downstream, feeds_of
 from holdfast.plan.stages import CLOSED_ONLY
