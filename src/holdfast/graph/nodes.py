@@ -212,6 +212,17 @@ class Stream:
         return _side_output(self, "late")
 
     @property
+    def unmatched(self) -> Stream:
+        """Side output of ``sync`` and ``merge``: the rows that left without a row of another input, with the reason.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the stream is not that of ``sync`` or ``merge``.
+        """
+        return _side_output(self, "unmatched")
+
+    @property
     def shed(self) -> Stream:
         """Side output of ``limit_in_flight``: the rows that were dropped at its entry, unchanged.
 
@@ -279,7 +290,7 @@ def _side_output(stream: Stream, output: str) -> Stream:
     found = node.side_outputs.get(output)
     if found is None:
         name = naming.extended(node.name, output)
-        side = SideOutput(output)
+        side = SideOutput(output, node.stateful_spec.side_outputs[output])
         found = apply(side, (stream,), name=name, built_at=built_at, is_derived=not node.is_named).node
         node.side_outputs[output] = found
     return Stream(found)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.ports import REJECT_SCHEMA
+from holdfast.ports import REJECT_SCHEMA, SideRows
 
 if TYPE_CHECKING:
     from holdfast.graph.nodes import Shape
@@ -34,10 +34,13 @@ class SideOutput:
     Parameters
     ----------
     output : str
-        Which of the step's outputs it is: ``late`` or ``shed``.
+        Which of the step's outputs it is: ``late``, ``shed`` or ``unmatched``.
+    rows : SideRows
+        What the operator's declaration says of it.
     """
 
     output: str
+    rows: SideRows
 
     @property
     def kind(self) -> str:
@@ -49,8 +52,17 @@ class SideOutput:
         return {}
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Return that of the rows for ``shed``; unknown for ``late``, whose struct columns follow from the schemas."""
-        return inputs[0] if self.output == "shed" else replace(inputs[0], columns=None, timestamp=None)
+        """Return the columns that are declared, with their timestamp; or those of the rows."""
+        columns = self.rows.columns
+        return inputs[0] if columns is None else replace(inputs[0], columns=columns, timestamp=self.rows.timestamp)
+
+    def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
+        """Return why no bound of the operator holds for these rows."""
+        if self.rows.keeps_bounds:
+            return None
+        return (
+            f"{SIDE_OUTPUTS[self.output][0]} can have any timestamp; downstream operators go by disorder=, idle_after="
+        )
 
 
 SIDE_OUTPUTS = {
@@ -64,6 +76,11 @@ SIDE_OUTPUTS = {
         "shed rows",
         "only limit_in_flight drops rows at its entry.",
         'frames = cameras | hf.limit_in_flight(2, by="camera", ...); frames.shed',
+    ),
+    "unmatched": (
+        "unmatched rows",
+        "only sync and merge put rows of several inputs together.",
+        'aligned = hf.sync({"camera": cameras, "radar": radars}, ...); aligned.unmatched',
     ),
 }
 """Name -> what it holds; who has it; how it is asked for."""
