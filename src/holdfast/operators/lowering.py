@@ -66,14 +66,12 @@ class BoundsDownstream(Enum):
 
     OF_SOURCE = "those that the source gives"
     OF_STEP = "those that its step gives"
-    SAME = "every bound of its input: it drops rows, and changes none"
+    SAME = "every bound of its input, where rows keep their timestamp column: it drops rows, and changes none"
     WHERE_TIMED = "every bound of its inputs, where they have the same timestamp column"
     SELECTED = "those of the keys and the timestamp that it passes on as they are (items_read, or Spark's plan of it)"
     ANALYSED = "those of the keys and the timestamp that Spark's plan of it leaves as they are: known at the start"
     MOVED = "those for all keys, shifted by the offset that it declares (offset); without one, only the end"
-    SIDE_OUTPUT = (
-        "those of the operator, if its declaration says that they hold (rows); else only that all inputs ended"
-    )
+    SIDE_OUTPUT = "those of the operator, if they hold as declared (rows); else only that all of its inputs have ended"
     END = "only the end of the stream: it may do anything to the timestamp"
 
 

@@ -137,7 +137,10 @@ def _through(passed: Passed) -> Callable[[Node, Analysis], list[Feed]]:
 
 
 def _same(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
-    return feed
+    """Return the feed as it is; only its end where the timestamp is another column from here on (a clip can say so)."""
+    carries = (before.timestamp,) if feed.times is None else feed.times
+    is_same = node.timestamp in (None, *carries) or carries == (None,)
+    return feed if is_same else _end(feed, before, node, analysis)
 
 
 def _where_timed(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
